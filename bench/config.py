@@ -1,0 +1,159 @@
+"""What is asked for: one configuration of one measurement, validated before anything slow starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bench.architectures import check_architecture
+from bench.errors import UserError
+
+Backend = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["fp32", "tf32", "amp", "amp-bf16", "amp-fp16"]
+CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
+Switch = Literal["auto", "true", "false"]
+Auto = Literal["auto"]
+PositiveInt = Annotated[int, Field(ge=1)]
+AutoCount = Auto | PositiveInt
+
+SYNTHETIC = "synthetic"
+FAKEDATA = "fakedata"
+
+#: Fields that say how a run is filed, not what is measured; they do not enter `config_id`.
+FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class RunConfig(BaseModel):
+    """One configuration: model x backend x precision x batch, its data and its knobs.
+
+    `auto` is resolved on the device by the worker; the values used are kept in `ResolvedConfig`.
+    Raises `pydantic.ValidationError` on construction; `parse_config` turns that into a `UserError`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    arch: str = Field(
+        "resnet18",
+        description="torchvision classification model, or module:callable that returns a module",
+    )
+    backend: Backend = Field("auto", description="auto takes CUDA, then MPS, then the CPU")
+    precision: Precision = Field(
+        "fp32",
+        description="fp32 is IEEE; amp is bf16 where the device has it natively, else fp16",
+    )
+    batch_size: AutoCount = Field(
+        "auto", description="images per forward pass; auto: 128 on CUDA, 64 on MPS, 16 on a CPU"
+    )
+    data: str = Field(
+        SYNTHETIC,
+        description="synthetic (made once on the device), fakedata, or an ImageFolder's path",
+    )
+    image_size: AutoCount = Field("auto", description="pixels a side; auto: the model's own size")
+    warmup_iters: Annotated[int, Field(ge=1)] = Field(
+        10, description="iterations before the measured window"
+    )
+    iters: PositiveInt = Field(100, description="iterations of the measured window")
+    max_seconds: Literal["auto", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        "auto",
+        description="end the window after this time, but not before 5 iterations; "
+        "auto: 60 on a CPU, none elsewhere",
+    )
+    workers: Auto | Annotated[int, Field(ge=0)] = Field(
+        "auto", description="processes that decode images; auto: from the cores, at most 8"
+    )
+    prefetch_factor: PositiveInt = Field(2, description="batches each loader process keeps ready")
+    persistent_workers: bool = Field(True, description="keep loader processes between epochs")
+    pin_memory: Switch = Field("auto", description="page-locked batches; auto: on CUDA")
+    non_blocking: bool = Field(True, description="copy to the device without waiting")
+    augment: bool = Field(False, description="random resized crop and flip instead of centre crop")
+    channels_last: Switch = Field("auto", description="NHWC layout; auto: on CUDA and CPU")
+    grad_accum_steps: PositiveInt = Field(
+        1, description="forward and backward passes per optimizer step"
+    )
+    fused_optimizer: Switch = Field("auto", description="one-kernel SGD; auto: where there is one")
+    compile: CompileMode = Field("none", description="torch.compile mode")
+    cuda_graphs: bool = Field(False, description="replay the step as one CUDA graph")
+    cudnn_benchmark: bool = Field(True, description="let cuDNN time its algorithms in warm-up")
+    deterministic: bool = Field(False, description="deterministic kernels only")
+    threads: AutoCount = Field("auto", description="threads of one operation on the CPU")
+    phases: bool = Field(
+        False, description="time data, forward, backward and optimizer apart (synchronises more)"
+    )
+    nvtx: bool = Field(False, description="mark iterations and phases for NVIDIA's profilers")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="of weights and data")
+    repeat: PositiveInt = Field(1, description="which repeat of this configuration this is")
+    env: str = Field("auto", description="label of this machine; auto: from the device's name")
+    campaign: str = Field("none", description="label of the series this run belongs to")
+
+    @field_validator("arch")
+    @classmethod
+    def _known_architecture(cls, arch: str) -> str:
+        check_architecture(arch)
+        return arch
+
+    @field_validator("env", "campaign")
+    @classmethod
+    def _plain_label(cls, label: str) -> str:
+        if not _LABEL.fullmatch(label):
+            raise ValueError("use 1 to 64 letters, digits, dots, dashes and underscores")
+        return label
+
+    @field_validator("data")
+    @classmethod
+    def _named_data(cls, data: str) -> str:
+        if not data.strip() or "\0" in data:
+            raise ValueError("give synthetic, fakedata or the path of an ImageFolder")
+        return data
+
+    @model_validator(mode="after")
+    def _knobs_agree(self) -> RunConfig:
+        if self.phases and self.cuda_graphs:
+            raise ValueError("phases=true cannot look inside cuda_graphs=true: switch one off")
+        if self.compile != "none" and self.cuda_graphs:
+            raise ValueError(
+                "compile and cuda_graphs both capture the step: "
+                "use compile=reduce-overhead alone, or cuda_graphs=true with compile=none"
+            )
+        return self
+
+    @property
+    def config_id(self) -> str:
+        """Twelve hex digits, equal for equal measurements wherever and whenever they run."""
+        defining = self.model_dump(mode="json", exclude=set(FILING_FIELDS))
+        canonical = json.dumps(defining, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether `data` is a folder of images on disk."""
+        return self.data not in (SYNTHETIC, FAKEDATA)
+
+
+def parse_config(values: dict[str, Any]) -> RunConfig:
+    """Validate `values` (strings or numbers, by field name).
+
+    Raises `UserError` with one line that names every wrong value and its remedy.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise UserError("; ".join(_problems(error, values))) from None
+
+
+def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:
+    """One phrase per wrong field: pydantic reports a union once per member, we say it once."""
+    by_field: dict[str, list[str]] = {}
+    for item in error.errors():
+        field = str(item["loc"][0]) if item["loc"] else ""
+        by_field.setdefault(field, []).append(item["msg"].removeprefix("Value error, "))
+    phrases = []
+    for field, messages in by_field.items():
+        remedy = ", or ".join(dict.fromkeys(messages))
+        phrases.append(f"{field}={values.get(field)!r}: {remedy}" if field else remedy)
+    return phrases

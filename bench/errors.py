@@ -1,0 +1,11 @@
+"""Errors that end a command or a measurement with a reason a person can act on."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """A wrong value or an unusable input: one line with the value and the remedy, exit code 2."""
+
+
+class UnsupportedError(UserError):
+    """A valid request that this very device cannot fulfil, such as tf32 on a CPU."""
