@@ -8,7 +8,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-_REGISTERED = re.compile(r"^@register_model\((?:name=)?[\"']?(\w*)[\"']?\)\n(?:@.*\n)*def (\w+)", re.M)
+_REGISTERED = re.compile(
+    r"^@register_model\((?:name=)?[\"']?(\w*)[\"']?\)\n(?:@.*\n)*def (\w+)", re.M
+)
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _CALLABLE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 

@@ -1,4 +1,4 @@
-"""What is asked for: one configuration of one measurement, validated before anything slow starts."""
+"""What is asked for: one configuration, validated before anything slow starts."""
 
 from __future__ import annotations
 
@@ -59,10 +59,12 @@ class RunConfig(BaseModel):
         10, description="iterations before the measured window"
     )
     iters: PositiveInt = Field(100, description="iterations of the measured window")
-    max_seconds: Literal["auto", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        "auto",
-        description="end the window after this time, but not before 5 iterations; "
-        "auto: 60 on a CPU, none elsewhere",
+    max_seconds: Literal["auto", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = (
+        Field(
+            "auto",
+            description="end the window after this time, but not before 5 iterations; "
+            "auto: 60 on a CPU, none elsewhere",
+        )
     )
     workers: Auto | Annotated[int, Field(ge=0)] = Field(
         "auto", description="processes that decode images; auto: from the cores, at most 8"
@@ -119,6 +121,10 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "compile and cuda_graphs both capture the step: "
                 "use compile=reduce-overhead alone, or cuda_graphs=true with compile=none"
+            )
+        if self.grad_accum_steps > 1 and self.cuda_graphs:
+            raise ValueError(
+                "a CUDA graph holds one batch: use cuda_graphs=true with grad_accum_steps=1"
             )
         return self
 

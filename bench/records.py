@@ -8,15 +8,16 @@ rates per second; a multiply-add is 2 FLOP, and a MAC count is called MAC. Insta
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
 
 from bench.config import RunConfig
 
-SCHEMA_VERSION = 1
-
-Outcome = Literal["ok", "oom", "unsupported", "crashed", "interrupted"]
+#: refused: an input found unusable only once the worker had opened it (a corrupt image, a model
+#: that is not a module). unsupported: valid, but not on this device.
+Outcome = Literal["ok", "oom", "unsupported", "refused", "crashed", "interrupted"]
 MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
 Phase = Literal["forward", "backward", "optimizer"]
 Level = Literal["clean", "suspect", "invalid"]
@@ -298,7 +299,7 @@ class Verdict(Record):
 class RunRecord(Facts):
     """One configuration, measured once: the file `record.json` of a record folder."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     kind: Literal["measurement"] = "measurement"
     record_id: str
     created: datetime  # UTC
@@ -324,7 +325,7 @@ class RunRecord(Facts):
 class CeilingsRecord(Facts):
     """One machine's measured roofs: the file `record.json` of a record folder."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     kind: Literal["ceilings"] = "ceilings"
     record_id: str
     created: datetime  # UTC

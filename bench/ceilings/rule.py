@@ -1,0 +1,30 @@
+"""How a roof follows from the raw repetitions of its probes.
+
+A repetition is the mean rate over a group of launches. Interference only ever slows one down, so
+on a busy machine the median lies below what the device can do; a burst (boost clocks, an idle
+neighbour on the same host) makes single ones faster than anything it sustains: 114 GB/s against
+70 on one virtual machine. The upper quartile is blind to both, as long as neither lasts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from bench.records import CeilingSample
+
+#: A probe repeated less often does not set a roof: it was given up as slower, or its few
+#: repetitions may all lie in one burst.
+MINIMUM_REPETITIONS = 5
+_QUANTILE = 0.75
+
+
+def sustained_rate(rates: Sequence[float]) -> float:
+    """Return the upper quartile of `rates` by nearest rank: always one that was measured."""
+    return sorted(rates)[math.ceil(_QUANTILE * len(rates)) - 1]
+
+
+def best_sample(samples: Iterable[CeilingSample]) -> CeilingSample | None:
+    """Return the sample of the highest sustained rate, or None if none was repeated enough."""
+    repeated = [sample for sample in samples if len(sample.rates) >= MINIMUM_REPETITIONS]
+    return max(repeated, key=lambda sample: sustained_rate(sample.rates), default=None)

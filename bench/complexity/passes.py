@@ -1,0 +1,125 @@
+"""What a step is made of: passes over memory, and the contents of storages they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from bench.records import Phase
+
+
+class Role(Enum):
+    """What decides whether neighbouring passes can become one kernel."""
+
+    CONTRACTION = "convolution, matrix product or attention"
+    OPAQUE = "anything else that runs as it is, such as pooling or an unknown op"
+    POINTWISE = "output elements, or rows, need their own inputs only; moving data counts too"
+    REDUCTION = "as pointwise, but the result is there only when the whole pass has ended"
+
+
+@dataclass(frozen=True)
+class Access:
+    """The part of a value that a pass reads or writes. `value` numbers a storage's contents."""
+
+    value: int
+    view: Hashable
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over memory: most ops are one, a batch norm or a convolution's backward several."""
+
+    op: str
+    phase: Phase
+    role: Role
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    macs: int
+    elementwise_flops: int
+    first_of_call: bool
+
+
+class Values:
+    """Numbers the contents of storages: each write to a storage makes a new value.
+
+    Storages are kept alive, so that an address is never another storage's; fake ones hold no
+    memory. Contents of `torch.empty` are nobody's value: reading them moves nothing.
+    """
+
+    def __init__(self) -> None:
+        self.sizes_bytes: list[int] = []
+        self._current: dict[int, int | None] = {}
+        self._kept: list[torch.UntypedStorage] = []
+
+    def key(self, tensor: torch.Tensor) -> int:
+        """Return the identity of the storage of `tensor`, which views share."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._current:
+            self._kept.append(storage)
+            self._current[storage._cdata] = self._number(storage)
+        return storage._cdata
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Return whether the storage of `tensor` was met before."""
+        return tensor.untyped_storage()._cdata in self._current
+
+    def declare_empty(self, tensor: torch.Tensor) -> None:
+        """Note that nothing was written to `tensor` yet."""
+        self._current[self.key(tensor)] = None
+
+    def read(self, tensor: torch.Tensor) -> Access | None:
+        """Return the access of a pass that reads `tensor`; None if nothing was written there."""
+        value = self._current[self.key(tensor)]
+        return None if value is None else self._access(value, tensor)
+
+    def write(self, tensor: torch.Tensor) -> Access:
+        """Return the access of a pass that writes `tensor`, which is a new value from now on."""
+        key = self.key(tensor)
+        value = self._current[key] = self._number(tensor.untyped_storage())
+        return self._access(value, tensor)
+
+    def covers(self, tensor: torch.Tensor) -> bool:
+        """Return whether `tensor` is all of its storage."""
+        return _distinct_bytes(tensor) >= tensor.untyped_storage().nbytes()
+
+    def _number(self, storage: torch.UntypedStorage) -> int:
+        self.sizes_bytes.append(storage.nbytes())
+        return len(self.sizes_bytes) - 1
+
+    def _access(self, value: int, tensor: torch.Tensor) -> Access:
+        view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+        return Access(value, view, min(_distinct_bytes(tensor), self.sizes_bytes[value]))
+
+
+def _distinct_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of the elements of `tensor`; an expanded dimension repeats the same ones."""
+    size_bytes = tensor.element_size()
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        size_bytes *= length if stride != 0 else min(length, 1)
+    return size_bytes
+
+
+class Traffic:
+    """Bytes moved: each view of a value once, and no value beyond its own size."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, set[Hashable]] = {}
+        self._moved_bytes: dict[int, int] = {}
+
+    def add(self, accesses: Iterable[Access], sizes_bytes: Sequence[int]) -> int:
+        """Return the bytes that `accesses` add; `sizes_bytes` are those of all values."""
+        added = 0
+        for access in accesses:
+            views = self._views.setdefault(access.value, set())
+            if access.view in views:
+                continue
+            views.add(access.view)
+            before = self._moved_bytes.get(access.value, 0)
+            after = min(before + access.size_bytes, sizes_bytes[access.value])
+            self._moved_bytes[access.value] = after
+            added += after - before
+        return added

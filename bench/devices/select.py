@@ -1,0 +1,35 @@
+"""From a backend's name to its device, or to the reason why it is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bench.devices.base import Device
+from bench.devices.cpu import CpuDevice
+from bench.devices.cuda import CudaDevice
+from bench.devices.mps import MpsDevice
+from bench.errors import UnsupportedError
+
+
+def open_device(backend: str) -> Device:
+    """Return the device of `backend`; auto takes CUDA, then MPS, then the CPU.
+
+    Raises `UnsupportedError` where torch cannot use the backend on this machine.
+    """
+    usable: dict[str, tuple[Callable[[], bool], Callable[[], Device], str]] = {
+        "cuda": (torch.cuda.is_available, CudaDevice, "an NVIDIA GPU with a driver"),
+        "mps": (torch.backends.mps.is_available, MpsDevice, "Apple silicon with macOS 14"),
+        "cpu": (lambda: True, CpuDevice, "a processor"),
+    }
+    if backend == "auto":
+        return next(make() for available, make, _ in usable.values() if available())
+    available, make, needs = usable[backend]
+    if not available():
+        here = ", ".join(name for name, (is_here, _, _) in usable.items() if is_here())
+        raise UnsupportedError(
+            f"backend={backend!r}: torch {torch.__version__} finds no {backend} device here "
+            f"(it needs {needs}); use backend={here}, or ask mlproject doctor why"
+        )
+    return make()

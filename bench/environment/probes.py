@@ -1,0 +1,127 @@
+"""Reading facts that may not be there: each is a value, or None with the reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: The file system that facts are read from; tests give a folder that looks like one.
+ROOT = Path("/")
+
+
+class UnknownFactError(Exception):
+    """A fact cannot be known here; the message is the reason, fit for a record's `missing`."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Facts by name; each None in `values` has its reason in `missing`."""
+
+    values: dict[str, Any]
+    missing: dict[str, str]
+
+    def __or__(self, other: Gathered) -> Gathered:
+        return Gathered(self.values | other.values, self.missing | other.missing)
+
+
+def gather(probes: Mapping[str, Callable[[], object]]) -> Gathered:
+    """Ask every probe. One that raises, whatever it raises, gives None and its reason."""
+    values: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    for name, probe in probes.items():
+        try:
+            values[name] = probe()
+        except Exception as error:
+            values[name], missing[name] = None, reason_of(error)
+    return Gathered(values, missing)
+
+
+def value_or_none(probe: Callable[[], T]) -> T | None:
+    """Return the fact, or None where nobody will ask for the reason."""
+    try:
+        return probe()
+    except Exception:
+        return None
+
+
+def absent(reasons: dict[str, str]) -> Gathered:
+    """Return facts known to be unknowable here, each with its reason."""
+    return Gathered(dict.fromkeys(reasons), reasons)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a fact is unknown, in one line."""
+    lines = str(error).strip().splitlines()
+    if isinstance(error, UnknownFactError) and lines:
+        return lines[0]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def text_of(path: Path) -> str:
+    """Return a small file's text without its trailing newline or NUL.
+
+    Raises `UnknownFactError` where it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+    except OSError as error:
+        raise UnknownFactError(f"cannot read {path}: {error.strerror}") from None
+
+
+def output_of(
+    *command: str,
+    timeout_s: float = 2.0,
+    accepted_codes: tuple[int, ...] = (0,),
+    unset: tuple[str, ...] = (),
+) -> str:
+    """Return what a program prints, in the C locale and without the variables in `unset`.
+
+    Raises `UnknownFactError` where it is absent, fails or takes too long.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            env=environment | {"LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        raise UnknownFactError(f"no program {command[0]} here") from None
+    except subprocess.TimeoutExpired:
+        raise UnknownFactError(f"{command[0]} gave no answer in {timeout_s:g} s") from None
+    except OSError as error:
+        raise UnknownFactError(f"{command[0]} does not start: {error.strerror}") from None
+    if done.returncode not in accepted_codes:
+        complaint = (done.stderr or done.stdout).strip().splitlines()
+        says = complaint[0] if complaint else f"exit code {done.returncode}"
+        raise UnknownFactError(f"{command[0]}: {says}")
+    return done.stdout.strip()
+
+
+def sysctl(name: str) -> str:
+    """Return a value of macOS's sysctl. Raises `UnknownFactError` elsewhere."""
+    return output_of("sysctl", "-n", name)
+
+
+def registry_text(path: str, name: str) -> str:
+    """Return a value below Windows's HKEY_LOCAL_MACHINE. Raises `UnknownFactError` elsewhere."""
+    if sys.platform != "win32":
+        raise UnknownFactError("there is no Windows registry here")
+    import winreg
+
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+            return str(winreg.QueryValueEx(key, name)[0]).strip()
+    except OSError as error:
+        raise UnknownFactError(f"registry {path}\\{name}: {error.strerror}") from None

@@ -1,0 +1,187 @@
+"""Record folders: where a measurement is safe before anything goes over a network.
+
+<records>/<record_id>/config.json     what was asked; written first
+owners.json     the processes at work on it
+journal.jsonl   what the worker had reached, line by line
+console.log     everything the worker printed
+worker.json     the worker's own account, once it has ended
+record.json     the whole record; a folder without it is half-written
+uploaded.json   the tracked run that holds a copy
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from bench.errors import UserError
+from bench.records import CeilingsRecord, RunRecord
+
+DEFAULT_RECORDS = Path("records")
+
+#: Held while a measurement runs and released before its record is written, so that a disk that
+#: fills up meanwhile cannot cost the record. A record with 1,000 iterations is about 200 KB.
+_RESERVE_BYTES = 4 * 2**20
+
+#: Start times of one process, read twice, differ by less.
+_SAME_START_S = 1.0
+
+AnyRecord = RunRecord | CeilingsRecord
+_ANY_RECORD: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
+
+
+def new_record_id(now: datetime | None = None) -> str:
+    """Return an identifier that sorts by time and never repeats: 20261120T104500Z-1f2e3d4c."""
+    now = now or datetime.now(timezone.utc)
+    return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader, or a crash, finds the whole file or none."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+class RecordFolder:
+    """One record's folder, by the names that everything in it has."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.journal = path / "journal.jsonl"
+        self.console = path / "console.log"
+        self.worker = path / "worker.json"
+        self.record = path / "record.json"
+        self.uploaded = path / "uploaded.json"
+        self._owners = path / "owners.json"
+        self._reserve = path / ".reserve"
+
+    @property
+    def record_id(self) -> str:
+        """The record's identifier is its folder's name."""
+        return self.path.name
+
+    @classmethod
+    def create(cls, records: Path, record_id: str | None = None) -> RecordFolder:
+        """Make a new folder with room for its record.
+
+        Raises `UserError` where it cannot be written or the disk is full.
+        """
+        folder = cls(records / (record_id or new_record_id()))
+        try:
+            folder.path.mkdir(parents=True)
+            folder._reserve.write_bytes(b"\0" * _RESERVE_BYTES)
+        except OSError as error:
+            folder._remove()
+            raise _unwritable(records, error) from None
+        return folder
+
+    def release_reserve(self) -> None:
+        """Give back the room held for the record."""
+        self._reserve.unlink(missing_ok=True)
+
+    def claim(self, *pids: int) -> None:
+        """Note that these processes are at work on the record; start times tell reused pids."""
+        started = {pid: psutil.Process(pid).create_time() for pid in pids}
+        write_atomically(self._owners, json.dumps(started))
+
+    def in_use(self) -> bool:
+        """Whether a process that claimed the folder still runs."""
+        try:
+            owners = json.loads(self._owners.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return False
+        return any(_runs(int(pid), started) for pid, started in owners.items())
+
+    def write(self, path: Path, content: BaseModel) -> None:
+        """Write a record or a configuration whole or not at all."""
+        write_atomically(path, content.model_dump_json(indent=1))
+
+    def read_record(self) -> AnyRecord | None:
+        """Return the record, or None while there is none. Raises `UserError` if it is damaged."""
+        return _read(self.record)
+
+    def read_worker(self) -> AnyRecord | None:
+        """Return the worker's own account, or None if it never ended."""
+        return _read(self.worker)
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.release_reserve()
+            self.path.rmdir()
+
+
+def record_folders(records: Path) -> Iterator[RecordFolder]:
+    """Yield the record folders below `records`, oldest first, half-written ones too.
+
+    Raises `UserError` where `records` is no folder.
+    """
+    if not records.is_dir():
+        raise UserError(
+            f"records={str(records)!r}: no such folder; give the one mlproject run used"
+        )
+    for path in sorted(records.iterdir()):
+        folder = RecordFolder(path)
+        if folder.config.is_file() or folder.record.is_file():
+            yield folder
+
+
+def read_records(records: Path) -> list[AnyRecord]:
+    """Return every whole record below `records`, oldest first; half-written folders are left."""
+    found = (folder.read_record() for folder in record_folders(records))
+    return [record for record in found if record is not None]
+
+
+def _read(path: Path) -> AnyRecord | None:
+    try:
+        return _ANY_RECORD.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise UserError(
+            f"{path}: not a record of this version ({where}: {first['msg']}); "
+            "move the folder away, or read it with the version that wrote it"
+        ) from None
+
+
+def _runs(pid: int, started: float) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return (
+            process.status() != psutil.STATUS_ZOMBIE
+            and abs(process.create_time() - started) < _SAME_START_S
+        )
+    except psutil.Error:
+        return False
+
+
+def _unwritable(records: Path, error: OSError) -> UserError:
+    if error.errno == errno.ENOSPC:
+        return UserError(
+            f"records={str(records)!r}: the disk is full; free some space or use another"
+        )
+    return UserError(
+        f"records={str(records)!r}: cannot write there ({error.strerror}); "
+        "choose another folder with --records"
+    )

@@ -1,0 +1,67 @@
+"""What a worker has reached, line by line, for the process that launched it.
+
+A file rather than a pipe: it works on every system, survives the launcher, and says afterwards
+in which part a worker died. Nothing is written between the window's start and its end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at `clock_s` of `time.perf_counter`."""
+
+    name: str
+    clock_s: float
+    facts: dict[str, Any]
+
+
+class JournalWriter:
+    """Appends events; each is on disk when the call returns."""
+
+    def __init__(self, path: Path, clock: Clock = time.perf_counter) -> None:
+        self._path = path
+        self._clock = clock
+
+    def note(self, name: str, **facts: Any) -> None:
+        """Append one event. A full disk must not end a measurement: the line is then lost."""
+        line = json.dumps({"event": name, "clock_s": self._clock(), **facts})
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError:
+            return
+
+
+class JournalReader:
+    """Follows a journal that another process is writing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_bytes = 0
+
+    def new_events(self) -> list[Event]:
+        """Return the whole lines that came since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read_bytes)
+                chunk = file.read()
+        except FileNotFoundError:
+            return []
+        whole = chunk[: chunk.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        return [_event(line) for line in whole.splitlines()]
+
+
+def _event(line: bytes) -> Event:
+    facts = json.loads(line)
+    return Event(facts.pop("event"), facts.pop("clock_s"), facts)

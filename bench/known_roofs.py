@@ -1,0 +1,32 @@
+"""Roofs that this machine has measured before, so that nobody waits for them twice."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from bench.environment.cpu import cpu_model
+from bench.environment.probes import value_or_none
+from bench.folders import read_records
+from bench.records import CeilingsRecord
+
+
+def find_roofs(records: Path, backend: str) -> CeilingsRecord | None:
+    """Return the newest good ceilings in `records` of this processor and this torch, or None.
+
+    Does not import torch: which device `auto` means is left to the measurement, and the newest
+    ceilings of any device answer for it.
+    """
+    if not records.is_dir():
+        return None
+    for record in reversed(read_records(records)):
+        if (
+            isinstance(record, CeilingsRecord)
+            and record.outcome == "ok"
+            and record.environment is not None
+            and record.environment.cpu_model == value_or_none(cpu_model)
+            and record.environment.torch == metadata.version("torch")
+            and backend in ("auto", record.environment.device.backend)
+        ):
+            return record
+    return None

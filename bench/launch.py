@@ -1,0 +1,104 @@
+"""Measures in a fresh worker process and makes its account a whole record on disk."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bench.config import RunConfig
+from bench.exports import write_exports
+from bench.folders import RecordFolder, write_atomically
+from bench.journal import Event
+from bench.records import CeilingsRecord, ProcessFigures, RunRecord, Telemetry
+from bench.verdict import judge
+from bench.watch import OnEvent, WorkerWatch
+
+#: Facts that a worker cannot know of itself.
+_LAUNCHERS = ("process", "telemetry", "verdict")
+
+
+def _ignore(event: Event) -> None:
+    """Nobody watches."""
+
+
+def launch_measurement(
+    config: RunConfig, folder: RecordFolder, on_event: OnEvent = _ignore
+) -> RunRecord:
+    """Measure `config` in a fresh process and leave the record in `folder`.
+
+    Always returns a record that is safe on disk, whatever became of the worker; Ctrl-C ends the
+    worker, keeps what it had measured, and gives a record with the outcome `interrupted`.
+    """
+    folder.write(folder.config, config)
+    watch = WorkerWatch("measure", folder, on_event)
+    watch.wait()
+    record = folder.read_worker()
+    if not isinstance(record, RunRecord):
+        outcome, reason = watch.death()
+        record = unmeasured(config, folder, outcome=outcome, reason=reason, created=watch.started)
+    telemetry = watch.telemetry(record.measurement) if record.measurement else None
+    return finish_record(folder, record, watch.figures(), telemetry, "no window was measured")
+
+
+def launch_ceilings(
+    backend: str, folder: RecordFolder, on_event: OnEvent = _ignore
+) -> CeilingsRecord:
+    """Measure the roofs of `backend` in a fresh process and leave the record in `folder`."""
+    write_atomically(folder.config, json.dumps({"kind": "ceilings", "backend": backend}))
+    watch = WorkerWatch("ceilings", folder, on_event)
+    watch.wait()
+    record = folder.read_worker()
+    if not isinstance(record, CeilingsRecord):
+        outcome, reason = watch.death()
+        record = CeilingsRecord(
+            record_id=folder.record_id,
+            created=watch.started,
+            outcome=outcome,
+            reason=reason,
+            environment=None,
+            ceilings=(),
+            samples=(),
+            missing={"environment": reason},
+        )
+    folder.release_reserve()
+    folder.write(folder.record, record)
+    return record
+
+
+def unmeasured(config: RunConfig, folder: RecordFolder, **how: Any) -> RunRecord:
+    """Return the record of a worker that wrote nothing; `how`: outcome, reason, created."""
+    absent = ("resolved", "measurement", "environment", "complexity", *_LAUNCHERS)
+    return RunRecord(
+        record_id=folder.record_id,
+        config=config,
+        config_id=config.config_id,
+        missing=dict.fromkeys(absent, how["reason"]),
+        **how,
+        **dict.fromkeys(absent),
+    )
+
+
+def finish_record(
+    folder: RecordFolder,
+    record: RunRecord,
+    process: ProcessFigures | None,
+    telemetry: Telemetry | None,
+    why_missing: str,
+) -> RunRecord:
+    """Add what only the launcher knows, judge the whole, and write it with its exports."""
+    added = {"process": process, "telemetry": telemetry}
+    missing = {name: why for name, why in record.missing.items() if name not in added}
+    missing |= {name: why_missing for name, fact in added.items() if fact is None}
+    unjudged = _with(record, {**added, "missing": missing})
+    missing = {name: why for name, why in missing.items() if name != "verdict"}
+    whole = _with(unjudged, {"verdict": judge(unjudged), "missing": missing})
+    folder.release_reserve()
+    folder.write(folder.record, whole)
+    write_exports(folder, whole)
+    return whole
+
+
+def _with(record: RunRecord, changes: dict[str, Any]) -> RunRecord:
+    """A changed copy, validated again: `model_copy` would not."""
+    fields = {name: getattr(record, name) for name in type(record).model_fields}
+    return RunRecord(**{**fields, **changes})

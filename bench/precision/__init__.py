@@ -1,0 +1,6 @@
+"""The arithmetic of a step: one file per precision; the base, fp32, does nothing."""
+
+from bench.precision.fp32 import Fp32
+from bench.precision.select import open_precision
+
+__all__ = ["Fp32", "open_precision"]

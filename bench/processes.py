@@ -1,0 +1,221 @@
+"""A child process watched to its end: what it used, how it ended, and ending it with its kin."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.environment.probes import UnknownFactError, gather, text_of, value_or_none
+from bench.records import ProcessFigures
+
+Popen = subprocess.Popen[Any]
+_POLL_S = 0.02
+#: SIGKILL works at once, save on a process that waits inside a driver.
+_KILL_WAIT_S = 10.0
+#: `ru_maxrss` counts KiB on Linux and bytes on macOS (getrusage(2) of each).
+_MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+
+
+class WatchedProcess:
+    """A child with its resource usage, as `/usr/bin/time -v` gives it.
+
+    Wrap the `Popen` as soon as it is made: `real_s` counts from there to the `poll` that finds
+    the child ended. Ask this object, not the
+    `Popen`, whether the child has ended, for whoever reaps a child first takes its figures.
+    """
+
+    def __init__(self, popen: Popen, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._popen = popen
+        self._clock = clock
+        self._start_s = clock()
+        self._end_s: float | None = None
+        self._usage: Any = None
+        self._peak_seen_bytes: int | None = None
+        self._launcher_peak_bytes = _own_peak_bytes()
+
+    def poll(self) -> int | None:
+        """Return the exit code once the child has ended, negative for a signal, else None."""
+        if self._end_s is None:
+            self._note_peak()
+            code = self._popen.poll() if os.name == "nt" else self._reap()
+            if code is not None:
+                self._end_s = self._clock()
+        return self._popen.returncode
+
+    def figures(self) -> ProcessFigures:
+        """Return what the child and the processes it waited for used.
+
+        Raises `RuntimeError` while the child runs.
+        """
+        if self._end_s is None:
+            raise RuntimeError("the process has not ended: poll() until it has")
+        found = gather(
+            {
+                "user_s": lambda: self._used().ru_utime,
+                "system_s": lambda: self._used().ru_stime,
+                "max_rss_bytes": self._max_rss_bytes,
+            }
+        )
+        return ProcessFigures(
+            real_s=self._end_s - self._start_s, missing=found.missing, **found.values
+        )
+
+    def _reap(self) -> int | None:
+        if self._popen.returncode is not None:
+            return self._popen.returncode
+        try:
+            pid, status, usage = os.wait4(self._popen.pid, os.WNOHANG)
+        except ChildProcessError:
+            return self._popen.poll()  # Reaped elsewhere, and its usage with it.
+        if pid == 0:
+            return None
+        self._usage = usage
+        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        return self._popen.returncode
+
+    def _used(self) -> Any:
+        if self._usage is None:
+            raise UnknownFactError(
+                "Windows adds up no usage of a process and its children"
+                if os.name == "nt"
+                else "the process was reaped before its usage was read"
+            )
+        return self._usage
+
+    def _max_rss_bytes(self) -> int:
+        """The kernel's figure, unless it is the launcher's own.
+
+        Linux carries the peak of the process that forked into the child, across exec
+        (setmax_mm_hiwater_rss in fs/exec.c): a child smaller than its launcher shows the
+        launcher's peak. Then the child's own high-water mark, last seen alive, is better.
+        """
+        if self._usage is not None:
+            peak = int(self._usage.ru_maxrss) * _MAXRSS_UNIT_BYTES
+            if sys.platform != "linux" or peak > self._launcher_peak_bytes:
+                return peak
+        if self._peak_seen_bytes is None:
+            raise UnknownFactError("the process ended before its memory was read")
+        return self._peak_seen_bytes
+
+    def _note_peak(self) -> None:
+        peak = value_or_none(lambda: _peak_bytes(self._popen.pid))
+        self._peak_seen_bytes = max(filter(None, (self._peak_seen_bytes, peak)), default=None)
+
+
+def terminate_tree(popen: Popen, grace_s: float) -> None:
+    """End a child and all its descendants, and return when none runs any more.
+
+    The child is asked with SIGTERM and has `grace_s` seconds to save its work and to end its own
+    children, who are not asked: a loader that vanishes would look like a crash to it. Then
+    whatever is left is killed, orphans too if the child led a session (`start_new_session=True`).
+    A process that the kernel cannot end (a hung driver) is left after a while. The child stays
+    to be reaped by its `WatchedProcess`.
+    """
+    asked = [process for process in _family(popen) if process.pid == popen.pid]
+    for process in asked:
+        _send(process.terminate)
+    deadline_s = time.monotonic() + grace_s
+    while any(map(_runs, asked)) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    deadline_s = time.monotonic() + _KILL_WAIT_S
+    while left := [process for process in _family(popen) if _runs(process)]:
+        for process in left:
+            _send(process.kill)
+        if time.monotonic() > deadline_s:
+            return
+        time.sleep(_POLL_S)
+
+
+def describe_exit(
+    returncode: int, oom_kills_before: int | None, oom_kills_after: int | None
+) -> str:
+    """Return in words how a process ended, and whether the out-of-memory killer had a hand in it.
+
+    The counts are `bench.environment.cgroup.oom_kills` before the start and after the end.
+    """
+    known = oom_kills_before is not None and oom_kills_after is not None
+    kills = (oom_kills_after or 0) - (oom_kills_before or 0) if known else 0
+    words = _exit_words(returncode)
+    if returncode == 0:
+        return words
+    if kills > 0:
+        return f"{words}: the kernel's out-of-memory killer struck ({kills} killed meanwhile)"
+    if returncode == -_SIGKILL:
+        return f"{words}, not by the out-of-memory killer" if known else words
+    return words
+
+
+_SIGKILL = 9
+
+
+def _exit_words(returncode: int) -> str:
+    if returncode < 0:
+        try:
+            name = signal.Signals(-returncode).name
+        except ValueError:
+            name = "an unnamed signal"
+        return f"ended by {name} (signal {-returncode})"
+    if returncode >= 2**31:  # Windows's NTSTATUS, such as 0xC0000005: access violation
+        return f"ended by exception 0x{returncode:08X}"
+    return f"exit code {returncode}"
+
+
+def _own_peak_bytes() -> int:
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT_BYTES
+
+
+def _peak_bytes(pid: int) -> int:
+    """The high-water mark of one live process: VmHWM of proc(5), peak_wset on Windows."""
+    if sys.platform == "win32":
+        return int(psutil.Process(pid).memory_info().peak_wset)
+    for line in text_of(Path(f"/proc/{pid}/status")).splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise UnknownFactError("the process has ended")
+
+
+def _family(popen: Popen) -> set[psutil.Process]:
+    """The child, its descendants, and on POSIX every member of the session it leads."""
+    pid = popen.pid
+    members = {process for process in psutil.process_iter() if _session(process.pid) == pid}
+    if popen.returncode is not None:  # Reaped: its number may already be another process's.
+        return members
+    try:
+        root = psutil.Process(pid)
+        return members | {root, *root.children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return members
+
+
+def _session(pid: int) -> int | None:
+    if sys.platform == "win32":
+        return None
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _send(signal_it: Callable[[], None]) -> None:
+    with contextlib.suppress(psutil.Error):  # It ended meanwhile.
+        signal_it()

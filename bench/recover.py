@@ -1,0 +1,48 @@
+"""Records whose launching process died: what the worker left is made whole, never lost."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+from bench.config import RunConfig
+from bench.folders import AnyRecord, RecordFolder
+from bench.launch import finish_record, unmeasured
+from bench.records import CeilingsRecord
+
+
+def recover(folder: RecordFolder) -> AnyRecord | None:
+    """Return the folder's record, made from the worker's account if the launcher died.
+
+    Where neither process got to write, the record says that the attempt was interrupted. None
+    while the processes still run.
+    """
+    record = folder.read_record()
+    if record is not None:
+        return record
+    if folder.in_use():
+        return None
+    account = folder.read_worker()
+    if account is None and _kind(folder) == "ceilings":
+        return None  # nothing measured, nothing asked for that could be named
+    if isinstance(account, CeilingsRecord):
+        folder.release_reserve()
+        folder.write(folder.record, account)
+        return account
+    reason = "the launching process ended before the measurement did"
+    if account is None:
+        config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
+        account = unmeasured(
+            config,
+            folder,
+            outcome="interrupted",
+            reason=reason,
+            created=datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc),
+        )
+    return finish_record(folder, account, None, None, reason)
+
+
+def _kind(folder: RecordFolder) -> str:
+    """What was asked for: `ceilings`, or a configuration."""
+    kind = json.loads(folder.config.read_text(encoding="utf-8")).get("kind", "measurement")
+    return str(kind)

@@ -1,0 +1,60 @@
+"""What `auto` means on this very device."""
+
+from __future__ import annotations
+
+import torch
+
+from bench.config import SYNTHETIC, RunConfig, Switch
+from bench.devices import Device
+from bench.environment import usable_cores
+from bench.models import default_image_size
+from bench.precision import Fp32
+from bench.records import ResolvedConfig
+
+#: More loader processes than this stopped paying in torchvision's references.
+_MAX_WORKERS = 8
+
+
+def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfig:
+    """Return the values that `config` takes on `device` with `precision`."""
+    auto_size = default_image_size(config.arch)
+    return ResolvedConfig(
+        backend=device.backend,
+        math_mode=precision.math_mode,
+        convolution_fp32=precision.fp32_math,
+        matmul_fp32=precision.fp32_math,
+        autocast_dtype=precision.autocast_dtype,
+        loss_scaling=precision.loss_scaling,
+        native_math=device.native_math(precision.math_mode),
+        batch_size=_number(config.batch_size, device.default_batch_size),
+        image_size=_number(config.image_size, auto_size),
+        max_seconds=_max_seconds(config, device),
+        workers=_workers(config, device),
+        pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
+        channels_last=_switch(config.channels_last, device.prefers_channels_last),
+        fused_optimizer=_switch(config.fused_optimizer, True),
+        threads=_number(config.threads, torch.get_num_threads()),
+    )
+
+
+def _number(value: int | str, auto: int) -> int:
+    return auto if value == "auto" else int(value)
+
+
+def _switch(value: Switch, auto: bool) -> bool:
+    return auto if value == "auto" else value == "true"
+
+
+def _max_seconds(config: RunConfig, device: Device) -> float | str:
+    limit = device.default_max_seconds if config.max_seconds == "auto" else config.max_seconds
+    return "none" if limit is None else limit
+
+
+def _workers(config: RunConfig, device: Device) -> int:
+    if config.data == SYNTHETIC:
+        return 0
+    cores = usable_cores()
+    if device.backend == "cpu":
+        # The step needs the cores, and decoding for it takes a fraction of one.
+        cores = max(1, cores // 4)
+    return _number(config.workers, min(_MAX_WORKERS, cores))

@@ -1,0 +1,126 @@
+"""Whether the numbers of one run can be trusted, judged from that run alone.
+
+What needs a roof (numbers above it, the bound) is judged in the analysis.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from bench.records import Finding, Level, Measurement, RunRecord, Telemetry, Verdict
+from bench.summary import data_wait_share
+
+#: Windows shorter than this say little about steady state.
+_FEW_ITERATIONS = 5
+#: Relative change between the medians of the window's thirds that warm-up or heat would explain.
+_DRIFT = 0.05
+#: Sum of event times against the wall clock: more than this apart and the window had gaps.
+_EVENT_GAP = 0.02
+_THROTTLED_SHARE = 0.05
+_INPUT_BOUND_SHARE = 0.05
+_OUTLIER_RATIO = 2.0
+
+_WEIGHT: dict[str, Level] = {"note": "clean", "suspect": "suspect", "invalid": "invalid"}
+
+
+def judge(record: RunRecord) -> Verdict:
+    """Return the findings of `record` and the gravest of their levels.
+
+    A run that was not measured to its end is invalid, whatever times it holds.
+    """
+    findings = list(_findings(record))
+    levels: list[Level] = ["clean", "suspect", "invalid"]
+    worst = max((_WEIGHT[f.level] for f in findings), key=levels.index, default="clean")
+    return Verdict(level=worst, findings=tuple(findings))
+
+
+def _findings(record: RunRecord) -> Iterator[Finding]:
+    if record.outcome != "ok":
+        yield Finding(code=record.outcome, level="invalid", message=record.reason or record.outcome)
+    if record.measurement is not None:
+        yield from _of_window(record.measurement)
+    if record.telemetry is not None:
+        yield from _of_telemetry(record.telemetry)
+    if record.resolved is not None and not record.resolved.native_math:
+        mode = record.resolved.math_mode
+        yield Finding(
+            code="emulated", level="note", message=f"this device computes {mode} by emulation"
+        )
+    if record.environment is not None and record.environment.power_source == "battery":
+        yield Finding(code="battery", level="suspect", message="measured on battery power")
+
+
+def _of_window(measurement: Measurement) -> Iterator[Finding]:
+    times = measurement.iteration_times_s
+    if len(times) < _FEW_ITERATIONS:
+        yield Finding(
+            code="few-iterations",
+            level="suspect",
+            message=f"only {len(times)} iterations: no statement about steady state",
+        )
+    yield from _drift(times)
+    slow = sum(time > _OUTLIER_RATIO * statistics.median(times) for time in times)
+    if slow:
+        yield Finding(
+            code="outliers",
+            level="note",
+            message=f"{slow} of {len(times)} iterations took over twice the median",
+        )
+    gap = 1 - sum(times) / measurement.window_s
+    if abs(gap) > _EVENT_GAP:
+        yield Finding(
+            code="window-gap",
+            level="suspect",
+            message=f"iteration times leave {gap:.1%} of the window unexplained",
+        )
+    share = data_wait_share(measurement)
+    if share > _INPUT_BOUND_SHARE:
+        yield Finding(
+            code="input-bound",
+            level="note",
+            message=f"{share:.0%} of the window was spent waiting for data",
+        )
+    if measurement.hidden_syncs:
+        yield Finding(
+            code="hidden-syncs",
+            level="note",
+            message=f"the step makes the host wait {measurement.hidden_syncs} times an iteration",
+        )
+    if measurement.last_loss is None and measurement.first_loss is None:
+        yield Finding(
+            code="loss-not-finite", level="suspect", message="the loss was not a finite number"
+        )
+
+
+def _drift(times: tuple[float, ...]) -> Iterator[Finding]:
+    third = len(times) // 3
+    if third < _FEW_ITERATIONS:
+        return
+    begin, end = statistics.median(times[:third]), statistics.median(times[-third:])
+    change = end / begin - 1
+    # Noise of the thirds' own medians must not be called drift.
+    spread = statistics.median(abs(time - statistics.median(times)) for time in times)
+    if abs(change) > _DRIFT and abs(end - begin) > 2 * spread:
+        word = "slower" if change > 0 else "faster"
+        yield Finding(
+            code="drift",
+            level="suspect",
+            message=f"the last third of the window ran {abs(change):.0%} {word} than the first",
+        )
+
+
+def _of_telemetry(telemetry: Telemetry) -> Iterator[Finding]:
+    for reason, share in (telemetry.throttle_share or {}).items():
+        if share > _THROTTLED_SHARE:
+            yield Finding(
+                code="throttled",
+                level="suspect",
+                message=f"{reason} in {share:.0%} of the samples",
+            )
+    if telemetry.foreign_processes:
+        yield Finding(
+            code="foreign-process",
+            level="suspect",
+            message=f"others used the device: {', '.join(telemetry.foreign_processes[:5])}",
+        )

@@ -1,0 +1,52 @@
+"""One machine's roofs, measured and written like any other record."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+from bench.ceilings import measure_ceilings
+from bench.devices import Device, open_device
+from bench.environment import read_environment
+from bench.folders import RecordFolder
+from bench.journal import JournalWriter
+from bench.records import Ceiling, CeilingSample, CeilingsRecord
+from bench.worker.outcome import attempt
+
+
+def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Measure the roofs of the device named in `folder` and write `worker.json`."""
+    backend = json.loads(folder.config.read_text(encoding="utf-8"))["backend"]
+    created = datetime.now(timezone.utc)
+    device: Device | None = None
+    ceilings: tuple[Ceiling, ...] = ()
+    samples: tuple[CeilingSample, ...] = ()
+
+    def work() -> None:
+        nonlocal device, ceilings, samples
+        device = open_device(backend)
+        journal.note("device", backend=device.backend, uuid=device.info().uuid)
+        ceilings, samples = measure_ceilings(
+            device, progress=lambda probe: journal.note("probe", probe=probe)
+        )
+
+    outcome, reason = attempt(work)
+    journal.note("ended", outcome=outcome)
+    environment = read_environment(device.info(), folder.path, "auto") if device else None
+    missing = {} if reason else {"reason": "the outcome is ok"}
+    if environment is None:
+        missing["environment"] = "no device was opened"
+    folder.release_reserve()
+    folder.write(
+        folder.worker,
+        CeilingsRecord(
+            record_id=folder.record_id,
+            created=created,
+            outcome=outcome,
+            reason=reason,
+            environment=environment,
+            ceilings=ceilings,
+            samples=samples,
+            missing=missing,
+        ),
+    )

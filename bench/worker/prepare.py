@@ -1,0 +1,56 @@
+"""From a resolved configuration to a step that is ready to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bench.config import RunConfig
+from bench.devices import Device
+from bench.models import build_model
+from bench.phases import NvtxPhases, Phases, TimedPhases
+from bench.precision import Fp32
+from bench.records import ResolvedConfig
+from bench.step import GraphedStep, TrainingStep, make_optimizer
+
+Clock = Callable[[], float]
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def set_switches(config: RunConfig, resolved: ResolvedConfig) -> None:
+    """Set the process-wide switches that `config` asks for, before any tensor is made."""
+    torch.manual_seed(config.seed)
+    torch.set_num_threads(resolved.threads)
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
+    if config.deterministic:
+        # cuBLAS reads this when its first handle is made.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def open_phases(config: RunConfig, device: Device, clock: Clock) -> Phases:
+    """Return the marks that `config` asks for around the parts of a step."""
+    if config.phases:
+        return TimedPhases(device, clock)
+    if config.nvtx and device.backend == "cuda":
+        return NvtxPhases()
+    return Phases()
+
+
+def build_step(
+    config: RunConfig, resolved: ResolvedConfig, device: Device, precision: Fp32, phases: Phases
+) -> Callable[[Callable[[], Batch]], torch.Tensor]:
+    """Return the training step of `config`'s model, on the device, in its layout."""
+    layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
+    model = build_model(config.arch).to(device.torch_device).to(memory_format=layout)
+    optimizer = make_optimizer(model, fused=resolved.fused_optimizer)
+    forward: Callable[[torch.Tensor], Any] = model
+    if config.compile != "none":
+        forward = torch.compile(model, mode=config.compile)
+    step = TrainingStep(
+        forward, optimizer, precision, grad_accum_steps=config.grad_accum_steps, phases=phases
+    )
+    return GraphedStep(step, precision, device) if config.cuda_graphs else step

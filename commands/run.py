@@ -1,0 +1,73 @@
+"""`mlproject run`: one configuration, one fresh worker, one record, one tracked run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.config import RunConfig, parse_config
+from bench.records import RunRecord
+from commands.recorded import finish, format_option, records_option, track_option
+
+
+def _one_option_per_field(function: Callable[..., int]) -> Callable[..., int]:
+    """Options named like RunConfig's fields, so that the two cannot drift apart."""
+    for name, field in reversed(RunConfig.model_fields.items()):
+        default = str(field.default)
+        function = click.option(
+            f"--{name.replace('_', '-')}",
+            name,
+            default=default.lower() if isinstance(field.default, bool) else default,
+            show_default=True,
+            metavar="VALUE",
+            help=field.description,
+        )(function)
+    return function
+
+
+@click.command()
+@_one_option_per_field
+@records_option
+@track_option
+@format_option
+def command(records: Path, tracked: bool, form: str, **values: str) -> int:
+    """Measure one configuration as one tracked run.
+
+    The record is on disk before anything is uploaded. Exit codes: 0 measured and tracked; 1 no
+    whole measurement (out of memory, crash), recorded with its reason; 2 a wrong value; 3 measured
+    but not uploaded; 130 interrupted.
+    """
+    config = parse_config(values)
+    if config.reads_images:
+        from bench.dataset import check_image_folder
+
+        check_image_folder(config.data)
+    # The launcher comes last: psutil and NVML cost time that a wrong value should not.
+    from bench.folders import RecordFolder
+    from bench.launch import launch_measurement
+    from commands.progress import WorkerProgress
+
+    folder = RecordFolder.create(records)
+    with WorkerProgress(f"{config.arch} {config.precision}") as progress:
+        record = launch_measurement(config, folder, progress.on_event)
+    return finish(folder, record, _facts(record), tracked=tracked, form=form)
+
+
+def _facts(record: RunRecord) -> dict[str, Any]:
+    from bench.summary import summary
+
+    known = summary(record)
+    facts: dict[str, Any] = {
+        name: round(known[name], 4)
+        for name in ("throughput_images_per_s", "iteration_time_ms_p50", "attained_gflops")
+        if name in known
+    }
+    if record.measurement is not None and record.measurement.ended_early is not None:
+        facts["ended_early"] = record.measurement.ended_early
+    if record.verdict is not None:
+        messages = "; ".join(f"{f.level}: {f.message}" for f in record.verdict.findings)
+        facts["verdict"] = record.verdict.level + (f" ({messages})" if messages else "")
+    return facts

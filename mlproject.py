@@ -1,0 +1,100 @@
+"""The command line: finds the subcommand, and turns its errors into one line and an exit code.
+
+Exit codes: 0 done; 1 recorded, but not a whole measurement; 2 a wrong value; 3 safe on disk, but
+not on the tracking server; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+
+import click
+
+from bench.errors import UserError
+
+#: Subcommands and what they do; each is the module of that name in commands/, imported when used.
+COMMANDS = {
+    "run": "Measure one configuration as one tracked run.",
+    "ceilings": "Measure this machine's roofs.",
+    "complexity": "Print FLOP, bytes and memory of a model's training step.",
+    "dataset": "Generate, fetch, subset or check an image folder.",
+    "accept": "Measure a whole device into a folder of records, without a server.",
+    "pull": "Write tracked runs as CSV or Parquet.",
+    "report": "Write tables, rooflines and a report of tracked runs.",
+    "sync": "Upload records that are not on the tracking server yet.",
+    "doctor": "Say what works on this machine, and the remedy for what does not.",
+}
+
+
+class _Commands(click.Group):
+    """Imports a subcommand only when it is asked for, so that --help is instant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="mlproject")
+def cli() -> None:
+    """Measure how fast this device trains neural networks, and what holds it back."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = cli.main(args=arguments, prog_name="mlproject", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
+    except (UserError, click.ClickException) as error:
+        return _refuse(
+            error.format_message() if isinstance(error, click.ClickException) else str(error)
+        )
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        return 0
+    return code if isinstance(code, int) else 0
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """SIGTERM, which `mlflow run` sends when it is cancelled, ends us as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def _refuse(message: str) -> int:
+    """Say what was wrong; under `mlflow run`, also to the run that it made for us."""
+    code = _fail(message, 2)
+    if "MLFLOW_RUN_ID" in os.environ:
+        from tracking.store import TrackingError
+        from tracking.upload import end_refused_run
+
+        try:
+            end_refused_run(message)
+        except TrackingError as error:
+            _fail(str(error), code)
+    return code
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"mlproject: {' '.join(message.split())}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

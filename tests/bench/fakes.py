@@ -1,0 +1,68 @@
+"""Hardware that is not here: a device whose work takes scripted time on a scripted clock."""
+
+import torch
+
+from bench.devices.base import WallTimer
+from bench.records import DeviceInfo
+
+
+class ScriptedClock:
+    """A clock that moves only when told to."""
+
+    def __init__(self, now_s=100.0):
+        self.now_s = now_s
+
+    def __call__(self):
+        return self.now_s
+
+    def pass_s(self, seconds):
+        self.now_s += seconds
+
+
+class QueueingDevice:
+    """Work is queued at no cost to the host and done only when somebody synchronises."""
+
+    backend = "mps"
+    torch_device = torch.device("cpu")
+    default_batch_size = 4
+    default_max_seconds = None
+    prefers_channels_last = False
+    pins_memory = False
+    supports_cuda_graphs = False
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.queued_s = 0.0
+        self.synchronized_at_s = []
+
+    def queue(self, seconds):
+        self.queued_s += seconds
+
+    def synchronize(self):
+        self.clock.pass_s(self.queued_s)
+        self.queued_s = 0.0
+        self.synchronized_at_s.append(self.clock())
+
+    def timer(self, clock):
+        return WallTimer(clock)
+
+    def info(self):
+        names = set(DeviceInfo.model_fields) - {"backend", "name", "missing"}
+        return DeviceInfo(
+            backend="mps",
+            name="scripted",
+            missing=dict.fromkeys(names, "scripted"),
+            **dict.fromkeys(names),
+        )
+
+    def reset_peak_memory(self):
+        pass
+
+    def peak_memory_bytes(self):
+        return None
+
+    def native_math(self, mode):
+        return mode == "fp32"
+
+    def hidden_syncs(self, step):
+        return None

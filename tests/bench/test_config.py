@@ -1,0 +1,104 @@
+"""What a configuration accepts, and what it says about what it does not."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.config import FILING_FIELDS, RunConfig, parse_config
+from bench.errors import UserError
+
+
+def test_torchvisions_names_are_read_without_importing_it():
+    from torchvision import models
+
+    from bench.architectures import torchvision_architectures
+
+    assert set(torchvision_architectures()) == set(models.list_models(module=models))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"arch": "resnet5"}, ["arch='resnet5'", "resnet50"]),
+        ({"arch": "RESNET18"}, ["arch='RESNET18'", "resnet18"]),
+        ({"arch": "a:b;rm -rf x"}, ["arch='a:b;rm -rf x'", "module:callable"]),
+        ({"arch": ":"}, ["module:callable"]),
+        ({"arch": "mymodule:"}, ["module:callable"]),
+        ({"batch_size": "0"}, ["batch_size='0'", "greater than or equal to 1", "auto"]),
+        ({"batch_size": "many"}, ["batch_size='many'", "integer"]),
+        ({"precision": "fp8"}, ["precision='fp8'", "amp-bf16"]),
+        ({"backend": "tpu"}, ["backend='tpu'", "'cuda'"]),
+        ({"iters": "-1"}, ["iters='-1'"]),
+        ({"warmup_iters": "0"}, ["warmup_iters='0'"]),
+        ({"max_seconds": "inf"}, ["max_seconds='inf'"]),
+        ({"max_seconds": "0"}, ["max_seconds='0'"]),
+        ({"workers": "-2"}, ["workers='-2'"]),
+        ({"augment": "maybe"}, ["augment='maybe'", "boolean"]),
+        ({"seed": "4294967296"}, ["seed='4294967296'"]),
+        ({"env": "two words"}, ["env='two words'", "letters"]),
+        ({"campaign": "$(reboot)"}, ["campaign='$(reboot)'", "letters"]),
+        ({"data": " "}, ["data=' '", "ImageFolder"]),
+        ({"colour": "red"}, ["colour='red'"]),
+        ({"phases": "true", "cuda_graphs": "true"}, ["phases=true"]),
+        ({"compile": "default", "cuda_graphs": "true"}, ["compile=none"]),
+        ({"grad_accum_steps": "2", "cuda_graphs": "true"}, ["grad_accum_steps=1"]),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_remedy_in_one_line(values, words):
+    with pytest.raises(UserError) as caught:
+        parse_config(values)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_all_wrong_values_are_told_at_once():
+    with pytest.raises(UserError) as caught:
+        parse_config({"arch": "resnet5", "batch_size": "0", "precision": "fp8"})
+    for field in ("arch=", "batch_size=", "precision="):
+        assert str(caught.value).count(field) == 1
+
+
+def test_strings_from_a_command_line_and_values_from_code_are_the_same_measurement():
+    typed = RunConfig(batch_size=32, iters=5, augment=True, max_seconds=60)
+    told = parse_config({"batch_size": "32", "iters": "5", "augment": "true", "max_seconds": "60"})
+    assert told == typed
+    assert told.config_id == typed.config_id
+
+
+def test_config_id_is_stable_across_versions_of_python_and_this_file():
+    assert RunConfig(arch="resnet18").config_id == "a8918765b5ce"
+
+
+@pytest.mark.parametrize("field", sorted(FILING_FIELDS))
+def test_filing_does_not_change_the_measurement(field):
+    other = {"repeat": 2, "env": "elsewhere", "campaign": "second"}[field]
+    assert RunConfig(**{field: other}).config_id == RunConfig().config_id
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "batch_size": st.one_of(st.just("auto"), st.integers(1, 4096)),
+            "iters": st.integers(1, 10**6),
+            "precision": st.sampled_from(["fp32", "tf32", "amp", "amp-bf16", "amp-fp16"]),
+            "seed": st.integers(0, 2**32 - 1),
+            "max_seconds": st.one_of(st.sampled_from(["auto", "none"]), st.floats(0.001, 1e6)),
+            "channels_last": st.sampled_from(["auto", "true", "false"]),
+        }
+    )
+)
+def test_a_configuration_survives_json_and_keeps_its_id(values):
+    config = RunConfig(**values)
+    again = RunConfig.model_validate_json(config.model_dump_json())
+    assert again == config
+    assert again.config_id == config.config_id
+
+
+@given(st.text(max_size=40))
+def test_no_text_for_arch_does_anything_but_pass_or_be_refused(text):
+    with contextlib.suppress(UserError):
+        assert parse_config({"arch": text}).arch == text

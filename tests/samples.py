@@ -1,0 +1,166 @@
+"""Small whole records for tests of what handles them; the numbers are easy to work with by hand."""
+
+from datetime import datetime, timezone
+
+from bench.config import RunConfig
+from bench.records import (
+    Complexity,
+    DeviceInfo,
+    Environment,
+    Measurement,
+    MemoryFootprint,
+    OpCost,
+    ProcessFigures,
+    ResolvedConfig,
+    RunRecord,
+    Series,
+    Telemetry,
+)
+
+NOW = datetime(2026, 11, 20, 10, 0, tzinfo=timezone.utc)
+
+
+def facts(record_class, why_missing="not in this sample", **known):
+    """Make a record in which everything not named is missing for `why_missing`."""
+    optional = {
+        name
+        for name, field in record_class.model_fields.items()
+        if "None" in str(field.annotation) and name not in known
+    }
+    return record_class(
+        **known, **dict.fromkeys(optional), missing=dict.fromkeys(optional, why_missing)
+    )
+
+
+def measurement(times_s=(0.5, 0.5, 0.5, 0.5, 0.5, 0.5), images=8, **changes):
+    known = {
+        "iteration_times_s": tuple(times_s),
+        "iteration_clock": "wall",
+        "data_wait_s": (0.0,) * len(times_s),
+        "warmup_times_s": (1.0,),
+        "window_start_clock_s": 1000.0,
+        "window_end_clock_s": 1000.0 + sum(times_s),
+        "window_start_unix_s": NOW.timestamp(),
+        "images_per_iteration": images,
+        "startup_s": {"model": 0.5},
+        "first_loss": 7.0,
+        "last_loss": 6.9,
+    }
+    return facts(Measurement, **{**known, **changes})
+
+
+def device_info(**changes):
+    return facts(DeviceInfo, **{"backend": "cpu", "name": "Sample CPU", **changes})
+
+
+def environment(**changes):
+    known = {
+        "label": "sample-cpu",
+        "os": "Linux",
+        "kernel": "6.1",
+        "machine": "x86_64",
+        "python": "3.11.7",
+        "torch": "2.15.0",
+        "torchvision": "0.29.2",
+        "packages": {},
+        "cpu_cores_usable": 2,
+        "memory_bytes": 2**34,
+        "device": device_info(),
+    }
+    return facts(Environment, **{**known, **changes})
+
+
+def resolved(**changes):
+    known = {
+        "backend": "cpu",
+        "math_mode": "fp32",
+        "convolution_fp32": "ieee",
+        "matmul_fp32": "ieee",
+        "autocast_dtype": "none",
+        "loss_scaling": False,
+        "native_math": True,
+        "batch_size": 8,
+        "image_size": 224,
+        "max_seconds": "none",
+        "workers": 0,
+        "pin_memory": False,
+        "channels_last": True,
+        "fused_optimizer": True,
+        "threads": 2,
+    }
+    return ResolvedConfig(**{**known, **changes})
+
+
+def complexity(**changes):
+    op = OpCost(
+        op="aten.convolution",
+        phase="forward",
+        calls=1,
+        flops=10**9,
+        elementwise_flops=0,
+        eager_bytes=10**8,
+        fused_bytes=5 * 10**7,
+    )
+    known = {
+        "arch": "resnet18",
+        "batch_size": 8,
+        "image_size": 224,
+        "precision": "fp32",
+        "math_mode": "fp32",
+        "parameters": 100,
+        "activations": 100,
+        "forward_macs": 10**9 // 2,
+        "step_flops": 10**9,
+        "elementwise_flops": 0,
+        "eager_bytes": 10**8,
+        "fused_bytes": 5 * 10**7,
+        "compulsory_bytes": 10**7,
+        "cache_bytes": 0,
+        "memory": MemoryFootprint(
+            weights_bytes=400, gradients_bytes=400, optimizer_bytes=400, activations_bytes=400
+        ),
+        "ops": (op,),
+        "method": "sample",
+    }
+    return Complexity(**{**known, **changes})
+
+
+def telemetry(**changes):
+    cpu = Series(name="cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(90.0, 95.0))
+    return facts(Telemetry, **{"interval_s": 0.5, "series": (cpu,), **changes})
+
+
+def process_figures(**changes):
+    known = {"real_s": 10.0, "user_s": 8.0, "system_s": 1.0, "max_rss_bytes": 10**9}
+    return facts(ProcessFigures, **{**known, **changes})
+
+
+def run_record(config=None, **changes):
+    config = config or RunConfig()
+    known = {
+        "record_id": "20261120T100000Z-00000001",
+        "created": NOW,
+        "config": config,
+        "config_id": config.config_id,
+        "outcome": "ok",
+        "resolved": resolved(),
+        "measurement": measurement(),
+        "process": process_figures(),
+        "telemetry": telemetry(),
+        "environment": environment(),
+        "complexity": complexity(),
+    }
+    return facts(RunRecord, **{**known, **changes})
+
+
+def failed_record(outcome="crashed", why="RuntimeError: no", config=None, **changes):
+    config = config or RunConfig()
+    known = {
+        "record_id": "20261120T100000Z-00000002",
+        "created": NOW,
+        "config": config,
+        "config_id": config.config_id,
+        "outcome": outcome,
+        "reason": why,
+    }
+    return facts(RunRecord, **{**known, **changes})

@@ -1,0 +1,377 @@
+"""The set-up, with uv and the project's own packages replaced by scripts that write down their use."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bootstrap import installer
+from bootstrap.place import INPUTS, OURS, STAMP, Place, SetupError
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
+
+# Writes down what it is asked for; waits at the named pipe `gate` where there is one, after
+# saying so through `arrived`; "installs" the project's command where that is asked for.
+UV = """#!/bin/sh
+[ "$1" = --version ] && echo "uv 0.13.8" && exit
+echo "$@" >> "$CLONE/uv.log"
+touch "$CLONE/.venv/half"
+if [ -p "$CLONE/gate" ]; then echo here > "$CLONE/arrived"; read line < "$CLONE/gate"; fi
+[ -e "$CLONE/no-network" ] && exit 2
+rm "$CLONE/.venv/half"
+case "$*" in *"-e ."*) touch "$CLONE/.venv/bin/mlproject";; esac
+"""
+
+PROJECTS = """
+import os, pathlib
+whole = pathlib.Path(os.environ["CLONE"], "envs", "whole")
+whole.parent.mkdir(exist_ok=True)
+whole.touch()
+with open(os.path.join(os.environ["CLONE"], "uv.log"), "a") as log:
+    log.write("project environment\\n")
+print(whole)
+"""
+
+
+class Clone:
+    """A copy of the set-up with stand-ins for what it starts."""
+
+    def __init__(self, folder: Path, programs: Path) -> None:
+        self.folder = folder
+        self.programs = programs
+        self.venv = folder / ".venv"
+        shutil.copytree(PROJECT / "bootstrap", folder / "bootstrap")
+        for name in INPUTS:
+            (folder / name).write_text("uv==0.13.8\n")
+        (folder / "tracking").mkdir()
+        (folder / "tracking" / "__init__.py").touch()
+        (folder / "tracking" / "projects.py").write_text(PROJECTS)
+        programs.mkdir()
+        script(programs / "uv", UV)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        path = f"{self.programs}:/usr/bin:/bin"
+        return subprocess.Popen(
+            [sys.executable, "-m", "bootstrap", *arguments],
+            cwd=self.folder,
+            env={"PATH": path, "HOME": str(self.folder), "CLONE": str(self.folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def set_up(self, *arguments: str) -> tuple[int, str]:
+        """Exit code and error output."""
+        process = self.start(*arguments)
+        _, errors = process.communicate()
+        return process.returncode, errors
+
+    def calls(self) -> list[str]:
+        """What was started since the last question, less the paths."""
+        log = self.folder / "uv.log"
+        if not log.exists():
+            return []
+        lines = log.read_text().replace(f"{self.venv}/bin/", "").splitlines()
+        log.unlink()
+        return [line.removeprefix("pip install --python python --quiet ") for line in lines]
+
+    def hold_uv(self) -> None:
+        """Let the next uv wait, half-way through its work."""
+        os.mkfifo(self.folder / "gate")
+        os.mkfifo(self.folder / "arrived")
+
+    def wait_for_uv(self) -> None:
+        assert (self.folder / "arrived").read_text() == "here\n"
+
+    def let_go(self) -> None:
+        gate = self.folder / "gate"
+        with gate.open("w") as pipe:
+            gate.unlink()  # only the one that waits there has it
+            pipe.write("go\n")
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def clone(tmp_path):
+    (tmp_path / "clone").mkdir()
+    return Clone((tmp_path / "clone").resolve(), tmp_path / "programs")
+
+
+RUNTIME = ["-r requirements.txt", "--no-deps --no-build-isolation -e .", "project environment"]
+DEV = ["-r requirements-dev.txt", *RUNTIME[1:]]
+
+
+def test_makes_everything_once(clone):
+    code, errors = clone.set_up()
+    assert code == 0, errors
+    assert clone.calls() == RUNTIME
+    assert (clone.venv / "bin" / "python").exists()
+    assert clone.set_up() == (0, "")
+    assert clone.calls() == []
+
+
+def test_new_requirements_are_added_to_the_environment_that_is_there(clone):
+    clone.set_up()
+    (clone.venv / "a-package-of-mine").touch()
+    (clone.folder / "requirements.txt").write_text("uv==0.13.8\nnew==1\n")
+    clone.calls()
+    assert clone.set_up()[0] == 0
+    assert clone.calls() == RUNTIME
+    assert (clone.venv / "a-package-of-mine").exists()
+
+
+def test_tools_for_tests_come_on_top_and_stay(clone):
+    clone.set_up()
+    clone.calls()
+    assert clone.set_up("--dev")[0] == 0
+    assert clone.calls() == DEV
+    assert clone.set_up() == (0, "")
+    (clone.folder / "python_env.yaml").write_text("changed")
+    assert clone.set_up()[0] == 0
+    assert clone.calls() == DEV
+
+
+def test_lost_project_environment_is_made_again(clone):
+    clone.set_up()
+    (clone.folder / "envs" / "whole").unlink()
+    clone.calls()
+    assert clone.set_up()[0] == 0
+    assert "project environment" in clone.calls()
+    assert (clone.folder / "envs" / "whole").exists()
+
+
+def test_two_at_once_do_the_work_once(clone):
+    clone.hold_uv()
+    first = clone.start()
+    clone.wait_for_uv()
+    second = clone.start()
+    assert "waiting for it" in second.stderr.readline()
+    clone.let_go()
+    assert first.wait() == 0
+    assert second.wait() == 0
+    assert clone.calls() == RUNTIME
+
+
+def test_after_a_kill_the_next_one_waits_for_what_is_left_running_and_starts_afresh(clone):
+    clone.hold_uv()
+    first = clone.start()
+    clone.wait_for_uv()
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert (clone.venv / "half").exists()
+    assert not (clone.venv / STAMP).exists()
+    (clone.venv / "half-a-package").touch()
+
+    second = clone.start()
+    assert "waiting for it" in second.stderr.readline()
+    clone.let_go()
+    _, errors = second.communicate()
+    assert second.returncode == 0, errors
+    assert "unfinished" in errors
+    assert not (clone.venv / "half-a-package").exists()
+    assert clone.calls() == ["-r requirements.txt", *RUNTIME]
+
+
+def test_a_kill_while_requirements_are_brought_up_to_date_starts_afresh(clone):
+    clone.set_up()
+    (clone.folder / "requirements.txt").write_text("uv==0.13.8\nnew==1\n")
+    clone.hold_uv()
+    second = clone.start()
+    clone.wait_for_uv()
+    second.kill()
+    second.wait()
+    clone.let_go()
+    (clone.folder / "requirements.txt").write_text("uv==0.13.8\n")  # as at first
+    code, errors = clone.set_up()
+    assert code == 0
+    assert "unfinished" in errors
+    assert not (clone.venv / "half").exists()
+
+
+def test_moved_clone_gets_its_own_paths(clone, tmp_path):
+    clone.set_up()
+    moved = tmp_path / "moved"
+    shutil.move(clone.folder, moved)
+    clone.folder, clone.venv = moved, moved / ".venv"
+    clone.calls()
+    code, errors = clone.set_up()
+    assert code == 0
+    assert "of another Python or place" in errors
+    assert clone.calls() == RUNTIME
+    assert str(moved) in json.loads((moved / ".venv" / STAMP).read_text())["home"]
+
+
+def test_environment_of_another_python_is_replaced(clone):
+    clone.set_up()
+    stamp = clone.venv / STAMP
+    stamp.write_text(stamp.read_text().replace(sys.version.split()[0], "3.9.1"))
+    (clone.venv / "of-3.9").touch()
+    assert clone.set_up()[0] == 0
+    assert not (clone.venv / "of-3.9").exists()
+
+
+def test_environment_whose_python_is_gone_is_replaced(clone):
+    clone.set_up()
+    python = clone.venv / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/no/such/python")
+    clone.calls()
+    assert clone.set_up()[0] == 0
+    assert clone.calls() == RUNTIME
+    assert python.exists()
+
+
+def test_failure_is_one_line_and_the_next_one_starts_afresh(clone):
+    (clone.folder / "no-network").touch()
+    code, errors = clone.set_up()
+    assert code == 1
+    assert errors.splitlines()[-1].startswith("set-up: uv could not install requirements.txt")
+    assert "Traceback" not in errors
+    (clone.folder / "no-network").unlink()
+    assert clone.set_up()[0] == 0
+    assert not (clone.venv / "half").exists()
+
+
+def test_an_environment_counts_as_unfinished_before_anything_is_removed(clone, monkeypatch):
+    clone.set_up()
+    place = Place(clone.folder)
+    assert place.stamp() is not None
+    stamps = []
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: stamps.append(place.stamp()))
+    for number in range(9):
+        (clone.venv / f"folder-{number}").mkdir()
+    place.empty()
+    assert stamps
+    assert set(stamps) == {None}
+
+
+def test_somebody_elses_environment_is_left_alone(clone):
+    (clone.venv / "lib").mkdir(parents=True)
+    code, errors = clone.set_up()
+    assert code == 1
+    assert len(errors.splitlines()) == 1
+    assert "remove it or move it away" in errors
+    assert [child.name for child in clone.venv.iterdir()] == ["lib"]
+
+
+def test_folder_that_cannot_be_written_is_one_line(clone):
+    clone.venv.touch()  # a file of that name
+    code, errors = clone.set_up()
+    assert code == 1
+    assert errors.startswith(f"set-up: cannot write {clone.venv}")
+    assert len(errors.splitlines()) == 1
+
+
+def test_old_python_is_refused_with_its_version(clone):
+    pretend = "import sys, runpy; sys.version_info = (3, 9, 1); runpy.run_module('bootstrap')"
+    done = subprocess.run(
+        [sys.executable, "-c", pretend], cwd=clone.folder, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "needs Python 3.10" in done.stderr
+    assert sys.executable in done.stderr
+
+
+# How uv is found, on machines that have less and less.
+
+PIP = """#!/bin/sh
+case "$*" in
+"-m pip --version") echo "pip 23";;
+"-m pip install"*) while [ "$1" != --target ]; do shift; done; mkdir -p "$2/bin"; cp {uv} "$2/bin/uv";;
+*) exit 1;;
+esac
+"""
+NO_PIP = "#!/bin/sh\nexit 1\n"
+ENSUREPIP = '#!/bin/sh\n[ "$*" = "-m ensurepip --version" ] && echo "pip 23"\n'
+
+
+@pytest.fixture
+def machine(clone, monkeypatch):
+    """A machine without uv; `python` is its interpreter, to be written by the test."""
+    fetched = script(clone.folder / "fetched-uv", UV)
+    uv, pip = (clone.programs / "uv"), PIP.format(uv=fetched)
+    uv.unlink()
+    monkeypatch.setenv("PATH", f"{clone.programs}:/usr/bin:/bin")
+    monkeypatch.setattr(installer, "BASE_PYTHON", clone.programs / "python")
+    place = Place(clone.folder)
+    place.folder.mkdir()
+
+    class Machine:
+        folder = clone.folder
+        path_uv = uv
+        with_pip = pip
+
+        def python(self, text: str) -> None:
+            script(clone.programs / "python", text)
+
+        def obtain(self) -> Path:
+            with place.claimed() as lock:
+                return installer.obtain_uv(place, installer.Runner(place, lock))
+
+    return Machine()
+
+
+def test_uv_on_path_is_used(machine):
+    script(machine.path_uv, UV)
+    assert machine.obtain() == machine.path_uv
+
+
+@pytest.mark.parametrize("broken", ["#!/bin/sh\nexit 127\n", "#!/bin/sh\necho uv 0.4.30\n"])
+def test_uv_on_path_that_fails_or_is_old_is_passed_over(machine, broken):
+    script(machine.path_uv, broken)
+    machine.python(machine.with_pip)
+    assert machine.obtain() == machine.folder / ".venv" / "installer" / "bin" / "uv"
+
+
+def test_uv_inside_the_environment_is_not_relied_upon(machine, monkeypatch):
+    inside = script(machine.folder / ".venv" / "bin" / "uv", UV)
+    (machine.folder / ".venv" / OURS).touch()
+    monkeypatch.setenv("PATH", f"{inside.parent}:/usr/bin:/bin")
+    machine.python(machine.with_pip)
+    assert machine.obtain() == machine.folder / ".venv" / "installer" / "bin" / "uv"
+
+
+def test_pip_of_the_environment_fetches_uv_where_the_interpreter_has_none(machine):
+    machine.python(ENSUREPIP)
+    (machine.folder / ".venv" / OURS).touch()
+    script(machine.folder / ".venv" / "bin" / "python", machine.with_pip + "exit 0\n")
+    inside = machine.folder / ".venv" / "bin" / "python"
+    inside.write_text(inside.read_text().replace("*) exit 1;;", '"-m ensurepip");;\n*) exit 1;;'))
+    assert machine.obtain() == machine.folder / ".venv" / "installer" / "bin" / "uv"
+
+
+def test_neither_uv_nor_pip_nor_ensurepip_is_one_line_with_the_remedy(machine):
+    machine.python(NO_PIP)
+    with pytest.raises(SetupError, match="sudo apt install python3-venv") as raised:
+        machine.obtain()
+    assert "\n" not in str(raised.value)
+
+
+def test_settings_that_would_send_packages_elsewhere_are_dropped(monkeypatch):
+    for name, value in {
+        "PIP_USER": "1",
+        "PIP_TARGET": "/elsewhere",
+        "PIP_REQUIRE_VIRTUALENV": "1",
+        "VIRTUAL_ENV": "/another",
+        "UV_DEFAULT_INDEX": "https://mirror.example/simple",
+    }.items():
+        monkeypatch.setenv(name, value)
+    environ = installer.child_environment()
+    assert environ["PIP_USER"] == environ["PIP_REQUIRE_VIRTUALENV"] == "0"
+    assert "PIP_TARGET" not in environ
+    assert "VIRTUAL_ENV" not in environ
+    assert environ["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"

@@ -1,0 +1,146 @@
+"""The environment of `mlflow run`: where MLflow looks for it, and that it is whole or not there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.errors import UserError
+from tracking import projects
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
+
+# Makes a "Python" that answers the import check with the exit code in $IMPORTS; keeps a log.
+UV = """#!/bin/sh
+echo "$@" >> "$UV_LOG"
+[ -e "$UV_LOG.no-network" ] && exit 2
+for folder in "$@"; do :; done
+[ "$1" = venv ] || exit 0
+mkdir -p "$folder/bin"
+printf '#!/bin/sh\\nexit %s\\n' "$IMPORTS" > "$folder/bin/python"
+chmod +x "$folder/bin/python"
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "requirements.txt").write_text("click==8.1\n")
+    (folder / "python_env.yaml").write_text((PROJECT / "python_env.yaml").read_text())
+    (tmp_path / "uv").write_text(UV)
+    (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setattr("uv.find_uv_bin", lambda: str(tmp_path / "uv"))
+    monkeypatch.setenv("UV_LOG", str(tmp_path / "uv.log"))
+    monkeypatch.setenv("IMPORTS", "0")
+    monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "envs"))
+    return folder
+
+
+@pytest.fixture
+def uv_log(tmp_path):
+    return tmp_path / "uv.log"
+
+
+def folders(project):
+    return sorted(child.name for child in (project.parent / "envs").iterdir() if child.is_dir())
+
+
+def test_made_once(project, uv_log):
+    folder = projects.make_environment(project)
+    assert projects.is_whole(folder)
+    assert folders(project) == [folder.name]
+    venv, install = uv_log.read_text().splitlines()
+    assert "--relocatable" in venv
+    assert install.endswith(f"-r {project / 'requirements.txt'}")
+    uv_log.unlink()
+    assert projects.make_environment(project) == folder
+    assert not uv_log.exists()
+
+
+def test_other_requirements_are_another_environment(project):
+    first = projects.make_environment(project)
+    (project / "requirements.txt").write_text("click==8.2\n")
+    second = projects.make_environment(project)
+    assert first != second
+    assert projects.is_whole(first)
+    assert projects.is_whole(second)
+
+
+def test_half_an_environment_is_replaced(project):
+    folder = projects.project_environment(project)
+    (folder / "lib" / "half-a-package").mkdir(parents=True)
+    projects.make_environment(project)
+    assert projects.is_whole(folder)
+    assert not (folder / "lib").exists()
+
+
+def test_what_a_killed_set_up_left_is_removed(project):
+    folder = projects.project_environment(project)
+    (folder.parent / f"{folder.name}.new-abc").mkdir(parents=True)
+    projects.make_environment(project)
+    assert folders(project) == [folder.name]
+
+
+@pytest.mark.parametrize("imports", ["0", "1"])
+def test_environment_that_mlflow_built_is_kept_if_its_packages_import(project, uv_log, imports):
+    folder = projects.project_environment(project)
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text(f"#!/bin/sh\nexit {imports}\n")
+    (folder / "bin" / "python").chmod(0o755)
+    projects.make_environment(project)
+    assert projects.is_whole(folder)
+    assert uv_log.exists() == (imports == "1")
+
+
+def test_environment_whose_python_is_gone_is_replaced(project):
+    folder = projects.make_environment(project)
+    (folder / "bin" / "python").unlink()
+    assert not projects.is_whole(folder)
+    projects.make_environment(project)
+    assert projects.is_whole(folder)
+
+
+def test_failed_installation_leaves_nothing(project, tmp_path):
+    (tmp_path / "uv.log.no-network").touch()
+    with pytest.raises(UserError, match="run `make setup` again"):
+        projects.make_environment(project)
+    assert folders(project) == []
+
+
+def test_packages_that_do_not_import_leave_nothing(project, monkeypatch):
+    monkeypatch.setenv("IMPORTS", "1")
+    with pytest.raises(UserError, match="do not import"):
+        projects.make_environment(project)
+    assert folders(project) == []
+
+
+def test_unwritable_root_names_the_variable(project, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="MLFLOW_ENV_ROOT"):
+        projects.make_environment(project)
+
+
+@pytest.mark.slow
+def test_mlflow_run_without_options_uses_it_and_needs_no_pyenv(project, tmp_path):
+    (project / "MLproject").write_text(
+        "name: mlproject\npython_env: python_env.yaml\n"
+        "entry_points: {main: {command: touch ran-in-$MADE_FOR_PROJECT}}\n"
+    )
+    folder = projects.make_environment(project)
+    (folder / "bin" / "activate").write_text("export MADE_FOR_PROJECT=it\n")
+    environ = os.environ | {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mlflow", "run", "."],
+        cwd=project,
+        env=environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (project / "ran-in-it").exists()

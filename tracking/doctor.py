@@ -1,0 +1,35 @@
+"""Whether the tracking server can be used from here."""
+
+from __future__ import annotations
+
+from bench.doctor import Check
+from tracking.store import TrackingError, open_client, public_uri, tracking_call
+
+
+def tracking_checks() -> list[Check]:
+    """Ask the tracking server for its experiments."""
+    try:
+        count = _count_experiments()
+    except TrackingError as error:
+        return [
+            Check(
+                name="tracking server",
+                status="warning",
+                detail=str(error),
+                remedy="check MLFLOW_TRACKING_URI and the server; records stay on disk meanwhile, "
+                "and mlproject sync uploads them",
+            )
+        ]
+    return [
+        Check(
+            name="tracking server",
+            status="ok",
+            detail=f"{public_uri()} answers, {count} experiments",
+            remedy=None,
+        )
+    ]
+
+
+@tracking_call
+def _count_experiments() -> int:
+    return len(open_client().search_experiments())

@@ -1,0 +1,182 @@
+"""Every name that we write to MLflow, in one place, and which value of a record it carries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from bench.records import CeilingsRecord, Environment, RunRecord
+from bench.summary import summary
+
+KIND = "mlproject.kind"
+CAMPAIGN = "mlproject.campaign"
+CONFIG_ID = "mlproject.config_id"
+RECORD_ID = "mlproject.record_id"
+ENV = "mlproject.env"
+DEVICE = "mlproject.device"
+VERDICT = "mlproject.verdict"
+OUTCOME = "mlproject.outcome"
+REASON = "mlproject.reason"
+#: Set last: a run that carries it holds the whole record.
+UPLOADED = "mlproject.uploaded"
+NOTE = "mlflow.note.content"
+RUN_NAME = "mlflow.runName"
+
+RECORD_ARTIFACT = "record.json"
+REPORT_ARTIFACTS = "report"
+ITERATION_TIME_MS = "iteration_time_ms"
+TELEMETRY_PREFIX = "system/"
+
+#: MLflow's run states by how a measurement ended.
+STATUS = {
+    "ok": "FINISHED",
+    "interrupted": "KILLED",
+    "oom": "FAILED",
+    "unsupported": "FAILED",
+    "refused": "FAILED",
+    "crashed": "FAILED",
+}
+
+#: MLflow cuts longer tags silently.
+_TAG_CHARACTERS = 5000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a metric: `step` counts from 0, `unix_s` is when it was measured."""
+
+    key: str
+    value: float
+    step: int
+    unix_s: float
+
+
+def run_name(record: RunRecord) -> str:
+    """Return `{env}_{arch}_{precision}_bs{batch}_run{n}`."""
+    env = record.environment.label if record.environment else record.config.env
+    batch = record.resolved.batch_size if record.resolved else record.config.batch_size
+    arch = record.config.arch.replace(":", ".")
+    return f"{env}_{arch}_{record.config.precision}_bs{batch}_run{record.config.repeat}"
+
+
+def params(record: RunRecord) -> dict[str, str]:
+    """Return every field of the configuration as given, and as `resolved_<field>`."""
+    given = {name: _text(value) for name, value in record.config.model_dump().items()}
+    if record.resolved is None:
+        return given
+    resolved = record.resolved.model_dump()
+    return given | {f"resolved_{name}": _text(value) for name, value in resolved.items()}
+
+
+def tags(record: RunRecord) -> dict[str, str]:
+    """Return what runs are found and filed by."""
+    found = _common_tags(record, record.environment) | {
+        CONFIG_ID: record.config_id,
+        CAMPAIGN: record.config.campaign,
+        RUN_NAME: run_name(record),
+        NOTE: note(record),
+    }
+    if record.verdict is not None:
+        found[VERDICT] = record.verdict.level
+    return found
+
+
+def ceilings_tags(record: CeilingsRecord) -> dict[str, str]:
+    """Return the tags of a run that measured roofs."""
+    label = record.environment.label if record.environment else "unknown"
+    return _common_tags(record, record.environment) | {
+        RUN_NAME: f"{label}_ceilings",
+        NOTE: ceilings_note(record),
+    }
+
+
+def metrics(record: RunRecord) -> list[Point]:
+    """Return every metric: the summary, one point per iteration, and the telemetry series."""
+    at_s = record.created.timestamp()
+    points = [Point(key, value, 0, at_s) for key, value in summary(record).items()]
+    if record.measurement is not None:
+        at_s = record.measurement.window_start_unix_s
+        elapsed_s = 0.0
+        for step, seconds in enumerate(record.measurement.iteration_times_s):
+            elapsed_s += seconds
+            points.append(Point(ITERATION_TIME_MS, seconds * 1e3, step, at_s + elapsed_s))
+    for series in record.telemetry.series if record.telemetry else ():
+        points += [
+            Point(TELEMETRY_PREFIX + series.name, value, step, at_s + time_s)
+            for step, (time_s, value) in enumerate(zip(series.times_s, series.values, strict=True))
+        ]
+    return points
+
+
+def ceilings_metrics(record: CeilingsRecord) -> list[Point]:
+    """Return the roofs as metrics, such as `peak_gflops_fp32` and `peak_gb_per_s`."""
+    at_s = record.created.timestamp()
+    found: dict[str, float] = {}
+    for ceiling in record.ceilings:
+        if ceiling.peak_flops_per_s is not None:
+            found[f"peak_gflops_{ceiling.math_mode}"] = ceiling.peak_flops_per_s / 1e9
+        if ceiling.peak_bytes_per_s is not None:
+            found["peak_gb_per_s"] = ceiling.peak_bytes_per_s / 1e9
+    return [Point(key, value, 0, at_s) for key, value in found.items()]
+
+
+def note(record: RunRecord) -> str:
+    """Return the summary that MLflow's UI shows as the run's description (Markdown)."""
+    facts = summary(record)
+    lines = [f"**{_safe(run_name(record))}**: {record.outcome}"]
+    if record.reason:
+        lines.append(f"Reason: {_safe(record.reason)}")
+    if "throughput_images_per_s" in facts:
+        lines.append(
+            f"{facts['throughput_images_per_s']:.4g} images/s, "
+            f"{facts['iteration_time_ms_p50']:.4g} ms per iteration (median of "
+            f"{facts['iterations']:.0f})"
+        )
+    if "attained_gflops" in facts:
+        lines.append(
+            f"{facts['attained_gflops']:.4g} GFLOP/s attained; between "
+            f"{facts['intensity_min']:.3g} and {facts['intensity_max']:.3g} FLOP/byte"
+        )
+    if record.environment is not None:
+        lines.append(f"Device: {_safe(record.environment.device.name)}")
+    for finding in record.verdict.findings if record.verdict else ():
+        lines.append(f"- {finding.level}: {_safe(finding.message)}")
+    return "\n\n".join(lines)
+
+
+def ceilings_note(record: CeilingsRecord) -> str:
+    """Return the description of a run that measured roofs (Markdown)."""
+    lines = [f"Roofs: {record.outcome}"]
+    for ceiling in record.ceilings:
+        if ceiling.peak_flops_per_s is not None:
+            lines.append(
+                f"- {ceiling.math_mode}: {ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s "
+                f"({_safe(ceiling.source)})"
+            )
+    return "\n\n".join(lines)
+
+
+def _common_tags(
+    record: RunRecord | CeilingsRecord, environment: Environment | None
+) -> dict[str, str]:
+    found = {KIND: record.kind, RECORD_ID: record.record_id, OUTCOME: record.outcome}
+    if record.reason is not None:
+        found[REASON] = record.reason[:_TAG_CHARACTERS]
+    if environment is not None:
+        found |= {ENV: environment.label, DEVICE: environment.device.name}
+        if environment.git_commit is not None:
+            found["mlflow.source.git.commit"] = environment.git_commit
+    return found
+
+
+def _text(value: Any) -> str:
+    """As MLproject and the command line spell it: lower-case true and false, plain numbers."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _safe(text: str) -> str:
+    """Text from a record, unable to become markup in the UI's description."""
+    return text.replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")
