@@ -16,7 +16,6 @@ import errno
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -48,16 +47,16 @@ def new_record_id(now: datetime | None = None) -> str:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader, or a crash, finds the whole file or none."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+        with unfinished.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        unfinished.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(name).unlink()
+            unfinished.unlink()
         raise
 
 
@@ -115,6 +114,12 @@ class RecordFolder:
     def write(self, path: Path, content: BaseModel) -> None:
         """Write a record or a configuration whole or not at all."""
         write_atomically(path, content.model_dump_json(indent=1))
+
+    def close(self, record: AnyRecord) -> None:
+        """Write the whole record; from now on nobody works on the folder."""
+        self.release_reserve()
+        self.write(self.record, record)
+        self._owners.unlink(missing_ok=True)
 
     def read_record(self) -> AnyRecord | None:
         """Return the record, or None while there is none. Raises `UserError` if it is damaged."""

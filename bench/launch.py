@@ -60,8 +60,7 @@ def launch_ceilings(
             samples=(),
             missing={"environment": reason},
         )
-    folder.release_reserve()
-    folder.write(folder.record, record)
+    folder.close(record)
     return record
 
 
@@ -92,8 +91,7 @@ def finish_record(
     unjudged = _with(record, {**added, "missing": missing})
     missing = {name: why for name, why in missing.items() if name != "verdict"}
     whole = _with(unjudged, {"verdict": judge(unjudged), "missing": missing})
-    folder.release_reserve()
-    folder.write(folder.record, whole)
+    folder.close(whole)
     write_exports(folder, whole)
     return whole
 

@@ -19,6 +19,8 @@ from bench.records import ProcessFigures
 
 Popen = subprocess.Popen[Any]
 _POLL_S = 0.02
+#: Windows has no wait4, which reaps a child together with its usage.
+_HAS_WAIT4 = hasattr(os, "wait4")
 #: SIGKILL works at once, save on a process that waits inside a driver.
 _KILL_WAIT_S = 10.0
 #: `ru_maxrss` counts KiB on Linux and bytes on macOS (getrusage(2) of each).
@@ -46,7 +48,7 @@ class WatchedProcess:
         """Return the exit code once the child has ended, negative for a signal, else None."""
         if self._end_s is None:
             self._note_peak()
-            code = self._popen.poll() if os.name == "nt" else self._reap()
+            code = self._reap() if _HAS_WAIT4 else self._popen.poll()
             if code is not None:
                 self._end_s = self._clock()
         return self._popen.returncode
@@ -56,8 +58,9 @@ class WatchedProcess:
 
         Raises `RuntimeError` while the child runs.
         """
+        self.poll()
         if self._end_s is None:
-            raise RuntimeError("the process has not ended: poll() until it has")
+            raise RuntimeError("the process has not ended: poll until it has")
         found = gather(
             {
                 "user_s": lambda: self._used().ru_utime,
@@ -85,9 +88,9 @@ class WatchedProcess:
     def _used(self) -> Any:
         if self._usage is None:
             raise UnknownFactError(
-                "Windows adds up no usage of a process and its children"
-                if os.name == "nt"
-                else "the process was reaped before its usage was read"
+                "the process was reaped before its usage was read"
+                if _HAS_WAIT4
+                else "this system does not add up a process and its children"
             )
         return self._usage
 

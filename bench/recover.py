@@ -26,8 +26,7 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     if account is None and _kind(folder) == "ceilings":
         return None  # nothing measured, nothing asked for that could be named
     if isinstance(account, CeilingsRecord):
-        folder.release_reserve()
-        folder.write(folder.record, account)
+        folder.close(account)
         return account
     reason = "the launching process ended before the measurement did"
     if account is None:

@@ -72,6 +72,9 @@ class WorkerWatch:
             self._interrupted = True
         finally:
             terminate_tree(self._popen, _GRACE_S)
+        # A zombie whose other threads are still ending cannot be reaped at once.
+        while self._process.poll() is None:
+            time.sleep(_POLL_S)
         self._report()
 
     def _report(self) -> None:

@@ -63,6 +63,8 @@ class Window:
             on_lap(self.warmup_times_s[-1])
             if self.first_loss is None:
                 self.first_loss = float(loss)
+        # What the start-up left behind is not to be collected inside the window.
+        gc.collect()
 
     def measure(
         self, step: Step, iterations: int, max_seconds: float | None, phases: Phases
@@ -72,7 +74,6 @@ class Window:
         With `max_seconds` the window ends after the first iteration that the host closes past
         the limit, but not before `MIN_ITERATIONS`.
         """
-        gc.collect()
         phases.clear()
         self.device.synchronize()
         self.timer = self.device.timer(self.clock)

@@ -5,15 +5,10 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 from urllib.parse import urlsplit, urlunsplit
-
-# MLflow's defaults wait four minutes for a server that is gone, with the measurement unannounced;
-# they are read at each request, and whoever sets them keeps his own values.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 
 import mlflow
 import requests
@@ -29,6 +24,17 @@ for _noisy in ("mlflow.store.db.utils", "alembic", "alembic.runtime.migration"):
     logging.getLogger(_noisy).setLevel(logging.WARNING)
 
 
+#: MLflow's own settings wait four minutes for a server that is gone. It reads them at each
+#: request; whoever has set them keeps his values.
+_PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+#: `user:password@` of a URI, wherever a message quotes one.
+_CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
+
+
 class TrackingError(Exception):
     """The server could not be used; the message is one line and holds no credentials."""
 
@@ -42,13 +48,15 @@ def tracking_call(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except (MlflowException, requests.RequestException, SQLAlchemyError, OSError) as error:
             line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise TrackingError(f"{public_uri()}: {line[:300]}") from error
+            raise TrackingError(_CREDENTIALS.sub("", f"{public_uri()}: {line}")[:400]) from error
 
     return wrapped
 
 
 def open_client(tracking_uri: str | None = None) -> MlflowClient:
     """Return a client of `tracking_uri`, or of `MLFLOW_TRACKING_URI`, or of the embedded store."""
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
     return MlflowClient(tracking_uri=tracking_uri or mlflow.get_tracking_uri())
 
 

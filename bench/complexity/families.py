@@ -55,9 +55,7 @@ REDUCTIONS = _names(
 OVERWRITES = _names("bernoulli copy exponential fill normal random uniform zero")
 
 #: Return storage without contents.
-ALLOCATIONS = _names(
-    "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"
-)
+ALLOCATIONS = _names("empty empty_like empty_permuted empty_strided new_empty new_empty_strided")
 
 #: Take these arguments for their shape alone.
 UNREAD_ARGUMENTS = {

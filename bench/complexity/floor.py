@@ -3,10 +3,10 @@
 Only convolutions, products and attention count, and the optimizer as one op: these n ops run once
 each, in order, as kernels of their own. Everything between them may be fused, computed again or
 kept on the chip for nothing. What an op reads is therefore traced back, along the widest way
-through the passes between, to the *root* it is computed from: the result of an earlier op, a weight,
-the momentum or the images. The narrowest tensor of that way, the *width*, is the least that must
-come through memory or cache between the two, in whatever form it is kept; ways from different roots
-share no tensor.
+through the passes between, to the *root* it is computed from: the result of an earlier op, a
+weight, the momentum or the images. The narrowest tensor of that way, the *width*, is the least
+that must come through memory or cache between the two, in whatever form it is kept; ways from
+different roots share no tensor.
 
 Cut the sequence of ops into intervals. When an interval begins, at most `cache_bytes` of what it
 needs from before are in the cache, so the rest is read from memory; when it ends, at most
@@ -131,32 +131,33 @@ def _interval_bytes(ops: _Ops) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
     """Return in and out, indexed [i, j] for the interval of the ops i to j - 1.
 
     A use at op u whose root was last used, or made, at op p is read by the intervals with
-    p < i <= u < j. A result of op b, last needed at op l, is written by those with i <= b < j <= l.
+    p < i <= u < j. A result of op b is written by those with i <= b < j, as wide as the widest of
+    its uses from j on.
     """
     shape = (ops.count + 2, ops.count + 2)
     reads, writes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for root in ops.roots:
-        previous = root.birth
-        for use, width_bytes in root.uses.items():
+        uses = list(root.uses.items())
+        previous_uses = [root.birth, *root.uses]
+        widest = 0
+        for (use, width_bytes), previous in zip(
+            reversed(uses), reversed(previous_uses[:-1]), strict=True
+        ):
+            widest = max(widest, width_bytes)
             if use < ops.count:
-                _add_to_block(reads, previous + 1, use, use + 1, ops.count, width_bytes)
-            previous = use
-        if root.birth != _BEFORE and root.uses:
-            last, width_bytes = next(reversed(root.uses.items()))
-            _add_to_block(writes, 0, root.birth, root.birth + 1, last, width_bytes)
+                _add_to_block(reads, (previous + 1, use), (use + 1, ops.count), width_bytes)
+            if root.birth != _BEFORE:
+                _add_to_block(writes, (0, root.birth), (previous + 1, use), widest)
     return reads.cumsum(axis=0).cumsum(axis=1), writes.cumsum(axis=0).cumsum(axis=1)
 
 
 def _add_to_block(
     differences: npt.NDArray[np.int64],
-    first_row: int,
-    last_row: int,
-    first_column: int,
-    last_column: int,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
     amount: int,
 ) -> None:
-    """Add `amount` to a block of a matrix given by its differences along both axes."""
-    differences[first_row, first_column] += amount
-    differences[last_row + 1, first_column] -= amount
-    differences[first_row, last_column + 1] -= amount
-    differences[last_row + 1, last_column + 1] += amount
+    """Add `amount` to a block, ends included, of a matrix kept as differences along both axes."""
+    for row, row_sign in ((rows[0], 1), (rows[1] + 1, -1)):
+        for column, column_sign in ((columns[0], 1), (columns[1] + 1, -1)):
+            differences[row, column] += row_sign * column_sign * amount

@@ -26,7 +26,7 @@ from bench.complexity.passes import Pass, Role, Traffic
 _BIG = frozenset({Role.CONTRACTION, Role.OPAQUE})
 
 
-@dataclass
+@dataclass(eq=False)
 class _Kernel:
     """Passes that run as one; `earliest` is the first position that its inputs allow."""
 
@@ -87,7 +87,9 @@ class _Schedule:
         last = places.pop()
         while places:
             target, source = self.kernels[places[-1]], self.kernels[last]
-            if source.earliest > places[-1] or (target.has_big_op and (is_big or source.has_big_op)):
+            if source.earliest > places[-1] or (
+                target.has_big_op and (is_big or source.has_big_op)
+            ):
                 break
             target.has_big_op |= source.has_big_op
             target.earliest = max(target.earliest, source.earliest)
@@ -109,30 +111,29 @@ def fused_bytes(
     `lasting` are the values that outlive the step (weights, momentum). What a kernel reads is put
     down to its first pass that reads it, what it writes to the pass that makes it.
     """
-    kernel_of, kernels = _schedule(passes)
-    makers = {access.value: kernel for item, kernel in zip(passes, kernel_of, strict=True) for access in item.writes}
+    placed = [pair for phase in _phases(passes) for pair in _place(phase)]
+    makers = {access.value: kernel for item, kernel in placed for access in item.writes}
     needed = set(lasting) | {
         access.value
-        for item, kernel in zip(passes, kernel_of, strict=True)
+        for item, kernel in placed
         for access in item.reads
-        if makers.get(access.value) != kernel
+        if makers.get(access.value) is not kernel
     }
     shares = []
-    for item, position in zip(passes, kernel_of, strict=True):
-        kernel = kernels[position]
-        reads = [access for access in item.reads if makers.get(access.value) != position]
+    for item, kernel in placed:
+        reads = [access for access in item.reads if makers.get(access.value) is not kernel]
         writes = [access for access in item.writes if access.value in needed]
         shares.append(kernel.reads.add(reads, sizes_bytes) + kernel.writes.add(writes, sizes_bytes))
     return shares
 
 
-def _schedule(passes: Sequence[Pass]) -> tuple[list[int], list[_Kernel]]:
-    """Return each pass's kernel, by position, and the kernels; a new schedule for each phase."""
-    kernel_of: list[int] = []
-    kernels: list[_Kernel] = []
-    for _, group in groupby(passes, key=lambda item: item.phase):
-        schedule = _Schedule()
-        positions = [schedule.add(item) for item in group]
-        kernel_of += [len(kernels) + schedule.settled(position) for position in positions]
-        kernels += schedule.kernels
-    return kernel_of, kernels
+def _phases(passes: Sequence[Pass]) -> list[list[Pass]]:
+    return [list(group) for _, group in groupby(passes, key=lambda item: item.phase)]
+
+
+def _place(passes: Sequence[Pass]) -> list[tuple[Pass, _Kernel]]:
+    """Return every pass of a phase with its kernel, in the order of the passes."""
+    schedule = _Schedule()
+    positions = [schedule.add(item) for item in passes]
+    kernels = [schedule.kernels[schedule.settled(position)] for position in positions]
+    return list(zip(passes, kernels, strict=True))

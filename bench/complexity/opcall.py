@@ -74,6 +74,8 @@ def _signature(func: torch._ops.OpOverload) -> tuple[tuple[str, ...], frozenset[
         for argument in arguments
         if argument.alias_info is not None and argument.alias_info.is_write
     }
+    if torch.Tag.inplace_view in func.tags:
+        mutable.clear()  # it changes shape and strides, no element
     # The kernel writes gradients only where a loss scale is handed to it: then it unscales them.
     if func.overloadpacket.__name__.startswith("_fused_"):
         mutable.discard("grads")

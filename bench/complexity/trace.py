@@ -23,7 +23,7 @@ class StepTracer(TorchDispatchMode):
         self.values = Values()
         self._weights: set[int] = set()  # storages that hold weights, or copies of them alone
 
-    def declare_weights(self, tensor: torch.Tensor) -> None:
+    def declare_weight(self, tensor: torch.Tensor) -> None:
         """Note that `tensor` is a weight: what is computed from weights alone is one too."""
         self._weights.add(self.values.key(tensor))
 
@@ -40,10 +40,14 @@ class StepTracer(TorchDispatchMode):
     ) -> Any:
         """Run the op and record it."""
         del types
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device  # asked most often of all: spare it the way through torch
         kwargs = kwargs or {}
         if self.phase == "optimizer" and func is torch.ops.aten._local_scalar_dense.default:
             return 0.0  # a loss scaler asks for overflown gradients: there are none
-        result = func(*args, **kwargs)
+        # Fake tensors have nothing to update in place, and torch has no fake fused optimizers.
+        updates_only = func.namespace == "aten" and not func._schema.returns
+        result = None if updates_only else func(*args, **kwargs)
         if self.phase is not None and isinstance(func, torch._ops.OpOverload):
             self._record(bind(func, args, kwargs, result), self.phase)
         return result

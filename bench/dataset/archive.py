@@ -51,7 +51,10 @@ def unpack(archive: Path, folder: Path) -> None:
         tops = list(unfinished.iterdir())
         (tops[0] if len(tops) == 1 and tops[0].is_dir() else unfinished).rename(folder)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{archive}: not a whole tar archive ({error}): delete it") from None
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{str(archive)!r}: not a whole tar archive ({reason}): get it from another --url"
+        ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -62,7 +65,7 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) ->
     if not target.is_relative_to(root.resolve()) or not (member.isfile() or member.isdir()):
         raise UserError(
             f"{tar.name!r}: refused, its member {member.name!r} is a link or a device or leads "
-            "out of the archive: get it from another source"
+            "out of the archive: get it from another --url"
         )
     if member.isdir():
         target.mkdir(parents=True, exist_ok=True)

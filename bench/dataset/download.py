@@ -16,7 +16,7 @@ OnBytes = Callable[[int, "int | None"], None]
 
 CONNECT_TIMEOUT_S = 10
 SILENCE_TIMEOUT_S = 60
-ATTEMPTS = 5  # in a row that bring nothing new
+ATTEMPTS = 5  # in a row, of which at most the first brought something
 CHUNK_BYTES = 1 << 16
 OFFLINE_REMEDY = "check the network, or make images without one: mlproject dataset generate"
 

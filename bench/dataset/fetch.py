@@ -66,6 +66,10 @@ def fetch_imagenette(
                 f"url={url!r}: the file does not have the checksum {checksum} and was deleted: "
                 "fetch again, or give the --checksum of this --url"
             )
-        unpack(archive, root / stem)
+        try:
+            unpack(archive, root / stem)
+        except UserError:
+            archive.unlink()
+            raise
         archive.unlink()
     return root / stem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 
@@ -76,8 +75,3 @@ def existing_part(folder: Path) -> Path:
     while not place.exists() and place != place.parent:
         place = place.parent
     return place
-
-
-def is_root() -> bool:
-    """Whether this process may do everything on this machine."""
-    return hasattr(os, "geteuid") and os.geteuid() == 0

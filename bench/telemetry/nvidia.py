@@ -126,4 +126,6 @@ class NvidiaSource(Source):
         try:
             return getattr(self._nvml, newer)(self._handle, *arguments)
         except (AttributeError, self._nvml.NVMLError):
+            if not hasattr(self._nvml, older):
+                raise
             return getattr(self._nvml, older)(self._handle, *arguments)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from bench.complexity import step_complexity
+from bench.complexity import DEFAULT_CACHE_BYTES, step_complexity
 from bench.config import RunConfig
 from bench.devices import Device, open_device
 from bench.environment import read_environment
@@ -150,5 +150,6 @@ class _Work:
             precision=self._config.precision,
             math_mode=self.resolved.math_mode,
             image_size=self.resolved.image_size,
-            cache_bytes=self._device.info().last_level_cache_bytes or 0,
+            cache_bytes=self._device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
+            fused_optimizer=self.resolved.fused_optimizer,
         )

@@ -1,0 +1,23 @@
+"""From records and tracked runs to points, pictures and a report; needs no torch.
+
+`from analysis import pull_runs` works in a notebook. Pictures are in `analysis.figures`, the report
+in `analysis.report`: they take Matplotlib and Plotly along.
+"""
+
+from analysis.gather import Gathered, gather_records, split_records
+from analysis.points import Refusal, RooflinePoint, roofline_point, roofline_points
+from analysis.pull import pull_runs
+from analysis.results import RunResult, run_results
+
+__all__ = [
+    "Gathered",
+    "Refusal",
+    "RooflinePoint",
+    "RunResult",
+    "gather_records",
+    "pull_runs",
+    "roofline_point",
+    "roofline_points",
+    "run_results",
+    "split_records",
+]

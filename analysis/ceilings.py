@@ -1,0 +1,111 @@
+"""Which roof a measurement is held against: its own device's measured one, else the datasheet's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.peaks import NoCeiling, datasheet_ceiling
+from analysis.roof import Roof
+from bench.records import Ceiling, CeilingsRecord, DeviceInfo, Environment, RunRecord
+
+#: The same machine reports slightly less memory after a kernel or firmware update.
+_MEMORY_TOLERANCE = 0.02
+#: Power limits are set in whole watts and read back as floats.
+_POWER_TOLERANCE_W = 1.0
+
+Found = tuple[Ceiling, Roof]
+
+
+@dataclass(frozen=True)
+class UsedCeiling:
+    """A ceiling, the record it comes from (None for a datasheet), and what made us fall back."""
+
+    ceiling: Ceiling
+    roof: Roof  # its two peaks, both known
+    record_id: str | None
+    instead_of_measured: str | None
+
+
+def choose_ceiling(
+    record: RunRecord, ceilings: Sequence[CeilingsRecord]
+) -> UsedCeiling | NoCeiling:
+    """Return the roof for `record`, or why there is none.
+
+    The newest complete measured ceiling of the same device, driver, power limit and math mode;
+    else the datasheet of exactly that device; else nothing: a peak is never assumed.
+    """
+    if record.environment is None or record.resolved is None:
+        return NoCeiling("the record does not say on which device or in which math mode it ran")
+    environment, math_mode = record.environment, record.resolved.math_mode
+    obstacles: list[str] = []
+    for candidate in sorted(ceilings, key=lambda each: each.created, reverse=True):
+        found = _matching(candidate, environment, math_mode)
+        if isinstance(found, str):
+            obstacles.append(found)
+        else:
+            return UsedCeiling(*found, candidate.record_id, None)
+    why = _why_not(obstacles)
+    datasheet = datasheet_ceiling(environment.device, math_mode)
+    if isinstance(datasheet, NoCeiling):
+        return NoCeiling(f"{why}; {datasheet.reason}: run mlproject ceilings on that machine")
+    return UsedCeiling(*datasheet, None, why)
+
+
+def _matching(candidate: CeilingsRecord, environment: Environment, mode: str) -> Found | str:
+    """Return the candidate's ceiling in `mode`, or what it lacks ("" for another machine's)."""
+    if candidate.environment is None or not _same_device(candidate.environment, environment):
+        return ""
+    theirs, ours = candidate.environment.device, environment.device
+    if candidate.outcome != "ok":
+        return f"{candidate.record_id} ended {candidate.outcome}"
+    if theirs.driver != ours.driver:
+        return f"{candidate.record_id} is of driver {theirs.driver}, the run of {ours.driver}"
+    if not _same_power_limit(theirs, ours):
+        return (
+            f"{candidate.record_id} is at a power limit of {theirs.power_limit_w} W, "
+            f"the run at {ours.power_limit_w} W"
+        )
+    for ceiling in candidate.ceilings:
+        if ceiling.math_mode == mode and ceiling.kind == "measured":
+            if ceiling.peak_flops_per_s is not None and ceiling.peak_bytes_per_s is not None:
+                return ceiling, Roof(ceiling.peak_flops_per_s, ceiling.peak_bytes_per_s)
+            return f"{candidate.record_id} measured only one of the two roofs of {mode}"
+    return f"{candidate.record_id} did not measure {mode}"
+
+
+def _why_not(obstacles: Sequence[str]) -> str:
+    of_this_device = [obstacle for obstacle in obstacles if obstacle]
+    if not of_this_device:
+        return "no ceilings were measured on this device"
+    return f"no measured ceiling fits ({of_this_device[0]})"
+
+
+def _same_device(theirs: Environment, ours: Environment) -> bool:
+    """By UUID where both have one, else by name and by the machine's figures."""
+    if theirs.device.backend != ours.device.backend:
+        return False
+    if theirs.device.uuid is not None and ours.device.uuid is not None:
+        return theirs.device.uuid == ours.device.uuid
+    return _figures(theirs) == _figures(ours) and _alike(theirs.memory_bytes, ours.memory_bytes)
+
+
+def _figures(environment: Environment) -> tuple[object, ...]:
+    device = environment.device
+    return (
+        device.name,
+        device.cores,
+        environment.machine,
+        environment.cpu_model,
+        environment.cpu_cores_usable,
+    )
+
+
+def _alike(a_bytes: int, b_bytes: int) -> bool:
+    return abs(a_bytes - b_bytes) <= _MEMORY_TOLERANCE * max(a_bytes, b_bytes)
+
+
+def _same_power_limit(theirs: DeviceInfo, ours: DeviceInfo) -> bool:
+    if theirs.power_limit_w is None or ours.power_limit_w is None:
+        return theirs.power_limit_w is ours.power_limit_w
+    return abs(theirs.power_limit_w - ours.power_limit_w) <= _POWER_TOLERANCE_W

@@ -1,0 +1,197 @@
+"""The interactive roofline: hover for every number, click the legend to filter, no network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from analysis.figures.roofs import FlatRoof, Roofs, collect_roofs
+from analysis.figures.style import MARKERS, OTHER_MODELS, ROOF_GREYS, model_colours
+from analysis.points import RooflinePoint
+from analysis.quantities import (
+    bytes_rate,
+    flops_rate,
+    interval,
+    percent_interval,
+    three_digits,
+)
+from bench.records import Ceiling
+
+_UNIT = 1e9  # GFLOP/s
+#: Vertices of an interval, so that hovering finds it anywhere along its length.
+_VERTICES = 5
+#: Roofs nearer than this factor would write their labels over each other.
+_NEAR_ROOFS = 1.4
+_DASHES = {"measured": "solid", "datasheet": "dash"}
+
+
+def interactive_roofline(
+    points: Sequence[RooflinePoint],
+    *,
+    ceilings: Iterable[Ceiling] = (),
+    colours: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> go.Figure:
+    """Return the roofline as a Plotly figure, one legend entry per machine, model and math mode.
+
+    `names` maps record ids to the names that hovering shows. Channels as in `draw_roofline`.
+    """
+    palette = colours or model_colours(point.arch for point in points)
+    roofs = collect_roofs(points, ceilings)
+    figure = go.Figure()
+    figure.add_traces(_roof_traces(roofs, points))
+    groups: dict[tuple[str, str, str], list[RooflinePoint]] = {}
+    for point in points:
+        groups.setdefault((point.env, point.arch, point.math_mode), []).append(point)
+    for group in groups.values():
+        figure.add_trace(_runs_trace(group, palette.get(group[0].arch, OTHER_MODELS), names or {}))
+    figure.update_layout(**_layout(points))
+    return figure
+
+
+def interactive_roofline_html(figure: go.Figure) -> str:
+    """Return `figure` as an HTML fragment that holds its script (about 5 MB): put one on a page."""
+    markup: str = figure.to_html(
+        full_html=False,
+        include_plotlyjs=True,
+        div_id="roofline",
+        config={
+            "displaylogo": False,
+            "responsive": True,
+            # plotly.js 4 offers to send the data to its maker's server unless told not to.
+            "showSendToCloud": False,
+            "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+        },
+    )
+    return markup
+
+
+def _roof_traces(roofs: Roofs, points: Sequence[RooflinePoint]) -> list[go.Scatter]:
+    """One line per compute limit; a device's lines share one legend entry."""
+    ridges = [roof.flops_per_s / roof.bytes_per_s for roof in roofs.flat]
+    low = min([*ridges, *(point.intensity_min for point in points)], default=1.0) / 4
+    high = max([*ridges, *(point.intensity_max for point in points)], default=1.0) * 4
+    traces: list[go.Scatter] = []
+    in_legend: set[tuple[str, str]] = set()
+    below, label_at = 0.0, high
+    for roof in roofs.flat:
+        near = roof.flops_per_s < _NEAR_ROOFS * below
+        label_at = label_at / 8 if near and label_at == high else high
+        below = roof.flops_per_s
+        grey = ROOF_GREYS[roofs.devices.index(roof.device) % len(ROOF_GREYS)]
+        trace = _roof_trace(roof, (low, label_at, high), grey)
+        trace.showlegend = (roof.device, roof.kind) not in in_legend
+        in_legend.add((roof.device, roof.kind))
+        traces.append(trace)
+    return traces
+
+
+def _roof_trace(roof: FlatRoof, xs: tuple[float, float, float], grey: str) -> go.Scatter:
+    """`xs`: where the line starts, where its label stands and where it ends."""
+    low, label_at, high = xs
+    ridge = roof.flops_per_s / roof.bytes_per_s
+    device = html.escape(roof.device)
+    text = f"{device} {'/'.join(roof.modes)} {roof.rate}"
+    hover = f"<b>{text}</b><br>{bytes_rate(roof.bytes_per_s)} ({roof.kind})<br>ridge at "
+    return go.Scatter(
+        x=[low, ridge, max(label_at, ridge), high],
+        y=[low * roof.bytes_per_s / _UNIT, *[roof.flops_per_s / _UNIT] * 3],
+        mode="lines+text",
+        text=["", "", text, ""],
+        textposition="top left",
+        textfont={"size": 11, "color": grey},
+        line={"color": grey, "width": 1.5, "dash": _DASHES[roof.kind]},
+        name=f"roof: {device} ({roof.kind})",
+        legendgroup=f"{device} {roof.kind}",
+        hovertemplate=f"{hover}{three_digits(ridge)} FLOP/byte<extra></extra>",
+    )
+
+
+def _runs_trace(
+    points: Sequence[RooflinePoint], colour: str, names: Mapping[str, str]
+) -> go.Scatter:
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    texts: list[str] = []
+    sizes: list[int] = []
+    symbols: list[str] = []
+    for point in points:
+        vertices = _vertices(point)
+        symbol = MARKERS[point.math_mode].plotly
+        ends = [9, *[0] * (len(vertices) - 2), 9] if len(vertices) > 1 else [10]
+        xs += [*vertices, None]
+        ys += [point.attained_flops_per_s / _UNIT] * len(vertices) + [None]
+        texts += [_hover(point, names)] * len(vertices) + [""]
+        sizes += [*ends, 0]
+        symbols += [symbol if len(vertices) == 1 else f"{symbol}-open"] * (len(vertices) + 1)
+    first = points[0]
+    return go.Scatter(
+        x=xs,
+        y=ys,
+        text=texts,
+        mode="lines+markers",
+        line={"color": colour, "width": 2.5},
+        marker={"size": sizes, "symbol": symbols, "color": colour, "opacity": 1},
+        name=html.escape(f"{first.env} {first.arch} {first.math_mode}"),
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _vertices(point: RooflinePoint) -> list[float]:
+    if point.intensity_counted is not None:
+        return [point.intensity_counted]
+    low, ratio = point.intensity_min, point.intensity_max / point.intensity_min
+    return [low * ratio ** (step / (_VERTICES - 1)) for step in range(_VERTICES)]
+
+
+def _hover(point: RooflinePoint, names: Mapping[str, str]) -> str:
+    """Every number of a run; what comes from a record is escaped, since Plotly reads tags."""
+    times, counted = point.times, point.intensity_counted
+    attainable = (point.attainable_min_flops_per_s / 1e9, point.attainable_max_flops_per_s / 1e9)
+    intensity = interval(point.intensity_min, point.intensity_max) if counted is None else (
+        f"{three_digits(counted)} counted"
+    )  # fmt: skip
+    lines = [
+        f"{point.env} {point.arch} {point.precision} ({point.math_mode}) batch {point.batch_size}",
+        f"run {names.get(point.record_id, point.record_id)}",
+        f"attained {flops_rate(point.attained_flops_per_s)}",
+        f"intensity {intensity} FLOP/byte",
+        f"attainable {interval(*attainable)} GFLOP/s",
+        f"{percent_interval(point.fraction_of_roof_min, point.fraction_of_roof_max)} of the roof, "
+        f"{100 * point.fraction_of_peak:.0f} % of the compute peak",
+        f"step {three_digits(1e3 * times.measured_s)} ms: arithmetic at the roof "
+        f"{three_digits(1e3 * times.compute_s)} ms, traffic "
+        f"{interval(1e3 * times.memory_min_s, 1e3 * times.memory_max_s)} ms, "
+        f"data wait {100 * point.data_wait_share:.1f} %",
+        f"bound: {point.bound}{'' if point.bound_sure else ' (unsure)'}; {point.bound_because}",
+        f"roof: {point.device}, {point.ceiling.kind}, {point.ceiling.source}",
+        *(f"{finding.level}: {finding.message}" for finding in point.findings),
+    ]
+    return "<br>".join(html.escape(line) for line in lines)
+
+
+def _layout(points: Sequence[RooflinePoint]) -> dict[str, object]:
+    rates = [point.attained_flops_per_s for point in points]
+    few_decades = not rates or max(rates) < 100 * min(rates)
+    axis = {"type": "log", "gridcolor": "#E6E6E6", "linecolor": "#333333", "dtick": 1}
+    empty = {"text": "no run has a place here", "showarrow": False, "xref": "paper",
+             "yref": "paper", "x": 0.5, "y": 0.5}  # fmt: skip
+    return {
+        "xaxis": {**axis, "title": "Arithmetic intensity (FLOP/byte)"},
+        "yaxis": {
+            **axis,
+            "title": "Attained GFLOP/s",
+            "tickformat": ",.10~g",
+            "dtick": "D2" if few_decades else 1,
+        },
+        "plot_bgcolor": "white",
+        "paper_bgcolor": "white",
+        "font": {"color": "#222222"},
+        "height": 640,
+        "margin": {"l": 70, "r": 20, "t": 20, "b": 60},
+        "legend": {"orientation": "h", "y": -0.14, "yanchor": "top", "maxheight": 0.25},
+        "hoverlabel": {"align": "left", "bgcolor": "white"},
+        "annotations": [] if points else [empty],
+    }

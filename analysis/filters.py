@@ -1,0 +1,24 @@
+"""MLflow search filters for the kinds of runs that this project tracks."""
+
+from __future__ import annotations
+
+from bench.errors import UserError
+from tracking import schema
+
+CEILINGS_FILTER = f"tags.`{schema.KIND}` = 'ceilings'"
+
+
+def measurement_filter(filter_string: str = "", campaign: str | None = None) -> str:
+    """Return the filter for measurements that also match `filter_string` and `campaign`.
+
+    MLflow joins conditions with AND alone, so they are simply strung together. Raises `UserError`
+    for a campaign that no run can carry, since a quote in it would end the filter's string.
+    """
+    conditions = [f"tags.`{schema.KIND}` = 'measurement'"]
+    if campaign is not None:
+        if not campaign or set("'\"`\\") & set(campaign):
+            raise UserError(f"campaign={campaign!r}: use the label given to mlproject run")
+        conditions.append(f"tags.`{schema.CAMPAIGN}` = '{campaign}'")
+    if filter_string.strip():
+        conditions.append(filter_string.strip())
+    return " and ".join(conditions)

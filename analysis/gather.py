@@ -1,0 +1,78 @@
+"""Records from a tracking server: each run's whole record, fetched once and then cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from analysis.filters import CEILINGS_FILTER, measurement_filter
+from bench.errors import UserError
+from bench.records import CeilingsRecord, RunRecord
+
+if TYPE_CHECKING:
+    from tracking.search import TrackedRun
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Measurements and ceilings, the tracked runs that hold them, and what could not be read."""
+
+    measurements: list[RunRecord] = field(default_factory=list)
+    ceilings: list[CeilingsRecord] = field(default_factory=list)
+    run_ids: dict[str, str] = field(default_factory=dict)  # record id -> run id
+    unreadable: list[str] = field(default_factory=list)
+
+
+def gather_records(
+    filter_string: str = "",
+    *,
+    experiments: Sequence[str] | None = None,
+    campaign: str | None = None,
+    tracking_uri: str | None = None,
+    watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
+) -> Gathered:
+    """Fetch the measurements that match and every measured ceiling of the server.
+
+    Ceilings are looked for in all experiments: a machine's roof is the same in each. A run whose
+    record cannot be read is named in `unreadable`, and the others are used. Raises `UserError` or
+    `TrackingError` if the search itself fails. `watch` wraps the runs while their records come in.
+    """
+    from tracking.search import download_record, search_runs  # takes MLflow along
+    from tracking.store import TrackingError
+
+    wanted = search_runs(
+        measurement_filter(filter_string, campaign),
+        experiments=experiments,
+        tracking_uri=tracking_uri,
+    )
+    gathered = Gathered()
+    if not wanted:
+        return gathered
+    for run in watch([*wanted, *search_runs(CEILINGS_FILTER, tracking_uri=tracking_uri)]):
+        try:
+            record = download_record(run.run_id, tracking_uri)
+        except (UserError, TrackingError) as error:
+            gathered.unreadable.append(f"{run.name} ({run.run_id}): {error}")
+            continue
+        if record.record_id in gathered.run_ids:  # uploaded twice: one measurement
+            continue
+        gathered.run_ids[record.record_id] = run.run_id
+        if isinstance(record, RunRecord):
+            gathered.measurements.append(record)
+        else:
+            gathered.ceilings.append(record)
+    return gathered
+
+
+def split_records(
+    records: Sequence[RunRecord | CeilingsRecord], campaign: str | None = None
+) -> Gathered:
+    """Sort records from disk into measurements (of `campaign`, if given) and ceilings."""
+    gathered = Gathered()
+    for record in records:
+        if isinstance(record, CeilingsRecord):
+            gathered.ceilings.append(record)
+        elif campaign in (None, record.config.campaign):
+            gathered.measurements.append(record)
+    return gathered

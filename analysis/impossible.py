@@ -1,0 +1,40 @@
+"""Numbers that cannot be: a run above its own roof says that one of the two is wrong."""
+
+from __future__ import annotations
+
+from analysis.bounds import StepTimes
+from analysis.roof import CEILING_MARGIN, Roof
+from analysis.work import StepWork
+from bench.records import Finding
+
+
+def check_possible(work: StepWork, times: StepTimes, roof: Roof) -> tuple[Finding, ...]:
+    """Return findings for a step that outruns its roof by more than 3 %.
+
+    Against the memory roof only the compulsory bytes are impossible: a cache can keep small tensors
+    out of DRAM. Outrunning the fused bytes is suspect.
+    """
+    findings: list[Finding] = []
+    if times.compute_s > CEILING_MARGIN * times.measured_s:
+        percent = 100 * times.compute_s / times.measured_s
+        findings.append(_invalid("above-compute-roof", "compute", percent))
+    compulsory_s = work.compulsory_bytes / roof.peak_bytes_per_s
+    if compulsory_s > CEILING_MARGIN * times.measured_s:
+        percent = 100 * compulsory_s / times.measured_s
+        findings.append(_invalid("above-memory-roof", "memory", percent))
+    elif times.memory_min_s > CEILING_MARGIN * times.measured_s:
+        percent = 100 * times.memory_min_s / times.measured_s
+        message = (
+            f"its fused bytes alone would take {percent:.0f} % of the step: "
+            "a cache kept many of them, or the model counts too many"
+        )
+        findings.append(Finding(code="below-fused-traffic", level="suspect", message=message))
+    return tuple(findings)
+
+
+def _invalid(code: str, which: str, percent: float) -> Finding:
+    message = (
+        f"{percent:.0f} % of the {which} ceiling: impossible; "
+        "the run, its work count or the ceiling is wrong"
+    )
+    return Finding(code=code, level="invalid", message=message)

@@ -1,0 +1,34 @@
+"""Quantities as people read them: three digits and the unit that keeps them short."""
+
+from __future__ import annotations
+
+
+def three_digits(value: float) -> str:
+    """Format a number with three significant digits and no exponent between 1e-4 and 1e6."""
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def flops_rate(flops_per_s: float) -> str:
+    """Format FLOP/s as GFLOP/s, or TFLOP/s from 10,000 GFLOP/s on."""
+    if flops_per_s >= 1e13:
+        return f"{three_digits(flops_per_s / 1e12)} TFLOP/s"
+    return f"{three_digits(flops_per_s / 1e9)} GFLOP/s"
+
+
+def bytes_rate(bytes_per_s: float) -> str:
+    """Format B/s as GB/s (1e9 B/s), or TB/s from 10,000 GB/s on."""
+    if bytes_per_s >= 1e13:
+        return f"{three_digits(bytes_per_s / 1e12)} TB/s"
+    return f"{three_digits(bytes_per_s / 1e9)} GB/s"
+
+
+def interval(low: float, high: float) -> str:
+    """Format an interval, or one number if both ends read the same."""
+    ends = [three_digits(low), three_digits(high)]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def percent_interval(low: float, high: float) -> str:
+    """Format two fractions of 1 as percent, or one if both read the same."""
+    ends = [f"{100 * low:.0f}", f"{100 * high:.0f}"]
+    return f"{ends[0]} %" if ends[0] == ends[1] else f"{ends[0]} to {ends[1]} %"

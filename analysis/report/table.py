@@ -1,0 +1,84 @@
+"""Numbered tables: exact values for CSV, short ones for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+ABSENT = "-"
+
+#: Spreadsheets run a text that starts like this as a formula.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, where its value comes from, and its names in the CSV.
+
+    Of several `keys` (with units) the value is a tuple: the two ends of an interval, say.
+    """
+
+    heading: str
+    keys: tuple[str, ...]
+    read: Callable[[Any], Any]
+    show: Callable[[Any], str] = str
+    numeric: bool = False
+    wraps: bool = False  # long text
+
+    def exact(self, value: Any) -> list[Any]:
+        """Return the value's CSV cells: all digits, ISO times, nothing where there is nothing."""
+        if value is None:
+            return [None] * len(self.keys)
+        return [_exact(part) for part in (value if len(self.keys) > 1 else (value,))]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its number in the report; `name` is its CSV file's."""
+
+    number: int
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """What people read; a dash where there is nothing."""
+        return [
+            [
+                ABSENT if value is None else column.show(value)
+                for column, value in zip(self.columns, row, strict=True)
+            ]
+            for row in self.rows
+        ]
+
+    def csv(self) -> str:
+        """Return the table with all digits for programs."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([key for column in self.columns for key in column.keys])
+        for row in self.rows:
+            pairs = zip(self.columns, row, strict=True)
+            writer.writerow([cell for column, value in pairs for cell in column.exact(value)])
+        return out.getvalue()
+
+
+def make_table(
+    number: int, name: str, title: str, columns: Sequence[Column], items: Iterable[Any]
+) -> Table:
+    """Return a table with one row per item."""
+    rows = tuple(tuple(column.read(item) for column in columns) for item in items)
+    return Table(number, name, title, tuple(columns), rows)
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, str) and value.startswith(_FORMULA_STARTS):
+        return f"'{value}"
+    return value

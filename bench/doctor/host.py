@@ -1,0 +1,99 @@
+"""The host: disk, shared memory, what it runs in, and what feeds it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.doctor.check import Check, ok
+from bench.environment import host, machine
+from bench.environment.probes import ROOT, UnknownFactError, value_or_none
+from bench.telemetry.rapl import RaplSource
+
+_GB = 1e9
+#: A record is under 1 MB, a profile under 100 MB, a generated data set under 1 GB.
+_ENOUGH_DISK_BYTES = 2e9
+#: Eight loaders that keep two batches of 128 images of 224 x 224 x 3 floats ready.
+_ENOUGH_SHARED_BYTES = 8 * 2 * 128 * 224 * 224 * 3 * 4
+
+
+def host_checks(records: Path, root: Path = ROOT) -> Iterator[Check]:
+    """Look at the host as far as it bears on a measurement."""
+    yield _disk(records)
+    if platform.system() == "Linux":
+        yield from _shared_memory(root)
+        yield _energy(root)
+    virtual = value_or_none(lambda: host.virtualization(root))
+    yield _surroundings(virtual, root)
+    yield _power(virtual)
+
+
+def _disk(records: Path) -> Check:
+    place = machine.existing_part(records)
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            free_bytes = shutil.disk_usage(place).free
+    except OSError as error:
+        detail = f"cannot write in {place}: {error.strerror}"
+        return Check("records", "missing", detail, "name a folder of yours: --records FOLDER")
+    detail = f"{free_bytes / _GB:.1f} GB free in {place}"
+    if free_bytes < _ENOUGH_DISK_BYTES:
+        return Check("records", "warning", detail, "free some space, or use --records FOLDER")
+    return ok("records", detail)
+
+
+def _shared_memory(root: Path) -> Iterator[Check]:
+    place = root / "dev/shm"
+    if not place.is_dir():
+        return
+    size_bytes = shutil.disk_usage(place).total
+    detail = f"{place} holds {size_bytes / _GB:.2f} GB"
+    if size_bytes < _ENOUGH_SHARED_BYTES:
+        yield Check(
+            "shared memory",
+            "warning",
+            f"{detail}: image loaders can run out of it",
+            "start the container with --shm-size=8g or --ipc=host; or use workers=0",
+        )
+    else:
+        yield ok("shared memory", detail)
+
+
+def _energy(root: Path) -> Check:
+    try:
+        RaplSource(root)
+    except UnknownFactError as error:
+        if "Permission denied" in str(error):
+            remedy = "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
+            return Check("cpu energy", "warning", "only root may read the counter", remedy)
+        return ok("cpu energy", f"{error}: CPU runs have no energy")
+    return ok("cpu energy", "RAPL can be read")
+
+
+def _surroundings(virtual: str | None, root: Path) -> Check:
+    around = value_or_none(lambda: host.container(root)) or "unknown"
+    detail = f"container {around}, hypervisor {virtual or 'unknown'}"
+    if virtual == "wsl1":
+        remedy = "in Windows: wsl --set-version <distribution> 2"
+        return Check("surroundings", "warning", f"{detail}: WSL 1 has no GPU", remedy)
+    if virtual == "wsl2":
+        return Check(
+            "surroundings",
+            "warning",
+            f"{detail}: the driver spills GPU memory into the host's silently, and speed falls",
+            "in NVIDIA Control Panel: CUDA - Sysmem Fallback Policy > Prefer No Sysmem Fallback",
+        )
+    return ok("surroundings", detail)
+
+
+def _power(virtual: str | None) -> Check:
+    try:
+        source = machine.power_source(virtual)
+    except UnknownFactError as error:
+        return ok("power", f"unknown: {error}")
+    if source == "battery":
+        return Check("power", "warning", "on battery: clocks are held down", "plug it in")
+    return ok("power", source)

@@ -1,0 +1,55 @@
+"""Batches for the training step: synthetic, from an image folder, or torchvision's FakeData."""
+
+from __future__ import annotations
+
+import torch
+
+from bench.config import FAKEDATA, SYNTHETIC, RunConfig
+from bench.inputs.base import Batches
+from bench.inputs.loader import Images, LoaderBatches, LoaderOptions
+from bench.inputs.synthetic import SyntheticBatches
+from bench.records import ResolvedConfig
+
+__all__ = ["Batches", "open_batches"]
+
+
+def open_batches(config: RunConfig, resolved: ResolvedConfig, device: torch.device) -> Batches:
+    """Open the batches that `config.data` names, and start their loader processes.
+
+    Raises `UserError` for a folder that cannot be trained on.
+    """
+    if config.data == SYNTHETIC:
+        return SyntheticBatches(
+            device,
+            batch_size=resolved.batch_size,
+            image_size=resolved.image_size,
+            channels_last=resolved.channels_last,
+            seed=config.seed,
+        )
+    options = LoaderOptions(
+        batch_size=resolved.batch_size,
+        seed=config.seed,
+        workers=resolved.workers,
+        prefetch_factor=config.prefetch_factor,
+        persistent_workers=config.persistent_workers,
+        pin_memory=resolved.pin_memory,
+        non_blocking=config.non_blocking,
+        channels_last=resolved.channels_last,
+    )
+    return LoaderBatches(_open_images(config, resolved), device, options)
+
+
+def _open_images(config: RunConfig, resolved: ResolvedConfig) -> Images:
+    # Imported here, so that synthetic runs do not pay for torchvision's data sets.
+    if config.data == FAKEDATA:
+        from bench.inputs.fake_data import FakeImages
+
+        return FakeImages(resolved.image_size, batch_size=resolved.batch_size, seed=config.seed)
+    from bench.inputs.image_folder import open_image_folder
+
+    return open_image_folder(
+        config.data,
+        image_size=resolved.image_size,
+        augment=config.augment,
+        batch_size=resolved.batch_size,
+    )

@@ -1,0 +1,37 @@
+"""torchvision's FakeData through the same loader: a test of the loader, not of a device.
+
+It costs a few milliseconds per image and process, more than decoding a JPEG does; the step without
+its input is what `data=synthetic` measures.
+"""
+
+from __future__ import annotations
+
+import torch
+from torchvision.datasets import FakeData
+from torchvision.transforms import Compose, Normalize, ToTensor
+
+from bench.inputs.image_folder import MEAN, STD
+from bench.inputs.sampler import Draw
+from bench.models import NUM_CLASSES
+
+IMAGES = 10_000  # an epoch; more where a batch is larger
+
+
+class FakeImages:
+    """Random images as float32 [3, S, S] with a random label, made when asked for."""
+
+    def __init__(self, image_size: int, *, batch_size: int, seed: int) -> None:
+        self._images = FakeData(
+            size=max(IMAGES, batch_size),
+            image_size=(3, image_size, image_size),
+            num_classes=NUM_CLASSES,
+            transform=Compose([ToTensor(), Normalize(MEAN, STD)]),
+            random_offset=seed,
+        )
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int]:
+        image, label = self._images[draw.image]
+        return image, label

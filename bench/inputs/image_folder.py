@@ -1,0 +1,106 @@
+"""Real images from disk: decoded, cut to size and normalised, as ImageNet training does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import pil_loader
+from torchvision.transforms import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToTensor,
+)
+
+from bench.dataset import check_image_folder
+from bench.errors import UserError
+from bench.inputs.loader import Unreadable
+from bench.inputs.sampler import Draw
+from bench.models import NUM_CLASSES
+
+#: ImageNet's mean and standard deviation of R, G and B, from torchvision's references.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+#: Shorter side before the centre crop, over the crop: torchvision's references take 256 and 224.
+RESIZE_RATIO = 256 / 224
+
+
+class DecodedImages:
+    """Images of an ImageFolder as float32 [3, S, S] with their class number.
+
+    Decoded by Pillow. Without `augment` the shorter side becomes 256/224 of S and the centre is
+    cut out; with it a random part is resized and half of the images are mirrored.
+    """
+
+    def __init__(self, root: Path, image_size: int, *, augment: bool) -> None:
+        self._root = root
+        self._augment = augment
+        self._files: list[tuple[str, int]] = _open(root).samples
+        if augment:
+            cut = [RandomResizedCrop(image_size), RandomHorizontalFlip()]
+        else:
+            cut = [Resize(round(image_size * RESIZE_RATIO)), CenterCrop(image_size)]
+        self._transform = Compose([*cut, ToTensor(), Normalize(MEAN, STD)])
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int] | Unreadable:
+        file, label = self._files[draw.image]
+        try:
+            image = pil_loader(file)
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow's decoders raise many kinds on damaged data
+            reason = " ".join(str(error).split())
+            return Unreadable(
+                f"data={str(self._root)!r}: {file!r} cannot be decoded ({reason}): "
+                "replace or delete it"
+            )
+        if not self._augment:
+            return self._transform(image), label
+        # The draw's own seed, and torch's generator left as it was: with no loader processes it
+        # is the one that the model's dropout draws from.
+        state = torch.get_rng_state()
+        torch.default_generator.manual_seed(draw.seed)
+        try:
+            return self._transform(image), label
+        finally:
+            torch.set_rng_state(state)
+
+
+def open_image_folder(
+    path: str, *, image_size: int, augment: bool, batch_size: int
+) -> DecodedImages:
+    """Open the ImageFolder at `path`.
+
+    Raises `UserError` if it is not one, if its images do not fill a batch, or if it has more
+    classes than the models tell apart.
+    """
+    root = Path(path).expanduser()
+    images = DecodedImages(root, image_size, augment=augment)
+    if len(images) < batch_size:
+        raise UserError(
+            f"data={path!r}: {len(images)} images do not fill a batch of {batch_size}: "
+            f"give batch_size={len(images)} or less, or a larger folder"
+        )
+    return images
+
+
+def _open(root: Path) -> ImageFolder:
+    try:
+        folder = ImageFolder(root)
+    except OSError:
+        check_image_folder(root)  # tells what is wrong, and the remedy
+        raise
+    if len(folder.classes) > NUM_CLASSES:
+        raise UserError(
+            f"data={str(root)!r}: {len(folder.classes)} classes: "
+            f"give a folder of at most {NUM_CLASSES}, which is what the models tell apart"
+        )
+    return folder

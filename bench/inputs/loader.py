@@ -1,0 +1,141 @@
+"""Batches from torch's DataLoader, moved to the device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from bench.errors import UserError
+from bench.inputs.sampler import Draw, ShuffledDraws
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands in for an image that cannot be had, and says why in one line.
+
+    A value, because torch rewrites the message of an exception that leaves a loader process.
+    """
+
+    reason: str
+
+
+class Images(Protocol):
+    """Makes one sample, image float32 [3, S, S] and label, of each draw; picklable."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int] | Unreadable: ...
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How batches are loaded and moved to the device."""
+
+    batch_size: int
+    seed: int
+    workers: int
+    prefetch_factor: int
+    persistent_workers: bool
+    pin_memory: bool
+    non_blocking: bool
+    channels_last: bool
+
+
+class LoaderBatches:
+    """Full, shuffled batches of `images`, epoch after epoch.
+
+    Order and augmentation depend on the seed alone, not on the number of workers. The processes
+    start at once, so that they decode while the model is built. Persistent workers go from epoch
+    to epoch without a pause, as in the middle of a large data set; others end with each epoch, and
+    new ones start.
+    """
+
+    def __init__(self, images: Images, device: torch.device, options: LoaderOptions) -> None:
+        self.workers = options.workers
+        self._device = device
+        self._non_blocking = options.non_blocking
+        self._layout = torch.channels_last if options.channels_last else torch.contiguous_format
+        self._loader: DataLoader[Any] | None = _data_loader(images, options)
+        self._iterator = self._start()
+
+    def next(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            self._iterator = self._start()
+            batch = next(self._iterator)
+        if isinstance(batch, Unreadable):
+            raise UserError(batch.reason)
+        images, labels = (part.to(self._device, non_blocking=self._non_blocking) for part in batch)
+        return images.contiguous(memory_format=self._layout), labels
+
+    def close(self) -> None:
+        """End the loader processes; a batch in the making is finished first."""
+        # Dropping the iterator is not enough: the traceback of an interrupt holds on to it.
+        shut_down = getattr(self._iterator, "_shutdown_workers", None)
+        if shut_down is not None:
+            with suppress(RuntimeError):  # a process that died before is no news now
+                shut_down()
+        self._loader, self._iterator = None, iter(())
+
+    def _start(self) -> Iterator[Any]:
+        if self._loader is None:
+            raise RuntimeError("these batches are closed")
+        with _interrupts_held():
+            return iter(self._loader)
+
+
+def _data_loader(images: Images, options: LoaderOptions) -> DataLoader[Any]:
+    apart = options.workers > 0
+    persistent = options.persistent_workers and apart
+    return DataLoader(
+        images,  # type: ignore[arg-type]  # map-style data sets need not derive from Dataset
+        batch_size=options.batch_size,
+        sampler=ShuffledDraws(len(images), options.batch_size, options.seed, endless=persistent),
+        num_workers=options.workers,
+        collate_fn=_collate,
+        pin_memory=options.pin_memory,
+        drop_last=True,
+        worker_init_fn=_ignore_interrupts,
+        generator=torch.Generator().manual_seed(options.seed),
+        prefetch_factor=options.prefetch_factor if apart else None,
+        persistent_workers=persistent,
+    )
+
+
+def _collate(samples: list[tuple[torch.Tensor, int] | Unreadable]) -> Any:
+    unreadable = (sample for sample in samples if isinstance(sample, Unreadable))
+    return next(unreadable, None) or default_collate(samples)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C, so that processes started meanwhile never see it.
+
+    A terminal sends it to them too, and they would print a traceback each. Where a process cannot
+    hold signals back (Windows), `_ignore_interrupts` covers all but its start.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    if multiprocessing.get_start_method() != "fork":
+        # The first spawn would start the tracker, and that lets interrupts through again.
+        resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignore_interrupts(worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,125 @@
+"""What tracking costs: a tracked run against a bare loop of the same configuration, in turns.
+
+    python benchmarks/overhead.py --pairs 5 --out docs/overhead.md
+
+Two ratios per pair, the two members run one after the other: images/s of the measured window
+(tracking, telemetry and raw times on) over the bare loop's, and the time from the command to the
+first warm-up iteration over the bare script's. Medians are quoted; every pair is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def run_bare(options: list[str], precision: str) -> dict[str, float]:
+    """Run the bare loop; return its rate and its time to the first iteration."""
+    command = [sys.executable, str(PROJECT / "benchmarks" / "bare_loop.py"), *options]
+    begin_s = time.perf_counter()
+    told = _last_json([*command, *(["--bf16"] if precision != "fp32" else [])], dict(os.environ))
+    return {
+        "images_per_s": told["images_per_s"],
+        "start_s": told["first_iteration_clock_s"] - begin_s,
+    }
+
+
+def run_tracked(options: list[str], precision: str, folder: Path) -> dict[str, float]:
+    """Run `mlproject run` with everything on; return the same two figures."""
+    command = [sys.executable, str(PROJECT / "mlproject.py"), "run", *options]
+    command += ["--precision", precision, "--records", str(folder / "records"), "--format", "json"]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+    begin_s = time.perf_counter()
+    told = _last_json(command, environment)
+    journal = Path(told["record"], "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    events = {event["event"]: event["clock_s"] for event in map(json.loads, journal)}
+    return {
+        "images_per_s": told["throughput_images_per_s"],
+        "start_s": events["warmup_started"] - begin_s,
+    }
+
+
+def _last_json(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(
+        command, env=environment, cwd=PROJECT, check=True, capture_output=True, text=True
+    )
+    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return told
+
+
+def table(title: str, pairs: list[tuple[dict[str, float], dict[str, float]]]) -> str:
+    """Return the pairs and the medians of their ratios as Markdown."""
+    lines = [
+        f"### {title}",
+        "",
+        "| pair | tracked images/s | bare images/s | ratio | tracked start s | bare start s | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    ratios: dict[str, list[float]] = {"images_per_s": [], "start_s": []}
+    for number, (tracked, bare) in enumerate(pairs, 1):
+        cells = [str(number)]
+        for key in ratios:
+            ratios[key].append(tracked[key] / bare[key])
+            cells += [f"{tracked[key]:.2f}", f"{bare[key]:.2f}", f"{ratios[key][-1]:.3f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    rate, start = (statistics.median(values) for values in ratios.values())
+    lines.append(f"| **median** | | | **{rate:.3f}** | | | **{start:.3f}** |")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--arch", default="resnet18", show_default=True)
+@click.option("--batch-size", default=16, show_default=True)
+@click.option("--iters", default=20, show_default=True)
+@click.option("--warmup-iters", default=3, show_default=True)
+@click.option("--precision", "precisions", multiple=True, default=["fp32", "amp"])
+@click.option("--pairs", default=5, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="write the tables there too")
+def main(
+    arch: str,
+    batch_size: int,
+    iters: int,
+    warmup_iters: int,
+    precisions: tuple[str, ...],
+    pairs: int,
+    out: Path | None,
+) -> None:
+    """Run the pairs and print their table."""
+    options = ["--arch", arch, "--batch-size", str(batch_size)]
+    options += ["--iters", str(iters), "--warmup-iters", str(warmup_iters)]
+    tables = []
+    with tempfile.TemporaryDirectory() as name:
+        for precision in precisions:
+            measured = []
+            for number in range(pairs):
+                # Each member goes first in every other pair, so that neither profits from drift.
+                if number % 2:
+                    bare = run_bare(options, precision)
+                    tracked = run_tracked(options, precision, Path(name))
+                else:
+                    tracked = run_tracked(options, precision, Path(name))
+                    bare = run_bare(options, precision)
+                measured.append((tracked, bare))
+            tables.append(table(f"{arch} {precision}, batch {batch_size}", measured))
+            click.echo(tables[-1])
+    if out is not None:
+        machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+        command = "python benchmarks/overhead.py " + " ".join(sys.argv[1:])
+        head = f"{machine}; {iters} iterations after {warmup_iters}; `{command}`"
+        out.write_text("\n\n".join([head, *tables]) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

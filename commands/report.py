@@ -1,0 +1,189 @@
+"""`mlproject report`: tables, rooflines and a report, logged back to the server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.errors import UserError
+from commands.recorded import NOT_TRACKED, format_option
+from commands.selection import campaign_option, experiment_option, filter_option, no_runs
+
+if TYPE_CHECKING:
+    from analysis import Gathered, RunResult
+    from tracking.search import TrackedRun
+
+
+@click.command()
+@filter_option
+@campaign_option
+@experiment_option
+@click.option(
+    "--records",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="read this folder of records instead of the tracking server",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("reports/latest"),
+    show_default=True,
+    help="folder of the report; an earlier report there is replaced",
+)
+@click.option(
+    "--log/--no-log",
+    "logged",
+    default=None,
+    help="log the report to the tracking server; on unless --records is given",
+)
+@format_option
+def command(
+    filter_string: str,
+    campaign: str | None,
+    experiments: tuple[str, ...],
+    records: Path | None,
+    out: Path,
+    logged: bool | None,
+    form: str,
+) -> int:
+    """Write tables, rooflines and a report of tracked runs.
+
+    Exit codes: 0 written; 1 written, but a run's numbers are impossible; 2 no run matches, or a
+    wrong value; 3 written, but not logged.
+    """
+    if records is not None and (filter_string or experiments):
+        raise UserError("--records reads a folder: --filter and --experiment ask a server")
+    from analysis import run_results
+    from analysis.report import write_report
+
+    gathered = _from_folder(records, campaign) if records is not None else _from_server(
+        filter_string, campaign, experiments
+    )  # fmt: skip
+    results = run_results(gathered.measurements, gathered.ceilings, gathered.run_ids)
+    path = write_report(
+        gathered.measurements,
+        gathered.ceilings,
+        out,
+        run_ids=gathered.run_ids,
+        unreadable=gathered.unreadable,
+    )
+    wanted = logged if logged is not None else records is None
+    run_id, problem = _log(out, campaign, results) if wanted else (None, None)
+    _print(results, gathered.unreadable, path, run_id, form)
+    if problem is not None:
+        click.echo(f"mlproject: report not logged ({problem}); it lies in {out}", err=True)
+        return NOT_TRACKED
+    return int(any(result.verdict == "invalid" for result in results))
+
+
+def _from_folder(records: Path, campaign: str | None) -> Gathered:
+    from analysis import split_records
+    from bench.folders import read_records
+
+    gathered = split_records(read_records(records), campaign)
+    if not gathered.measurements:
+        of_campaign = f" of campaign {campaign!r}" if campaign is not None else ""
+        raise UserError(f"records={str(records)!r}: holds no measurement{of_campaign}")
+    return gathered
+
+
+def _from_server(filter_string: str, campaign: str | None, experiments: Sequence[str]) -> Gathered:
+    from analysis import gather_records
+    from tracking.store import TrackingError
+
+    try:
+        gathered = gather_records(
+            filter_string, experiments=experiments or None, campaign=campaign, watch=_watched
+        )
+    except TrackingError as error:
+        raise UserError(str(error)) from None
+    if not gathered.measurements and gathered.unreadable:
+        raise UserError(f"no record could be read: {gathered.unreadable[0]}")
+    if not gathered.measurements:
+        raise no_runs(filter_string, campaign, experiments)
+    return gathered
+
+
+def _watched(runs: Sequence[TrackedRun]) -> Iterable[TrackedRun]:
+    """A progress bar where somebody watches a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(
+        runs,
+        "reading records",
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def _log(
+    out: Path, campaign: str | None, results: Sequence[RunResult]
+) -> tuple[str | None, str | None]:
+    """Return the report's run id, or the reason why there is none."""
+    from tracking import schema
+    from tracking.report_run import log_report
+    from tracking.store import TrackingError
+
+    tags = {schema.NOTE: f"Report over {len(results)} runs: open report/report.html."}
+    if campaign is not None:
+        tags[schema.CAMPAIGN] = campaign
+    try:
+        return log_report(out, name=f"report_{campaign or 'all'}", tags=tags), None
+    except TrackingError as error:
+        return None, str(error)
+
+
+def _print(
+    results: Sequence[RunResult],
+    unreadable: Sequence[str],
+    path: Path,
+    run_id: str | None,
+    form: str,
+) -> None:
+    if form == "json":
+        runs = [_facts(result) for result in results]
+        facts = {"runs": runs, "unreadable": list(unreadable), "report": str(path)}
+        click.echo(json.dumps(facts | {"report_run_id": run_id}))
+        return
+    for result in results:
+        click.echo(f"{result.name}  {result.label}: {_line(result)}")
+        for problem in result.problems:
+            click.echo(f"    {problem}")
+    for line in unreadable:
+        click.echo(f"record not read: {line}")
+    click.echo(f"report: {path}")
+    if run_id is not None:
+        click.echo(f"logged as run {run_id}")
+
+
+def _line(result: RunResult) -> str:
+    facts = _facts(result)
+    if facts["images_per_s"] is None:
+        return str(result.verdict)
+    unsure = "" if facts["bound_sure"] is not False else " (unsure)"
+    bound = f"bound {facts['bound']}{unsure}" if facts["bound"] else "bound unknown"
+    return f"{facts['images_per_s']:.4g} images/s, {bound}, {result.verdict}"
+
+
+def _facts(result: RunResult) -> dict[str, object]:
+    point = result.point
+    return {
+        "run_id": result.run_id,
+        "record_id": result.record.record_id,
+        "label": result.label,
+        "images_per_s": result.metrics.get("throughput_images_per_s"),
+        "attained_gflop_per_s": result.metrics.get("attained_gflops"),
+        "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
+        "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
+        "bound": point.bound if point else None,
+        "bound_sure": point.bound_sure if point else None,
+        "verdict": result.verdict,
+        "problems": list(result.problems),
+    }

@@ -1,0 +1,191 @@
+"""`mlproject report` and `mlproject pull` as a user calls them, without a server."""
+
+import json
+
+import factories as make
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import commands.pull
+import commands.report
+from analysis.columns import runs_table
+from bench.errors import UserError
+from tracking.store import TrackingError
+
+
+def records_on_disk(folder, *records):
+    for record in records:
+        path = folder / record.record_id
+        path.mkdir(parents=True)
+        (path / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+    return str(folder)
+
+
+def invoke(module, *arguments):
+    return CliRunner().invoke(
+        module.command, [str(a) for a in arguments], standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_report_from_a_folder_needs_no_server(tmp_path):
+    records = records_on_disk(tmp_path / "records", make.run_record(), make.ceilings_record())
+    done = invoke(commands.report, "--records", records, "--out", tmp_path / "out")
+    assert done.return_value == 0
+    assert done.output.splitlines() == [
+        "run-1  lab resnet18 fp32 batch 10: 10 images/s, bound compute, clean",
+        f"report: {tmp_path / 'out' / 'report.html'}",
+    ]
+    assert (tmp_path / "out" / "report.md").is_file()
+
+
+def test_report_says_what_is_wrong_with_a_run(tmp_path):
+    fast = make.run_record("fast", measurement=make.measurement(step_s=0.4))
+    records = records_on_disk(
+        tmp_path / "records", fast, make.failed_record(), make.ceilings_record()
+    )
+    done = invoke(commands.report, "--records", records, "--out", tmp_path / "out")
+    assert done.return_value == 1  # impossible numbers fail the report
+    assert "run-oom  lab resnet18 fp32 batch 10: no result" in done.output
+    assert "    not placed: outcome oom: CUDA out of memory at batch 512" in done.output
+    assert "    invalid: 125 % of the compute ceiling" in done.output
+
+
+def test_report_as_json(tmp_path):
+    records = records_on_disk(tmp_path / "records", make.run_record(), make.ceilings_record())
+    done = invoke(
+        commands.report, "--records", records, "--out", tmp_path / "out", "--format", "json"
+    )
+    facts = json.loads(done.output)
+    assert facts["report"] == str(tmp_path / "out" / "report.html")
+    assert facts["report_run_id"] is None
+    (run,) = facts["runs"]
+    assert (run["record_id"], run["bound"], run["verdict"]) == ("run-1", "compute", "clean")
+    assert run["images_per_s"] == 10
+    assert run["fraction_of_roof_min"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--records", "{folder}"], "holds no measurement"),
+        (["--records", "{folder}", "--campaign", "x"], "holds no measurement of campaign 'x'"),
+        (["--records", "{folder}/none"], "no such folder"),
+        (["--records", "{folder}", "--filter", "params.arch = 'a'"], "--filter and --experiment"),
+    ],
+)
+def test_report_refuses_in_one_line(tmp_path, arguments, message):
+    records_on_disk(tmp_path, make.ceilings_record())
+    with pytest.raises(UserError, match=message) as refusal:
+        invoke(commands.report, *[a.format(folder=tmp_path) for a in arguments])
+    assert "\n" not in str(refusal.value)
+
+
+class Server:
+    """Stands for tracking: a search that answers or fails, a log that keeps what it gets."""
+
+    def __init__(self, monkeypatch, *, records=(), error=None, log_error=None):
+        self.logged = []
+        runs = {f"id-of-{record.record_id}": record for record in records}
+
+        def search_runs(query, **_):
+            if error is not None:
+                raise error
+            kind = "ceilings" if "'ceilings'" in query else "measurement"
+            return [_Run(run_id) for run_id, record in runs.items() if record.kind == kind]
+
+        def log_report(folder, *, name, tags, tracking_uri=None):
+            if log_error is not None:
+                raise log_error
+            self.logged.append((folder, name, tags))
+            return "report-run"
+
+        monkeypatch.setattr("tracking.search.search_runs", search_runs)
+        monkeypatch.setattr(
+            "tracking.search.download_record", lambda run_id, uri=None: runs[run_id]
+        )
+        monkeypatch.setattr("tracking.report_run.log_report", log_report)
+
+
+class _Run:
+    def __init__(self, run_id):
+        self.run_id = self.name = run_id
+
+
+def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):
+    server = Server(monkeypatch, records=[make.run_record(), make.ceilings_record()])
+    done = invoke(commands.report, "--campaign", "night", "--out", tmp_path / "out")
+    assert done.return_value == 0
+    assert done.output.startswith("id-of-run-1  lab resnet18")
+    assert "logged as run report-run" in done.output
+    ((folder, name, tags),) = server.logged
+    assert (folder, name) == (tmp_path / "out", "report_night")
+    assert tags["mlproject.campaign"] == "night"
+
+
+def test_report_can_stay_unlogged(tmp_path, monkeypatch):
+    server = Server(monkeypatch, records=[make.run_record()])
+    assert invoke(commands.report, "--no-log", "--out", tmp_path / "out").return_value == 0
+    assert server.logged == []
+
+
+def test_a_report_that_cannot_be_logged_is_kept(tmp_path, monkeypatch):
+    Server(monkeypatch, records=[make.run_record()], log_error=TrackingError("server gone"))
+    done = invoke(commands.report, "--out", tmp_path / "out")
+    assert done.return_value == 3
+    assert "report not logged (server gone)" in done.stderr
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("module", [commands.report, commands.pull])
+def test_a_selection_without_runs_is_one_line(monkeypatch, module):
+    Server(monkeypatch)
+    with pytest.raises(UserError) as refusal:
+        invoke(module, "--campaign", "night", "--filter", "params.arch = 'x'")
+    assert str(refusal.value).startswith(
+        "campaign='night' filter=\"params.arch = 'x'\": no tracked measurement matches"
+    )
+
+
+@pytest.mark.parametrize("module", [commands.report, commands.pull])
+def test_a_server_that_fails_is_one_line(monkeypatch, module):
+    Server(monkeypatch, error=TrackingError("http://server: refused"))
+    with pytest.raises(UserError, match="http://server: refused"):
+        invoke(module)
+
+
+@pytest.fixture
+def one_run(monkeypatch):
+    from test_pull import tracked
+
+    table = runs_table([tracked(make.run_record())])
+    monkeypatch.setattr("analysis.pull_runs", lambda *_, **__: table)
+    return table
+
+
+def test_pull_prints_csv(one_run):
+    done = invoke(commands.pull)
+    header, row = done.output.splitlines()
+    assert header.startswith("run_id,name,status,started,")
+    assert row.startswith("r1,")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_pull_writes_a_file(tmp_path, one_run, suffix):
+    out = tmp_path / f"runs.{suffix}"
+    assert invoke(commands.pull, "--out", out).return_value == 0
+    table = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
+    assert table["throughput_images_per_s"].tolist() == [10.0]
+    if suffix == "parquet":
+        pd.testing.assert_frame_equal(table, one_run, check_dtype=False)
+        assert str(table["batch_size"].dtype) == "Int64"
+
+
+def test_pull_refuses_an_unknown_kind_of_file(tmp_path):
+    with pytest.raises(UserError, match=r"name a .csv or a .parquet file"):
+        invoke(commands.pull, "--out", tmp_path / "runs.xls")
+
+
+def test_pull_into_a_folder_that_is_not_there_is_one_line(tmp_path, one_run):
+    with pytest.raises(UserError, match="cannot write there"):
+        invoke(commands.pull, "--out", tmp_path / "no" / "runs.csv")

@@ -1,0 +1,122 @@
+"""The bound's rule, by hand for each outcome, then by properties that no numbers may break."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.bounds import StepTimes, decide_bound
+from analysis.roof import Roof
+
+SECONDS = st.floats(min_value=1e-6, max_value=1e3)
+SHARES = st.floats(min_value=0, max_value=1)
+
+
+def bound(measured=1.0, wait=0.0, compute=0.0, low=0.0, high=None, busy=None):
+    times = StepTimes(measured, wait, compute, low, low if high is None else high, busy)
+    decision = decide_bound(times)
+    return decision.bound, decision.sure
+
+
+def test_roof_has_its_corner_at_the_ridge():
+    roof = Roof(200e9, 50e9)
+    assert roof.ridge_flop_per_byte == 4
+    assert roof.attainable_flops_per_s(2) == 100e9
+    assert roof.attainable_flops_per_s(4) == 200e9
+    assert roof.attainable_flops_per_s(1000) == 200e9
+
+
+def test_compute_when_arithmetic_fills_at_least_half():
+    assert bound(compute=0.5, low=0.2, high=0.5) == ("compute", True)
+    assert bound(compute=0.499, low=0.2, high=0.4) == ("overhead", True)
+
+
+def test_compute_is_unsure_when_unfused_traffic_would_take_longer():
+    assert bound(compute=0.6, low=0.2, high=0.9) == ("compute", False)
+
+
+def test_memory_when_fused_traffic_alone_fills_half():
+    assert bound(compute=0.3, low=0.5, high=0.9) == ("memory", True)
+
+
+def test_memory_is_unsure_when_only_unfused_traffic_fills_half():
+    assert bound(compute=0.2, low=0.3, high=0.5) == ("memory", False)
+
+
+def test_memory_is_unsure_when_the_fused_traffic_cannot_have_happened():
+    assert bound(compute=0.2, low=1.02, high=2.0) == ("memory", True)
+    assert bound(compute=0.2, low=1.04, high=2.0) == ("memory", False)
+
+
+def test_overhead_when_not_even_unfused_traffic_explains_half():
+    assert bound(compute=0.2, low=0.3, high=0.49) == ("overhead", True)
+
+
+def test_a_device_that_is_idle_half_the_time_moves_no_bytes_then():
+    assert bound(compute=0.2, low=0.3, high=0.9, busy=0.4) == ("overhead", True)
+
+
+@pytest.mark.parametrize(
+    ("wait", "compute", "expected"),
+    [
+        (0.05, 0.93, "compute"),  # not over 5 %
+        (0.06, 0.93, "input"),  # 6 % to input, 1 % to everything else
+        (0.06, 0.85, "compute"),  # 6 % to input, 9 % to everything else
+        (0.40, 0.20, "input"),  # 40 % to input, 40 % to everything else
+        (0.39, 0.20, "overhead"),  # 39 % to input, 41 % to everything else
+        (1.00, 0.00, "input"),
+    ],
+)
+def test_input_when_it_is_the_largest_loss(wait, compute, expected):
+    assert bound(wait=wait, compute=compute)[0] == expected
+
+
+def test_a_wait_that_the_device_worked_through_costs_nothing():
+    assert bound(wait=0.5, compute=0.98) == ("compute", True)
+    assert bound(wait=0.5, compute=0.6, busy=1.0) == ("compute", True)
+
+
+def test_the_sentence_names_the_numbers():
+    because = decide_bound(StepTimes(2.0, 0.0, 1.5, 0.1, 0.2)).because
+    assert because == "arithmetic at the roof takes 75 % of the step"
+
+
+@given(SECONDS, SHARES, SECONDS, SECONDS, st.floats(1, 50), st.none() | SHARES)
+def test_every_step_has_a_bound(measured, wait, compute, low, spread, busy):
+    times = StepTimes(
+        measured,
+        wait * measured,
+        compute,
+        low,
+        low * spread,
+        None if busy is None else busy * measured,
+    )
+    decision = decide_bound(times)
+    assert decision.bound in ("compute", "memory", "input", "overhead")
+    assert "nan" not in decision.because
+
+
+@given(SECONDS, SHARES, SHARES, SHARES, st.floats(1, 10), st.integers(-20, 20))
+def test_the_unit_of_time_does_not_matter(measured, wait, compute, low, spread, power):
+    def times(scale):
+        t = measured * scale
+        return StepTimes(t, wait * t, compute * t, low * t, low * spread * t)
+
+    assert decide_bound(times(1)) == decide_bound(times(2.0**power))
+
+
+@given(SHARES, SHARES, SHARES, st.floats(1, 10), SHARES)
+def test_waiting_longer_never_ends_being_input_bound(wait, compute, low, spread, more):
+    before = decide_bound(StepTimes(1.0, wait, compute, low, low * spread)).bound
+    longer = wait + more * (1 - wait)
+    after = decide_bound(StepTimes(1.0, longer, compute, low, low * spread)).bound
+    assert before != "input" or after == "input"
+
+
+@given(st.floats(1e3, 1e18), st.floats(1e3, 1e15), st.floats(1e-3, 1e6), st.floats(1, 1e3))
+def test_more_intensity_never_attains_less(flops, bandwidth, intensity, factor):
+    roof = Roof(flops, bandwidth)
+    low, high = (roof.attainable_flops_per_s(x) for x in (intensity, intensity * factor))
+    assert 0 < low <= high <= flops
+    assert math.isclose(roof.attainable_flops_per_s(roof.ridge_flop_per_byte), flops)

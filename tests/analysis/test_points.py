@@ -1,0 +1,195 @@
+"""Points under a roof of 200 GFLOP/s and 50 GB/s, worked by hand."""
+
+import math
+
+import factories as make
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.points import Refusal, RooflinePoint, roofline_point, roofline_points
+from bench.config import RunConfig
+from bench.summary import attained_flops_per_s, summary
+
+CEILINGS = [make.ceilings_record()]
+
+
+def point(record, ceilings=CEILINGS):
+    placed = roofline_point(record, ceilings)
+    assert isinstance(placed, RooflinePoint), placed
+    return placed
+
+
+def test_a_point_by_hand():
+    placed = point(make.run_record())
+    assert placed.attained_flops_per_s == 100e9  # 100 GFLOP in 1 s
+    assert (placed.intensity_min, placed.intensity_max) == (4, 10)  # over 25 GB and 10 GB
+    assert placed.ridge_flop_per_byte == 4
+    assert placed.attainable_min_flops_per_s == placed.attainable_max_flops_per_s == 200e9
+    assert placed.fraction_of_roof_min == placed.fraction_of_roof_max == 0.5
+    assert placed.fraction_of_peak == 0.5
+    assert (placed.bound, placed.bound_sure) == ("compute", True)
+    assert (placed.env, placed.arch, placed.precision, placed.batch_size) == (
+        "lab",
+        "resnet18",
+        "fp32",
+        10,
+    )
+    assert placed.ceiling_record_id == "ceilings-1"
+    assert placed.level == "clean"
+    assert placed.intensity_counted is None
+    assert placed.intensity_counted_missing
+
+
+def test_under_the_slope_the_roof_is_an_interval():
+    # 20 GFLOP over 10 to 20 GB: intensity 1 to 2, attainable 50 to 100 GFLOP/s, attained 20.
+    work = make.complexity(step_flops=20 * make.GIGA, eager_bytes=20 * make.GIGA)
+    placed = point(make.run_record(complexity=work))
+    assert placed.attainable_min_flops_per_s == 50e9
+    assert placed.attainable_max_flops_per_s == 100e9
+    assert placed.fraction_of_roof_min == pytest.approx(0.2)
+    assert placed.fraction_of_roof_max == pytest.approx(0.4)
+    assert placed.fraction_of_peak == pytest.approx(0.1)
+    assert placed.bound == "overhead"  # traffic takes 0.2 to 0.4 s of 1 s
+
+
+def test_the_fraction_at_eager_traffic_stops_at_the_roof():
+    # At eager bytes 10 GFLOP/s would be attainable, but 20 are attained: traffic was less.
+    work = make.complexity(step_flops=20 * make.GIGA, eager_bytes=100 * make.GIGA)
+    placed = point(make.run_record(complexity=work))
+    assert placed.attainable_min_flops_per_s == 10e9
+    assert placed.fraction_of_roof_max == 1
+    assert placed.level == "clean"
+    assert (placed.bound, placed.bound_sure) == ("memory", False)
+
+
+def test_time_between_iterations_counts():
+    measured = make.measurement().model_copy(update={"iteration_times_s": (0.5,) * 10})
+    placed = point(make.run_record(measurement=measured))
+    assert placed.attained_flops_per_s == 100e9  # the window took 10 s, whatever the events say
+
+
+def test_input_bound_by_the_share_of_waiting():
+    placed = point(make.run_record(measurement=make.measurement(wait_s=0.3)))
+    assert placed.data_wait_share == pytest.approx(0.3)
+    assert placed.bound == "input"  # 0.5 s arithmetic, 0.3 s waiting, 0.2 s other
+
+
+def test_above_the_compute_roof_is_invalid_past_three_percent():
+    def at(percent_of_peak):
+        step_s = 0.5 * 100 / percent_of_peak
+        return point(make.run_record(measurement=make.measurement(step_s=step_s)))
+
+    assert at(102.9).level == "clean"
+    assert at(103.1).level == "invalid"
+    assert at(103.1).findings[0].code == "above-compute-roof"
+    assert "103 % of the compute ceiling" in at(103.1).findings[0].message
+
+
+def test_less_time_than_the_compulsory_bytes_need_is_invalid():
+    # 5 GB compulsory at 50 GB/s take 0.1 s; 2 GFLOP are no matter.
+    work = make.complexity(step_flops=2 * make.GIGA)
+    fast = make.run_record(complexity=work, measurement=make.measurement(step_s=0.09))
+    assert [f.code for f in point(fast).findings] == ["above-memory-roof"]
+    assert point(fast).level == "invalid"
+
+
+def test_less_time_than_the_fused_bytes_need_is_suspect():
+    work = make.complexity(step_flops=2 * make.GIGA)  # 10 GB fused take 0.2 s
+    fast = make.run_record(complexity=work, measurement=make.measurement(step_s=0.15))
+    assert [f.code for f in point(fast).findings] == ["below-fused-traffic"]
+    assert point(fast).level == "suspect"
+    assert point(fast).fraction_of_roof_max >= point(fast).fraction_of_roof_min > 1
+
+
+def test_accumulated_batches_are_all_counted_and_the_optimizer_once():
+    record = make.run_record(
+        config=RunConfig(arch="resnet18", batch_size=10, grad_accum_steps=3),
+        measurement=make.measurement(images=30),
+    )
+    placed = point(record)
+    assert placed.attained_flops_per_s == 300e9 == attained_flops_per_s(record)
+    # fused: 3 x (4 + 4) + 2 GB; eager: 3 x (10 + 10) + 5 GB
+    assert placed.intensity_max == pytest.approx(300 / 26)
+    assert placed.intensity_min == pytest.approx(300 / 65)
+
+
+def test_points_agree_with_the_logged_summary():
+    record = make.run_record()
+    metrics, placed = summary(record), point(record)
+    assert placed.attained_flops_per_s / 1e9 == pytest.approx(metrics["attained_gflops"])
+    assert placed.intensity_min == metrics["intensity_min"]
+    assert placed.intensity_max == metrics["intensity_max"]
+    assert placed.data_wait_share == metrics["data_wait_share"]
+
+
+@pytest.mark.parametrize(
+    ("record", "ceilings", "reason"),
+    [
+        (make.failed_record(), CEILINGS, "outcome oom: CUDA out of memory at batch 512"),
+        (make.run_record(), [], "no ceiling: no ceilings were measured on this device"),
+        (make.run_record(complexity=None), CEILINGS, "no complexity: not in this example"),
+        (
+            make.run_record(complexity=make.complexity(step_flops=0)),
+            CEILINGS,
+            "counts no FLOP or no bytes in resnet18",
+        ),
+        (
+            make.run_record(measurement=make.measurement(images=7)),
+            CEILINGS,
+            "1 x 10 images per iteration, the measurement of 7",
+        ),
+    ],
+)
+def test_a_refused_run_names_its_reason(record, ceilings, reason):
+    refused = roofline_point(record, ceilings)
+    assert isinstance(refused, Refusal)
+    assert refused.record_id == record.record_id
+    assert reason in refused.reason
+
+
+def test_the_others_go_on():
+    records = [make.failed_record("a"), make.run_record("b"), make.run_record("c")]
+    points, refusals = roofline_points(records, CEILINGS)
+    assert [p.record_id for p in points] == ["b", "c"]
+    assert [r.record_id for r in refusals] == ["a"]
+
+
+AMOUNTS = st.integers(10**3, 10**16)
+
+
+@given(AMOUNTS, AMOUNTS, st.floats(1, 100), st.floats(1e-4, 1e3), st.floats(0, 1))
+def test_no_number_is_nan_and_none_is_negative(flops, fused, spread, step_s, wait):
+    work = make.complexity(step_flops=flops, fused_bytes=fused, eager_bytes=int(fused * spread))
+    measured = make.measurement(step_s=step_s, iterations=3, wait_s=wait * step_s)
+    placed = point(make.run_record(complexity=work, measurement=measured))
+    numbers = [value for value in vars(placed).values() if isinstance(value, float)]
+    assert all(math.isfinite(number) and number >= 0 for number in numbers)
+    assert placed.intensity_min <= placed.intensity_max
+    assert placed.attainable_min_flops_per_s <= placed.attainable_max_flops_per_s
+    assert placed.fraction_of_roof_min <= placed.fraction_of_roof_max
+
+
+@given(AMOUNTS, AMOUNTS, st.floats(1e-3, 1e3), st.sampled_from([10, 1000, 10**6]))
+def test_fractions_do_not_depend_on_the_units(flops, fused, step_s, factor):
+    def fractions(scale):
+        work = make.complexity(
+            step_flops=flops * scale, fused_bytes=fused * scale, eager_bytes=2 * fused * scale
+        )
+        roof = make.ceiling(peak_flops_per_s=200e9 * scale, peak_bytes_per_s=50e9 * scale)
+        record = make.run_record(
+            complexity=work, measurement=make.measurement(step_s=step_s, iterations=2)
+        )
+        placed = point(record, [make.ceilings_record(ceilings=(roof,))])
+        return [placed.fraction_of_roof_min, placed.fraction_of_roof_max, placed.fraction_of_peak]
+
+    assert fractions(factor) == pytest.approx(fractions(1))
+
+
+@given(st.floats(1e-3, 1e2), st.floats(1.01, 10))
+def test_a_faster_step_attains_more(step_s, factor):
+    def attained(seconds):
+        measured = make.measurement(step_s=seconds, iterations=2)
+        return point(make.run_record(measurement=measured)).attained_flops_per_s
+
+    assert attained(step_s) > attained(step_s * factor)

@@ -1,0 +1,194 @@
+"""The pulled table: types, units, what is missing, and the filter that is asked."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import factories as make
+import pandas as pd
+import pytest
+
+import analysis.gather
+from analysis import gather_records, pull_runs, split_records
+from analysis.columns import runs_table
+from analysis.filters import measurement_filter
+from bench.config import RunConfig
+from bench.errors import UserError
+from tracking import schema
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What tracking.search gives, without a server."""
+
+    run_id: str = "r1"
+    name: str = "lab_resnet18_fp32_bs10_run1"
+    status: str = "FINISHED"
+    start_time: datetime = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
+    params: dict = field(default_factory=dict)
+    metrics: dict = field(default_factory=dict)
+    tags: dict = field(default_factory=dict)
+    artifact_uri: str = ""
+
+
+def tracked(record, run_id="r1"):
+    """Return the record as the tracking package would log it."""
+    values = {point.key: point.value for point in schema.metrics(record)}
+    return Tracked(
+        run_id=run_id, params=schema.params(record), metrics=values, tags=schema.tags(record)
+    )
+
+
+def test_a_row_holds_the_record():
+    row = runs_table([tracked(make.run_record())]).iloc[0]
+    assert row["run_id"] == "r1"
+    assert row["started"] == pd.Timestamp("2025-06-01 12:00", tz="UTC")
+    assert (row["record_id"], row["env"], row["verdict"]) == ("run-1", "lab", "clean")
+    assert (row["arch"], row["precision"], row["math_mode"]) == ("resnet18", "fp32", "fp32")
+    assert row["throughput_images_per_s"] == 10
+    assert row["iteration_time_p50_ms"] == 1000
+    assert row["attained_gflop_per_s"] == 100
+    assert row["intensity_min_flop_per_byte"] == 4
+    assert row["step_fused_gb"] == 10
+    assert row["max_rss_mb"] == 2000
+    assert row["iterations"] == 10
+    assert row["persistent_workers"]
+    assert not row["augment"]
+
+
+def test_given_and_resolved_are_two_columns():
+    config = RunConfig(arch="resnet18", batch_size="auto", workers=2)
+    row = runs_table([tracked(make.run_record(config=config))]).iloc[0]
+    assert (row["batch_size_given"], row["batch_size"]) == ("auto", 10)
+    assert (row["workers_given"], row["workers"]) == ("2", 0)
+    assert row["max_seconds"] == 60.0
+
+
+def test_types_hold_with_and_without_rows():
+    expected = {
+        "run_id": "string",
+        "started": "datetime64[ns, UTC]",
+        "batch_size": "Int64",
+        "batch_size_given": "string",
+        "iters": "Int64",
+        "seed": "Int64",
+        "augment": "boolean",
+        "channels_last": "boolean",
+        "max_seconds": "float64",
+        "iterations": "Int64",
+        "throughput_images_per_s": "float64",
+    }
+    for runs in ([], [tracked(make.run_record())], [Tracked()]):
+        table = runs_table(runs)
+        assert {name: str(table[name].dtype) for name in expected} == expected
+        assert len(table) == len(runs)
+
+
+def test_what_a_run_lacks_is_missing_not_zero():
+    row = runs_table([tracked(make.failed_record())]).iloc[0]
+    assert row["outcome"] == "oom"
+    assert row["reason"] == "CUDA out of memory at batch 512"
+    assert row[["throughput_images_per_s", "batch_size", "iterations", "math_mode"]].isna().all()
+
+
+def test_odd_values_are_missing_not_errors():
+    odd = Tracked(
+        params={"iters": "many", "augment": "maybe", "resolved_max_seconds": "none"},
+        metrics={"attained_gflops": float("nan"), "iterations": 3.0},
+    )
+    row = runs_table([odd]).iloc[0]
+    assert row[["iters", "augment", "max_seconds", "attained_gflop_per_s"]].isna().all()
+    assert row["iterations"] == 3
+
+
+@pytest.mark.parametrize(
+    ("logged", "value"),
+    [("'/my data'", "/my data"), ("synthetic", "synthetic"), ("''", ""), ("'it''s'", "its")],
+)
+def test_the_shell_quotes_of_mlflow_run_are_undone(logged, value):
+    assert runs_table([Tracked(params={"data": logged})])["data"][0] == value
+
+
+def test_every_logged_metric_has_a_column():
+    record = make.run_record()
+    row = runs_table([tracked(record)]).iloc[0].dropna()
+    values = set(row.tolist())
+    for point in schema.metrics(record):
+        if point.key != schema.ITERATION_TIME_MS:  # a history, not a value
+            assert point.value in values, point.key
+
+
+def test_filters_are_joined():
+    assert measurement_filter() == "tags.`mlproject.kind` = 'measurement'"
+    assert measurement_filter(" params.arch = 'vgg16' ", "night-1") == (
+        "tags.`mlproject.kind` = 'measurement' and tags.`mlproject.campaign` = 'night-1'"
+        " and params.arch = 'vgg16'"
+    )
+
+
+@pytest.mark.parametrize("campaign", ["", "x' or '1' = '1", "a`b", 'a"b', "a\\"])
+def test_a_campaign_cannot_end_the_filters_string(campaign):
+    with pytest.raises(UserError, match="campaign="):
+        measurement_filter("", campaign)
+
+
+def test_pull_asks_the_server_it_was_given(monkeypatch):
+    asked = []
+
+    def search_runs(query, *, experiments=None, tracking_uri=None):
+        asked.append((query, experiments, tracking_uri))
+        return [tracked(make.run_record())]
+
+    monkeypatch.setattr("tracking.search.search_runs", search_runs)
+    table = pull_runs("params.arch = 'a'", experiments=["night"], tracking_uri="http://server")
+    assert len(table) == 1
+    assert asked == [(measurement_filter("params.arch = 'a'"), ["night"], "http://server")]
+
+
+class Server:
+    """Records by run id; a record that is an error is raised."""
+
+    def __init__(self, monkeypatch, measurements, ceilings):
+        self.records = {**measurements, **ceilings}
+
+        def search_runs(query, *, experiments=None, tracking_uri=None):
+            found = ceilings if query == analysis.gather.CEILINGS_FILTER else measurements
+            return [Tracked(run_id=run_id, name=f"name-{run_id}") for run_id in found]
+
+        def download_record(run_id, tracking_uri=None):
+            record = self.records[run_id]
+            if isinstance(record, Exception):
+                raise record
+            return record
+
+        monkeypatch.setattr("tracking.search.search_runs", search_runs)
+        monkeypatch.setattr("tracking.search.download_record", download_record)
+
+
+def test_gather_names_what_it_could_not_read_and_goes_on(monkeypatch):
+    good, roofs = make.run_record("a"), make.ceilings_record("c")
+    Server(monkeypatch, {"r1": good, "r2": UserError("no record.json")}, {"r3": roofs})
+    gathered = gather_records()
+    assert gathered.measurements == [good]
+    assert gathered.ceilings == [roofs]
+    assert gathered.run_ids == {"a": "r1", "c": "r3"}
+    assert gathered.unreadable == ["name-r2 (r2): no record.json"]
+
+
+def test_gather_counts_a_record_uploaded_twice_once(monkeypatch):
+    record = make.run_record("a")
+    Server(monkeypatch, {"r1": record, "r2": record}, {})
+    assert gather_records().measurements == [record]
+
+
+def test_gather_stops_where_nothing_matches(monkeypatch):
+    Server(monkeypatch, {}, {"r3": make.ceilings_record()})
+    assert gather_records().ceilings == []
+
+
+def test_records_from_disk_are_sorted_by_kind_and_campaign():
+    night = make.run_record("a", config=RunConfig(campaign="night"))
+    other, roofs = make.run_record("b"), make.ceilings_record()
+    assert split_records([night, roofs, other]).measurements == [night, other]
+    gathered = split_records([night, roofs, other], "night")
+    assert gathered.measurements == [night]
+    assert gathered.ceilings == [roofs]

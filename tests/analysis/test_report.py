@@ -1,0 +1,294 @@
+"""The report: complete, numbered, escaped, self-contained, and nothing typed by hand."""
+
+import csv
+import re
+import shlex
+from datetime import datetime, timezone
+from html.parser import HTMLParser
+
+import factories as make
+import pytest
+
+from analysis.report import write_report
+from analysis.report.reproduce import run_command
+from analysis.report.templates import markdown_fence, markdown_text
+from analysis.results import run_results
+from bench.config import RunConfig, parse_config
+from bench.errors import UserError
+from bench.records import Finding, Verdict
+
+WRITTEN = datetime(2025, 6, 2, 9, 30, tzinfo=timezone.utc)
+EVIL = "a|b\n<script>alert('x')</script> `c` **d** [e](javascript:f)"
+
+
+def report(folder, measurements=None, ceilings=None, **options):
+    measurements = [make.run_record()] if measurements is None else measurements
+    ceilings = [make.ceilings_record()] if ceilings is None else ceilings
+    path = write_report(measurements, ceilings, folder, written=WRITTEN, **options)
+    assert path == folder / "report.html"
+    markdown = (folder / "report.md").read_text(encoding="utf-8")
+    return markdown, path.read_text(encoding="utf-8")
+
+
+def rows(folder, name):
+    with (folder / "tables" / f"{name}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the visible text."""
+
+    def __init__(self, markup):
+        super().__init__()
+        self.tags, self.text = [], []
+        self._silent = 0
+        self.feed(markup)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._silent += tag in ("script", "style")
+
+    def handle_endtag(self, tag):
+        self._silent -= tag in ("script", "style")
+
+    def handle_data(self, data):
+        if not self._silent:
+            self.text.append(data)
+
+
+def test_every_section_and_number_is_there(tmp_path):
+    markdown, html = report(tmp_path / "r", run_ids={"run-1": "abc123", "ceilings-1": "def456"})
+    for heading in (
+        "What was measured",
+        "Measurements",
+        "Roofline",
+        "Ceilings",
+        "Environment",
+        "How to reproduce",
+        "Limits",
+    ):
+        assert f"## {heading}\n" in markdown
+        assert f"<h2>{heading}</h2>" in html
+    assert "1 run on 1 machine, on 2025-06-01 12:00 UTC." in markdown
+    assert "Written 2025-06-02 09:30 UTC" in markdown
+    measured = next(line for line in markdown.split("\n") if line.startswith("| 1 | lab |"))
+    cells = [cell.strip() for cell in measured.strip("|").split("|")]
+    assert cells == [
+        "1", "lab", "resnet18", "fp32", "10", "10", "1000", "1000", "0.0 %",
+        "100", "4 to 10", "50 %", "compute", "clean",
+    ]  # fmt: skip
+    assert "| 1 | abc123 | lab |" in markdown
+    assert f"| Example CPU | fp32 | 200 | 50 | 4 | measured | {make.MEASURED}" in markdown
+    assert "def456" in markdown
+    assert "Problems" not in markdown
+    assert "Problems" not in html
+
+
+def test_tables_and_figures_are_numbered_from_one(tmp_path):
+    markdown, html = report(tmp_path / "r")
+    assert re.findall(r"\*\*Table (\d)\.", markdown) == list("12345")
+    assert re.findall(r"<strong>Table (\d)\.", html) == list("12345")
+    assert re.findall(r"\*\*Figure (\d)\.", markdown) == ["1"]
+    assert re.findall(r"<strong>Figure (\d)\.", html) == ["1", "2"]
+
+
+def test_files_that_the_markdown_links_exist(tmp_path):
+    folder = tmp_path / "r"
+    markdown, _ = report(folder)
+    links = re.findall(r"\]\(([^)]+)\)", markdown)
+    assert len(links) >= 7
+    assert all((folder / link).is_file() for link in links)
+
+
+def test_csv_tables_hold_all_digits(tmp_path):
+    record = make.run_record(measurement=make.measurement(step_s=0.7))
+    report(tmp_path / "r", [record])
+    (row,) = rows(tmp_path / "r", "measurements")
+    assert row["run"] == "run-1"
+    assert float(row["throughput_images_per_s"]) == pytest.approx(10 / 0.7, rel=1e-12)
+    assert float(row["fraction_of_roof_min"]) == pytest.approx(1 / 1.4, rel=1e-12)
+    (run,) = rows(tmp_path / "r", "runs")
+    assert run["measured"] == "2025-06-01T12:00:00+00:00"
+
+
+def test_problems_stand_at_the_top(tmp_path):
+    suspect = Verdict(
+        level="suspect", findings=(Finding(code="drift", level="suspect", message="it drifted"),)
+    )
+    records = [
+        make.run_record("fine"),
+        make.run_record("drifts", verdict=suspect),
+        make.failed_record("oom"),
+        make.run_record("fast", measurement=make.measurement(step_s=0.4)),
+        make.run_record("roofless", environment=make.environment(machine="arm64")),
+    ]
+    markdown, html = report(tmp_path / "r", records, unreadable=["gone (r9): no record.json"])
+    box = markdown[: markdown.index("## What was measured")]
+    assert box.count("\n> - ") == 5
+    for words in (
+        "record not read: gone (r9): no record.json",
+        "suspect: it drifted",
+        "not placed: outcome oom: CUDA out of memory at batch 512",
+        "invalid: 125 % of the compute ceiling",
+        "not placed: no ceiling: no ceilings were measured on this device",
+    ):
+        assert words in box
+        assert words in "".join(Page(html).text)
+    assert "5 runs (1 without a result)" in markdown
+    assert html.index('class="problems"') < html.index("What was measured")
+
+
+def test_hostile_text_is_shown_not_run(tmp_path):
+    record = make.run_record(
+        EVIL,
+        config=RunConfig(arch="resnet18", batch_size=10, data=EVIL),
+        environment=make.environment(os=EVIL, device=make.device(name=EVIL)),
+    )
+    roof = make.ceiling(device=EVIL, source=EVIL)
+    ceilings = [make.ceilings_record(environment=record.environment, ceilings=(roof,))]
+    markdown, html = report(tmp_path / "r", [record, make.failed_record(reason=EVIL)], ceilings)
+    page = Page(html)
+    shown = " ".join("".join(page.text).split())
+    assert "<script>alert('x')</script>" in shown
+    assert "alert" not in "".join(str(tag) for tag in page.tags)
+    assert "<script>alert" not in html
+    blocks = re.findall(r"(?:^\|.*\n)+", markdown, flags=re.M)
+    assert len(blocks) == 5
+    for block in blocks:  # one line per row, no cell broken out
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1
+    prose = markdown[: markdown.index("```")]
+    assert "<script" not in prose
+    assert "[e](" not in prose
+
+
+def test_a_formula_in_a_table_is_text(tmp_path):
+    config = RunConfig(arch="resnet18", batch_size=10, data="=HYPERLINK(1)")
+    report(tmp_path / "r", [make.run_record(config=config)])
+    assert rows(tmp_path / "r", "runs")[0]["data"] == "'=HYPERLINK(1)"
+
+
+def test_the_html_needs_no_network(tmp_path):
+    _, html = report(tmp_path / "r")
+    page = Page(html)
+    sources = [attrs.get("src") for tag, attrs in page.tags if "src" in attrs]
+    assert sources
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert not [tag for tag, attrs in page.tags if tag == "link" or "href" in attrs]
+    policy = next(a["content"] for t, a in page.tags if a.get("http-equiv"))
+    assert policy.startswith("default-src 'none'")
+    assert html.count("plotly.js v") == 1  # the script is there, once
+
+
+def test_a_roofline_per_machine_and_one_of_all(tmp_path):
+    other = make.environment(label="other", device=make.device(name="Other CPU"))
+    roof = make.ceiling(device="Other CPU")
+    measurements = [make.run_record("a"), make.run_record("b", environment=other)]
+    ceilings = [
+        make.ceilings_record("c"),
+        make.ceilings_record("d", environment=other, ceilings=(roof,)),
+    ]
+    markdown, _ = report(tmp_path / "r", measurements, ceilings)
+    for title in ("Roofline, all machines", "Roofline of lab", "Roofline of other"):
+        assert f"![{title}]" in markdown
+    # a later report with one machine leaves none of these figures behind
+    report(tmp_path / "r")
+    assert len(list((tmp_path / "r" / "figures").iterdir())) == 2
+
+
+def test_no_run_with_a_place_is_a_report_too(tmp_path):
+    markdown, html = report(tmp_path / "r", [make.failed_record()], [])
+    assert "Nothing to show." in markdown
+    assert "Nothing to show." in html
+    assert "![Roofline]" in markdown
+
+
+def test_machines_that_share_a_label_are_told_apart(tmp_path):
+    measurements = [
+        make.run_record("a"),
+        make.run_record("b", environment=make.environment(torch="2.11.0")),
+    ]
+    report(tmp_path / "r", measurements)
+    facts = {row["fact"]: row for row in rows(tmp_path / "r", "environments")}
+    assert facts["PyTorch"]["lab (1)"] == "2.15.0"
+    assert facts["PyTorch"]["lab (2)"] == "2.11.0"
+    assert "driver" not in facts  # no machine has one
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        RunConfig(),
+        RunConfig(arch="vgg16", precision="amp", batch_size=32, augment=True, max_seconds=1.5),
+        RunConfig(data="/my data/it's", workers=0, persistent_workers=False, campaign="night-1"),
+    ],
+)
+def test_the_command_repeats_the_run(config):
+    words = shlex.split(run_command(config))
+    assert words[:2] == ["mlproject", "run"]
+    pairs = zip(words[2::2], words[3::2], strict=True)
+    given = {name.removeprefix("--").replace("-", "_"): value for name, value in pairs}
+    assert parse_config(given).config_id == config.config_id
+    assert given["arch"] == config.arch
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "secrets.env").write_text("x")
+    with pytest.raises(UserError, match=r"holds other files \(secrets.env\)"):
+        report(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot write the report there"):
+        report(tmp_path / "file" / "r")
+    with pytest.raises(UserError, match="no measurements to report"):
+        report(tmp_path / "r", [])
+
+
+def test_results_are_numbered_in_a_readable_order():
+    def record(name, arch, batch):
+        return make.run_record(
+            name,
+            config=RunConfig(arch=arch, batch_size=batch),
+            resolved=make.resolved(batch_size=batch),
+        )
+
+    records = [
+        record("d", "vgg16", 8),
+        record("b", "resnet18", 64),
+        record("a", "resnet18", 8),
+        record("c", "resnet18", 128),
+    ]
+    results = run_results(records, [], {"a": "run-of-a"})
+    assert [(r.number, r.name) for r in results] == [(1, "run-of-a"), (2, "b"), (3, "c"), (4, "d")]
+
+
+@pytest.mark.parametrize(
+    ("record", "verdict"),
+    [
+        (make.run_record(), "clean"),
+        (make.run_record(verdict=None), "not judged"),
+        (make.run_record(verdict=Verdict(level="suspect", findings=())), "suspect"),
+        (make.run_record(measurement=make.measurement(step_s=0.4)), "invalid"),
+        (
+            make.run_record(
+                measurement=make.measurement(step_s=0.4),
+                verdict=Verdict(level="suspect", findings=()),
+            ),
+            "invalid",
+        ),
+        (make.failed_record(), "no result"),
+    ],
+)
+def test_the_worse_verdict_counts(record, verdict):
+    (result,) = run_results([record], [make.ceilings_record()])
+    assert result.verdict == verdict
+
+
+def test_markdown_text_and_fences():
+    assert markdown_text("a|b\nc") == r"a\|b c"
+    assert markdown_text("mobilenet_v2") == "mobilenet_v2"
+    assert markdown_text("_a_ <b> & `c`") == r"\_a\_ &lt;b&gt; &amp; \`c\`"
+    assert markdown_fence("plain") == "```"
+    assert markdown_fence("a ```` b") == "`````"

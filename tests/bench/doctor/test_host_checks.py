@@ -1,0 +1,117 @@
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from bench.doctor.host import host_checks
+from bench.environment import host, machine
+from bench.environment.probes import UnknownFactError
+
+Usage = namedtuple("Usage", "total used free")
+PLENTY = Usage(10**12, 0, 10**12)
+BARE = {
+    "proc/sys/kernel/osrelease": "6.8.0-31-generic\n",
+    "proc/cpuinfo": "flags : fpu\n",
+    "proc/self/cgroup": "0::/user.slice\n",
+    "dev/shm/.keep": "",
+}
+
+
+@pytest.fixture(autouse=True)
+def _on_linux(monkeypatch):
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """Return a dictionary of disk usages by the last part of the path; others have plenty."""
+    usages = {}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usages.get(Path(path).name, PLENTY))
+    return usages
+
+
+def found(root, records):
+    return {check.name: check for check in host_checks(records, root)}
+
+
+def test_a_sound_machine(files, disk, tmp_path):
+    checks = found(files(BARE), tmp_path / "records")
+    assert {check.status for check in checks.values()} == {"ok"}
+    assert checks["surroundings"].detail == "container none, hypervisor none"
+    assert checks["records"].detail == f"1000.0 GB free in {tmp_path}"
+
+
+def test_little_disk(files, disk, tmp_path):
+    disk[tmp_path.name] = Usage(10**12, 10**12, 10**9)
+    check = found(files(BARE), tmp_path / "records")["records"]
+    assert check.status == "warning"
+    assert "1.0 GB free" in check.detail
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX paths")
+def test_a_folder_that_cannot_be_written(files, disk, tmp_path):
+    blocked = tmp_path / "a-file"
+    blocked.write_text("")
+    check = found(files(BARE), blocked / "records")["records"]
+    assert check.status == "missing"
+    assert "cannot write" in check.detail
+    assert "--records" in check.remedy
+
+
+def test_a_containers_small_shared_memory(files, disk, tmp_path):
+    disk["shm"] = Usage(67_108_864, 0, 67_108_864)
+    check = found(files({**BARE, ".dockerenv": ""}), tmp_path)["shared memory"]
+    assert check.status == "warning"
+    assert "holds 0.07 GB" in check.detail
+    assert "--shm-size=8g" in check.remedy
+
+
+def test_wsl_has_its_warnings(files, disk, tmp_path):
+    first = files({**BARE, "proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft\n"})
+    assert "wsl --set-version" in found(first, tmp_path)["surroundings"].remedy
+    second = files({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
+    assert "Sysmem Fallback" in found(second, tmp_path)["surroundings"].remedy
+
+
+def test_a_laptop_on_battery(files, disk, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "power_source", lambda virtual: "battery")
+    check = found(files(BARE), tmp_path)["power"]
+    assert (check.status, check.remedy) == ("warning", "plug it in")
+
+
+def test_what_is_unknown_is_no_fault(files, disk, tmp_path, monkeypatch):
+    def unknown(*_):
+        raise UnknownFactError("nobody tells")
+
+    monkeypatch.setattr(machine, "power_source", unknown)
+    monkeypatch.setattr(host, "container", unknown)
+    monkeypatch.setattr(host, "virtualization", unknown)
+    checks = found(files(BARE), tmp_path)
+    assert checks["power"].detail == "unknown: nobody tells"
+    assert checks["surroundings"].detail == "container unknown, hypervisor unknown"
+
+
+def test_an_energy_counter_for_root_alone_has_a_remedy(files, disk, tmp_path, monkeypatch):
+    zone = "sys/class/powercap/intel-rapl:0"
+    root = files(
+        {
+            **BARE,
+            f"{zone}/name": "package-0\n",
+            f"{zone}/max_energy_range_uj": "1000\n",
+            f"{zone}/energy_uj": "5\n",
+        }
+    )
+    assert found(root, tmp_path)["cpu energy"].detail == "RAPL can be read"
+    read_text = Path.read_text
+
+    def forbidden(self, *arguments, **options):
+        if self.name == "energy_uj":
+            raise PermissionError(13, "Permission denied")
+        return read_text(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    check = found(root, tmp_path)["cpu energy"]
+    assert check.remedy == "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"

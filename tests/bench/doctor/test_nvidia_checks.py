@@ -1,0 +1,140 @@
+import os
+
+import pytest
+
+from bench.doctor.capabilities import may_profile
+from bench.doctor.nvidia import nvidia_checks
+from bench.environment.probes import UnknownFactError
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
+
+CARD = {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n"}
+NCU = """echo 'NVIDIA (R) Nsight Compute Command Line Profiler'
+echo 'Copyright (c) 2018-2025 NVIDIA Corporation'
+echo 'Version {version} (build 35734880) (public-release)'"""
+ROOT_CAPABILITIES = "Name:\tpython\nCapEff:\t000001ffffffffff\n"
+NO_CAPABILITIES = "Name:\tpython\nCapEff:\t0000000000000000\n"
+
+
+class OneCard:
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return index
+
+    def nvmlDeviceGetName(self, handle):  # noqa: N802
+        return "NVIDIA H200"
+
+    def nvmlSystemGetDriverVersion(self):  # noqa: N802
+        return "580.95.05"
+
+
+def fails_with(reason):
+    def opener():
+        raise UnknownFactError(reason)
+
+    return opener
+
+
+def found(root, opener=OneCard):
+    return {check.name: check for check in nvidia_checks(root, opener)}
+
+
+def test_without_a_device_there_is_nothing_to_mend(files, only_programs):
+    root = files({"sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"})
+    checks = found(root, fails_with("NVML: NVML Shared Library Not Found"))
+    assert [check.status for check in checks.values()] == ["ok"]
+    assert "no NVIDIA device" in checks["nvidia"].detail
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("NVML: NVML Shared Library Not Found", "install NVIDIA's driver"),
+        ("NVML: RM has detected an NVML/RM version mismatch.", "reboot"),
+        ("the package nvidia-ml-py is not installed", "uv pip install nvidia-ml-py"),
+    ],
+)
+def test_a_card_that_nvml_cannot_read(files, only_programs, reason, remedy):
+    check = found(files(CARD), fails_with(reason))["nvml"]
+    assert check.status == "warning"
+    assert reason in check.detail
+    assert remedy in check.remedy
+
+
+def test_a_card_that_nvml_reads(files, only_programs):
+    check = found(files(CARD))["nvml"]
+    assert check.status == "ok"
+    assert check.detail == "driver 580.95.05: NVIDIA H200"
+
+
+def test_ncu_on_path(files, only_programs):
+    only_programs("ncu", NCU.format(version="2025.1.1.0"))
+    check = found(files(CARD))["ncu"]
+    assert check.status == "ok"
+    assert check.detail.startswith("Version 2025.1.1.0 at ")
+
+
+def test_ncu_in_the_toolkits_folder_wants_path(files, only_programs):
+    root = files(
+        {**CARD, "usr/local/cuda-13.0/bin/ncu": f"#!/bin/sh\n{NCU}".format(version="2025.3.0")}
+    )
+    (root / "usr/local/cuda-13.0/bin/ncu").chmod(0o755)
+    check = found(root)["ncu"]
+    assert check.status == "warning"
+    assert "not on PATH" in check.detail
+    assert check.remedy == f'export PATH="{root}/usr/local/cuda-13.0/bin:$PATH"'
+
+
+@pytest.mark.parametrize(("version", "status"), [("2023.1.1", "warning"), ("2023.2.0", "ok")])
+def test_an_ncu_that_does_not_count_tensor_cores_is_too_old(files, only_programs, version, status):
+    only_programs("ncu", NCU.format(version=version))
+    assert found(files(CARD))["ncu"].status == status
+
+
+def test_no_ncu_and_a_broken_ncu(files, only_programs):
+    root = files(CARD)
+    assert "not found" in found(root)["ncu"].detail
+    only_programs("ncu", "echo 'error while loading shared libraries' >&2; exit 127")
+    assert "error while loading" in found(root)["ncu"].detail
+    only_programs("ncu", "echo hello")
+    assert "tells no version" in found(root)["ncu"].detail
+
+
+PARAMS = "proc/driver/nvidia/params"
+
+
+@pytest.mark.parametrize(
+    ("params", "status_file", "status"),
+    [
+        ("RmProfilingAdminOnly: 0\n", NO_CAPABILITIES, "ok"),
+        ("EnableMSI: 1\nRmProfilingAdminOnly: 1\n", NO_CAPABILITIES, "warning"),
+        ("RmProfilingAdminOnly: 1\n", ROOT_CAPABILITIES, "ok"),
+    ],
+)
+def test_permission_to_count(files, only_programs, params, status_file, status):
+    root = files({**CARD, PARAMS: params, "proc/self/status": status_file})
+    check = found(root)["gpu counters"]
+    assert check.status == status
+    if status == "warning":
+        assert "NVreg_RestrictProfilingToAdminUsers=0" in check.remedy
+
+
+def test_under_wsl_windows_decides(files, only_programs):
+    check = found(files(CARD))["gpu counters"]
+    assert check.status == "warning"
+    assert "NVIDIA Control Panel" in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("mask", "allowed"),
+    [
+        ("0000004000000000", True),  # CAP_PERFMON
+        ("0000000000200000", True),  # CAP_SYS_ADMIN
+        ("00000000a80425fb", False),  # what a container gets by default
+    ],
+)
+def test_capabilities_are_read_bit_by_bit(files, mask, allowed):
+    assert may_profile(files({"proc/self/status": f"CapEff:\t{mask}\n"})) is allowed
+    assert may_profile(files({}) / "nowhere") is False

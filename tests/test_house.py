@@ -1,0 +1,303 @@
+"""The promises around the code: requirement lists, MLproject, Makefile, documents, import rules."""
+
+import ast
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bench.config import RunConfig
+from bootstrap.installer import OLDEST_UV
+from bootstrap.place import INPUTS
+from mlproject import COMMANDS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
+MLPROJECT = yaml.safe_load((PROJECT / "MLproject").read_text("utf-8"))
+ENTRY_POINTS = MLPROJECT["entry_points"]
+PACKAGES = ("analysis", "bench", "commands", "tracking", "mlproject.py")
+DOCUMENTS = sorted([*PROJECT.glob("*.md"), *PROJECT.glob("docs/**/*.md")])
+
+
+def read(name):
+    return (PROJECT / name).read_text("utf-8")
+
+
+def requirement_lines(name):
+    return [line for line in read(name).splitlines() if not line.startswith("#")]
+
+
+def pins(name):
+    """Distribution name -> every version that the file pins for it, one per marker."""
+    pinned = {}
+    for line in requirement_lines(name):
+        requirement = Requirement(line)
+        [specifier] = requirement.specifier
+        assert specifier.operator == "==", line
+        pinned.setdefault(canonicalize_name(requirement.name), []).append(specifier.version)
+    return pinned
+
+
+def declared(extra=None):
+    project = PYPROJECT["project"]
+    lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return [Requirement(line) for line in lines]
+
+
+# Requirements
+
+
+@pytest.mark.parametrize(
+    ("file", "requirements"),
+    [
+        ("requirements.txt", declared()),
+        ("requirements-dev.txt", declared() + declared("dev")),
+    ],
+)
+def test_every_dependency_is_pinned_within_what_pyproject_asks(file, requirements):
+    pinned = pins(file)
+    for requirement in requirements:
+        versions = pinned.get(canonicalize_name(requirement.name))
+        assert versions, f"{requirement.name} is not in {file}: make lock"
+        for version in versions:
+            assert requirement.specifier.contains(version), f"{requirement}: {version}"
+
+
+def test_development_adds_to_the_runtime_and_changes_nothing():
+    assert set(requirement_lines("requirements.txt")) < set(
+        requirement_lines("requirements-dev.txt")
+    )
+
+
+@pytest.mark.parametrize("file", [*INPUTS, "conda.yaml", "Makefile", ".ci/run", "MLproject"])
+def test_no_index_is_named(file):
+    assert not re.search(r"index-url|find-links|--hash|pypi|file://| @ ", read(file))
+
+
+@pytest.mark.parametrize("file", ["requirements.txt", "requirements-dev.txt"])
+def test_requirements_name_no_address_and_no_path(file):
+    assert not re.search(r"://|[\\@]|(^|\s)[./~]", "\n".join(requirement_lines(file)))
+
+
+def test_conda_and_mlflow_install_the_same_list():
+    python_env = yaml.safe_load(read("python_env.yaml"))
+    assert python_env == {"dependencies": ["-r requirements.txt"]}
+    conda = yaml.safe_load(read("conda.yaml"))["dependencies"]
+    assert {"pip": ["-r requirements.txt"]} in conda
+    [python] = [line for line in conda if str(line).startswith("python=")]
+    assert python.removeprefix("python=") in declared_python()
+
+
+def declared_python():
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(PYPROJECT["project"]["requires-python"])
+
+
+def test_the_project_installs_without_a_downloaded_build_environment():
+    for line in PYPROJECT["build-system"]["requires"]:
+        build = Requirement(line)
+        for version in pins("requirements.txt")[canonicalize_name(build.name)]:
+            assert build.specifier.contains(version)
+
+
+def test_set_up_trusts_no_uv_older_than_the_project_asks_for():
+    [uv] = [requirement for requirement in declared() if requirement.name == "uv"]
+    assert str(uv.specifier) == f">={'.'.join(map(str, OLDEST_UV))}"
+
+
+# Imports
+
+
+def imported_by(*names):
+    """Top-level module -> one file that imports it."""
+    found = {}
+    for name in names:
+        path = PROJECT / name
+        for file in [path] if path.is_file() else path.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.Import):
+                    modules = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    modules = [node.module]
+                else:
+                    continue
+                found |= {module.split(".")[0]: file for module in modules}
+    return found
+
+
+OURS = {Path(name).stem for name in PACKAGES}
+DISTRIBUTION = {"PIL": "pillow", "pynvml": "nvidia-ml-py"}
+
+
+def test_what_is_imported_is_declared():
+    known = {canonicalize_name(requirement.name) for requirement in declared()}
+    for module, file in imported_by(*PACKAGES).items():
+        if module not in sys.stdlib_module_names | OURS:
+            distribution = canonicalize_name(DISTRIBUTION.get(module, module))
+            assert distribution in known, f"{file} imports {module}: declare it in pyproject.toml"
+
+
+def test_set_up_needs_the_standard_library_alone():
+    assert imported_by("bootstrap").keys() <= sys.stdlib_module_names | {"bootstrap"}
+
+
+def test_import_rules_hold():
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports")],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+# MLproject
+
+
+def test_there_is_one_project_file_and_no_folder_of_its_name():
+    names = [path.name for path in PROJECT.iterdir() if path.name.lower() == "mlproject"]
+    assert names == ["MLproject"]
+
+
+def test_main_takes_every_setting_with_its_default():
+    def as_text(value):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    parameters = ENTRY_POINTS["main"]["parameters"]
+    assert {name: as_text(given["default"]) for name, given in parameters.items()} == {
+        name: as_text(field.default) for name, field in RunConfig.model_fields.items()
+    }
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_entry_point_passes_every_parameter_to_an_option_that_exists(name):
+    entry = ENTRY_POINTS[name]
+    words = entry["command"].split()
+    assert words[:2] == ["python", "mlproject.py"]
+    command = subcommand(words[2:])
+    options = {option for parameter in command.params for option in parameter.opts}
+    passed = dict(re.findall(r"(--[\w-]+) \{(\w+)\}", entry["command"]))
+    assert passed.keys() <= options
+    assert sorted(passed.values()) == sorted(entry.get("parameters", {}))
+    assert sorted(re.findall(r"\{(\w*)\}", entry["command"])) == sorted(passed.values())
+
+
+def subcommand(words):
+    command = importlib.import_module(f"commands.{words[0]}").command
+    if isinstance(command, click.Group):
+        command = command.commands[words[1]]
+    return command
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_placeholders_stay_bare_and_defaults_need_no_quotes(name):
+    # MLflow quotes every value: a placeholder within quotes would let `$(...)` through
+    entry = ENTRY_POINTS[name]
+    assert not re.search(r"[\"'`$\\]", entry["command"])
+    for parameter in entry.get("parameters", {}).values():
+        default = str(parameter["default"])
+        assert default
+        assert shlex.quote(default) == default
+
+
+# Makefile, continuous integration, documents
+
+
+def make_targets():
+    return set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), re.MULTILINE))
+
+
+def test_every_make_target_is_phony():
+    [phony] = re.findall(r"^\.PHONY: (.*)$", read("Makefile"), re.MULTILINE)
+    assert set(phony.split()) == make_targets()
+
+
+def test_continuous_integration_runs_what_the_readme_says():
+    script = read(".ci/run")
+    assert "make lint" in script
+    assert "make test" in script
+    assert "make test" in read("README.md")
+    assert (PROJECT / ".ci" / "run").stat().st_mode & 0o111
+
+
+def commands_in(document):
+    """The commands a document tells its reader to type: code blocks, and code within lines."""
+    text = document.read_text("utf-8")
+    blocks = re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return lines + re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_name_commands_that_exist(document):
+    for line in commands_in(document):
+        for target in re.findall(r"(?:^|&& )make ([a-z][a-z-]*)", line):
+            assert target in make_targets(), line
+        for words in re.findall(r"(?:^|&& )mlproject ([a-z].*)", line):
+            check_options(words.split("#")[0].split(), line)
+        for entry in re.findall(r"mlflow run \..* -e (\S+)", line):
+            assert entry in ENTRY_POINTS, line
+        if "mlflow run ." in line and " -e " not in line:
+            assert set(re.findall(r"-P (\w+)=", line)) <= RunConfig.model_fields.keys(), line
+
+
+def check_options(words, line):
+    assert words[0] in COMMANDS, line
+    command = subcommand(words)
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    used = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert used <= known | {"--help"}, line
+
+
+def test_readme_lists_every_command():
+    assert set(re.findall(r"^\| `mlproject ([a-z]+)", read("README.md"), re.MULTILINE)) == set(
+        COMMANDS
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document):
+    text = re.sub(r"```.*?```", "", document.read_text("utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, heading = target.partition("#")
+        file = document.parent / path if path else document
+        assert file.exists(), f"{document.name}: {target}"
+        if heading:
+            assert heading in headings(file), f"{document.name}: {target}"
+
+
+def headings(file):
+    """The anchors that a web page makes of a document's headings."""
+    found = re.findall(r"^#+ (.*)$", file.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in found}
+
+
+def test_changelog_knows_this_version():
+    assert re.search(
+        rf"^## \[({re.escape(PYPROJECT['project']['version'])}|Unreleased)\]",
+        read("CHANGELOG.md"),
+        re.MULTILINE,
+    )
+
+
+def test_commit_hooks_use_the_pinned_tools():
+    for repository in yaml.safe_load(read(".pre-commit-config.yaml"))["repos"]:
+        assert repository["repo"] == "local"
+        for hook in repository["hooks"]:
+            assert hook["entry"].startswith(".venv/bin/")

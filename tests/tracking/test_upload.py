@@ -1,0 +1,201 @@
+"""Records on a real MLflow server over HTTP: whole, once, and with their own times."""
+
+import json
+
+import pytest
+import samples
+from servers import free_port, mlflow_server
+
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.exports import write_exports
+from bench.folders import RecordFolder
+from bench.records import Ceiling, CeilingSample, CeilingsRecord
+from tracking import schema
+from tracking.search import download_record, search_runs
+from tracking.store import TrackingError, open_client, public_uri
+from tracking.upload import end_refused_run, is_uploaded, upload
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with mlflow_server(tmp_path_factory.mktemp("server")) as uri:
+        yield uri
+
+
+@pytest.fixture
+def tracking(server, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    return open_client()
+
+
+def filed(tmp_path, record):
+    """Write `record` as `mlproject run` would, under an id of its own."""
+    folder = RecordFolder.create(tmp_path)
+    record = type(record).model_validate({**record.model_dump(), "record_id": folder.record_id})
+    folder.write(folder.record, record)
+    if record.kind == "measurement":
+        write_exports(folder, record)
+    return folder, record
+
+
+def long_record():
+    times = [0.5 + 0.001 * step for step in range(2500)]
+    return samples.run_record(
+        config=RunConfig(arch="vgg16", precision="amp", campaign="night", repeat=3),
+        measurement=samples.measurement(times),
+    )
+
+
+def test_a_run_on_the_server_equals_its_record(tracking, tmp_path):
+    folder, record = filed(tmp_path, long_record())
+    run_id = upload(folder, record)
+    run = tracking.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert run.info.start_time == int(record.created.timestamp() * 1000)
+    assert run.info.end_time == run.info.start_time + 10_000
+    assert run.info.run_name == "sample-cpu_vgg16_amp_bs8_run3"
+    assert run.data.params["batch_size"] == "auto"
+    assert run.data.params["resolved_batch_size"] == "8"
+    assert run.data.params["augment"] == "false"
+    assert run.data.tags[schema.CAMPAIGN] == "night"
+    assert run.data.tags[schema.KIND] == "measurement"
+    assert run.data.metrics["throughput_images_per_s"] == pytest.approx(
+        record.measurement.throughput_images_per_s
+    )
+    history = tracking.get_metric_history(run_id, schema.ITERATION_TIME_MS)
+    assert [point.step for point in history] == list(range(2500))
+    assert [point.value for point in history] == pytest.approx(
+        [seconds * 1e3 for seconds in record.measurement.iteration_times_s]
+    )
+    assert len(tracking.get_metric_history(run_id, "system/cpu_percent")) == 2
+    names = {artifact.path for artifact in tracking.list_artifacts(run_id)}
+    assert names == {"record.json", "iterations.csv", "telemetry.csv", "environment.json"}
+    assert download_record(run_id) == record
+    assert download_record(run_id) == record  # from the cache
+
+
+def test_uploading_again_adds_nothing(tracking, tmp_path):
+    folder, record = filed(tmp_path, samples.run_record())
+    first = upload(folder, record)
+    assert upload(folder, record) == first
+    folder.uploaded.unlink()  # even if the folder forgot
+    assert upload(folder, record) == first
+    wanted = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
+    assert [run.run_id for run in search_runs(wanted)] == [first]
+    assert len(tracking.get_metric_history(first, schema.ITERATION_TIME_MS)) == 6
+
+
+def test_an_upload_that_was_cut_is_completed_in_the_same_run(tracking, tmp_path, monkeypatch):
+    folder, record = filed(tmp_path, samples.run_record())
+
+    def broken(*_):
+        raise OSError("connection reset")
+
+    with monkeypatch.context() as cut:
+        cut.setattr("mlflow.tracking.MlflowClient.log_artifact", broken)
+        with pytest.raises(TrackingError, match="connection reset"):
+            upload(folder, record)
+    assert not is_uploaded(folder)
+    run_id = json.loads(folder.uploaded.read_text())[public_uri()]["run_id"]
+    assert upload(folder, record) == run_id
+    assert is_uploaded(folder)
+    assert tracking.get_run(run_id).info.status == "FINISHED"
+    assert len(tracking.get_metric_history(run_id, schema.ITERATION_TIME_MS)) == 6
+    assert download_record(run_id) == record
+
+
+def test_under_mlflow_run_the_record_fills_the_run_that_it_made(tracking, tmp_path, monkeypatch):
+    run = tracking.create_run("0")
+    tracking.log_param(run.info.run_id, "arch", "'resnet18'")  # quoted, as mlflow run does
+    monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+    folder, record = filed(tmp_path, samples.run_record())
+    assert upload(folder, record) == run.info.run_id
+    data = tracking.get_run(run.info.run_id).data
+    assert data.params["arch"] == "'resnet18'"
+    assert data.params["precision"] == "fp32"
+    other, other_record = filed(tmp_path, samples.run_record())
+    assert upload(other, other_record) != run.info.run_id
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [("oom", "FAILED"), ("crashed", "FAILED"), ("refused", "FAILED"), ("interrupted", "KILLED")],
+)
+def test_what_did_not_end_well_ends_on_the_server_with_its_reason(
+    tracking, tmp_path, outcome, status
+):
+    folder, record = filed(tmp_path, samples.failed_record(outcome, "the reason"))
+    run = tracking.get_run(upload(folder, record))
+    assert run.info.status == status
+    assert run.data.tags[schema.REASON] == "the reason"
+    assert run.data.tags[schema.OUTCOME] == outcome
+
+
+def test_a_refused_configuration_does_not_stay_running(tracking, monkeypatch):
+    run = tracking.create_run("0")
+    monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+    end_refused_run("batch_size='0': no")
+    ended = tracking.get_run(run.info.run_id)
+    assert ended.info.status == "FAILED"
+    assert ended.data.tags[schema.REASON] == "batch_size='0': no"
+
+
+def test_ceilings_are_a_run_of_their_own_kind(tracking, tmp_path):
+    roof = samples.facts(
+        Ceiling, device="Sample CPU", backend="cpu", math_mode="fp32", peak_flops_per_s=2e11,
+        peak_bytes_per_s=5e10, kind="measured", source="matmul", date="2026-11-20",
+    )
+    sample = CeilingSample(
+        probe="matmul", math_mode="fp32", quantity="flops_per_s", rates=(2e11, 1.9e11)
+    )
+    folder, record = filed(
+        tmp_path,
+        samples.facts(
+            CeilingsRecord, record_id="x", created=samples.NOW, outcome="ok",
+            environment=samples.environment(), ceilings=(roof,), samples=(sample,),
+        ),
+    )
+    run = tracking.get_run(upload(folder, record))
+    assert run.data.tags[schema.KIND] == "ceilings"
+    assert run.data.metrics == {"peak_gflops_fp32": 200.0, "peak_gb_per_s": 50.0}
+    assert download_record(run.info.run_id) == record
+
+
+def test_a_server_that_is_not_there_is_said_in_seconds_and_without_its_password(
+    tmp_path, monkeypatch
+):
+    uri = f"http://someone:secret@127.0.0.1:{free_port()}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    folder, record = filed(tmp_path, samples.run_record())
+    with pytest.raises(TrackingError) as caught:
+        upload(folder, record)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not is_uploaded(folder)
+
+
+def test_a_search_over_more_than_a_page_finds_all(tracking, monkeypatch):
+    monkeypatch.setattr("tracking.search._PAGE", 2)
+    experiment = tracking.create_experiment("paged")
+    for _ in range(5):
+        tracking.create_run(experiment)
+    assert len(search_runs(experiments=["paged"])) == 5
+    with pytest.raises(UserError, match=r"experiment='nowhere'.*paged"):
+        search_runs(experiments=["nowhere"])
+
+
+def test_a_malformed_filter_is_one_line(tracking):
+    with pytest.raises(TrackingError) as caught:
+        search_runs("this is not a filter")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_that_is_no_record_is_refused(tracking, tmp_path):
+    run = tracking.create_run("0")
+    (tmp_path / "record.json").write_text('{"kind": "measurement", "__reduce__": "os.system"}')
+    tracking.log_artifact(run.info.run_id, str(tmp_path / "record.json"))
+    with pytest.raises(UserError, match="not of this version"):
+        download_record(run.info.run_id)
