@@ -96,6 +96,23 @@ class RunResult:
         found = tuple(f"{f.level}: {f.message}" for f in self.findings if f.level != "note")
         return found if self.refusal is None else (f"not placed: {self.refusal}", *found)
 
+    def facts(self) -> dict[str, object]:
+        """Return what a script wants of the run, ready for JSON; None for what is not known."""
+        point = self.point
+        return {
+            "run_id": self.run_id,
+            "record_id": self.record.record_id,
+            "label": self.label,
+            "images_per_s": self.metrics.get("throughput_images_per_s"),
+            "attained_gflop_per_s": self.metrics.get("attained_gflops"),
+            "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
+            "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
+            "bound": point.bound if point else None,
+            "bound_sure": point.bound_sure if point else None,
+            "verdict": self.verdict,
+            "problems": list(self.problems),
+        }
+
 
 def run_results(
     measurements: Sequence[RunRecord],

@@ -21,6 +21,8 @@ Popen = subprocess.Popen[Any]
 _POLL_S = 0.02
 #: Windows has no wait4, which reaps a child together with its usage.
 _HAS_WAIT4 = hasattr(os, "wait4")
+#: Kernel counts of resident pages are batched per core, so equal peaks read a little apart.
+_NEAR = 1.05
 #: SIGKILL works at once, save on a process that waits inside a driver.
 _KILL_WAIT_S = 10.0
 #: `ru_maxrss` counts KiB on Linux and bytes on macOS (getrusage(2) of each).
@@ -31,8 +33,8 @@ class WatchedProcess:
     """A child with its resource usage, as `/usr/bin/time -v` gives it.
 
     Wrap the `Popen` as soon as it is made: `real_s` counts from there to the `poll` that finds
-    the child ended. Ask this object, not the
-    `Popen`, whether the child has ended, for whoever reaps a child first takes its figures.
+    the child ended. Ask this object, not the `Popen`, whether it has ended, for whoever reaps a
+    child first takes its figures.
     """
 
     def __init__(self, popen: Popen, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -42,13 +44,12 @@ class WatchedProcess:
         self._end_s: float | None = None
         self._usage: Any = None
         self._peak_seen_bytes: int | None = None
-        self._launcher_peak_bytes = _own_peak_bytes()
+        self._launcher_peak_bytes = value_or_none(_own_peak_bytes) or 0
 
     def poll(self) -> int | None:
         """Return the exit code once the child has ended, negative for a signal, else None."""
         if self._end_s is None:
-            self._note_peak()
-            code = self._reap() if _HAS_WAIT4 else self._popen.poll()
+            code = self._reap() if _HAS_WAIT4 else self._poll_alone()
             if code is not None:
                 self._end_s = self._clock()
         return self._popen.returncode
@@ -85,6 +86,12 @@ class WatchedProcess:
         self._popen.returncode = os.waitstatus_to_exitcode(status)
         return self._popen.returncode
 
+    def _poll_alone(self) -> int | None:
+        """Without wait4 the child's own peak, last seen alive, has to do."""
+        peak = value_or_none(lambda: _working_set_peak_bytes(self._popen.pid))
+        self._peak_seen_bytes = max(filter(None, (self._peak_seen_bytes, peak)), default=None)
+        return self._popen.poll()
+
     def _used(self) -> Any:
         if self._usage is None:
             raise UnknownFactError(
@@ -97,21 +104,18 @@ class WatchedProcess:
     def _max_rss_bytes(self) -> int:
         """The kernel's figure, unless it is the launcher's own.
 
-        Linux carries the peak of the process that forked into the child, across exec
-        (setmax_mm_hiwater_rss in fs/exec.c): a child smaller than its launcher shows the
-        launcher's peak. Then the child's own high-water mark, last seen alive, is better.
+        Linux hands the peak of the process that forked down to the child, through exec
+        (setmax_mm_hiwater_rss in fs/exec.c), so a child smaller than its launcher shows the
+        launcher's peak.
         """
-        if self._usage is not None:
-            peak = int(self._usage.ru_maxrss) * _MAXRSS_UNIT_BYTES
-            if sys.platform != "linux" or peak > self._launcher_peak_bytes:
-                return peak
-        if self._peak_seen_bytes is None:
-            raise UnknownFactError("the process ended before its memory was read")
-        return self._peak_seen_bytes
-
-    def _note_peak(self) -> None:
-        peak = value_or_none(lambda: _peak_bytes(self._popen.pid))
-        self._peak_seen_bytes = max(filter(None, (self._peak_seen_bytes, peak)), default=None)
+        if not _HAS_WAIT4:
+            if self._peak_seen_bytes is None:
+                raise UnknownFactError("the process ended before its memory was read")
+            return self._peak_seen_bytes
+        peak = int(self._used().ru_maxrss) * _MAXRSS_UNIT_BYTES
+        if peak <= _NEAR * self._launcher_peak_bytes:
+            raise UnknownFactError(f"hidden by the launcher's own peak of {peak / 1e6:.0f} MB")
+        return peak
 
 
 def terminate_tree(popen: Popen, grace_s: float) -> None:
@@ -173,21 +177,19 @@ def _exit_words(returncode: int) -> str:
 
 
 def _own_peak_bytes() -> int:
-    if sys.platform == "win32":
-        return 0
-    import resource
+    """The most memory that this process itself has held (VmHWM of proc(5)); Linux only.
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT_BYTES
-
-
-def _peak_bytes(pid: int) -> int:
-    """The high-water mark of one live process: VmHWM of proc(5), peak_wset on Windows."""
-    if sys.platform == "win32":
-        return int(psutil.Process(pid).memory_info().peak_wset)
-    for line in text_of(Path(f"/proc/{pid}/status")).splitlines():
+    Not our own ru_maxrss: that may be our launcher's, handed down to us in the same way.
+    """
+    for line in text_of(Path("/proc/self/status")).splitlines():
         if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise UnknownFactError("the process has ended")
+            return int(line.split()[1]) * _MAXRSS_UNIT_BYTES
+    raise UnknownFactError("the kernel tells no high-water mark")
+
+
+def _working_set_peak_bytes(pid: int) -> int:
+    memory = psutil.Process(pid).memory_info()
+    return int(getattr(memory, "peak_wset", memory.rss))
 
 
 def _family(popen: Popen) -> set[psutil.Process]:

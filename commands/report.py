@@ -148,7 +148,7 @@ def _print(
     form: str,
 ) -> None:
     if form == "json":
-        runs = [_facts(result) for result in results]
+        runs = [result.facts() for result in results]
         facts = {"runs": runs, "unreadable": list(unreadable), "report": str(path)}
         click.echo(json.dumps(facts | {"report_run_id": run_id}))
         return
@@ -164,26 +164,9 @@ def _print(
 
 
 def _line(result: RunResult) -> str:
-    facts = _facts(result)
+    facts = result.facts()
     if facts["images_per_s"] is None:
         return str(result.verdict)
     unsure = "" if facts["bound_sure"] is not False else " (unsure)"
     bound = f"bound {facts['bound']}{unsure}" if facts["bound"] else "bound unknown"
     return f"{facts['images_per_s']:.4g} images/s, {bound}, {result.verdict}"
-
-
-def _facts(result: RunResult) -> dict[str, object]:
-    point = result.point
-    return {
-        "run_id": result.run_id,
-        "record_id": result.record.record_id,
-        "label": result.label,
-        "images_per_s": result.metrics.get("throughput_images_per_s"),
-        "attained_gflop_per_s": result.metrics.get("attained_gflops"),
-        "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
-        "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
-        "bound": point.bound if point else None,
-        "bound_sure": point.bound_sure if point else None,
-        "verdict": result.verdict,
-        "problems": list(result.problems),
-    }

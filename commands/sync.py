@@ -17,11 +17,13 @@ def command(records: Path, tracking_uri: str | None) -> int:
     from bench.errors import UserError
     from bench.folders import record_folders
     from bench.recover import recover
+
+    folders = list(record_folders(records))
     from tracking.store import TrackingError, public_uri
     from tracking.upload import is_uploaded, upload
 
     counts = {"uploaded": 0, "there already": 0, "still measuring": 0, "failed": 0}
-    for folder in record_folders(records):
+    for folder in folders:
         if is_uploaded(folder, tracking_uri):
             counts["there already"] += 1
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ def download_record(run_id: str, tracking_uri: str | None = None) -> AnyRecord:
     Raises `UserError` where the run holds no record of this version, and `TrackingError`.
     """
     cached = _cache_folder() / f"{run_id}.json"
-    if cached.is_file():
+    with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
         return _ANY_RECORD.validate_json(cached.read_bytes())
     with tempfile.TemporaryDirectory() as folder:
         path = open_client(tracking_uri).download_artifacts(run_id, schema.RECORD_ARTIFACT, folder)

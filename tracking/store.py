@@ -31,6 +31,8 @@ _PATIENCE = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
+#: A bar per downloaded file would bury what a command says.
+_QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
 #: `user:password@` of a URI, wherever a message quotes one.
 _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
 
@@ -55,7 +57,7 @@ def tracking_call(function: Callable[P, T]) -> Callable[P, T]:
 
 def open_client(tracking_uri: str | None = None) -> MlflowClient:
     """Return a client of `tracking_uri`, or of `MLFLOW_TRACKING_URI`, or of the embedded store."""
-    for name, value in _PATIENCE.items():
+    for name, value in (_PATIENCE | _QUIET).items():
         os.environ.setdefault(name, value)
     return MlflowClient(tracking_uri=tracking_uri or mlflow.get_tracking_uri())
 

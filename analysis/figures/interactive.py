@@ -7,16 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from analysis.figures.hover import hover_text
 from analysis.figures.roofs import FlatRoof, Roofs, collect_roofs
 from analysis.figures.style import MARKERS, OTHER_MODELS, ROOF_GREYS, model_colours
 from analysis.points import RooflinePoint
-from analysis.quantities import (
-    bytes_rate,
-    flops_rate,
-    interval,
-    percent_interval,
-    three_digits,
-)
+from analysis.quantities import bytes_rate, three_digits
 from bench.records import Ceiling
 
 _UNIT = 1e9  # GFLOP/s
@@ -123,7 +118,7 @@ def _runs_trace(
         ends = [9, *[0] * (len(vertices) - 2), 9] if len(vertices) > 1 else [10]
         xs += [*vertices, None]
         ys += [point.attained_flops_per_s / _UNIT] * len(vertices) + [None]
-        texts += [_hover(point, names)] * len(vertices) + [""]
+        texts += [hover_text(point, names)] * len(vertices) + [""]
         sizes += [*ends, 0]
         symbols += [symbol if len(vertices) == 1 else f"{symbol}-open"] * (len(vertices) + 1)
     first = points[0]
@@ -144,32 +139,6 @@ def _vertices(point: RooflinePoint) -> list[float]:
         return [point.intensity_counted]
     low, ratio = point.intensity_min, point.intensity_max / point.intensity_min
     return [low * ratio ** (step / (_VERTICES - 1)) for step in range(_VERTICES)]
-
-
-def _hover(point: RooflinePoint, names: Mapping[str, str]) -> str:
-    """Every number of a run; what comes from a record is escaped, since Plotly reads tags."""
-    times, counted = point.times, point.intensity_counted
-    attainable = (point.attainable_min_flops_per_s / 1e9, point.attainable_max_flops_per_s / 1e9)
-    intensity = interval(point.intensity_min, point.intensity_max) if counted is None else (
-        f"{three_digits(counted)} counted"
-    )  # fmt: skip
-    lines = [
-        f"{point.env} {point.arch} {point.precision} ({point.math_mode}) batch {point.batch_size}",
-        f"run {names.get(point.record_id, point.record_id)}",
-        f"attained {flops_rate(point.attained_flops_per_s)}",
-        f"intensity {intensity} FLOP/byte",
-        f"attainable {interval(*attainable)} GFLOP/s",
-        f"{percent_interval(point.fraction_of_roof_min, point.fraction_of_roof_max)} of the roof, "
-        f"{100 * point.fraction_of_peak:.0f} % of the compute peak",
-        f"step {three_digits(1e3 * times.measured_s)} ms: arithmetic at the roof "
-        f"{three_digits(1e3 * times.compute_s)} ms, traffic "
-        f"{interval(1e3 * times.memory_min_s, 1e3 * times.memory_max_s)} ms, "
-        f"data wait {100 * point.data_wait_share:.1f} %",
-        f"bound: {point.bound}{'' if point.bound_sure else ' (unsure)'}; {point.bound_because}",
-        f"roof: {point.device}, {point.ceiling.kind}, {point.ceiling.source}",
-        *(f"{finding.level}: {finding.message}" for finding in point.findings),
-    ]
-    return "<br>".join(html.escape(line) for line in lines)
 
 
 def _layout(points: Sequence[RooflinePoint]) -> dict[str, object]:

@@ -49,7 +49,7 @@ def environments_table(number: int, results: Sequence[RunResult]) -> Table:
     known = [row for row in rows if any(value is not None for value in row[1:])]
     headings = ("", *_headings(environments))
     columns = [
-        Column(heading, (heading or "fact",), itemgetter(place), wraps=place > 0)
+        Column(heading, (heading or "fact",), itemgetter(place), wraps_em=12 if place else 0)
         for place, heading in enumerate(headings)
     ]
     return make_table(number, "environments", "Environments", columns, known)

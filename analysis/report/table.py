@@ -27,7 +27,7 @@ class Column:
     read: Callable[[Any], Any]
     show: Callable[[Any], str] = str
     numeric: bool = False
-    wraps: bool = False  # long text
+    wraps_em: int = 0  # long text wraps, but not narrower than this
 
     def exact(self, value: Any) -> list[Any]:
         """Return the value's CSV cells: all digits, ISO times, nothing where there is nothing."""

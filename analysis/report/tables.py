@@ -47,7 +47,7 @@ _RUNS = (
         ("math_mode",),
         lambda r: r.record.resolved.math_mode if r.record.resolved else None,
     ),
-    Column("data", ("data",), lambda r: r.record.config.data, wraps=True),
+    Column("data", ("data",), lambda r: r.record.config.data, wraps_em=7),
     Column("warm-up", ("warmup_iterations",), lambda r: r.record.config.warmup_iters, numeric=True),
     Column("iterations", ("iterations",), lambda r: r.iterations, numeric=True),
     Column("repeat", ("repeat",), lambda r: r.record.config.repeat, numeric=True),
@@ -101,13 +101,13 @@ _MEASUREMENTS = (
 
 _BOUNDS = (
     _RUN_NUMBER,
-    Column("configuration", ("label",), lambda r: r.label, wraps=True),
+    Column("configuration", ("label",), lambda r: r.label, wraps_em=14),
     Column("bound", ("bound",), bound_word),
-    Column("because", ("because",), lambda r: r.point.bound_because, wraps=True),
+    Column("because", ("because",), lambda r: r.point.bound_because, wraps_em=24),
 )
 
 _CEILINGS = (
-    Column("device", ("device",), lambda c: c.ceiling.device, wraps=True),
+    Column("device", ("device",), lambda c: c.ceiling.device, wraps_em=8),
     Column("arithmetic", ("math_mode",), lambda c: c.ceiling.math_mode),
     Column("GFLOP/s", ("peak_gflop_per_s",), lambda c: c.peak_flops_per_s / 1e9,
            three_digits, numeric=True),
@@ -116,8 +116,8 @@ _CEILINGS = (
     Column("ridge FLOP/byte", ("ridge_flop_per_byte",),
            lambda c: c.peak_flops_per_s / c.peak_bytes_per_s, three_digits, numeric=True),
     Column("kind", ("kind",), lambda c: c.ceiling.kind),
-    Column("source", ("source",), lambda c: c.ceiling.source, wraps=True),
-    Column("date", ("date",), lambda c: c.ceiling.date),
+    Column("source", ("source",), lambda c: c.ceiling.source, wraps_em=24),
+    Column("date", ("date",), lambda c: c.ceiling.date, lambda date: date[:10]),
     Column("run", ("run",), lambda c: c.run),
 )  # fmt: skip
 

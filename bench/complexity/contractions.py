@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from bench.errors import UserError
+
 #: Matrix products, and the argument whose last dimension is summed over.
 _PRODUCTS = {
     "mm": "self",
@@ -28,6 +30,9 @@ _PRODUCTS = {
 }
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_overrideable"})
 
+#: Parts of the names of other ops that multiply and add: better no count than a wrong one.
+_UNCOUNTED = ("rnn", "lstm", "gru", "attention", "conv_", "convolution", "matmul", "_mm", "addbmm")
+
 
 def is_attention(op: str) -> bool:
     """Return whether `op` is a variant of scaled-dot-product attention, forward or backward."""
@@ -37,6 +42,15 @@ def is_attention(op: str) -> bool:
 def is_contraction(op: str) -> bool:
     """Return whether `op` has algorithmic multiply-adds."""
     return op in _PRODUCTS or op in _CONVOLUTIONS or is_attention(op)
+
+
+def refuse_uncounted(op: str) -> None:
+    """Raise `UserError` for an op that has, or may have, multiply-adds but no formula here."""
+    if "." in op or any(word in op for word in _UNCOUNTED):  # "library.op" is not torch's own
+        raise UserError(
+            f"the model runs {op}, whose FLOP cannot be counted; "
+            "use convolutions, linear layers, matrix products or attention"
+        )
 
 
 def contraction_macs(op: str, arguments: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> int:

@@ -65,7 +65,7 @@ def step_complexity(
         precision=precision,
         math_mode=mode,
         parameters=step.parameters,
-        activations=round(step.activations / batch_size),
+        activations=step.activations // batch_size,
         forward_macs=sum(item.macs for item in step.passes if item.phase == "forward"),
         step_flops=sum(op.flops for op in ops),
         elementwise_flops=sum(op.elementwise_flops for op in ops),

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.models import build_model
@@ -31,14 +31,14 @@ def build_fake_model(arch: str, fake: FakeTensorMode) -> torch.nn.Module:
         return copy.deepcopy(model)
 
 
-class _FakeWeights(TorchDispatchMode):
+class _FakeWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Allocates fake tensors, and leaves small computations on real ones as they are.
 
     Layers allocate their weights and then fill them; regnets compute their widths with tensors.
     """
 
     def __init__(self, fake: FakeTensorMode) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._fake = fake
 
     def __torch_dispatch__(
@@ -54,6 +54,7 @@ class _FakeWeights(TorchDispatchMode):
         if func in _ALLOCATE:
             with self._fake:
                 return func(*args, **kwargs)
-        if func is _ASK_VALUE and args[0].dtype == torch.bool and hasattr(args[0], "fake_mode"):
+        asked = func is _ASK_VALUE and isinstance(args[0], FakeTensor)
+        if asked and args[0].dtype == torch.bool:
             return False  # an initialiser asks whether to draw again: there is nothing to draw
         return func(*args, **kwargs)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 
 from bench.complexity.fake_model import build_fake_model
 from bench.complexity.passes import Pass
@@ -20,6 +26,8 @@ from bench.precision.fp32 import Fp32
 from bench.records import MathMode, MemoryFootprint, Phase
 from bench.step import TrainingStep, make_optimizer
 
+_TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
 #: The fake device: its ops are on every machine, and their shapes are those of any device.
 _DEVICE = "cpu"
 
@@ -29,11 +37,7 @@ _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
     "bf16": lambda: AmpBf16(_DEVICE),
     "fp16": lambda: AmpFp16(_DEVICE),
 }
-_TRACED: dict[str, Phase] = {
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-}
+_TRACED: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,7 @@ def record_step(
         step = TrainingStep(model, optimizer, _PRECISIONS[math_mode](), phases=_Traced(tracer))
         with _model_errors(arch, batch_size, image_size):
             step.accumulate(images, labels)
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        gradients_bytes = sum(map(_size_bytes, gradients))
+        gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
         step.update()
         lasting = map(tracer.values.read, (*weights, *state))
     return RecordedStep(
@@ -83,9 +86,9 @@ def record_step(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activations=saved.activations,
         memory=MemoryFootprint(
-            weights_bytes=sum(map(_size_bytes, model.parameters())) + saved.weight_copies_bytes,
+            weights_bytes=_sizes_bytes(model.parameters()) + saved.weight_copies_bytes,
             gradients_bytes=gradients_bytes,
-            optimizer_bytes=sum(map(_size_bytes, state)),
+            optimizer_bytes=_sizes_bytes(state),
             activations_bytes=saved.activations_bytes,
         ),
     )
@@ -109,7 +112,7 @@ def _optimizer_state(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> list[torch.Tensor]:
     """Return the tensors that `optimizer` keeps from step to step, made by an unrecorded one."""
-    for parameter in model.parameters():
+    for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
         parameter.grad = torch.empty_like(parameter)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -119,17 +122,26 @@ def _optimizer_state(
 
 @contextmanager
 def _model_errors(arch: str, batch_size: int, image_size: int) -> Iterator[None]:
+    level = _TORCH_LOG.level
+    _TORCH_LOG.setLevel(logging.CRITICAL)  # it prints the traceback that becomes one line here
     try:
         yield
     except UserError:
         raise
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise UserError(
+            f"arch={arch!r}: its step asks for the values of tensors ({error.func}), so its cost "
+            "depends on the data; make it depend on shapes alone"
+        ) from error
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"arch={arch!r} batch_size={batch_size} image_size={image_size}: its training step "
-            f"cannot run ({reason}); try another size"
+            f"cannot run ({reason}); try another size, or check the model"
         ) from error
+    finally:
+        _TORCH_LOG.setLevel(level)
 
 
-def _size_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

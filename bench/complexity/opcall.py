@@ -46,7 +46,10 @@ class OpCall:
 
     def mutated(self) -> list[torch.Tensor]:
         """Return the tensor arguments that the op writes."""
-        return [tensor for name in self.mutable for tensor in tensors_in(self.arguments.get(name))]
+        written = self.mutable
+        if self.op.startswith("_fused_") and self.arguments.get("grad_scale") is None:
+            written = written - {"grads"}  # it unscales them, or only reads them
+        return [tensor for name in written for tensor in tensors_in(self.arguments.get(name))]
 
 
 def bind(
@@ -54,7 +57,8 @@ def bind(
 ) -> OpCall:
     """Return the call of `func` that gave `result`, defaults of `func` left out."""
     names, mutable = _signature(func)
-    name = func.overloadpacket.__name__
+    packet: str = func.overloadpacket.__name__
+    name = packet if func.namespace == "aten" else f"{func.namespace}.{packet}"
     op = name.removeprefix("_foreach_").rstrip("_")
     return OpCall(
         name=name,
@@ -76,9 +80,6 @@ def _signature(func: torch._ops.OpOverload) -> tuple[tuple[str, ...], frozenset[
     }
     if torch.Tag.inplace_view in func.tags:
         mutable.clear()  # it changes shape and strides, no element
-    # The kernel writes gradients only where a loss scale is handed to it: then it unscales them.
-    if func.overloadpacket.__name__.startswith("_fused_"):
-        mutable.discard("grads")
     return tuple(argument.name for argument in arguments), frozenset(mutable)
 
 

@@ -58,14 +58,11 @@ class Values:
     def key(self, tensor: torch.Tensor) -> int:
         """Return the identity of the storage of `tensor`, which views share."""
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._current:
+        address: int = storage._cdata
+        if address not in self._current:
             self._kept.append(storage)
-            self._current[storage._cdata] = self._number(storage)
-        return storage._cdata
-
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Return whether the storage of `tensor` was met before."""
-        return tensor.untyped_storage()._cdata in self._current
+            self._current[address] = self._number(storage)
+        return address
 
     def declare_empty(self, tensor: torch.Tensor) -> None:
         """Note that nothing was written to `tensor` yet."""

@@ -19,7 +19,7 @@ class SavedTensors:
             tracer.declare_weight(tensor)
         self._given = {tracer.values.key(tensor) for tensor in weights}
         self._copies_bytes: dict[int, int] = {}
-        self._element_sizes: dict[int, int] = {}
+        self._elements: dict[int, int] = {}
         self._sizes_bytes: dict[int, int] = {}
 
     def watch(self) -> AbstractContextManager[object]:
@@ -28,8 +28,11 @@ class SavedTensors:
 
     @property
     def activations(self) -> int:
-        """Elements saved, weights left out."""
-        return sum(size // self._element_sizes[key] for key, size in self._sizes_bytes.items())
+        """Elements saved, weights left out, and vectors: these are not an image's.
+
+        They hold the statistics of a batch norm's channels, or the labels.
+        """
+        return sum(self._elements.values())
 
     @property
     def activations_bytes(self) -> int:
@@ -45,8 +48,9 @@ class SavedTensors:
         key = self._tracer.values.key(tensor)
         size_bytes = tensor.untyped_storage().nbytes()
         if not self._tracer.is_weight(tensor):
-            self._element_sizes[key] = tensor.element_size()
             self._sizes_bytes[key] = size_bytes
+            if tensor.dim() > 1:
+                self._elements[key] = size_bytes // tensor.element_size()
         elif key not in self._given:
             self._copies_bytes[key] = size_bytes
         return tensor

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.complexity.contractions import contraction_macs, convolution_macs, is_contraction
+from bench.complexity.contractions import (
+    contraction_macs,
+    convolution_macs,
+    is_contraction,
+    refuse_uncounted,
+)
 from bench.complexity.elementwise import NORM_FLOPS, elementwise_flops
 from bench.complexity.families import (
     FILLS,
@@ -54,6 +59,7 @@ def _role(call: OpCall) -> Role:
         return Role.REDUCTION
     if call.pointwise or call.op in _POINTWISE:
         return Role.POINTWISE
+    refuse_uncounted(call.op)
     return Role.OPAQUE
 
 

@@ -13,11 +13,11 @@ from bench.complexity.splitting import Work, split
 from bench.records import Phase
 
 
-class StepTracer(TorchDispatchMode):
+class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, appends to `passes` what is dispatched in `phase`; None records nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase | None = None
         self.passes: list[Pass] = []
         self.values = Values()
@@ -33,7 +33,7 @@ class StepTracer(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: torch._ops.OpOverload,  # type: ignore[override]
+        func: Any,
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -55,9 +55,9 @@ class StepTracer(TorchDispatchMode):
     def _record(self, call: OpCall, phase: Phase) -> None:
         inputs = {self.values.key(tensor) for tensor in call.inputs()}
         fresh = [tensor for tensor in call.outputs if self.values.key(tensor) not in inputs]
+        for tensor in fresh:
+            self.values.declare_empty(tensor)
         if call.allocates:
-            for tensor in fresh:
-                self.values.declare_empty(tensor)
             return
         writes = [*call.mutated(), *fresh]
         if not writes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -85,6 +86,9 @@ def output_of(
 
     Raises `UnknownFactError` where it is absent, fails or takes too long.
     """
+    # Asked first, because a folder on PATH that may not be read hides that the program is absent.
+    if shutil.which(command[0]) is None:
+        raise UnknownFactError(f"no program {command[0]} here")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     try:
         done = subprocess.run(
@@ -96,8 +100,6 @@ def output_of(
             stdin=subprocess.DEVNULL,
             env=environment | {"LC_ALL": "C"},
         )
-    except FileNotFoundError:
-        raise UnknownFactError(f"no program {command[0]} here") from None
     except subprocess.TimeoutExpired:
         raise UnknownFactError(f"{command[0]} gave no answer in {timeout_s:g} s") from None
     except OSError as error:

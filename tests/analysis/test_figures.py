@@ -192,6 +192,12 @@ def test_interactive_hover_holds_the_numbers():
     assert runs.x[5] is None  # the next run does not hang on to it
 
 
+def test_interactive_hover_shows_markup_as_text():
+    figure = interactive_roofline([point(device=HOSTILE)])
+    hovers = [str(trace.hovertemplate) + str(trace.text) for trace in figure.data]
+    assert all("&lt;img src=x" in hover and "<img" not in hover for hover in hovers)
+
+
 def test_the_interactive_legend_filters_by_machine_model_and_arithmetic():
     points = [point(), point("run-2", arch="vgg16"), point("run-3"), point("run-4", mode="bf16")]
     figure = interactive_roofline(points)

@@ -1,7 +1,9 @@
 """The pulled table: types, units, what is missing, and the filter that is asked."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 
 import factories as make
 import pandas as pd
@@ -115,6 +117,12 @@ def test_every_logged_metric_has_a_column():
     for point in schema.metrics(record):
         if point.key != schema.ITERATION_TIME_MS:  # a history, not a value
             assert point.value in values, point.key
+
+
+def test_the_documentation_lists_every_column():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "analysis.md").read_text("utf-8")
+    listed = set(re.findall(r"`(\w+)`", text))
+    assert set(runs_table([]).columns) <= listed
 
 
 def test_filters_are_joined():

@@ -75,6 +75,9 @@ def test_a_run_on_the_server_equals_its_record(tracking, tmp_path):
     assert names == {"record.json", "iterations.csv", "telemetry.csv", "environment.json"}
     assert download_record(run_id) == record
     assert download_record(run_id) == record  # from the cache
+    [cached] = (tmp_path / "cache").rglob("*.json")
+    cached.write_text("damaged")
+    assert download_record(run_id) == record
 
 
 def test_uploading_again_adds_nothing(tracking, tmp_path):
