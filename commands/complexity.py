@@ -143,8 +143,8 @@ def _print_tables(complexities: list[Complexity], *, with_ops: bool) -> None:
         console.print(_ops_table(item))
     first = complexities[0]
     console.print(
-        f"A multiply-add is 2 FLOP. Least: what {first.cache_bytes / 2**20:.0f} MiB of cache cannot "
-        f"save. Method: {first.method}."
+        "A multiply-add is 2 FLOP. Small: elementwise ops and norms, counted apart. Least: what "
+        f"{first.cache_bytes / 2**20:.0f} MiB of cache cannot save. Method: {first.method}."
     )
 
 
@@ -152,7 +152,7 @@ def _table(title: str, headings: Iterable[str], rows: Iterable[list[str]]) -> Ta
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index else "left", no_wrap=True)
     for row in rows:
@@ -160,9 +160,15 @@ def _table(title: str, headings: Iterable[str], rows: Iterable[list[str]]) -> Ta
     return table
 
 
+def _figure(number: float) -> str:
+    """Return four figures, or fewer decimals than fit: 4.089, 24.30, 294.5, 1,086."""
+    decimals = next((n for n, limit in ((3, 10), (2, 100), (1, 1000)) if number < limit), 0)
+    return f"{number:,.{decimals}f}"
+
+
 def _work_table(complexities: list[Complexity]) -> Table:
-    headings = ["model", "batch", "pixels", "forward\nGMAC", "step\nGFLOP", "small ops\nGFLOP"]
-    headings += ["fused\nMB", "eager\nMB", "least\nMB", "eager\nFLOP/byte", "fused\nFLOP/byte"]
+    headings = ["model", "batch", "pixels", "forward\nGMAC", "step\nGFLOP", "small\nGFLOP"]
+    headings += ["fused\nMB", "eager\nMB", "least\nMB", "eager\nFLOP/B", "fused\nFLOP/B"]
     rows = []
     for item in complexities:
         images = item.batch_size
@@ -170,9 +176,9 @@ def _work_table(complexities: list[Complexity]) -> Table:
         traffic = (item.fused_bytes, item.eager_bytes, item.compulsory_bytes)
         rows.append(
             [item.arch, str(images), str(item.image_size)]
-            + [f"{count / images / 1e9:.3f}" for count in counts]
-            + [f"{size / images / 1e6:.1f}" for size in traffic]
-            + [f"{item.intensity_min:.1f}", f"{item.intensity_max:.1f}"]
+            + [_figure(count / images / 1e9) for count in counts]
+            + [_figure(size / images / 1e6) for size in traffic]
+            + [_figure(item.intensity_min), _figure(item.intensity_max)]
         )
     return _table(f"One training step in {complexities[0].precision}, per image", headings, rows)
 
@@ -184,17 +190,17 @@ def _memory_table(complexities: list[Complexity]) -> Table:
         parts = item.memory.model_dump().values()
         rows.append(
             [item.arch, str(item.batch_size), f"{item.parameters:,}"]
-            + [f"{size / 1e6:,.0f}" for size in (*parts, sum(parts))]
+            + [_figure(size / 1e6) for size in (*parts, sum(parts))]
         )
     return _table("Memory that it holds, MB", [*headings, "together"], rows)
 
 
 def _ops_table(item: Complexity) -> Table:
-    headings = ["op", "phase", "calls", "GFLOP", "small ops\nGFLOP", "fused MB", "eager MB"]
+    headings = ["op", "phase", "calls", "GFLOP", "small GFLOP", "fused MB", "eager MB"]
     rows = [
         [op.op, op.phase, str(op.calls)]
-        + [f"{count / 1e9:,.3f}" for count in (op.flops, op.elementwise_flops)]
-        + [f"{size / 1e6:,.1f}" for size in (op.fused_bytes, op.eager_bytes)]
+        + [_figure(count / 1e9) for count in (op.flops, op.elementwise_flops)]
+        + [_figure(size / 1e6) for size in (op.fused_bytes, op.eager_bytes)]
         for op in item.ops
     ]
     title = f"Ops of {item.arch}, one step of {item.batch_size} images in {item.precision}"

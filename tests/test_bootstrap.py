@@ -1,4 +1,4 @@
-"""The set-up, with uv and the project's own packages replaced by scripts that write down their use."""
+"""The set-up, with uv and the project's own packages replaced by scripts that keep a log."""
 
 import json
 import os
@@ -291,7 +291,10 @@ def test_old_python_is_refused_with_its_version(clone):
 PIP = """#!/bin/sh
 case "$*" in
 "-m pip --version") echo "pip 23";;
-"-m pip install"*) while [ "$1" != --target ]; do shift; done; mkdir -p "$2/bin"; cp {uv} "$2/bin/uv";;
+"-m pip install"*)
+    while [ "$1" != --target ]; do shift; done
+    mkdir -p "$2/bin"
+    cp {uv} "$2/bin/uv";;
 *) exit 1;;
 esac
 """

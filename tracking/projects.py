@@ -66,6 +66,7 @@ def _remake(folder: Path, requirements: Path) -> None:
         return
     for unfinished in folder.parent.glob(f"{folder.name}.new-*"):
         shutil.rmtree(unfinished)
+    print(f"set-up: making {folder} for `mlflow run`", file=sys.stderr, flush=True)
     new = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
     try:
         _install(new, requirements)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from threading import Event
 
@@ -75,10 +75,12 @@ class _Painter:
     def paint(self, classes: int) -> int:
         """Draw what is missing of all classes; return how many pictures that were."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            futures = [threads.submit(self._paint_class, number) for number in range(classes)]
             try:
-                return sum(threads.map(self._paint_class, range(classes)))
+                return sum(future.result() for future in as_completed(futures))
             except BaseException:
                 self._stopped.set()
+                threads.shutdown(cancel_futures=True)
                 raise
 
     def _paint_class(self, number: int) -> int:

@@ -1,7 +1,8 @@
-"""What the measurement asks of a device; the CPU's answers are mostly 'nothing to do'."""
+"""What the measurement asks of a device; the base answers for one with nothing to wait for."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -29,43 +30,45 @@ class IterationTimer(Protocol):
         """Seconds of each iteration; the device has been synchronised."""
 
 
-class Device(Protocol):
-    """A backend: how to wait for it, time it, and what it is."""
+class Device(ABC):
+    """A backend: how to wait for it, time it, and what it is.
 
-    default_batch_size: int
-    prefers_channels_last: bool
-    pins_memory: bool
-    supports_cuda_graphs: bool
+    The base is a device whose operations end when their call returns, and which counts nothing.
+    """
+
+    backend: Literal["cpu", "cuda", "mps"]
     torch_device: torch.device
+    default_batch_size: int
+    default_max_seconds: float | None = None
+    prefers_channels_last = False
+    pins_memory = False
+    supports_cuda_graphs = False
 
-    @property
-    def backend(self) -> Literal["cpu", "cuda", "mps"]:
-        """Name of the backend."""
+    @abstractmethod
+    def info(self) -> DeviceInfo:
+        """Return what is known of the device."""
 
-    @property
-    def default_max_seconds(self) -> float | None:
-        """What `max_seconds=auto` means."""
+    @abstractmethod
+    def native_math(self, mode: str) -> bool:
+        """Whether the hardware itself computes convolutions and products in `mode`."""
 
     def synchronize(self) -> None:
         """Return when every operation queued on the device has ended."""
 
     def timer(self, clock: Clock) -> IterationTimer:
         """Return a timer of iterations on this device, `clock` being the host's."""
-
-    def info(self) -> DeviceInfo:
-        """Return what is known of the device."""
+        return WallTimer(clock)
 
     def reset_peak_memory(self) -> None:
         """Start the accounting of peak memory anew."""
 
     def peak_memory_bytes(self) -> tuple[int, int] | None:
         """Peak bytes (allocated, reserved) since the reset, or None where nobody counts."""
-
-    def native_math(self, mode: str) -> bool:
-        """Whether the hardware itself computes convolutions and products in `mode`."""
+        return None
 
     def hidden_syncs(self, step: Callable[[], object]) -> int | None:
-        """Run `step` once and count the host's waits for the device inside it, if it can."""
+        """Run `step` once and count the host's waits for the device in it, or None untried."""
+        return None
 
 
 class WallTimer:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 
-from bench.devices.base import Clock, IterationTimer, WallTimer
+from bench.devices.base import Device
 from bench.environment import cpu_device_info
 from bench.records import DeviceInfo
 
 
-class CpuDevice:
+class CpuDevice(Device):
     """All cores that this process may use, as one device."""
 
     backend: Literal["cpu"] = "cpu"
@@ -21,30 +20,10 @@ class CpuDevice:
     default_max_seconds = 60.0
     # NHWC is what oneDNN's convolutions want: resnet18 fp32 16.6 against 13.3 images/s (2 cores).
     prefers_channels_last = True
-    pins_memory = False
-    supports_cuda_graphs = False
-
-    def synchronize(self) -> None:
-        """Nothing is queued."""
-
-    def timer(self, clock: Clock) -> IterationTimer:
-        """Return a timer on the host's clock."""
-        return WallTimer(clock)
 
     def info(self) -> DeviceInfo:
         """Return the processor's name, caches and cores."""
         return cpu_device_info()
-
-    def reset_peak_memory(self) -> None:
-        """Nobody counts: the process's peak resident size is in its process figures."""
-
-    def peak_memory_bytes(self) -> tuple[int, int] | None:
-        """None: see the process figures."""
-        return None
-
-    def hidden_syncs(self, step: Callable[[], object]) -> int | None:
-        """None: the host is the device."""
-        return None
 
     def native_math(self, mode: str) -> bool:
         """Whether the processor has instructions for products in `mode`, by torch's probes."""

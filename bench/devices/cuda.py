@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from bench.devices.base import Clock, IterationTimer
+from bench.devices.base import Clock, Device, IterationTimer
 from bench.environment import cuda_device_info
 from bench.records import DeviceInfo
 
@@ -17,12 +17,11 @@ from bench.records import DeviceInfo
 _FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0)}
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """The current CUDA device; `CUDA_VISIBLE_DEVICES` chooses it."""
 
     backend: Literal["cuda"] = "cuda"
     default_batch_size = 128
-    default_max_seconds = None
     prefers_channels_last = True
     pins_memory = True
     supports_cuda_graphs = True

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 
-from bench.devices.base import Clock, IterationTimer, WallTimer
+from bench.devices.base import Clock, Device, IterationTimer, WallTimer
 from bench.environment import mps_device_info
 from bench.records import DeviceInfo
 
 
-class MpsDevice:
+class MpsDevice(Device):
     """The GPU of Apple silicon."""
 
     backend: Literal["mps"] = "mps"
     torch_device = torch.device("mps")
     default_batch_size = 64
-    default_max_seconds = None
-    # NHWC makes the backward convolution up to 30 times slower there.
-    prefers_channels_last = False
-    pins_memory = False
-    supports_cuda_graphs = False
+    # Never channels-last: NHWC makes the backward convolution up to 30 times slower there.
 
     def synchronize(self) -> None:
         """Wait for the device's command queue."""
@@ -35,17 +30,6 @@ class MpsDevice:
     def info(self) -> DeviceInfo:
         """Return the chip's name and memory."""
         return mps_device_info()
-
-    def reset_peak_memory(self) -> None:
-        """Nobody counts a peak."""
-
-    def peak_memory_bytes(self) -> tuple[int, int] | None:
-        """None: torch.mps tells the current allocation only."""
-        return None
-
-    def hidden_syncs(self, step: Callable[[], object]) -> int | None:
-        """None: torch.mps does not tell."""
-        return None
 
     def native_math(self, mode: str) -> bool:
         """Fp32 and fp16; Apple documents no native bf16 for every chip that MPS runs on."""

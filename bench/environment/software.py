@@ -21,7 +21,9 @@ def software_facts() -> Gathered:
     known = {name: found for name, found in versions.values.items() if found is not None}
     always = {
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
+        # By its metadata too, which can be compared without importing torch; the CUDA that it was
+        # built for, which torch's own version may add, is a fact of its own.
+        "torch": value_or_none(partial(_installed, "torch")) or str(torch.__version__),
         "torchvision": value_or_none(partial(_installed, "torchvision")) or "not installed",
         "packages": known,
     }

@@ -44,7 +44,7 @@ def _open_images(config: RunConfig, resolved: ResolvedConfig) -> Images:
     if config.data == FAKEDATA:
         from bench.inputs.fake_data import FakeImages
 
-        return FakeImages(resolved.image_size, batch_size=resolved.batch_size, seed=config.seed)
+        return FakeImages(resolved.image_size, resolved.batch_size)
     from bench.inputs.image_folder import open_image_folder
 
     return open_image_folder(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any, Protocol
@@ -83,8 +83,7 @@ class LoaderBatches:
         # Dropping the iterator is not enough: the traceback of an interrupt holds on to it.
         shut_down = getattr(self._iterator, "_shutdown_workers", None)
         if shut_down is not None:
-            with suppress(RuntimeError):  # a process that died before is no news now
-                shut_down()
+            shut_down()
         self._loader, self._iterator = None, iter(())
 
     def _start(self) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from bench.devices.base import WallTimer
+from bench.devices import Device
 from bench.records import DeviceInfo
 
 
@@ -19,16 +19,12 @@ class ScriptedClock:
         self.now_s += seconds
 
 
-class QueueingDevice:
+class QueueingDevice(Device):
     """Work is queued at no cost to the host and done only when somebody synchronises."""
 
     backend = "mps"
     torch_device = torch.device("cpu")
     default_batch_size = 4
-    default_max_seconds = None
-    prefers_channels_last = False
-    pins_memory = False
-    supports_cuda_graphs = False
 
     def __init__(self, clock):
         self.clock = clock
@@ -43,9 +39,6 @@ class QueueingDevice:
         self.queued_s = 0.0
         self.synchronized_at_s.append(self.clock())
 
-    def timer(self, clock):
-        return WallTimer(clock)
-
     def info(self):
         names = set(DeviceInfo.model_fields) - {"backend", "name", "missing"}
         return DeviceInfo(
@@ -55,14 +48,5 @@ class QueueingDevice:
             **dict.fromkeys(names),
         )
 
-    def reset_peak_memory(self):
-        pass
-
-    def peak_memory_bytes(self):
-        return None
-
     def native_math(self, mode):
         return mode == "fp32"
-
-    def hidden_syncs(self, step):
-        return None

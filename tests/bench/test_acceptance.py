@@ -12,14 +12,26 @@ from bench.records import Ceiling, CeilingsRecord
 def roofs(*modes):
     ceilings = tuple(
         samples.facts(
-            Ceiling, device="d", backend="cpu", math_mode=mode, peak_flops_per_s=1e11,
-            peak_bytes_per_s=1e10, kind="measured", source="s", date="d",
+            Ceiling,
+            device="d",
+            backend="cpu",
+            math_mode=mode,
+            peak_flops_per_s=1e11,
+            peak_bytes_per_s=1e10,
+            kind="measured",
+            source="s",
+            date="d",
         )
         for mode in modes
     )
     return samples.facts(
-        CeilingsRecord, record_id="c", created=samples.NOW, outcome="ok",
-        environment=samples.environment(), ceilings=ceilings, samples=(),
+        CeilingsRecord,
+        record_id="c",
+        created=samples.NOW,
+        outcome="ok",
+        environment=samples.environment(),
+        ceilings=ceilings,
+        samples=(),
     )
 
 
@@ -78,11 +90,22 @@ def test_it_ends_in_time_and_names_what_did_not_fit(machine, tmp_path):
 def test_with_time_enough_everything_is_measured(machine, tmp_path):
     clock, measured = machine
     done = acceptance.accept(
-        "cpu", tmp_path, limit_s=1e5, announce=lambda line: None, clock=clock,
-        architectures=["resnet18", "vgg16"], batch_sizes=[8, 2],
+        "cpu",
+        tmp_path,
+        limit_s=1e5,
+        announce=lambda line: None,
+        clock=clock,
+        architectures=["resnet18", "vgg16"],
+        batch_sizes=[8, 2],
     )
     assert done.not_measured == []
     assert [(c.batch_size, c.arch, c.precision) for c in measured] == [
-        (2, "resnet18", "fp32"), (2, "resnet18", "amp"), (2, "vgg16", "fp32"), (2, "vgg16", "amp"),
-        (8, "resnet18", "fp32"), (8, "resnet18", "amp"), (8, "vgg16", "fp32"), (8, "vgg16", "amp"),
+        (2, "resnet18", "fp32"),
+        (2, "resnet18", "amp"),
+        (2, "vgg16", "fp32"),
+        (2, "vgg16", "amp"),
+        (8, "resnet18", "fp32"),
+        (8, "resnet18", "amp"),
+        (8, "vgg16", "fp32"),
+        (8, "vgg16", "amp"),
     ]

@@ -71,26 +71,27 @@ def test_times_of_a_child_that_computes(start):
     figures = watched.figures()
     assert figures.user_s + figures.system_s >= 0.25
     assert figures.real_s > 0
-    assert figures.missing == {}
+    assert figures.missing.keys() <= {"max_rss_bytes"}
 
 
 @posix_only
-def test_a_grandchilds_time_and_memory_count_once_it_was_waited_for(start):
-    hungry = f"x = bytearray({400 * MEBIBYTE})\n" + BURN
+def test_a_grandchilds_time_counts_once_it_was_waited_for(start):
     watched = WatchedProcess(
-        start(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {hungry!r}])")
+        start(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])")
     )
     assert end_of(watched) == 0
     figures = watched.figures()
     assert figures.user_s + figures.system_s >= 0.25
-    assert figures.max_rss_bytes >= 400 * MEBIBYTE
 
 
+#: This very process may be larger than any child that a test should start.
 SMALL_LAUNCHER = f"""
 import subprocess, sys
 from bench.processes import WatchedProcess
-child = subprocess.Popen([sys.executable, "-c", "x = bytearray({200 * MEBIBYTE})"])
-watched = WatchedProcess(child)
+hungry = "x = bytearray({200 * MEBIBYTE})"
+program = {{"child": hungry, "grandchild": f"import subprocess, sys\\n"
+           f"subprocess.run([sys.executable, '-c', {{hungry!r}}])"}}[sys.argv[1]]
+watched = WatchedProcess(subprocess.Popen([sys.executable, "-c", program]))
 while watched.poll() is None:
     pass
 print(watched.figures().max_rss_bytes)
@@ -98,10 +99,10 @@ print(watched.figures().max_rss_bytes)
 
 
 @posix_only
-def test_memory_of_a_child_larger_than_its_launcher():
-    # This very process may be larger than any child that a test should start.
+@pytest.mark.parametrize("hungry", ["child", "grandchild"])
+def test_memory_is_that_of_the_largest_process(hungry):
     done = subprocess.run(
-        [sys.executable, "-c", SMALL_LAUNCHER],
+        [sys.executable, "-c", SMALL_LAUNCHER, hungry],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         check=True,
@@ -112,27 +113,12 @@ def test_memory_of_a_child_larger_than_its_launcher():
 @linux_only
 def test_a_large_launchers_peak_is_not_taken_for_the_childs(start):
     ballast = bytearray(300 * MEBIBYTE)
-    popen = start("print('up', flush=True)\n" + WAIT)
-    watched = WatchedProcess(popen)
-    assert line_of(popen) == "up"
-    assert watched.poll() is None
-    popen.stdin.close()
+    watched = WatchedProcess(start(""))
     end_of(watched)
     assert watched._usage.ru_maxrss * 1024 >= len(ballast)  # what wait4 says, which is not true
-    assert watched.figures().max_rss_bytes < 100 * MEBIBYTE
-
-
-@linux_only
-def test_a_small_child_never_seen_alive_has_no_memory_figure(start):
-    ballast = bytearray(300 * MEBIBYTE)
-    popen = start("")
-    watched = WatchedProcess(popen)
-    os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
-    end_of(watched)
     figures = watched.figures()
-    assert ballast is not None
     assert figures.max_rss_bytes is None
-    assert figures.missing["max_rss_bytes"] == "the process ended before its memory was read"
+    assert figures.missing["max_rss_bytes"].startswith("hidden by the launcher's own peak of ")
     assert figures.user_s is not None
 
 

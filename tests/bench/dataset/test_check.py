@@ -45,9 +45,10 @@ def test_sees_what_torchvision_sees(photos):
     from torchvision.datasets import ImageFolder
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    deep = photos / "class_001" / "more"
-    deep.mkdir()
-    shutil.copy(first_image(photos), deep / "UPPER.JPG")
+    for name in ("z", "b", "y", "a", "x", "c"):
+        (photos / "class_001" / name).mkdir()
+        shutil.copy(first_image(photos), photos / "class_001" / name / "UPPER.JPG")
+    (photos / "class_001" / "linked").symlink_to(photos / "class_000")
     (photos / "class_002" / "notes.txt").write_text("no image")
     assert IMG_EXTENSIONS == IMAGE_EXTENSIONS
     listed = [

@@ -16,7 +16,7 @@ def run(*arguments):
     result = CliRunner().invoke(command, [str(argument) for argument in arguments])
     if result.exception is not None:
         raise result.exception
-    assert "\x1b" not in result.output  # no progress bar where there is no terminal
+    assert result.stderr == ""  # no progress bar where there is no terminal
     return result.stdout
 
 

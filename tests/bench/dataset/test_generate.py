@@ -22,16 +22,16 @@ def refusal(out, **wanted):
     return str(error.value)
 
 
-def interrupted(out, after):
-    """Generate 3 x 6 pictures into `out`, interrupted after some of them."""
+def interrupted(out, after, images_per_class=6):
+    """Generate pictures of 3 classes into `out`, interrupted once after some of them."""
     count = itertools.count(1)
 
     def stop():
-        if next(count) >= after:
+        if next(count) == after:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate_image_folder(out, classes=3, images_per_class=6, on_image=stop)
+        generate_image_folder(out, classes=3, images_per_class=images_per_class, on_image=stop)
 
 
 def test_same_seed_same_pictures(generated, tmp_path):
@@ -139,6 +139,11 @@ def test_interrupted_folder_is_completed(generated, tmp_path):
     assert generate_image_folder(out, classes=3, images_per_class=6) == 18 - done
     assert contents(out) == contents(generated)
     assert (out / "dataset.json").is_file()
+
+
+def test_interrupt_stops_all_threads(tmp_path):
+    interrupted(tmp_path, after=2, images_per_class=40)
+    assert len(list(tmp_path.glob("*/*.jpg"))) < 40
 
 
 def test_lost_picture_is_made_again(photos, generated):

@@ -96,6 +96,7 @@ def test_interrupted_subset_is_completed(photos, tmp_path):
     shutil.rmtree(out / "class_001")
     subset_image_folder(photos, out, images_per_class=2)
     assert chosen(out) == chosen(whole)
+    assert all(file.is_symlink() for file in out.glob("*/*.jpg"))
     assert (out / "dataset.json").exists()
 
 

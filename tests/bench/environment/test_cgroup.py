@@ -10,7 +10,7 @@ def test_the_tightest_limit_up_the_hierarchy_counts(tree):
         {
             **V2,
             "proc/self/cgroup": "0::/user.slice/job.scope\n",
-            "sys/fs/cgroup/user.slice/job.scope/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/user.slice/job.scope/cpu.max": "400000 100000\n",
             "sys/fs/cgroup/user.slice/job.scope/memory.max": "4000000000\n",
             "sys/fs/cgroup/user.slice/cpu.max": "150000 100000\n",
             "sys/fs/cgroup/user.slice/memory.max": "3000000000\n",

@@ -33,7 +33,7 @@ class _Handler(BaseHTTPRequestHandler):
         allowed = text and (not header or self.headers.get(header) == value)
         self.send_response(200 if allowed else 403)
         self.end_headers()
-        self.wfile.write(text.encode() if allowed else b"")
+        self.wfile.write(text.encode() if allowed else b"<h1>Forbidden</h1>")
 
     do_GET = do_PUT = _answer  # noqa: N815
 
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with MetadataServer() as running:
-        Thread(target=running.serve_forever, daemon=True).start()
+        Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
         yield running
         running.shutdown()
 

@@ -92,11 +92,12 @@ def test_arm_without_firmware_names_is_unknown(tree):
         ("echo microsoft", "hyperv"),
         ("echo oracle", "virtualbox"),
         ("echo none; exit 1", "none"),
-        ("echo broken >&2; exit 3", "none"),
+        ("echo broken >&2; exit 3", "unidentified"),
     ],
 )
 def test_systemd_is_asked_where_it_is(tree, script, hypervisor):
-    root = tree({**BARE, "usr/bin/systemd-detect-virt": f"#!/bin/sh\n{script}\n"})
+    signs = {**BARE, "proc/cpuinfo": "flags : fpu hypervisor\n"}
+    root = tree({**signs, "usr/bin/systemd-detect-virt": f"#!/bin/sh\n{script}\n"})
     (root / "usr/bin/systemd-detect-virt").chmod(0o755)
     assert virtualization(root) == hypervisor
 

@@ -30,6 +30,7 @@ def device(backend, name):
         ("cpu", "Intel(R) Xeon(R) CPU @ 2.20GHz", "intel-xeon"),
         ("cpu", "CPU", "cpu"),
         ("cuda", "显卡", "cuda"),
+        ("cuda", "x" * 63 + " y", "x" * 63),
     ],
 )
 def test_labels_of_devices(backend, name, label):

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -17,7 +18,9 @@ def test_this_machine(tmp_path):
 
     found = read_environment(cpu_device_info(), tmp_path / "records", "auto")
     assert Environment.model_validate_json(found.model_dump_json()) == found
-    assert found.torch == torch.__version__
+    assert torch.__version__.split("+")[0] == found.torch.split("+")[0]
+    assert found.torch == metadata.version("torch")
+    assert found.cuda == torch.version.cuda
     assert found.python.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
     assert found.cpu_cores_usable >= 1
     assert {"numpy", "pillow"} <= found.packages.keys()

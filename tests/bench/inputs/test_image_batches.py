@@ -177,9 +177,13 @@ def test_killed_loader_process_is_told_and_can_be_closed(opened, generated):
     batches = opened({"data": str(generated)}, workers=2)
     take(batches, 1)
     victim = next(p for p in children() if "resource_tracker" not in " ".join(p.cmdline()))
-    with pytest.raises(RuntimeError, match="worker"):
+
+    def kill_and_go_on():
         os.kill(victim.pid, signal.SIGKILL)
         take(batches, 50)
+
+    with pytest.raises(RuntimeError, match="worker"):
+        kill_and_go_on()
     batches.close()
     assert not victim.is_running()
 

@@ -5,29 +5,24 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
+from bench.inputs.image_folder import open_image_folder
+from bench.inputs.loader import LoaderBatches, LoaderOptions
+
+PROJECT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import multiprocessing, sys
-import torch
+from test_loader_processes import open_batches
 
 if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[2])
-    from bench.inputs.image_folder import open_image_folder
-    from bench.inputs.loader import LoaderBatches, LoaderOptions
-
-    images = open_image_folder(sys.argv[1], image_size=32, augment=True, batch_size=4)
-    options = LoaderOptions(
-        batch_size=4, seed=0, workers=2, prefetch_factor=2, persistent_workers=True,
-        pin_memory=False, non_blocking=True, channels_last=True,
-    )
-    batches = LoaderBatches(images, torch.device("cpu"), options)
+    batches = open_batches(sys.argv[1], workers=1)
     try:
         print("started", flush=True)
-        if sys.argv[3] == "early":
-            while True:
-                batches.next()
         print(batches.next()[0].sum().item(), flush=True)
         while True:
             batches.next()
@@ -36,44 +31,54 @@ if __name__ == "__main__":
         print("closed", flush=True)
 """
 
-pytestmark = pytest.mark.slow  # every process imports torch
+pytestmark = [
+    pytest.mark.slow,  # every process imports torch
+    pytest.mark.skipif(os.name == "nt", reason="Windows has no Ctrl-C for one group alone"),
+]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no Ctrl-C for one process group alone")
-@pytest.mark.parametrize("when", ["early", "late"])
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-def test_ctrl_c_ends_in_silence(generated, tmp_path, method, when):
-    script = tmp_path / "script.py"
+def open_batches(folder, workers):
+    images = open_image_folder(folder, image_size=32, augment=True, batch_size=4)
+    options = LoaderOptions(
+        batch_size=4,
+        seed=0,
+        workers=workers,
+        prefetch_factor=2,
+        persistent_workers=True,
+        pin_memory=False,
+        non_blocking=True,
+        channels_last=True,
+    )
+    return LoaderBatches(images, torch.device("cpu"), options)
+
+
+def run_and_interrupt(folder, script, method, after_lines):
+    """Run the script, press Ctrl-C after so many lines of it, and return all its lines."""
     script.write_text(SCRIPT)
+    path = os.pathsep.join([str(PROJECT), str(Path(__file__).parent)])
     with subprocess.Popen(
-        [sys.executable, str(script), str(generated), method, when],
+        [sys.executable, str(script), str(folder), method],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        env={**os.environ, "PYTHONPATH": path},
     ) as running:
-        assert running.stdout.readline() == "started\n"
-        if when == "late":
-            float(running.stdout.readline())
+        lines = [running.stdout.readline() for _ in range(after_lines)]
         os.killpg(running.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group
         out, err = running.communicate(timeout=120)
-    assert out == "closed\n"
     assert "Traceback" not in err
     assert running.returncode == 0
+    return [*(line.strip() for line in lines), *out.splitlines()]
 
 
-def test_same_batches_however_they_start(generated, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("while True:", "while False:"))
-    sums = set()
-    for method in multiprocessing.get_all_start_methods():
-        done = subprocess.run(
-            [sys.executable, str(script), str(generated), method, "late"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONPATH": os.getcwd()},
-        )
-        sums.add(done.stdout.split()[1])
-    assert len(sums) == 1
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_same_batches_and_a_silent_end(generated, tmp_path, method):
+    lines = run_and_interrupt(generated, tmp_path / "script.py", method, after_lines=2)
+    batches = open_batches(generated, workers=0)
+    assert lines == ["started", str(batches.next()[0].sum().item()), "closed"]
+
+
+def test_ctrl_c_while_the_processes_still_start(generated, tmp_path):
+    lines = run_and_interrupt(generated, tmp_path / "script.py", "spawn", after_lines=1)
+    assert lines == ["started", "closed"]

@@ -1,0 +1,170 @@
+"""The compulsory traffic against its definition, by hand, and against machines with a cache."""
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.complexity import step_complexity
+from bench.complexity.fake_step import record_step
+from bench.complexity.floor import compulsory_bytes
+from bench.complexity.fusion import fused_bytes
+from bench.complexity.passes import Access, Pass, Role
+
+PHASES = ("forward", "backward", "optimizer")
+
+
+@st.composite
+def steps(draw, roles=tuple(Role)):
+    """Random passes over whole values: (passes, sizes of the values, values that outlive them)."""
+    count = draw(st.integers(1, 7))
+    phases = sorted((draw(st.sampled_from(PHASES)) for _ in range(count)), key=PHASES.index)
+    sizes = [draw(st.integers(1, 100)) for _ in range(draw(st.integers(1, 4)))]
+    passes, lasting = [], set()
+    for phase in phases:
+        known = st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=3, unique=True)
+        reads = draw(known)
+        writes = list(range(len(sizes), len(sizes) + draw(st.integers(1, 2))))
+        sizes += [draw(st.integers(1, 100)) for _ in writes]
+        if phase == "optimizer":
+            lasting.update(value for value in writes if draw(st.booleans()))
+        passes.append(
+            Pass(
+                op="op",
+                phase=phase,
+                role=draw(st.sampled_from(roles)),
+                reads=tuple(Access(value, "all", sizes[value]) for value in reads),
+                writes=tuple(Access(value, "all", sizes[value]) for value in writes),
+                macs=0,
+                elementwise_flops=0,
+                first_of_call=True,
+            )
+        )
+    return passes, sizes, frozenset(lasting)
+
+
+def _cached_traffic(passes, sizes, lasting, cache_bytes):
+    """Traffic of a machine that runs the passes one by one and evicts what it needs last.
+
+    It can keep any part of a value, reads nothing twice within a pass, and never writes what
+    nobody will read: better than any real cache.
+    """
+    never = len(passes) + 1
+    kept, dirty, traffic = {}, {}, 0
+    for now, item in enumerate(passes):
+        for access in item.reads:
+            held = kept.get(access.value, 0)
+            traffic += max(0, access.size_bytes - held)
+            kept[access.value] = max(held, access.size_bytes)
+        for access in item.writes:
+            kept[access.value] = dirty[access.value] = access.size_bytes
+        next_use = {
+            value: min(
+                (later for later in range(now + 1, len(passes)) if _reads(passes[later], value)),
+                default=never - 1 if value in lasting else never,
+            )
+            for value in kept
+        }
+        room = cache_bytes
+        for value in sorted(kept, key=next_use.__getitem__):
+            stays = min(kept[value], room) if next_use[value] < never else 0
+            room -= stays
+            kept[value] = stays
+            if value in dirty and stays < dirty[value]:
+                traffic += (dirty[value] - stays) if next_use[value] < never else 0
+                dirty[value] = stays
+    return traffic
+
+
+def _reads(item, value):
+    return any(access.value == value for access in item.reads)
+
+
+def _best_of_all_cuts(passes, sizes, lasting, cache_bytes):
+    """The definition, for passes that are all contractions: every way to cut them, tried."""
+    born = {access.value: at for at, item in enumerate(passes) for access in item.writes}
+    uses = [{access.value for access in item.reads} for item in passes]
+    best = 0
+    for cuts in range(len(passes)):
+        for inner in combinations(range(1, len(passes)), cuts):
+            total = 0
+            for start, end in pairwise((0, *inner, len(passes))):
+                needed = set().union(*uses[start:end])
+                later = set().union(*uses[end:], lasting)
+                reads = sum(sizes[v] for v in needed if born.get(v, -1) < start)
+                writes = sum(sizes[v] for v in later if start <= born.get(v, -1) < end)
+                total += max(0, reads - cache_bytes) + max(0, writes - cache_bytes)
+            best = max(best, total)
+    return best
+
+
+@given(steps(roles=(Role.CONTRACTION,)), st.integers(0, 200))
+@settings(deadline=None)
+def test_floor_is_the_best_of_all_cuts(step, cache_bytes):
+    passes, sizes, lasting = step
+    updates = [item for item in passes if item.phase == "optimizer"]
+    if len(updates) != 1:  # the optimizer is one op, whatever its passes
+        return
+    expected = _best_of_all_cuts(passes, sizes, lasting, cache_bytes)
+    assert compulsory_bytes(passes, lasting, cache_bytes) == expected
+
+
+@given(steps(), st.integers(0, 200))
+@settings(deadline=None)
+def test_no_machine_moves_less_than_the_floor(step, cache_bytes):
+    passes, sizes, lasting = step
+    floor = compulsory_bytes(passes, lasting, cache_bytes)
+    assert floor <= _cached_traffic(passes, sizes, lasting, cache_bytes)
+
+
+@given(steps(), st.integers(0, 200))
+@settings(deadline=None)
+def test_floor_fused_and_eager_are_in_order(step, cache_bytes):
+    passes, sizes, lasting = step
+    eager = sum(access.size_bytes for item in passes for access in (*item.reads, *item.writes))
+    floor = compulsory_bytes(passes, lasting, cache_bytes)
+    shares = fused_bytes(passes, sizes, lasting)
+    assert min(shares) >= 0
+    assert floor <= sum(shares) <= eager
+    assert floor <= compulsory_bytes(passes, lasting, cache_bytes // 2)
+
+
+@pytest.mark.parametrize("arch", ["squeezenet1_1", "resnet18", "mobilenet_v2"])
+@pytest.mark.parametrize("math_mode", ["fp32", "bf16"])
+def test_no_machine_trains_a_model_with_less_than_the_floor(arch, math_mode):
+    step = record_step(
+        arch, batch_size=4, image_size=224, math_mode=math_mode, fused_optimizer=True
+    )
+    floors = []
+    for cache_bytes in (0, 2**20, 2**24, 2**27):
+        moved = _cached_traffic(step.passes, step.sizes_bytes, step.lasting, cache_bytes)
+        floors.append(compulsory_bytes(step.passes, step.lasting, cache_bytes))
+        assert floors[-1] <= moved
+    assert floors == sorted(floors, reverse=True)
+
+
+def test_floor_without_a_cache_by_hand():
+    """conv_relu_conv of test_traffic, in elements: six ops, each reads and writes what it must.
+
+    The gradient of the second convolution's output is computed from 8 logits: it is 8 wide.
+    """
+    x, hidden, logits, first, second = 96, 256, 8, 24, 32
+    expected = (x + first + hidden) + (hidden + second + logits)
+    expected += (logits + second + hidden) + (logits + hidden + second) + (hidden + x + first)
+    expected += 5 * (first + second)
+    complexity = step_complexity(
+        "tiny_models:conv_relu_conv", batch_size=2, precision="fp32", image_size=4, cache_bytes=0
+    )
+    assert complexity.compulsory_bytes == 4 * expected
+
+
+def test_what_fits_in_the_cache_moves_nothing():
+    complexity = step_complexity("squeezenet1_1", batch_size=1, precision="fp32")
+    assert complexity.compulsory_bytes == 0
+
+
+def test_weights_that_do_not_fit_move_at_any_batch_size():
+    """Parameter, gradient and momentum in, parameter and momentum out, less the cache each way."""
+    complexity = step_complexity("vgg16", batch_size=1, precision="fp32", cache_bytes=2**20)
+    assert complexity.compulsory_bytes >= 20 * complexity.parameters - 2 * 2**20

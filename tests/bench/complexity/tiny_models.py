@@ -1,0 +1,91 @@
+"""Models small enough to count by hand, or awkward in one way each."""
+
+import torch
+from torch import nn
+
+
+def _logits(features):
+    return nn.Sequential(*features, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def conv_relu_conv():
+    return _logits([nn.Conv2d(3, 8, 1, bias=False), nn.ReLU(), nn.Conv2d(8, 4, 1, bias=False)])
+
+
+def conv_norm_relu_conv():
+    return _logits(
+        [
+            nn.Conv2d(3, 8, 1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(8, 4, 1, bias=False),
+        ]
+    )
+
+
+def biased_conv():
+    return _logits([nn.Conv2d(3, 8, 1)])
+
+
+def frozen_stem():
+    model = conv_norm_relu_conv()
+    model[0].requires_grad_(False)
+    model[1].requires_grad_(False)
+    return model
+
+
+def tied():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 48))
+    model[3].weight = model[1].weight
+    return model
+
+
+def other_norms():
+    return _logits(
+        [
+            nn.ConvTranspose2d(3, 8, 2, stride=2, groups=1),
+            nn.GroupNorm(2, 8),
+            nn.InstanceNorm2d(8, affine=True),
+            nn.BatchNorm2d(8, affine=False),
+        ]
+    )
+
+
+class _Einsum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(48, 10))
+
+    def forward(self, images):
+        return torch.einsum("bi,ij->bj", images.flatten(1), self.weight)
+
+
+class _Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTM(12, 8, batch_first=True)
+
+    def forward(self, images):
+        return self.cell(images.permute(0, 2, 1, 3).flatten(2))[0][:, -1]
+
+
+class _LooksAtValues(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(48, 10)
+
+    def forward(self, images):
+        logits = self.linear(images.flatten(1))
+        return logits if logits.sum() > 0 else -logits
+
+
+def einsum():
+    return _Einsum()
+
+
+def recurrent():
+    return _Recurrent()
+
+
+def looks_at_values():
+    return _LooksAtValues()
