@@ -52,9 +52,9 @@ class WorkerWatch:
                 env=_worker_environment(),
                 start_new_session=True,
             )
-        folder.claim(os.getpid(), popen.pid)
         self._popen = popen
         self._process = WatchedProcess(popen)
+        folder.claim(os.getpid(), popen.pid)
         self._sampler.add(HostSource(popen.pid))
 
     def wait(self) -> None:

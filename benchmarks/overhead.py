@@ -64,7 +64,7 @@ def table(title: str, pairs: list[tuple[dict[str, float], dict[str, float]]]) ->
     lines = [
         f"### {title}",
         "",
-        "| pair | tracked images/s | bare images/s | ratio | tracked start s | bare start s | ratio |",
+        "| pair | images/s tracked | bare | ratio | s to first iteration, tracked | bare | ratio |",
         "|---|---|---|---|---|---|---|",
     ]
     ratios: dict[str, list[float]] = {"images_per_s": [], "start_s": []}

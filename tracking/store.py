@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import mlflow
 import requests
@@ -63,10 +62,9 @@ def open_client(tracking_uri: str | None = None) -> MlflowClient:
 
 
 def public_uri(tracking_uri: str | None = None) -> str:
-    """Return the tracking URI without user name and password."""
-    parts = urlsplit(tracking_uri or mlflow.get_tracking_uri())
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+    """Return the tracking URI without user name, password and query."""
+    uri = tracking_uri or str(mlflow.get_tracking_uri())
+    return _CREDENTIALS.sub("", uri).partition("?")[0]
 
 
 def experiment_id(client: MlflowClient) -> str:

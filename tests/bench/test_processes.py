@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -248,6 +249,14 @@ def test_ending_a_child_that_has_ended_does_nothing(start):
     popen.wait()
     terminate_tree(popen, grace_s=10)
     assert popen.returncode == 0
+
+
+def test_a_process_that_got_a_reaped_childs_number_is_left_alone():
+    with subprocess.Popen([sys.executable, "-c", WAIT], stdin=subprocess.PIPE) as stranger:
+        terminate_tree(SimpleNamespace(pid=stranger.pid, returncode=0), grace_s=0)
+        assert stranger.poll() is None
+        stranger.stdin.close()
+        assert stranger.wait() == 0
 
 
 @pytest.mark.parametrize(

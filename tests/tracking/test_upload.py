@@ -148,8 +148,15 @@ def test_a_refused_configuration_does_not_stay_running(tracking, monkeypatch):
 
 def test_ceilings_are_a_run_of_their_own_kind(tracking, tmp_path):
     roof = samples.facts(
-        Ceiling, device="Sample CPU", backend="cpu", math_mode="fp32", peak_flops_per_s=2e11,
-        peak_bytes_per_s=5e10, kind="measured", source="matmul", date="2026-11-20",
+        Ceiling,
+        device="Sample CPU",
+        backend="cpu",
+        math_mode="fp32",
+        peak_flops_per_s=2e11,
+        peak_bytes_per_s=5e10,
+        kind="measured",
+        source="matmul",
+        date="2026-11-20",
     )
     sample = CeilingSample(
         probe="matmul", math_mode="fp32", quantity="flops_per_s", rates=(2e11, 1.9e11)
@@ -157,8 +164,13 @@ def test_ceilings_are_a_run_of_their_own_kind(tracking, tmp_path):
     folder, record = filed(
         tmp_path,
         samples.facts(
-            CeilingsRecord, record_id="x", created=samples.NOW, outcome="ok",
-            environment=samples.environment(), ceilings=(roof,), samples=(sample,),
+            CeilingsRecord,
+            record_id="x",
+            created=samples.NOW,
+            outcome="ok",
+            environment=samples.environment(),
+            ceilings=(roof,),
+            samples=(sample,),
         ),
     )
     run = tracking.get_run(upload(folder, record))
