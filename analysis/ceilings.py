@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from analysis.peaks import NoCeiling, datasheet_ceiling
 from analysis.roof import Roof
-from bench.records import Ceiling, CeilingsRecord, DeviceInfo, Environment, RunRecord
+from bench.records import Ceiling, CeilingsRecord, DeviceInfo, Environment, Finding, RunRecord
 
 #: The same machine reports slightly less memory after a kernel or firmware update.
 _MEMORY_TOLERANCE = 0.02
@@ -25,6 +26,7 @@ class UsedCeiling:
     roof: Roof  # its two peaks, both known
     record_id: str | None
     instead_of_measured: str | None
+    doubts: tuple[Finding, ...] = ()  # why the roof itself may be too low
 
 
 def choose_ceiling(
@@ -32,24 +34,34 @@ def choose_ceiling(
 ) -> UsedCeiling | NoCeiling:
     """Return the roof for `record`, or why there is none.
 
-    The newest complete measured ceiling of the same device, driver, power limit and math mode;
-    else the datasheet of exactly that device; else nothing: a peak is never assumed.
+    The newest complete measured ceiling of the same device, driver, power limit and math mode,
+    one without a doubt before any other; else the datasheet of exactly that device; else nothing:
+    a peak is never assumed.
     """
     if record.environment is None or record.resolved is None:
         return NoCeiling("the record does not say on which device or in which math mode it ran")
     environment, math_mode = record.environment, record.resolved.math_mode
     obstacles: list[str] = []
-    for candidate in sorted(ceilings, key=lambda each: each.created, reverse=True):
+    for candidate in sorted(ceilings, key=_preference, reverse=True):
         found = _matching(candidate, environment, math_mode)
         if isinstance(found, str):
             obstacles.append(found)
         else:
-            return UsedCeiling(*found, candidate.record_id, None)
+            return UsedCeiling(*found, candidate.record_id, None, _doubts(candidate))
     why = _why_not(obstacles)
     datasheet = datasheet_ceiling(environment.device, math_mode)
     if isinstance(datasheet, NoCeiling):
         return NoCeiling(f"{why}; {datasheet.reason}: run mlproject ceilings on that machine")
     return UsedCeiling(*datasheet, None, why)
+
+
+def _preference(candidate: CeilingsRecord) -> tuple[bool, datetime]:
+    return not _doubts(candidate), candidate.created
+
+
+def _doubts(candidate: CeilingsRecord) -> tuple[Finding, ...]:
+    findings = candidate.verdict.findings if candidate.verdict else ()
+    return tuple(finding for finding in findings if finding.level != "note")
 
 
 def _matching(candidate: CeilingsRecord, environment: Environment, mode: str) -> Found | str:

@@ -93,7 +93,11 @@ def roofline_point(
         return Refusal(record.record_id, f"no ceiling: {used.reason}")
     fallback = used.instead_of_measured
     note = Finding(code="datasheet-roof", level="note", message=f"datasheet roof: {fallback}")
-    findings = (note,) if fallback else ()
+    doubts = (
+        Finding(code="doubtful-roof", level="suspect", message=f"its roof: {doubt.message}")
+        for doubt in used.doubts
+    )
+    findings = ((note,) if fallback else ()) + tuple(doubts)
     return _place(record, work, used, findings)
 
 

@@ -12,7 +12,7 @@ from bench.records import CeilingsRecord
 
 
 def find_roofs(records: Path, backend: str) -> CeilingsRecord | None:
-    """Return the newest good ceilings in `records` of this processor and this torch, or None.
+    """Return the newest clean ceilings in `records` of this processor and this torch, or None.
 
     Does not import torch: which device `auto` means is left to the measurement, and the newest
     ceilings of any device answer for it.
@@ -22,7 +22,8 @@ def find_roofs(records: Path, backend: str) -> CeilingsRecord | None:
     for record in reversed(read_records(records)):
         if (
             isinstance(record, CeilingsRecord)
-            and record.outcome == "ok"
+            and record.verdict is not None
+            and record.verdict.level == "clean"
             and record.environment is not None
             and record.environment.cpu_model == value_or_none(cpu_model)
             and record.environment.torch == metadata.version("torch")

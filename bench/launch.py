@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.config import RunConfig
 from bench.exports import write_exports
 from bench.folders import RecordFolder, write_atomically
 from bench.journal import Event
 from bench.records import CeilingsRecord, ProcessFigures, RunRecord, Telemetry
-from bench.verdict import judge
+from bench.verdict import judge, judge_ceilings
 from bench.watch import OnEvent, WorkerWatch
+
+R = TypeVar("R", RunRecord, CeilingsRecord)
 
 #: Facts that a worker cannot know of itself.
 _LAUNCHERS = ("process", "telemetry", "verdict")
@@ -36,7 +38,7 @@ def launch_measurement(
     if not isinstance(record, RunRecord):
         outcome, reason = watch.death()
         record = unmeasured(config, folder, outcome=outcome, reason=reason, created=watch.started)
-    telemetry = watch.telemetry(record.measurement) if record.measurement else None
+    telemetry = watch.window_telemetry(record.measurement)
     return finish_record(folder, record, watch.figures(), telemetry, "no window was measured")
 
 
@@ -58,10 +60,11 @@ def launch_ceilings(
             environment=None,
             ceilings=(),
             samples=(),
-            missing={"environment": reason},
+            telemetry=None,
+            verdict=None,
+            missing=dict.fromkeys(("environment", "telemetry", "verdict"), reason),
         )
-    folder.close(record)
-    return record
+    return finish_ceilings(folder, record, watch.telemetry_between("device", "ended"))
 
 
 def unmeasured(config: RunConfig, folder: RecordFolder, **how: Any) -> RunRecord:
@@ -85,18 +88,26 @@ def finish_record(
     why_missing: str,
 ) -> RunRecord:
     """Add what only the launcher knows, judge the whole, and write it with its exports."""
-    added = {"process": process, "telemetry": telemetry}
-    missing = {name: why for name, why in record.missing.items() if name not in added}
-    missing |= {name: why_missing for name, fact in added.items() if fact is None}
-    unjudged = _with(record, {**added, "missing": missing})
-    missing = {name: why for name, why in missing.items() if name != "verdict"}
-    whole = _with(unjudged, {"verdict": judge(unjudged), "missing": missing})
+    known = _with(record, {"process": process, "telemetry": telemetry}, why_missing)
+    whole = _with(known, {"verdict": judge(known)}, "")
     folder.close(whole)
     write_exports(folder, whole)
     return whole
 
 
-def _with(record: RunRecord, changes: dict[str, Any]) -> RunRecord:
-    """A changed copy, validated again: `model_copy` would not."""
+def finish_ceilings(
+    folder: RecordFolder, record: CeilingsRecord, telemetry: Telemetry | None
+) -> CeilingsRecord:
+    """Add what was sampled meanwhile, judge the whole, and write it."""
+    known = _with(record, {"telemetry": telemetry}, "the worker did not get that far")
+    whole = _with(known, {"verdict": judge_ceilings(known)}, "")
+    folder.close(whole)
+    return whole
+
+
+def _with(record: R, facts: dict[str, Any], why_missing: str) -> R:
+    """A copy with more facts, or with the reason why they are missing; validated again."""
+    missing = {name: why for name, why in record.missing.items() if name not in facts}
+    missing |= {name: why_missing for name, fact in facts.items() if fact is None}
     fields = {name: getattr(record, name) for name in type(record).model_fields}
-    return RunRecord(**{**fields, **changes})
+    return type(record)(**{**fields, **facts, "missing": missing})

@@ -334,3 +334,5 @@ class CeilingsRecord(Facts):
     environment: Environment | None
     ceilings: tuple[Ceiling, ...]
     samples: tuple[CeilingSample, ...]
+    telemetry: Telemetry | None
+    verdict: Verdict | None

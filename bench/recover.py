@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from bench.config import RunConfig
 from bench.folders import AnyRecord, RecordFolder
-from bench.launch import finish_record, unmeasured
+from bench.launch import finish_ceilings, finish_record, unmeasured
 from bench.records import CeilingsRecord
 
 
@@ -26,8 +26,7 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     if account is None and _kind(folder) == "ceilings":
         return None  # nothing measured, nothing asked for that could be named
     if isinstance(account, CeilingsRecord):
-        folder.close(account)
-        return account
+        return finish_ceilings(folder, account, None)
     reason = "the launching process ended before the measurement did"
     if account is None:
         config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))

@@ -8,7 +8,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from bench.records import Finding, Level, Measurement, RunRecord, Telemetry, Verdict
+from bench.records import (
+    CeilingsRecord,
+    Environment,
+    Finding,
+    Level,
+    Measurement,
+    RunRecord,
+    Telemetry,
+    Verdict,
+)
 from bench.summary import data_wait_share
 
 #: Windows shorter than this say little about steady state.
@@ -20,6 +29,8 @@ _EVENT_GAP = 0.02
 _THROTTLED_SHARE = 0.05
 _INPUT_BOUND_SHARE = 0.05
 _OUTLIER_RATIO = 2.0
+#: Of the usable cores, on a CPU backend; the launcher's own sampling stays under 1 %.
+_BUSY_HOST_SHARE = 0.05
 
 _WEIGHT: dict[str, Level] = {"note": "clean", "suspect": "suspect", "invalid": "invalid"}
 
@@ -29,10 +40,28 @@ def judge(record: RunRecord) -> Verdict:
 
     A run that was not measured to its end is invalid, whatever times it holds.
     """
-    findings = list(_findings(record))
+    return _verdict(_findings(record))
+
+
+def judge_ceilings(record: CeilingsRecord) -> Verdict:
+    """Return the findings about how roofs were measured, and the gravest of their levels."""
+    return _verdict(_of_ceilings(record))
+
+
+def _verdict(found: Iterator[Finding]) -> Verdict:
+    findings = tuple(found)
     levels: list[Level] = ["clean", "suspect", "invalid"]
     worst = max((_WEIGHT[f.level] for f in findings), key=levels.index, default="clean")
-    return Verdict(level=worst, findings=tuple(findings))
+    return Verdict(level=worst, findings=findings)
+
+
+def _of_ceilings(record: CeilingsRecord) -> Iterator[Finding]:
+    if record.outcome != "ok":
+        yield Finding(code=record.outcome, level="invalid", message=record.reason or record.outcome)
+    if record.telemetry is not None:
+        yield from _of_telemetry(record.telemetry, record.environment)
+    if record.environment is not None:
+        yield from _of_environment(record.environment)
 
 
 def _findings(record: RunRecord) -> Iterator[Finding]:
@@ -41,14 +70,14 @@ def _findings(record: RunRecord) -> Iterator[Finding]:
     if record.measurement is not None:
         yield from _of_window(record.measurement)
     if record.telemetry is not None:
-        yield from _of_telemetry(record.telemetry)
+        yield from _of_telemetry(record.telemetry, record.environment)
     if record.resolved is not None and not record.resolved.native_math:
         mode = record.resolved.math_mode
         yield Finding(
             code="emulated", level="note", message=f"this device computes {mode} by emulation"
         )
-    if record.environment is not None and record.environment.power_source == "battery":
-        yield Finding(code="battery", level="suspect", message="measured on battery power")
+    if record.environment is not None:
+        yield from _of_environment(record.environment)
 
 
 def _of_window(measurement: Measurement) -> Iterator[Finding]:
@@ -110,7 +139,19 @@ def _drift(times: tuple[float, ...]) -> Iterator[Finding]:
         )
 
 
-def _of_telemetry(telemetry: Telemetry) -> Iterator[Finding]:
+def _of_environment(environment: Environment) -> Iterator[Finding]:
+    if environment.power_source == "battery":
+        yield Finding(code="battery", level="suspect", message="measured on battery power")
+
+
+def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Finding]:
+    others = _others_share(telemetry, environment)
+    if others is not None and others > _BUSY_HOST_SHARE:
+        yield Finding(
+            code="busy-host",
+            level="suspect",
+            message=f"other processes used {others:.0%} of the processor meanwhile",
+        )
     for reason, share in (telemetry.throttle_share or {}).items():
         if share > _THROTTLED_SHARE:
             yield Finding(
@@ -124,3 +165,12 @@ def _of_telemetry(telemetry: Telemetry) -> Iterator[Finding]:
             level="suspect",
             message=f"others used the device: {', '.join(telemetry.foreign_processes[:5])}",
         )
+
+
+def _others_share(telemetry: Telemetry, environment: Environment | None) -> float | None:
+    """Mean share of the usable cores that other processes took from a CPU run, if it is known."""
+    if environment is None or environment.device.backend != "cpu":
+        return None
+    series = {one.name: one.values for one in telemetry.series}
+    values = series.get("other_cpu_percent", ())
+    return statistics.fmean(values) / (100 * environment.cpu_cores_usable) if values else None

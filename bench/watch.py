@@ -41,6 +41,7 @@ class WorkerWatch:
         self._journal = JournalReader(folder.journal)
         self._oom_kills_before = oom_kills()
         self._last = "the start of Python"
+        self._reached: dict[str, float] = {}
         self._interrupted = False
         self._sampler = Sampler()
         with folder.console.open("wb") as console:
@@ -80,6 +81,7 @@ class WorkerWatch:
     def _report(self) -> None:
         for event in self._journal.new_events():
             self._last = event.name
+            self._reached.setdefault(event.name, event.clock_s)
             if event.name == "device":
                 backend, uuid = event.facts["backend"], event.facts["uuid"]
                 self._sampler.add(device_source(backend, uuid, self._popen.pid))
@@ -91,11 +93,17 @@ class WorkerWatch:
         """Return the ended worker's times and memory."""
         return self._process.figures()
 
-    def telemetry(self, measurement: Measurement) -> Telemetry:
-        """Return what was sampled inside the measured window."""
-        return self._sampler.telemetry(
-            measurement.window_start_clock_s, measurement.window_end_clock_s
-        )
+    def window_telemetry(self, window: Measurement | None) -> Telemetry | None:
+        """Return what was sampled inside the measured window, if there was one."""
+        if window is None:
+            return None
+        return self._sampler.telemetry(window.window_start_clock_s, window.window_end_clock_s)
+
+    def telemetry_between(self, first: str, last: str) -> Telemetry | None:
+        """Return what was sampled between two events, or None if the worker missed one."""
+        if first not in self._reached or last not in self._reached:
+            return None
+        return self._sampler.telemetry(self._reached[first], self._reached[last])
 
     def death(self) -> tuple[Outcome, str]:
         """Return how and where a worker ended that wrote nothing, with its last words."""

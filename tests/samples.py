@@ -4,6 +4,9 @@ from datetime import datetime, timezone
 
 from bench.config import RunConfig
 from bench.records import (
+    Ceiling,
+    CeilingSample,
+    CeilingsRecord,
     Complexity,
     DeviceInfo,
     Environment,
@@ -151,6 +154,35 @@ def run_record(config=None, **changes):
         "complexity": complexity(),
     }
     return facts(RunRecord, **{**known, **changes})
+
+
+def ceiling(math_mode="fp32", **changes):
+    known = {
+        "device": "Sample CPU",
+        "backend": "cpu",
+        "math_mode": math_mode,
+        "peak_flops_per_s": 2e11,
+        "peak_bytes_per_s": 5e10,
+        "kind": "measured",
+        "source": "matmul",
+        "date": "2026-11-20",
+    }
+    return facts(Ceiling, **{**known, **changes})
+
+
+def ceilings_record(*modes, **changes):
+    sample = CeilingSample(
+        probe="matmul", math_mode="fp32", quantity="flops_per_s", rates=(2e11, 1.9e11)
+    )
+    known = {
+        "record_id": "20261120T100000Z-00000003",
+        "created": NOW,
+        "outcome": "ok",
+        "environment": environment(),
+        "ceilings": tuple(map(ceiling, modes or ("fp32",))),
+        "samples": (sample,),
+    }
+    return facts(CeilingsRecord, **{**known, **changes})
 
 
 def failed_record(outcome="crashed", why="RuntimeError: no", config=None, **changes):

@@ -275,6 +275,14 @@ def test_folder_that_cannot_be_written_is_one_line(clone):
     assert len(errors.splitlines()) == 1
 
 
+def test_missing_file_is_one_line(clone):
+    (clone.folder / "python_env.yaml").unlink()
+    code, errors = clone.set_up()
+    assert code == 1
+    assert len(errors.splitlines()) == 1
+    assert "python_env.yaml" in errors
+
+
 def test_old_python_is_refused_with_its_version(clone):
     pretend = "import sys, runpy; sys.version_info = (3, 9, 1); runpy.run_module('bootstrap')"
     done = subprocess.run(
@@ -302,59 +310,59 @@ NO_PIP = "#!/bin/sh\nexit 1\n"
 ENSUREPIP = '#!/bin/sh\n[ "$*" = "-m ensurepip --version" ] && echo "pip 23"\n'
 
 
+class Machine:
+    """A machine without uv; its interpreter is to be written by the test."""
+
+    def __init__(self, clone: Clone) -> None:
+        self.place = Place(clone.folder)
+        self.place.folder.mkdir()
+        self.programs = clone.programs
+        (clone.programs / "uv").unlink()
+        self.fetched = self.place.folder / "installer" / "bin" / "uv"
+        self.with_pip = PIP.format(uv=script(clone.folder / "fetched-uv", UV))
+
+    def python(self, text: str) -> None:
+        script(self.programs / "python", text)
+
+    def obtain(self) -> Path:
+        with self.place.claimed() as lock:
+            return installer.obtain_uv(self.place, installer.Runner(self.place, lock))
+
+
 @pytest.fixture
 def machine(clone, monkeypatch):
-    """A machine without uv; `python` is its interpreter, to be written by the test."""
-    fetched = script(clone.folder / "fetched-uv", UV)
-    uv, pip = (clone.programs / "uv"), PIP.format(uv=fetched)
-    uv.unlink()
-    monkeypatch.setenv("PATH", f"{clone.programs}:/usr/bin:/bin")
+    machine = Machine(clone)
+    which = shutil.which  # the machine that the test runs on may have a uv in /usr/bin
+    monkeypatch.setattr(shutil, "which", lambda name: which(name, path=str(machine.programs)))
     monkeypatch.setattr(installer, "BASE_PYTHON", clone.programs / "python")
-    place = Place(clone.folder)
-    place.folder.mkdir()
-
-    class Machine:
-        folder = clone.folder
-        path_uv = uv
-        with_pip = pip
-
-        def python(self, text: str) -> None:
-            script(clone.programs / "python", text)
-
-        def obtain(self) -> Path:
-            with place.claimed() as lock:
-                return installer.obtain_uv(place, installer.Runner(place, lock))
-
-    return Machine()
+    return machine
 
 
 def test_uv_on_path_is_used(machine):
-    script(machine.path_uv, UV)
-    assert machine.obtain() == machine.path_uv
+    uv = script(machine.programs / "uv", UV)
+    assert machine.obtain() == uv
 
 
 @pytest.mark.parametrize("broken", ["#!/bin/sh\nexit 127\n", "#!/bin/sh\necho uv 0.4.30\n"])
 def test_uv_on_path_that_fails_or_is_old_is_passed_over(machine, broken):
-    script(machine.path_uv, broken)
+    script(machine.programs / "uv", broken)
     machine.python(machine.with_pip)
-    assert machine.obtain() == machine.folder / ".venv" / "installer" / "bin" / "uv"
+    assert machine.obtain() == machine.fetched
 
 
-def test_uv_inside_the_environment_is_not_relied_upon(machine, monkeypatch):
-    inside = script(machine.folder / ".venv" / "bin" / "uv", UV)
-    (machine.folder / ".venv" / OURS).touch()
-    monkeypatch.setenv("PATH", f"{inside.parent}:/usr/bin:/bin")
+def test_uv_inside_the_environment_is_not_relied_upon(machine):
+    (machine.place.folder / OURS).touch()
     machine.python(machine.with_pip)
-    assert machine.obtain() == machine.folder / ".venv" / "installer" / "bin" / "uv"
+    machine.programs = script(machine.place.script("uv"), UV).parent
+    assert machine.obtain() == machine.fetched
 
 
 def test_pip_of_the_environment_fetches_uv_where_the_interpreter_has_none(machine):
+    (machine.place.folder / OURS).touch()
     machine.python(ENSUREPIP)
-    (machine.folder / ".venv" / OURS).touch()
-    script(machine.folder / ".venv" / "bin" / "python", machine.with_pip + "exit 0\n")
-    inside = machine.folder / ".venv" / "bin" / "python"
-    inside.write_text(inside.read_text().replace("*) exit 1;;", '"-m ensurepip");;\n*) exit 1;;'))
-    assert machine.obtain() == machine.folder / ".venv" / "installer" / "bin" / "uv"
+    unpacks = machine.with_pip.replace("*) exit 1", '"-m ensurepip");;\n*) exit 1')
+    script(machine.place.script("python"), unpacks)
+    assert machine.obtain() == machine.fetched
 
 
 def test_neither_uv_nor_pip_nor_ensurepip_is_one_line_with_the_remedy(machine):

@@ -14,6 +14,7 @@ from bench.telemetry.tree import ProcessTree
 #: milliseconds per core for the frequency, and some boards for a temperature.
 _AFFORDABLE_S = 0.005
 _BYTES_PER_MB = 1e6
+_LOGICAL_CORES = psutil.cpu_count() or 1
 #: hwmon names of processor sensors (kernel Documentation/hwmon, arm and arm64 thermal zones).
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal")
 
@@ -21,7 +22,8 @@ _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal",
 class HostSource(Source):
     """CPU share, memory, frequency and temperature of the machine; CPU and memory of the worker.
 
-    `worker_cpu_percent` counts 100 for one busy core. `worker_rss_mb` adds up the worker's
+    `worker_cpu_percent` and `other_cpu_percent`, the rest of the machine, count 100 for one busy
+    core. `worker_rss_mb` adds up the worker's
     processes, so pages that they share count in each.
     """
 
@@ -44,7 +46,11 @@ class HostSource(Source):
 
     def read(self) -> Reading:
         """Read all gauges; those of rates cover the time since the last reading."""
-        return Reading(self._read_gauges(self._gauges))
+        values = self._read_gauges(self._gauges)
+        if {"cpu_utilization_percent", "worker_cpu_percent"} <= values.keys():
+            busy_percent = values["cpu_utilization_percent"] * _LOGICAL_CORES
+            values["other_cpu_percent"] = max(0.0, busy_percent - values["worker_cpu_percent"])
+        return Reading(values)
 
     def _is_cheap(self, name: str, gauge: Gauge, clock: Clock) -> bool:
         """Read once, which rates need anyway, and leave out what is absent or takes too long."""

@@ -33,7 +33,9 @@ def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:
     outcome, reason = attempt(work)
     journal.note("ended", outcome=outcome)
     environment = read_environment(device.info(), folder.path, "auto") if device else None
-    missing = {} if reason else {"reason": "the outcome is ok"}
+    missing = dict.fromkeys(("telemetry", "verdict"), "told by the launching process")
+    if reason is None:
+        missing["reason"] = "the outcome is ok"
     if environment is None:
         missing["environment"] = "no device was opened"
     folder.release_reserve()
@@ -47,6 +49,8 @@ def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:
             environment=environment,
             ceilings=ceilings,
             samples=samples,
+            telemetry=None,
+            verdict=None,
             missing=missing,
         ),
     )

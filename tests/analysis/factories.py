@@ -245,6 +245,8 @@ def ceilings_record(
         "environment": environment(),
         "ceilings": (ceiling(),) if ceilings is None else ceilings,
         "samples": (),
+        "telemetry": None,
+        "verdict": None,
         **changes,
     }
     return CeilingsRecord(**values, missing=_reasons(values))

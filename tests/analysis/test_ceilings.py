@@ -5,6 +5,8 @@ import pytest
 
 from analysis.ceilings import UsedCeiling, choose_ceiling
 from analysis.peaks import NoCeiling
+from analysis.points import roofline_point
+from bench.records import Finding, Verdict
 
 GPU_ENV = make.environment(label="gpu", device=make.gpu())
 GPU_RUN = make.run_record(environment=GPU_ENV, resolved=make.resolved(backend="cuda"))
@@ -32,6 +34,21 @@ def refused(record, ceilings):
     refusal = choose_ceiling(record, ceilings)
     assert isinstance(refusal, NoCeiling)
     return refusal.reason
+
+
+BUSY = Finding(code="busy-host", level="suspect", message="others used 40% of the processor")
+
+
+def test_a_roof_without_a_doubt_goes_before_a_newer_one_with():
+    doubtful = make.ceilings_record(
+        "doubtful", hours=2, verdict=Verdict(level="suspect", findings=(BUSY,))
+    )
+    clean = make.ceilings_record("clean", verdict=Verdict(level="clean", findings=()))
+    assert chosen(make.run_record(), [doubtful, clean]).record_id == "clean"
+    assert chosen(make.run_record(), [doubtful]).doubts == (BUSY,)
+    point = roofline_point(make.run_record(), [doubtful])
+    assert point.level == "suspect"
+    assert "others used 40%" in point.findings[0].message
 
 
 def test_the_newest_of_this_device_is_used():

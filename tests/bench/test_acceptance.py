@@ -6,33 +6,6 @@ from fakes import ScriptedClock
 
 from bench import acceptance
 from bench.journal import Event
-from bench.records import Ceiling, CeilingsRecord
-
-
-def roofs(*modes):
-    ceilings = tuple(
-        samples.facts(
-            Ceiling,
-            device="d",
-            backend="cpu",
-            math_mode=mode,
-            peak_flops_per_s=1e11,
-            peak_bytes_per_s=1e10,
-            kind="measured",
-            source="s",
-            date="d",
-        )
-        for mode in modes
-    )
-    return samples.facts(
-        CeilingsRecord,
-        record_id="c",
-        created=samples.NOW,
-        outcome="ok",
-        environment=samples.environment(),
-        ceilings=ceilings,
-        samples=(),
-    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +18,7 @@ def roofs(*modes):
     ],
 )
 def test_every_arithmetic_of_the_device_once(modes, expected):
-    assert acceptance.precisions(roofs(*modes)) == expected
+    assert acceptance.precisions(samples.ceilings_record(*modes)) == expected
 
 
 @pytest.fixture
@@ -56,7 +29,7 @@ def machine(monkeypatch):
 
     def ceilings(backend, folder, on_event):
         clock.pass_s(40.0)
-        return roofs("fp32", "bf16")
+        return samples.ceilings_record("fp32", "bf16")
 
     def run(config, folder, on_event):
         measured.append(config)

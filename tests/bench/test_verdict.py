@@ -3,7 +3,7 @@
 import pytest
 import samples
 
-from bench.verdict import judge
+from bench.verdict import judge, judge_ceilings
 
 
 def codes(**changes):
@@ -63,6 +63,29 @@ def test_throttling_by_its_share_of_samples():
     hot = samples.telemetry(throttle_share={"SwThermal": 0.2, "SwPowerCap": 0.01})
     findings = judge(samples.run_record(telemetry=hot)).findings
     assert [finding.message for finding in findings] == ["SwThermal in 20% of the samples"]
+
+
+def using(other_percent):
+    """Two samples of other processes' load; 200 would be both cores of the sample machine."""
+    load = samples.Series(
+        name="other_cpu_percent", source="psutil", times_s=(0.0, 0.5), values=other_percent
+    )
+    return samples.telemetry(series=(load,))
+
+
+def test_others_on_the_processor_spoil_a_cpu_run_only():
+    assert "busy-host" in codes(telemetry=using((0.0, 30.0)))
+    assert "busy-host" not in codes(telemetry=using((0.0, 10.0)))
+    on_gpu = samples.environment(device=samples.device_info(backend="cuda"))
+    assert "busy-host" not in codes(telemetry=using((100.0, 100.0)), environment=on_gpu)
+
+
+def test_roofs_measured_beside_others_are_suspect():
+    record = samples.ceilings_record(telemetry=using((50.0, 50.0)))
+    assert judge_ceilings(record).level == "suspect"
+    assert judge_ceilings(samples.ceilings_record(telemetry=using((1.0, 1.0)))).level == "clean"
+    failed = samples.ceilings_record(outcome="crashed", reason="RuntimeError: no")
+    assert judge_ceilings(failed).level == "invalid"
 
 
 def test_others_on_the_device():

@@ -10,7 +10,6 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.exports import write_exports
 from bench.folders import RecordFolder
-from bench.records import Ceiling, CeilingSample, CeilingsRecord
 from tracking import schema
 from tracking.search import download_record, search_runs
 from tracking.store import TrackingError, open_client, public_uri
@@ -147,32 +146,7 @@ def test_a_refused_configuration_does_not_stay_running(tracking, monkeypatch):
 
 
 def test_ceilings_are_a_run_of_their_own_kind(tracking, tmp_path):
-    roof = samples.facts(
-        Ceiling,
-        device="Sample CPU",
-        backend="cpu",
-        math_mode="fp32",
-        peak_flops_per_s=2e11,
-        peak_bytes_per_s=5e10,
-        kind="measured",
-        source="matmul",
-        date="2026-11-20",
-    )
-    sample = CeilingSample(
-        probe="matmul", math_mode="fp32", quantity="flops_per_s", rates=(2e11, 1.9e11)
-    )
-    folder, record = filed(
-        tmp_path,
-        samples.facts(
-            CeilingsRecord,
-            record_id="x",
-            created=samples.NOW,
-            outcome="ok",
-            environment=samples.environment(),
-            ceilings=(roof,),
-            samples=(sample,),
-        ),
-    )
+    folder, record = filed(tmp_path, samples.ceilings_record())
     run = tracking.get_run(upload(folder, record))
     assert run.data.tags[schema.KIND] == "ceilings"
     assert run.data.metrics == {"peak_gflops_fp32": 200.0, "peak_gb_per_s": 50.0}
