@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def _remake(folder: Path, requirements: Path) -> None:
     for unfinished in folder.parent.glob(f"{folder.name}.new-*"):
         shutil.rmtree(unfinished)
     print(f"set-up: making {folder} for `mlflow run`", file=sys.stderr, flush=True)
-    new = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
+    new = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     try:
         _install(new, requirements)
         (new / WHOLE).touch()
@@ -85,7 +84,7 @@ def _install(new: Path, requirements: Path) -> None:
     base_python = getattr(sys, "_base_executable", None) or sys.executable
     for command in (
         # relocatable: the folder is renamed afterwards
-        [uv, "venv", "--quiet", "--clear", "--relocatable", "--python", base_python, str(new)],
+        [uv, "venv", "--quiet", "--relocatable", "--python", base_python, str(new)],
         [uv, "pip", "install", "--quiet", "--python", str(_python(new)), "-r", str(requirements)],
     ):
         done = subprocess.run(command, check=False)

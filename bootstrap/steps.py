@@ -1,0 +1,104 @@
+"""The set-up: `.venv` from pinned requirements, then the environment that `mlflow run` uses."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from pathlib import Path
+
+from bootstrap.installer import BASE_PYTHON, Runner, obtain_uv
+from bootstrap.place import Place, SetupError, Stamp
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0 everything is in place, 1 it is not and a line says why, 130 interrupted."""
+    parser = argparse.ArgumentParser(prog="python3 -m bootstrap", description=__doc__)
+    parser.add_argument("--dev", action="store_true", help="with the tools of `make test`")
+    dev = parser.parse_args(arguments).dev
+    place = Place(ROOT)
+    try:
+        with place.claimed() as lock:
+            set_up(place, dev, lock)
+    except (SetupError, OSError) as error:
+        print(f"set-up: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("set-up: interrupted; run it again to finish", file=sys.stderr)
+        return 130
+    return 0
+
+
+def set_up(place: Place, dev: bool, lock: int) -> None:
+    """Bring the environment to what the requirements say; nothing where it is there already."""
+    stamp = place.stamp()
+    if stamp and _still_good(place, stamp, dev):
+        return
+    started = time.monotonic()
+    runner = Runner(place, lock)
+    keep = stamp if stamp and stamp.home == place.home() and _runs(place) else None
+    dev = dev or bool(keep and keep.dev)
+    inputs = place.inputs()
+    if keep:
+        place.drop_stamp()
+    else:
+        _create(place, runner)
+    _install(place, runner, dev)
+    whole = runner.run(
+        [place.script("python"), "-m", "tracking.projects"],
+        "the environment of `mlflow run` could not be made: run this again",
+    )
+    place.write_stamp(Stamp(place.home(), inputs, dev, whole.strip()))
+    _say(f"done in {time.monotonic() - started:.0f} s")
+
+
+def _still_good(place: Place, stamp: Stamp, dev: bool) -> bool:
+    return (
+        stamp.home == place.home()
+        and stamp.inputs == place.inputs()
+        and stamp.dev >= dev
+        and _runs(place)
+        and Path(stamp.project_environment).exists()
+    )
+
+
+def _runs(place: Place) -> bool:
+    """Whether the environment's interpreter is still on the machine (a link may dangle)."""
+    return place.script("python").exists() and place.script("mlproject").exists()
+
+
+def _create(place: Place, runner: Runner) -> None:
+    """An empty environment where there was none, half of one, or one that cannot be kept."""
+    if place.empty():
+        _say(f"removed what was in {place.folder}: unfinished, or of another Python or place")
+    _say(f"creating {place.folder} with Python {platform.python_version()} ({BASE_PYTHON})")
+    runner.run(
+        [BASE_PYTHON, "-m", "venv", "--without-pip", place.folder],
+        f"{BASE_PYTHON} could not make an environment: "
+        "on Debian or Ubuntu `sudo apt install python3-venv`, then run this again",
+    )
+
+
+def _install(place: Place, runner: Runner, dev: bool) -> None:
+    uv = obtain_uv(place, runner)
+    requirements = "requirements-dev.txt" if dev else "requirements.txt"
+    install: list[str | Path] = [uv, "pip", "install", "--python", place.script("python")]
+    # a log keeps neither the progress bars nor the list of packages
+    install += [] if sys.stderr.isatty() else ["--quiet"]
+    _say(f"installing {requirements} (5 GB with CUDA libraries, downloaded once)")
+    runner.run(
+        [*install, "-r", requirements],
+        f"uv could not install {requirements}: check network and disk space, then run this again",
+    )
+    # setuptools came with the requirements: no isolated, downloaded build environment
+    runner.run(
+        [*install, "--no-deps", "--no-build-isolation", "-e", "."],
+        "uv could not install the project itself: run this again",
+    )
+
+
+def _say(line: str) -> None:
+    print(f"set-up: {line}", file=sys.stderr, flush=True)
