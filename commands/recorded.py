@@ -45,9 +45,10 @@ def finish(
     if form == "json":
         click.echo(json.dumps(facts))
     else:
-        for name, value in facts.items():
-            if value is not None:
-                click.echo(f"  {name:<16} {value}")
+        known = {name: value for name, value in facts.items() if value is not None}
+        width = max(map(len, known))
+        for name, value in known.items():
+            click.echo(f"  {name:<{width}}  {value}")
     if record.reason is not None:
         click.echo(f"mlproject: {record.outcome}: {record.reason}", err=True)
     return code

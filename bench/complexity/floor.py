@@ -146,8 +146,8 @@ def _interval_bytes(ops: _Ops) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
             widest = max(widest, width_bytes)
             if use < ops.count:
                 _add_to_block(reads, (previous + 1, use), (use + 1, ops.count), width_bytes)
-            if root.birth != _BEFORE:
-                _add_to_block(writes, (0, root.birth), (previous + 1, use), widest)
+            # Nothing in the step writes what was there before it: a block without rows.
+            _add_to_block(writes, (0, root.birth), (previous + 1, use), widest)
     return reads.cumsum(axis=0).cumsum(axis=1), writes.cumsum(axis=0).cumsum(axis=1)
 
 

@@ -27,7 +27,7 @@ _BIG = frozenset({Role.CONTRACTION, Role.OPAQUE})
 
 
 @dataclass(eq=False)
-class _Kernel:
+class Kernel:
     """Passes that run as one; `earliest` is the first position that its inputs allow."""
 
     has_big_op: bool = False
@@ -40,7 +40,7 @@ class _Schedule:
     """Kernels in the order they run: every one needs results of earlier ones only."""
 
     def __init__(self) -> None:
-        self.kernels: list[_Kernel] = []
+        self.kernels: list[Kernel] = []
         self._merged_into: list[int] = []
         self._maker: dict[int, int] = {}  # value -> kernel
         self._late: set[int] = set()  # values that are there only when their kernel has ended
@@ -99,8 +99,19 @@ class _Schedule:
 
     def _open(self) -> int:
         self._merged_into.append(len(self.kernels))
-        self.kernels.append(_Kernel())
+        self.kernels.append(Kernel())
         return len(self.kernels) - 1
+
+
+def schedule(passes: Sequence[Pass]) -> list[tuple[Pass, Kernel]]:
+    """Return every pass with its kernel, in the order of the passes; phases share no kernel."""
+    placed: list[tuple[Pass, Kernel]] = []
+    for _, group in groupby(passes, key=lambda item: item.phase):
+        items, one_phase = list(group), _Schedule()
+        positions = [one_phase.add(item) for item in items]
+        kernels = [one_phase.kernels[one_phase.settled(position)] for position in positions]
+        placed += zip(items, kernels, strict=True)
+    return placed
 
 
 def fused_bytes(
@@ -111,7 +122,7 @@ def fused_bytes(
     `lasting` are the values that outlive the step (weights, momentum). What a kernel reads is put
     down to its first pass that reads it, what it writes to the pass that makes it.
     """
-    placed = [pair for phase in _phases(passes) for pair in _place(phase)]
+    placed = schedule(passes)
     makers = {access.value: kernel for item, kernel in placed for access in item.writes}
     needed = set(lasting) | {
         access.value
@@ -125,15 +136,3 @@ def fused_bytes(
         writes = [access for access in item.writes if access.value in needed]
         shares.append(kernel.reads.add(reads, sizes_bytes) + kernel.writes.add(writes, sizes_bytes))
     return shares
-
-
-def _phases(passes: Sequence[Pass]) -> list[list[Pass]]:
-    return [list(group) for _, group in groupby(passes, key=lambda item: item.phase)]
-
-
-def _place(passes: Sequence[Pass]) -> list[tuple[Pass, _Kernel]]:
-    """Return every pass of a phase with its kernel, in the order of the passes."""
-    schedule = _Schedule()
-    positions = [schedule.add(item) for item in passes]
-    kernels = [schedule.kernels[schedule.settled(position)] for position in positions]
-    return list(zip(passes, kernels, strict=True))

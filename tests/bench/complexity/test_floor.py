@@ -5,6 +5,7 @@ from collections import defaultdict
 from itertools import combinations, pairwise
 
 import pytest
+from generated_steps import steps
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -12,38 +13,7 @@ from bench.complexity import step_complexity
 from bench.complexity.fake_step import record_step
 from bench.complexity.floor import compulsory_bytes
 from bench.complexity.fusion import fused_bytes
-from bench.complexity.passes import Access, Pass, Role
-
-PHASES = ("forward", "backward", "optimizer")
-
-
-@st.composite
-def steps(draw, roles=tuple(Role)):
-    """Random passes over whole values: (passes, sizes of the values, values that outlive them)."""
-    count = draw(st.integers(1, 7))
-    phases = sorted((draw(st.sampled_from(PHASES)) for _ in range(count)), key=PHASES.index)
-    sizes = [draw(st.integers(1, 100)) for _ in range(draw(st.integers(1, 4)))]
-    passes, lasting = [], set()
-    for phase in phases:
-        known = st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=3, unique=True)
-        reads = draw(known)
-        writes = list(range(len(sizes), len(sizes) + draw(st.integers(1, 2))))
-        sizes += [draw(st.integers(1, 100)) for _ in writes]
-        if phase == "optimizer":
-            lasting.update(value for value in writes if draw(st.booleans()))
-        passes.append(
-            Pass(
-                op="op",
-                phase=phase,
-                role=draw(st.sampled_from(roles)),
-                reads=tuple(Access(value, "all", sizes[value]) for value in reads),
-                writes=tuple(Access(value, "all", sizes[value]) for value in writes),
-                macs=0,
-                elementwise_flops=0,
-                first_of_call=True,
-            )
-        )
-    return passes, sizes, frozenset(lasting)
+from bench.complexity.passes import Role
 
 
 def _cached_traffic(passes, lasting, cache_bytes):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.complexity.passes import Role
+from bench.complexity.passes import Role, Traffic
 from bench.complexity.trace import StepTracer
 
 
@@ -45,6 +45,8 @@ def test_views_and_metadata_move_nothing():
 def test_an_expanded_tensor_is_read_once():
     (item,) = _passes(lambda t: t.expand(100, 5) + 1, torch.zeros(5))
     assert _bytes(item) == ([20], [2000])
+    (item,) = _passes(lambda t: t[:5].expand(100, 5) + 1, torch.zeros(400))
+    assert _bytes(item) == ([20], [2000])
 
 
 def test_contents_of_an_empty_tensor_are_not_read():
@@ -53,8 +55,6 @@ def test_contents_of_an_empty_tensor_are_not_read():
 
 
 def test_both_operands_of_the_same_storage_are_read_once_in_eager_bytes():
-    from bench.complexity.passes import Traffic
-
     tracer = StepTracer()
     tensor = torch.zeros(6)
     with tracer:
