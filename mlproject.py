@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 from types import FrameType
 
 import click
@@ -47,8 +47,16 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _version() -> str:
+    """The installed version; `mlflow run` and conda run from a clone without installing it."""
+    try:
+        return metadata.version("mlproject")
+    except metadata.PackageNotFoundError:
+        return "of this folder, not installed"
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="mlproject")
+@click.version_option(_version(), package_name="mlproject")
 def cli() -> None:
     """Measure how fast this device trains neural networks, and what holds it back."""
 

@@ -19,9 +19,10 @@ import secrets
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Annotated
 
 import psutil
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from bench.errors import UserError
 from bench.records import CeilingsRecord, RunRecord
@@ -35,8 +36,8 @@ _RESERVE_BYTES = 4 * 2**20
 #: Start times of one process, read twice, differ by less.
 _SAME_START_S = 1.0
 
-AnyRecord = RunRecord | CeilingsRecord
-_ANY_RECORD: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
+AnyRecord = Annotated[RunRecord | CeilingsRecord, Field(discriminator="kind")]
+ANY_RECORD: TypeAdapter[RunRecord | CeilingsRecord] = TypeAdapter(AnyRecord)
 
 
 def new_record_id(now: datetime | None = None) -> str:
@@ -158,7 +159,7 @@ def read_records(records: Path) -> list[AnyRecord]:
 
 def _read(path: Path) -> AnyRecord | None:
     try:
-        return _ANY_RECORD.validate_json(path.read_bytes())
+        return ANY_RECORD.validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:

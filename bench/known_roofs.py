@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bench.environment.cpu import cpu_model
 from bench.environment.probes import value_or_none
-from bench.folders import read_records
+from bench.errors import UserError
+from bench.folders import AnyRecord, RecordFolder, record_folders
 from bench.records import CeilingsRecord
 
 
@@ -19,7 +20,8 @@ def find_roofs(records: Path, backend: str) -> CeilingsRecord | None:
     """
     if not records.is_dir():
         return None
-    for record in reversed(read_records(records)):
+    for folder in reversed(list(record_folders(records))):
+        record = _readable(folder)
         if (
             isinstance(record, CeilingsRecord)
             and record.verdict is not None
@@ -31,3 +33,11 @@ def find_roofs(records: Path, backend: str) -> CeilingsRecord | None:
         ):
             return record
     return None
+
+
+def _readable(folder: RecordFolder) -> AnyRecord | None:
+    """A record of another version is no reason to stop: the roofs are then measured anew."""
+    try:
+        return folder.read_record()
+    except UserError:
+        return None

@@ -11,6 +11,21 @@ sys.path.insert(0, str(PROJECT))
 sys.path.insert(0, str(PROJECT / "tests"))
 
 
+def pytest_collection_modifyitems(items):
+    """Tests of hardware that is not here are skipped by name; nothing else ever is."""
+    marked = [
+        (item, name) for item in items for name in ("cuda", "mps") if item.get_closest_marker(name)
+    ]
+    if not marked:
+        return
+    import torch
+
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    for item, name in marked:
+        if not here[name]:
+            item.add_marker(pytest.mark.skip(reason=f"no {name} device here"))
+
+
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch, tmp_path):
     """Tests see none of the user's MLflow settings and leave nothing in their caches."""

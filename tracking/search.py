@@ -12,14 +12,13 @@ from pathlib import Path
 
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from bench.errors import UserError
-from bench.folders import AnyRecord, write_atomically
+from bench.folders import ANY_RECORD, AnyRecord, write_atomically
 from tracking import schema
 from tracking.store import open_client, tracking_call
 
-_ANY_RECORD: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
 _PAGE = 1000
 
 
@@ -69,12 +68,12 @@ def download_record(run_id: str, tracking_uri: str | None = None) -> AnyRecord:
     """
     cached = _cache_folder() / f"{run_id}.json"
     with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
-        return _ANY_RECORD.validate_json(cached.read_bytes())
+        return ANY_RECORD.validate_json(cached.read_bytes())
     with tempfile.TemporaryDirectory() as folder:
         path = open_client(tracking_uri).download_artifacts(run_id, schema.RECORD_ARTIFACT, folder)
         text = Path(path).read_text(encoding="utf-8")
     try:
-        record = _ANY_RECORD.validate_json(text)
+        record = ANY_RECORD.validate_json(text)
     except ValidationError as error:
         raise UserError(
             f"run {run_id}: its record.json is not of this version ({error.errors()[0]['msg']}); "

@@ -2,7 +2,8 @@
 
 Only convolutions, products and attention count, and the optimizer as one op: these n ops run once
 each, in order, as kernels of their own. Everything between them may be fused, computed again or
-kept on the chip for nothing. What an op reads is therefore traced back, along the widest way
+kept on the chip for nothing; batched products too, because a compiler can make one kernel of the
+two in an attention. What an op reads is therefore traced back, along the widest way
 through the passes between, to the *root* it is computed from: the result of an earlier op, a
 weight, the momentum or the images. The narrowest tensor of that way, the *width*, is the least
 that must come through memory or cache between the two, in whatever form it is kept; ways from
@@ -30,6 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.complexity.passes import Access, Pass, Role
+
+_FUSABLE_PRODUCTS = frozenset({"bmm", "baddbmm"})
 
 _BEFORE = -1  # the op that made what the step finds: weights, momentum, images
 
@@ -113,7 +116,7 @@ def _ops(passes: Sequence[Pass], lasting: frozenset[int]) -> _Ops:
     for item in passes:
         if item.phase == "optimizer":
             continue
-        if item.role is Role.CONTRACTION:
+        if item.role is Role.CONTRACTION and item.op not in _FUSABLE_PRODUCTS:
             ops.op(item.reads, item.writes)
         else:
             ops.pass_between(item)

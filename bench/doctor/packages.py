@@ -14,6 +14,11 @@ from packaging.specifiers import SpecifierSet
 from bench.doctor.check import Check, ok
 from bench.environment.repository import TREE
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 _INSTALL = "install them: uv pip install -r requirements.txt (or run make setup)"
 
 
@@ -40,9 +45,7 @@ def package_checks(tree: Path = TREE) -> Iterator[Check]:
 def _asked_for(tree: Path) -> tuple[str, list[Requirement]]:
     """From pyproject.toml, which an editable install's metadata may lag behind, or metadata."""
     pyproject = tree / "pyproject.toml"
-    if sys.version_info >= (3, 11) and pyproject.is_file():
-        import tomllib
-
+    if pyproject.is_file():
         project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
         python_floor, lines = project["requires-python"], project["dependencies"]
     else:

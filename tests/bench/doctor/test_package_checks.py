@@ -4,8 +4,6 @@ import pytest
 
 from bench.doctor.packages import package_checks
 
-reads_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with 3.11")
-
 PROJECT = """[project]
 requires-python = "{python}"
 dependencies = [{dependencies}]
@@ -19,14 +17,12 @@ def checks_of(tmp_path, dependencies, python=">=3.10"):
     return {check.name: check for check in package_checks(tmp_path)}
 
 
-@reads_toml
 def test_this_environment_meets_the_projects_own_requirements():
     found = {check.name: check for check in package_checks()}
     assert found["python"].status == "ok"
     assert found["packages"].status == "ok", found["packages"].detail
 
 
-@reads_toml
 def test_what_is_absent_or_too_old_is_named_with_the_remedy(tmp_path):
     found = checks_of(tmp_path, ["psutil>=9999", "no-such-package-anywhere", "pydantic>=2"])
     assert found["packages"].status == "missing"
@@ -37,13 +33,11 @@ def test_what_is_absent_or_too_old_is_named_with_the_remedy(tmp_path):
     assert "uv pip install -r requirements.txt" in found["packages"].remedy
 
 
-@reads_toml
 def test_requirements_of_other_systems_do_not_count(tmp_path):
     found = checks_of(tmp_path, ["no-such-package-anywhere; python_version < '3.0'"])
     assert found["packages"].detail == "all 0 meet the project's requirements"
 
 
-@reads_toml
 def test_a_python_that_is_too_old(tmp_path):
     found = checks_of(tmp_path, [], python=">=99")
     assert found["python"].status == "missing"
