@@ -71,10 +71,10 @@ def record_step(
     with fake, tracer, saved.watch():
         optimizer = make_optimizer(model, fused=fused_optimizer)
         state = _optimizer_state(model, optimizer)
-        images = torch.empty(batch_size, 3, image_size, image_size)
-        labels = torch.empty(batch_size, dtype=torch.long)
         step = TrainingStep(model, optimizer, _PRECISIONS[math_mode](), phases=_Traced(tracer))
         with _model_errors(arch, batch_size, image_size):
+            images = torch.empty(batch_size, 3, image_size, image_size)
+            labels = torch.empty(batch_size, dtype=torch.long)
             step.accumulate(images, labels)
         gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
         step.update()
@@ -134,7 +134,7 @@ def _model_errors(arch: str, batch_size: int, image_size: int) -> Iterator[None]
             "depends on the data; make it depend on shapes alone"
         ) from error
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"arch={arch!r} batch_size={batch_size} image_size={image_size}: its training step "
             f"cannot run ({reason}); try another size, or check the model"

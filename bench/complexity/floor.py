@@ -3,11 +3,11 @@
 Only convolutions, products and attention count, and the optimizer as one op: these n ops run once
 each, in order, as kernels of their own. Everything between them may be fused, computed again or
 kept on the chip for nothing; batched products too, because a compiler can make one kernel of the
-two in an attention. What an op reads is therefore traced back, along the widest way
-through the passes between, to the *root* it is computed from: the result of an earlier op, a
-weight, the momentum or the images. The narrowest tensor of that way, the *width*, is the least
-that must come through memory or cache between the two, in whatever form it is kept; ways from
-different roots share no tensor.
+two in an attention. What an op reads is therefore traced back, along the widest way through the
+passes between, to the *root* it is computed from: the result of an earlier op, a weight, the
+momentum or the images. The narrowest tensor of that way, the *width*, is the least that must come
+through memory or cache between the two, in whatever form it is kept; ways from different roots
+share no tensor.
 
 Cut the sequence of ops into intervals. When an interval begins, at most `cache_bytes` of what it
 needs from before are in the cache, so the rest is read from memory; when it ends, at most

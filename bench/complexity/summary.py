@@ -10,8 +10,8 @@ from bench.records import Complexity
 def complexity_row(complexity: Complexity) -> dict[str, Any]:
     """Return the facts of `complexity` for JSON; whole numbers stay integers.
 
-    FLOP per image are whole. Bytes per image need not be: the images of a batch share the weights.
-    `bytes_per_image_min` is the fused traffic, `bytes_per_image_max` the eager one.
+    Counts per image are whole where the images of a batch share nothing; they share the weights
+    and their update. `bytes_per_image_min` is the fused traffic, `bytes_per_image_max` the eager.
     """
 
     def per_image(total: int) -> int | float:

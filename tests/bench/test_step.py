@@ -71,7 +71,7 @@ def test_mixed_precision_trains_the_same_function(precision):
         model = small_model()
         step = TrainingStep(model, make_optimizer(model, fused=True), arithmetic)
         for number in range(20):
-            loss = step(lambda number=number: batch(number % 4, images=32))
+            loss = step(lambda number=number: batch(number % 4, images=16))
         losses[name] = float(loss)
     # bf16 keeps 8 bits: relative error of a sum of products is of the order 2^-8.
     assert losses[precision] == pytest.approx(losses["fp32"], rel=2**-6)

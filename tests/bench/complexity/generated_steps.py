@@ -8,13 +8,13 @@ PHASES = ("forward", "backward", "optimizer")
 
 
 @st.composite
-def steps(draw, roles=tuple(Role), longest=7):
+def steps(draw, roles=tuple(Role), phases=PHASES, longest=7):
     """Return passes, the sizes of their values, and the values that outlive them."""
     count = draw(st.integers(1, longest))
-    phases = sorted((draw(st.sampled_from(PHASES)) for _ in range(count)), key=PHASES.index)
+    in_order = sorted((draw(st.sampled_from(phases)) for _ in range(count)), key=PHASES.index)
     sizes = [draw(st.integers(1, 100)) for _ in range(draw(st.integers(1, 4)))]
     passes, lasting = [], set()
-    for phase in phases:
+    for phase in in_order:
         known = st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=3, unique=True)
         reads = draw(known)
         writes = list(range(len(sizes), len(sizes) + draw(st.integers(1, 2))))

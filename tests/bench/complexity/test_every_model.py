@@ -119,7 +119,8 @@ def test_what_holds_for_every_model(arch):
     assert 0 < other.compulsory_bytes < one.compulsory_bytes * 1.5
     assert one.activations == other.activations > 0
     assert one.memory.weights_bytes == other.memory.weights_bytes
-    assert one.step_flops_per_image == other.step_flops_per_image
+    if not arch.startswith("swin_v2"):  # computes its position biases once, for all images
+        assert one.step_flops_per_image == other.step_flops_per_image
 
 
 @pytest.mark.slow

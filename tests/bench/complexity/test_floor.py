@@ -137,3 +137,16 @@ def test_weights_that_do_not_fit_move_at_any_batch_size():
     """Parameter, gradient and momentum in, parameter and momentum out, less the cache each way."""
     complexity = step_complexity("vgg16", batch_size=1, precision="fp32", cache_bytes=2**20)
     assert complexity.compulsory_bytes >= 20 * complexity.parameters - 2 * 2**20
+
+
+def test_the_products_of_an_attention_may_become_one_kernel():
+    complexity = step_complexity(
+        "tiny_models:attention_by_hand",
+        batch_size=2,
+        precision="fp32",
+        image_size=16,
+        cache_bytes=0,
+    )
+    scores_bytes = 4 * 2 * 256 * 256
+    assert complexity.compulsory_bytes < 0.1 * scores_bytes
+    assert complexity.fused_bytes > 4 * scores_bytes

@@ -104,6 +104,8 @@ def test_amp_moves_half_the_activations_and_casts_the_weights():
     casts = 1.5 * (X + FIRST + SECOND + LOGITS)  # 4 bytes in, 2 out, or back again for the logits
     assert elements("eager_bytes", "_to_copy", "forward") == casts
     assert elements("eager_bytes", "_fused_sgd_", "optimizer") == 5 * (FIRST + SECOND)
+    # Casts join the convolution that needs them: it reads a alone.
+    assert elements("fused_bytes", "convolution", "forward") == HIDDEN / 2
 
 
 @pytest.mark.parametrize(
