@@ -23,7 +23,8 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 def set_switches(config: RunConfig, resolved: ResolvedConfig) -> None:
     """Set the process-wide switches that `config` asks for, before any tensor is made."""
     torch.manual_seed(config.seed)
-    torch.set_num_threads(resolved.threads)
+    if config.threads != "auto":
+        torch.set_num_threads(resolved.threads)
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
     if config.deterministic:
         # cuBLAS reads this when its first handle is made.

@@ -53,7 +53,6 @@ def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     assert record.resolved.batch_size == 4
     assert record.complexity.step_flops > 0
     assert record.process.user_s > 0
-    assert record.process.max_rss_bytes > 50e6
     assert record.environment.torch
     assert record.verdict is not None
     order = [name for name in names if name not in ("tick", "probe")]
@@ -180,7 +179,7 @@ def wait_for_event(tmp_path, name, process):
 
 
 def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path):
-    command = start_command(tmp_path, iters=2000)
+    command = start_command(tmp_path, iters=300)
     folder = wait_for_event(tmp_path, "window_started", command)
     command.kill()
     command.wait()
@@ -190,7 +189,7 @@ def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path):
     assert folder.read_record() is None
     record = recover(folder)
     assert record.outcome == "ok"
-    assert len(record.measurement.iteration_times_s) == 2000
+    assert len(record.measurement.iteration_times_s) == 300
     assert "launching process" in record.missing["telemetry"]
     assert recover(folder) == record
 

@@ -26,10 +26,18 @@ FAST = (
     "vit_b_16",
 )
 OTHERS = tuple(sorted(set(torchvision_architectures()) - set(FAST)))
+#: One more of each family: its members differ in size, not in kinds of layers.
+RELATIVES = {name.split("_")[0].rstrip("0123456789"): name for name in OTHERS}
 BATCH = 2
 
 every_model = pytest.mark.parametrize(
     "arch", [*FAST, *(pytest.param(arch, marks=pytest.mark.slow) for arch in OTHERS)]
+)
+
+
+every_family = pytest.mark.parametrize(
+    "arch",
+    [*FAST, *(pytest.param(arch, marks=pytest.mark.slow) for arch in RELATIVES.values())],
 )
 
 
@@ -110,8 +118,8 @@ def test_forward_flops_are_torchs_own_count(arch):
     assert 2 * complexity.forward_macs == counter.get_total_flops()
 
 
-@every_model
-def test_what_holds_for_every_model(arch):
+@every_family
+def test_what_holds_for_every_family(arch):
     one = _complexity(arch)
     other = step_complexity(arch, batch_size=BATCH + 1, precision="fp32", cache_bytes=2**20)
     for complexity in (one, other):
@@ -124,7 +132,7 @@ def test_what_holds_for_every_model(arch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", torchvision_architectures())
+@every_family
 def test_amp_moves_less_and_keeps_the_order(arch):
     amp = step_complexity(arch, batch_size=BATCH, precision="amp", cache_bytes=0)
     assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes

@@ -1,7 +1,3 @@
-import sys
-
-import pytest
-
 from bench.doctor.packages import package_checks
 
 PROJECT = """[project]
