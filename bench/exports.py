@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 
 from bench.folders import RecordFolder, write_atomically
-from bench.records import Measurement, RunRecord, Telemetry
+from bench.records import (
+    Facts,
+    KernelTotals,
+    Measurement,
+    OpTime,
+    ProfileRecord,
+    RunRecord,
+    Telemetry,
+)
 
 
 def write_exports(folder: RecordFolder, record: RunRecord) -> None:
@@ -17,6 +26,23 @@ def write_exports(folder: RecordFolder, record: RunRecord) -> None:
         write_atomically(folder.path / "telemetry.csv", telemetry_csv(record.telemetry))
     if record.environment is not None:
         folder.write(folder.path / "environment.json", record.environment)
+
+
+def write_profile_exports(folder: RecordFolder, record: ProfileRecord) -> None:
+    """Write `ops.csv`, `kernels.csv` and `environment.json` of what the profile holds."""
+    if record.ops is not None:
+        write_atomically(folder.path / "ops.csv", _facts_csv(OpTime, record.ops.ops))
+    if record.counters is not None:
+        kernels = record.counters.per_kernel
+        write_atomically(folder.path / "kernels.csv", _facts_csv(KernelTotals, kernels))
+    if record.environment is not None:
+        folder.write(folder.path / "environment.json", record.environment)
+
+
+def _facts_csv(kind: type[Facts], facts: Sequence[Facts]) -> str:
+    """One row per record, a column per field; what is missing is an empty cell."""
+    header = [name for name in kind.model_fields if name != "missing"]
+    return _csv(header, [[getattr(each, name) for name in header] for each in facts])
 
 
 def iterations_csv(measurement: Measurement) -> str:

@@ -5,6 +5,7 @@ owners.json     the processes at work on it
 journal.jsonl   what the worker had reached, line by line
 console.log     everything the worker printed
 worker.json     the worker's own account, once it has ended
+rank-N.json     how rank N ended, where several devices measured together
 record.json     the whole record; a folder without it is half-written
 uploaded.json   the tracked run that holds a copy
 """
@@ -19,13 +20,22 @@ import secrets
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import psutil
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from bench.errors import UserError
-from bench.records import CeilingsRecord, RunRecord
+from bench.records import (
+    CeilingsRecord,
+    Machine,
+    ProfiledStep,
+    ProfileRecord,
+    RankAccount,
+    RunRecord,
+)
+
+T = TypeVar("T")
 
 DEFAULT_RECORDS = Path("records")
 
@@ -36,8 +46,17 @@ _RESERVE_BYTES = 4 * 2**20
 #: Start times of one process, read twice, differ by less.
 _SAME_START_S = 1.0
 
-AnyRecord = Annotated[RunRecord | CeilingsRecord, Field(discriminator="kind")]
-ANY_RECORD: TypeAdapter[RunRecord | CeilingsRecord] = TypeAdapter(AnyRecord)
+#: What a record folder, and a tracked run, may hold.
+AnyRecord = Annotated[RunRecord | CeilingsRecord | ProfileRecord, Field(discriminator="kind")]
+ANY_RECORD: TypeAdapter[RunRecord | CeilingsRecord | ProfileRecord] = TypeAdapter(AnyRecord)
+#: What a worker writes of its own part.
+AnyAccount = Annotated[
+    RunRecord | CeilingsRecord | ProfiledStep | Machine, Field(discriminator="kind")
+]
+_ANY_ACCOUNT: TypeAdapter[RunRecord | CeilingsRecord | ProfiledStep | Machine] = TypeAdapter(
+    AnyAccount
+)
+_RANK_ACCOUNT = TypeAdapter(RankAccount)
 
 
 def new_record_id(now: datetime | None = None) -> str:
@@ -106,11 +125,20 @@ class RecordFolder:
 
     def in_use(self) -> bool:
         """Whether a process that claimed the folder still runs."""
+        return any(self._owners_running())
+
+    def orphaned(self) -> bool:
+        """Whether the launcher, which claims first, has died and its worker still runs."""
+        launcher, *others = self._owners_running() or [False]
+        return not launcher and any(others)
+
+    def _owners_running(self) -> list[bool]:
+        """Whether each process that claimed the folder still runs, in the order of the claim."""
         try:
             owners = json.loads(self._owners.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
-            return False
-        return any(_runs(int(pid), started) for pid, started in owners.items())
+            return []
+        return [_runs(int(pid), started) for pid, started in owners.items()]
 
     def write(self, path: Path, content: BaseModel) -> None:
         """Write a record or a configuration whole or not at all."""
@@ -120,15 +148,29 @@ class RecordFolder:
         """Write the whole record; from now on nobody works on the folder."""
         self.release_reserve()
         self.write(self.record, record)
+        self.leave()
+
+    def leave(self) -> None:
+        """Note that nobody works on the folder any more."""
+        self.release_reserve()
         self._owners.unlink(missing_ok=True)
 
     def read_record(self) -> AnyRecord | None:
         """Return the record, or None while there is none. Raises `UserError` if it is damaged."""
-        return _read(self.record)
+        return _read(self.record, ANY_RECORD)
 
-    def read_worker(self) -> AnyRecord | None:
+    def read_worker(self) -> AnyAccount | None:
         """Return the worker's own account, or None if it never ended."""
-        return _read(self.worker)
+        return _read(self.worker, _ANY_ACCOUNT)
+
+    def rank(self, rank: int) -> Path:
+        """Return the file of one rank's account."""
+        return self.path / f"rank-{rank}.json"
+
+    def read_ranks(self) -> list[RankAccount]:
+        """Return the accounts of the ranks that left one, in the order of their ranks."""
+        found = (_read(path, _RANK_ACCOUNT) for path in self.path.glob("rank-*.json"))
+        return sorted((each for each in found if each is not None), key=lambda each: each.rank)
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):
@@ -157,9 +199,9 @@ def read_records(records: Path) -> list[AnyRecord]:
     return [record for record in found if record is not None]
 
 
-def _read(path: Path) -> AnyRecord | None:
+def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
     try:
-        return ANY_RECORD.validate_json(path.read_bytes())
+        return kinds.validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:

@@ -1,6 +1,8 @@
 """Records: frozen, whole, and the same after a trip through JSON."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import samples
@@ -8,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bench.records import Ceiling, Measurement, RunRecord, Series
+from bench.folders import read_records
+from bench.records import (
+    Ceiling,
+    CeilingsRecord,
+    CpuCounters,
+    Measurement,
+    RunRecord,
+    Series,
+    WorkSet,
+)
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 times = st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=50)
 
@@ -88,6 +101,57 @@ def test_records_are_frozen_and_closed():
 
 
 def test_another_schema_version_is_not_taken_for_this_one():
-    other = samples.run_record().model_dump(mode="json") | {"schema_version": 2}
+    other = samples.run_record().model_dump(mode="json") | {"schema_version": 3}
     with pytest.raises(ValidationError, match="schema_version"):
         RunRecord.model_validate(other)
+
+
+def test_a_record_of_schema_1_is_read_as_what_it_would_be_today():
+    old = samples.run_record().model_dump(mode="json") | {"schema_version": 1}
+    del old["measurement"]["work"]
+    del old["measurement"]["missing"]["work"]
+    record = RunRecord.model_validate_json(json.dumps(old))
+    assert record.schema_version == 2
+    assert record.measurement.work is None
+    assert "schema 1" in record.measurement.missing["work"]
+    roofs = samples.ceilings_record().model_dump(mode="json") | {"schema_version": 1}
+    del roofs["cache_roofs"]
+    assert CeilingsRecord.model_validate_json(json.dumps(roofs)).cache_roofs == ()
+
+
+def test_a_record_of_today_must_say_what_schema_1_did_not():
+    new = samples.run_record().model_dump(mode="json")
+    del new["measurement"]["work"]
+    with pytest.raises(ValidationError, match="work"):
+        RunRecord.model_validate_json(json.dumps(new))
+
+
+def test_kept_results_stay_readable():
+    folders = sorted((PROJECT / "docs" / "results").glob("*/records"))
+    assert folders
+    for records in folders:
+        assert all(record.outcome == "ok" for record in read_records(records))
+
+
+def test_work_sets_name_what_they_do_not_share():
+    ours = WorkSet(unit="kernels", counts={"gemm": 3, "relu": 1})
+    theirs = WorkSet(unit="kernels", counts={"gemm": 4, "relu": 1, "copy": 2})
+    assert ours.differences(theirs) == ("copy: 0 against 2", "gemm: 3 against 4")
+    assert ours.differences(ours) == ()
+
+
+def test_rates_of_counters_are_none_where_a_part_is_unknown():
+    known = {
+        "source": "perf",
+        "scope": "user",
+        "iterations": 2,
+        "window_s": 1.0,
+        "running_share": {},
+    }
+    counted = samples.facts(CpuCounters, **known, cycles=200, instructions=100)
+    assert counted.ipc == 0.5
+    assert counted.cpi == 2.0
+    halted = samples.facts(CpuCounters, **known, cycles=0, instructions=0)
+    assert halted.ipc is None
+    assert halted.cpi is None
+    assert samples.facts(CpuCounters, **known, cycles=200).ipc is None
