@@ -1,0 +1,175 @@
+"""The lines of `perf stat -x` and `perf stat -j`, whatever version of perf wrote them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bench.errors import UserError
+
+_COLLECT = "collect with perf stat -x, or -j, and without -A, -I or --per-*"
+_SEPARATORS = ",;|\t"
+#: What a row's first field can be; other lines are the program's own output, or metrics.
+_VALUE = r"\d[\d., ]*|<not \w+>"
+_ROW = re.compile(rf"(?:{_VALUE})\s*[{_SEPARATORS}]")
+_SIGN = re.compile(
+    rf'^(?:(?:{_VALUE})\s*([{_SEPARATORS}])[A-Za-z%/]*\1[A-Za-z]|{{"[a-z-]+" *: *"[^"]*", *"unit")',
+    re.MULTILINE,
+)
+#: -A, --per-core and the like put a processor's name first.
+_SPLIT_ROW = re.compile(rf"(?:CPU|[SNDCL])\d[-\w]*\s*[{_SEPARATORS}]")
+_SPLIT_KEYS = {"interval", "cpu", "core", "socket", "die", "cluster", "cache", "node", "thread"}
+_NAME = re.compile(
+    r"(?:(?P<pmu>[\w.-]+)/(?P<inside>[^/]+)/|(?P<bare>[^/:]+)(?=$|:))"
+    r":?(?P<modifiers>[ukhHGIpPSDWeRb]*)"
+)
+#: Longer than any count of 64 bits.
+_MOST_DIGITS = 25
+
+
+@dataclass(frozen=True)
+class PerfRow:
+    """One event: `count` is None with perf's own `why`; `share` of the time that it was counted.
+
+    `count` is what perf prints: scaled up to the whole time where the share is below 1. `pmu` is
+    empty where perf names none. A share that an old perf does not print is None.
+    """
+
+    line: int
+    pmu: str
+    event: str
+    scope: str
+    count: float | None
+    why: str
+    unit: str
+    share: float | None
+
+
+def is_perf_stat(head: str) -> bool:
+    """Whether a file that begins with `head` was written by `perf stat -x` or `-j`."""
+    return _SIGN.search(head) is not None
+
+
+def read_rows(path: Path) -> list[PerfRow]:
+    """Return the events of a file that `perf stat -x` or `-j` wrote, in its order.
+
+    Raises `UserError` with file and line where a number cannot be told for certain.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    rows: dict[tuple[str, str], PerfRow] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        row = _Line(path, number, line.strip()).row()
+        if row is None:
+            continue
+        first = rows.setdefault((row.pmu, row.event), row)
+        if first is not row:
+            raise UserError(
+                f"{path}, line {number}: {row.event!r} again, after line {first.line}; "
+                "give a file of a single perf stat"
+            )
+    return list(rows.values())
+
+
+@dataclass(frozen=True)
+class _Line:
+    path: Path
+    number: int
+    text: str
+
+    def row(self) -> PerfRow | None:
+        """The event of this line, or None where it holds none."""
+        if _SPLIT_ROW.match(self.text):
+            self.refuse("is split by processor")
+        if self.text.startswith('{"'):
+            return self._from_json()
+        return self._from_fields() if _ROW.match(self.text) else None
+
+    def refuse(self, cause: str) -> NoReturn:
+        raise UserError(f"{self.path}, line {self.number}: {self.text[:80]!r} {cause}; {_COLLECT}")
+
+    def _from_json(self) -> PerfRow | None:
+        try:
+            found: dict[str, Any] = json.loads(self.text)
+        except (ValueError, RecursionError):
+            self.refuse("is no JSON (a decimal comma? set LC_ALL=C)")
+        if _SPLIT_KEYS & found.keys():
+            self.refuse("is split by processor or time")
+        if "event" not in found:  # a metric of the event before it
+            return None
+        value, unit, event = (str(found.get(key, "")) for key in ("counter-value", "unit", "event"))
+        percent = found.get("pcnt-running")
+        return self._made(value, unit, event, None if percent is None else str(percent))
+
+    def _from_fields(self) -> PerfRow:
+        # A comma that comes first may be a decimal one, where another character parts the fields.
+        other = re.match(rf"(?:{_VALUE})\s*([{_SEPARATORS.replace(',', '')}])", self.text)
+        separator = other[1] if other else ","
+        fields = [field.strip() for field in _joined(self.text.split(separator), separator)]
+        if len(fields) < 3:
+            self.refuse("is no row of perf stat")
+        value, unit, event, *rest = fields
+        if rest and re.fullmatch(r"\d+\.\d+%", rest[0]):  # the variance of -r
+            rest = rest[1:]
+        if not any(rest):
+            return self._made(value, unit, event, None, separator)
+        if len(rest) < 2 or not rest[0].isdecimal():
+            self.refuse("has no running time after its event")
+        if not re.fullmatch(rf"\d+{self._point(separator)}\d\d", rest[1]):
+            self.refuse("has no percentage after its running time (a decimal comma? set LC_ALL=C)")
+        return self._made(value, unit, event, rest[1], separator)
+
+    def _made(
+        self, value: str, unit: str, event: str, percent: str | None, separator: str = ","
+    ) -> PerfRow:
+        if not re.fullmatch(r"[A-Za-z%/]*", unit) or not re.match(r"[A-Za-z]", event):
+            self.refuse("is no value, unit and event")
+        share = None if percent is None else self._number(percent, separator) / 100
+        if share is not None and share > 1:
+            self.refuse("was counted for more than the whole time")
+        told = value.startswith("<")
+        name = _NAME.fullmatch(event)
+        return PerfRow(
+            line=self.number,
+            pmu=(name and name["pmu"]) or "",
+            event=((name and (name["inside"] or name["bare"])) or event).lower(),
+            scope=self._scope(name["modifiers"] if name else ""),
+            count=None if told else self._number(value, separator),
+            why=value.strip("<>") if told else "",
+            unit=unit,
+            share=share,
+        )
+
+    def _number(self, text: str, separator: str) -> float:
+        point = self._point(separator)
+        if len(text) > _MOST_DIGITS or not re.fullmatch(rf"[0-9]+({point}[0-9]+)?", text):
+            self.refuse(f"has {text[:30]!r} where a number must be")
+        return int(text) if text.isdecimal() else float(text.replace(",", "."))
+
+    @staticmethod
+    def _point(separator: str) -> str:
+        """A decimal comma cannot be told from a comma between fields; elsewhere it can."""
+        return r"\." if separator == "," else "[.,]"
+
+    @staticmethod
+    def _scope(modifiers: str) -> str:
+        """What perf-list(1)'s modifiers leave of user, kernel and hypervisor."""
+        user, kernel = "u" in modifiers, "k" in modifiers
+        if user == kernel:
+            return "user and kernel"
+        return "user" if user else "kernel"
+
+
+def _joined(fields: list[str], separator: str) -> list[str]:
+    """`cpu/event=0x3,umask=0x8/` is one name, though perf's own separator is in it."""
+    if len(fields) > 3 and fields[2].count("/") == 1:
+        for end in range(3, len(fields)):
+            if "/" in fields[end]:
+                name = separator.join(fields[2 : end + 1])
+                return [*fields[:2], name, *fields[end + 1 :]]
+    return fields

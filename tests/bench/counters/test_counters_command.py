@@ -1,0 +1,162 @@
+"""`mlproject counters` as a user runs it."""
+
+import json
+
+import pytest
+from ncu_files import DRAM, DURATION, Launch, Style, launches, truth, written
+
+from mlproject import main
+
+TABLE = launches(6)
+FIELDS = [
+    "file",
+    "source",
+    "chip",
+    "kernels",
+    "duration_s",
+    "flops",
+    "tensor_flops",
+    "dram_bytes",
+    "l2_bytes",
+    "l1_bytes",
+    "pcie_bytes",
+    "intensity_dram",
+    "missing",
+    "notes",
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="ncu.csv"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_json_has_a_row_per_file_with_every_figure(file, capsys):
+    one, two = file(written(TABLE)), file(written(TABLE[:2], "raw"), "two.csv")
+    assert main(["counters", "--format", "json", one, two]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert list(first) == FIELDS
+    expected = truth(TABLE)
+    assert {name: first[name] for name in expected} == expected
+    assert first["intensity_dram"] == expected["flops"] / expected["dram_bytes"]
+    assert first["missing"] == {}
+    assert second["kernels"] == 2
+    assert second["file"] == two
+
+
+def test_what_a_file_cannot_tell_is_null_with_the_metric(file, capsys):
+    path = file(written([Launch(0, "k", {DURATION: 31000, "flop_count_sp": None})]))
+    assert main(["counters", "--format", "json", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["duration_s"] == 31e-6
+    nulls = {name for name, value in row.items() if value is None}
+    assert nulls == row["missing"].keys()
+    assert DRAM in row["missing"]["dram_bytes"]
+    assert DRAM in row["missing"]["intensity_dram"]
+    assert "flop_count_sp" in row["missing"]["flops"]
+
+
+def test_a_row_per_kernel_when_asked(file, capsys):
+    path = file(written(TABLE))
+    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert [kernel["name"] for kernel in row["per_kernel"]] == ["relu", "gemm"]
+    assert sum(kernel["launches"] for kernel in row["per_kernel"]) == 6
+    assert main(["counters", "--per-kernel", path]) == 0
+    printed = capsys.readouterr().out
+    assert "gemm" in printed
+    assert "relu" in printed
+
+
+def test_the_table_names_what_is_missing_in_few_words(file, capsys):
+    path = file(written([Launch(0, "k[1]", {DURATION: 31000, DRAM: 5})]))
+    assert main(["counters", path, "--per-kernel"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "k[1]" in printed
+    assert (
+        "op_{fadd,fmul,ffma,hadd,hmul,hfma,dadd,dmul,dfma}_pred_on.sum: not in the file" in printed
+    )
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(file, capsys):
+    good = file(written(TABLE))
+    bad = file(
+        written([Launch(0, "k", {DURATION: 31872})], style=Style("de_DE", percent=None)), "b"
+    )
+    worse = file("==ERROR== No kernels were profiled\n", "c")
+    assert main(["counters", "--format", "json", bad, good, worse]) == 2
+    shown = capsys.readouterr()
+    [row] = json.loads(shown.out)
+    assert row["file"] == good
+    first, second = shown.err.splitlines()
+    assert first.startswith(
+        f"mlproject: {bad}:2: gpu__time_duration.sum: '31.872' ns may mean 31872"
+    )
+    assert second.startswith(f"mlproject: {worse}: ncu failed: No kernels were profiled")
+
+
+def test_passes_over_the_same_launches_are_merged_when_asked(file, capsys):
+    parts = [
+        [Launch(one.id, one.kernel, {name: one.values[name]}) for one in TABLE]
+        for name in (DURATION, DRAM)
+    ]
+    paths = [file(written(part), f"{index}.csv") for index, part in enumerate(parts)]
+    assert main(["counters", "--format", "json", "--merge", *paths]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["dram_bytes"] == truth(TABLE)["dram_bytes"]
+    assert row["duration_s"] == truth(TABLE)["duration_s"]
+
+
+def test_old_names_in_a_list_of_metrics_are_translated_with_a_warning(file, capsys):
+    path = file("flop_count_sp\ndram__bytes.sum\n", "metrics.txt")
+    assert main(["counters", path]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
+        "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
+        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+        "dram__bytes.sum",
+    ]
+    assert "warning" in shown.err
+    assert "flop_count_sp is nvprof's name" in shown.err
+    assert main(["counters", "--format", "json", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["metrics"][-1] == DRAM
+
+
+def test_a_file_of_perf_is_read_too(file, capsys):
+    path = file("1000;;cycles:u;900;100.00;;\n2500;;instructions:u;900;100.00;;\n")
+    assert main(["counters", "--format", "json", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["cycles"], row["ipc"]) == (1000, 2.5)
+    assert main(["counters", path]) == 0
+    assert "cycles: 1,000" in capsys.readouterr().out
+
+
+def test_the_metrics_of_a_chip_are_printed_and_are_a_list_of_metrics(file, capsys):
+    assert main(["counters", "--print-metrics", "gh100"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("# LC_ALL=C ncu ") == 2
+    assert "--profile-from-start off" in printed
+    assert main(["counters", file(printed, "metric_names_ncu.txt")]) == 0
+    again = capsys.readouterr()
+    assert again.out.splitlines() == [
+        line for line in printed.splitlines() if not line.startswith("#")
+    ]
+    assert again.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [([], "no FILE"), (["none.csv"], "cannot be read"), (["--print-metrics", "gv100"], "gv100")],
+)
+def test_wrong_values_end_with_2_and_one_line(arguments, words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["counters", *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert words in line

@@ -1,0 +1,86 @@
+"""Files large enough that their rows are read by columns, in blocks and in threads."""
+
+import subprocess
+import sys
+
+import pytest
+from ncu_files import DRAM, DURATION, Launch, Style, found, launches, truth, written
+
+from bench.counters import read_counters
+from bench.counters.rows import Rows
+from bench.errors import UserError
+
+TABLE = launches(1500)
+
+
+@pytest.fixture
+def rows_read(monkeypatch):
+    """How many rows were read one by one."""
+    taken = []
+    take = Rows._take
+    monkeypatch.setattr(Rows, "_take", lambda self, *row: (taken.append(row), take(self, *row)))
+    return taken
+
+
+@pytest.mark.parametrize("form", ["2020", "new", "details", "nvtx", "raw", "raw nvtx"])
+@pytest.mark.parametrize("locale", ["C", "en_US", "de_DE"])
+def test_regular_rows_are_read_by_columns(tmp_path, rows_read, form, locale):
+    path = tmp_path / "ncu.csv"
+    noise = {9000: "==PROF== 50%", 100: "output"}
+    style = Style(locale=locale, percent=None, noise=noise)
+    path.write_text(written(TABLE, form, style), encoding="utf-8")
+    assert path.stat().st_size > 256 << 10
+    assert found(read_counters(path)) == truth(TABLE)
+    assert len(rows_read) <= 1 + len(TABLE[0].values)  # units, and the launch that ends the file
+
+
+def test_a_number_in_doubt_is_named_with_its_line_however_far_down(tmp_path):
+    table = [Launch(index, "k", {DURATION: 5, DRAM: 7}) for index in range(4000)]
+    text = written(table, style=Style(percent=None)).split("\n")
+    text[7000] = text[7000].replace('"7"', '"1.234"').replace('"5"', '"1.234"')
+    path = tmp_path / "ncu.csv"
+    path.write_text("\n".join(text))
+    with pytest.raises(UserError, match=r"ncu\.csv:7001: .*'1\.234'"):
+        read_counters(path)
+    text[7000] = text[7000].replace('"1.234"', '"x"')
+    path.write_text("\n".join(text))
+    with pytest.raises(UserError, match=r"ncu\.csv:7001: .*'x' is not a number"):
+        read_counters(path)
+
+
+def test_a_launch_that_comes_again_far_below_is_named_with_its_line(tmp_path):
+    table = [Launch(index, "k", {DRAM: 7}) for index in range(9000)]
+    text = written([*table, Launch(17, "k", {DRAM: 7})], "raw")
+    path = tmp_path / "ncu.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"ncu\.csv:9003: launch 17 of process 4711 appears twice"):
+        read_counters(path)
+
+
+def test_glued_text_is_not_taken_for_a_digit(tmp_path):
+    text = written(TABLE, "raw", Style(percent=None)).split("\n")
+    text[800] = text[800].replace(f'"{TABLE[798].values[DRAM]}"', '"5"6')
+    path = tmp_path / "ncu.csv"
+    path.write_text("\n".join(text))
+    with pytest.raises(UserError, match=r"ncu\.csv:801: a damaged row"):
+        read_counters(path)
+
+
+def test_hexadecimal_is_no_number(tmp_path):
+    text = written(TABLE, "raw", Style(percent=None)).split("\n")
+    text[800] = text[800].replace(f'"{TABLE[798].values[DRAM]}"', '"0x10"')
+    path = tmp_path / "ncu.csv"
+    path.write_text("\n".join(text))
+    with pytest.raises(UserError, match=r"ncu\.csv:801: dram__bytes\.sum: '0x10' is not a number"):
+        read_counters(path)
+
+
+def test_pyarrow_is_imported_for_large_files_alone(tmp_path):
+    path = tmp_path / "ncu.csv"
+    path.write_text(written(launches(3)))
+    code = (
+        "import sys; from pathlib import Path; from bench.counters import read_counters;"
+        f"read_counters(Path({str(path)!r})); print('pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
