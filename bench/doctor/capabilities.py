@@ -10,14 +10,19 @@ from bench.environment.probes import ROOT, UnknownFactError, text_of
 _BITS = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 
 
-def may_profile(root: Path = ROOT) -> bool:
-    """Whether this process may read performance counters whatever the system's default is."""
+def profiling_capabilities(root: Path = ROOT) -> frozenset[str]:
+    """Return which of CAP_SYS_ADMIN and CAP_PERFMON this process has; none where not told."""
     try:
         status = text_of(root / "proc/self/status")
     except UnknownFactError:
-        return False
+        return frozenset()
     for line in status.splitlines():
         if line.startswith("CapEff:"):
             effective = int(line.split()[1], 16)
-            return any(effective >> bit & 1 for bit in _BITS.values())
-    return False
+            return frozenset(name for name, bit in _BITS.items() if effective >> bit & 1)
+    return frozenset()
+
+
+def may_profile(root: Path = ROOT) -> bool:
+    """Whether this process may read performance counters whatever the system's default is."""
+    return bool(profiling_capabilities(root))

@@ -5,6 +5,7 @@ import pytest
 from bench.doctor.capabilities import may_profile
 from bench.doctor.nvidia import nvidia_checks
 from bench.environment.probes import UnknownFactError
+from bench.profiling.ncu import NcuTool
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
 
@@ -12,6 +13,7 @@ CARD = {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n"}
 NCU = """echo 'NVIDIA (R) Nsight Compute Command Line Profiler'
 echo 'Copyright (c) 2018-2025 NVIDIA Corporation'
 echo 'Version {version} (build 35734880) (public-release)'"""
+AS_2024 = 'echo "Version 2024.1.1.0 (build 33998838)"'
 ROOT_CAPABILITIES = "Name:\tpython\nCapEff:\t000001ffffffffff\n"
 NO_CAPABILITIES = "Name:\tpython\nCapEff:\t0000000000000000\n"
 
@@ -37,8 +39,16 @@ def fails_with(reason):
     return opener
 
 
-def found(root, opener=OneCard):
-    return {check.name: check for check in nvidia_checks(root, opener)}
+NO_DRIVER = fails_with("no CUDA driver here")
+
+
+def found(root, opener=OneCard, capability=NO_DRIVER):
+    return {check.name: check for check in nvidia_checks(root, opener, capability)}
+
+
+@pytest.fixture(autouse=True)
+def _not_under_sudo(monkeypatch):
+    monkeypatch.delenv("SUDO_USER", raising=False)
 
 
 def test_without_a_device_there_is_nothing_to_mend(files, only_programs):
@@ -73,7 +83,7 @@ def test_ncu_on_path(files, only_programs):
     only_programs("ncu", NCU.format(version="2025.1.1.0"))
     check = found(files(CARD))["ncu"]
     assert check.status == "ok"
-    assert check.detail.startswith("Version 2025.1.1.0 at ")
+    assert check.detail.startswith("ncu 2025.1.1 at ")
 
 
 def test_ncu_in_the_toolkits_folder_wants_path(files, only_programs):
@@ -91,6 +101,15 @@ def test_ncu_in_the_toolkits_folder_wants_path(files, only_programs):
 def test_an_ncu_that_does_not_count_tensor_cores_is_too_old(files, only_programs, version, status):
     only_programs("ncu", NCU.format(version=version))
     assert found(files(CARD))["ncu"].status == status
+
+
+def test_an_ncu_older_than_the_card(files, only_programs):
+    only_programs("ncu", f'case $1 in --list-chips) echo "ad102, gh100";; *) {AS_2024};; esac')
+    check = found(files(CARD), capability=lambda: (12, 0))["ncu"]
+    assert check.status == "warning"
+    assert "ncu 2024.1.1 is older than this GPU" in check.detail
+    assert "CUDA 12.8" in check.remedy
+    assert found(files(CARD), capability=lambda: (9, 0))["ncu"].status == "ok"
 
 
 def test_no_ncu_and_a_broken_ncu(files, only_programs):
@@ -122,7 +141,8 @@ def test_permission_to_count(files, only_programs, params, status_file, status):
 
 
 def test_under_wsl_windows_decides(files, only_programs):
-    check = found(files(CARD))["gpu counters"]
+    root = files({**CARD, "proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2"})
+    check = found(root)["gpu counters"]
     assert check.status == "warning"
     assert "NVIDIA Control Panel" in check.remedy
 
@@ -138,3 +158,14 @@ def test_under_wsl_windows_decides(files, only_programs):
 def test_capabilities_are_read_bit_by_bit(files, mask, allowed):
     assert may_profile(files({"proc/self/status": f"CapEff:\t{mask}\n"})) is allowed
     assert may_profile(files({}) / "nowhere") is False
+
+
+def test_profile_and_doctor_say_the_same(files, only_programs):
+    """One source: what doctor warns of is what stops a profile."""
+    root = files({**CARD, PARAMS: "RmProfilingAdminOnly: 1\n", "proc/self/status": NO_CAPABILITIES})
+    tool = NcuTool(root, capability=lambda: (9, 0))
+    check = found(root)["ncu"]
+    assert tool.obstacle("cuda") == f"{check.detail}: {check.remedy}"
+    only_programs("ncu", AS_2024)
+    check = found(root)["gpu counters"]
+    assert tool.obstacle("cuda") == f"{check.detail}: {check.remedy}"
