@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from bench.complexity.fake_step import RecordedStep, record_step
+from bench.complexity.calls import CallWork, calls_of
+from bench.complexity.fake_step import record_step
 from bench.complexity.floor import compulsory_bytes
-from bench.complexity.fusion import fused_bytes
-from bench.complexity.passes import Pass, Traffic
 from bench.models import default_image_size
 from bench.records import Complexity, MathMode, OpCost, Phase
 
@@ -57,7 +56,7 @@ def step_complexity(
         math_mode=mode,
         fused_optimizer=fused_optimizer,
     )
-    ops = _ops(step)
+    ops = _ops(calls_of(step))
     return Complexity(
         arch=arch,
         batch_size=batch_size,
@@ -79,6 +78,34 @@ def step_complexity(
     )
 
 
+def op_work(
+    arch: str,
+    *,
+    batch_size: int,
+    precision: str,
+    image_size: int | None = None,
+    math_mode: MathMode | None = None,
+    fused_optimizer: bool = True,
+    grad_accum_steps: int = 1,
+) -> tuple[CallWork, ...]:
+    """Return the work of every dispatched call of one training step, in order.
+
+    Arguments as in `step_complexity`, whose totals are the sums of these calls. With
+    `grad_accum_steps` forward and backward are there as many times, each of `batch_size` images.
+    Raises `UserError`.
+    """
+    return calls_of(
+        record_step(
+            arch,
+            batch_size=batch_size,
+            image_size=image_size or default_image_size(arch),
+            math_mode=math_mode or _MATH_MODES[precision],
+            fused_optimizer=fused_optimizer,
+            grad_accum_steps=grad_accum_steps,
+        )
+    )
+
+
 @dataclass
 class _Sum:
     calls: int = 0
@@ -88,19 +115,14 @@ class _Sum:
     fused_bytes: int = 0
 
 
-def _ops(step: RecordedStep) -> tuple[OpCost, ...]:
-    """Add up the passes by op and phase, in the order in which they first occur."""
+def _ops(calls: Iterable[CallWork]) -> tuple[OpCost, ...]:
+    """Add up the calls by op and phase, in the order in which they first occur."""
     sums: defaultdict[tuple[str, Phase], _Sum] = defaultdict(_Sum)
-    shares = fused_bytes(step.passes, step.sizes_bytes, step.lasting)
-    for item, share in zip(step.passes, shares, strict=True):
-        total = sums[item.op, item.phase]
-        total.calls += item.first_of_call
-        total.flops += 2 * item.macs
-        total.elementwise_flops += item.elementwise_flops
-        total.eager_bytes += _eager_bytes(item, step.sizes_bytes)
-        total.fused_bytes += share
+    for call in calls:
+        total = sums[call.op, call.phase]
+        total.calls += 1
+        total.flops += call.flops
+        total.elementwise_flops += call.elementwise_flops
+        total.eager_bytes += call.eager_bytes
+        total.fused_bytes += call.fused_bytes
     return tuple(OpCost(op=op, phase=phase, **vars(total)) for (op, phase), total in sums.items())
-
-
-def _eager_bytes(item: Pass, sizes_bytes: Sequence[int]) -> int:
-    return Traffic().add(item.reads, sizes_bytes) + Traffic().add(item.writes, sizes_bytes)

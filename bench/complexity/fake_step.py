@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 from bench.complexity.fake_model import build_fake_model
 from bench.complexity.passes import Pass
 from bench.complexity.saved import SavedTensors
-from bench.complexity.trace import StepTracer
+from bench.complexity.trace import StepTracer, TracedCall
 from bench.errors import UserError
 from bench.phases import Phases
 from bench.precision.amp import AmpBf16, AmpFp16
@@ -42,12 +42,13 @@ _TRACED: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """The passes of one step in order, and what it holds in memory.
+    """The passes of one step in order, the calls they belong to, and what it holds in memory.
 
     `sizes_bytes` are the sizes of all values, `lasting` the values that outlive the step.
     """
 
     passes: tuple[Pass, ...]
+    calls: tuple[TracedCall, ...]
     sizes_bytes: tuple[int, ...]
     lasting: frozenset[int]
     parameters: int
@@ -56,7 +57,13 @@ class RecordedStep:
 
 
 def record_step(
-    arch: str, *, batch_size: int, image_size: int, math_mode: MathMode, fused_optimizer: bool
+    arch: str,
+    *,
+    batch_size: int,
+    image_size: int,
+    math_mode: MathMode,
+    fused_optimizer: bool,
+    grad_accum_steps: int = 1,
 ) -> RecordedStep:
     """Run one training step of `arch` on fake tensors and return what it did.
 
@@ -71,16 +78,24 @@ def record_step(
     with fake, tracer, saved.watch():
         optimizer = make_optimizer(model, fused=fused_optimizer)
         state = _optimizer_state(model, optimizer)
-        step = TrainingStep(model, optimizer, _PRECISIONS[math_mode](), phases=_Traced(tracer))
+        step = TrainingStep(
+            model,
+            optimizer,
+            _PRECISIONS[math_mode](),
+            grad_accum_steps=grad_accum_steps,
+            phases=_Traced(tracer),
+        )
         with _model_errors(arch, batch_size, image_size):
             images = torch.empty(batch_size, 3, image_size, image_size)
             labels = torch.empty(batch_size, dtype=torch.long)
-            step.accumulate(images, labels)
+            for _ in range(grad_accum_steps):
+                step.accumulate(images, labels)
         gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
         step.update()
         lasting = map(tracer.values.read, (*weights, *state))
     return RecordedStep(
         passes=tuple(tracer.passes),
+        calls=tuple(tracer.calls),
         sizes_bytes=tuple(tracer.values.sizes_bytes),
         lasting=frozenset(access.value for access in lasting if access),
         parameters=sum(parameter.numel() for parameter in model.parameters()),

@@ -28,6 +28,16 @@ class OpCall:
         """Whether the outputs are storage without contents."""
         return self.op in ALLOCATIONS
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the tensor arguments, without those in lists and those of no dimension.
+
+        This is what torch's profiler tells of a call, too: it prints scalars and lists alike as
+        nothing.
+        """
+        given = (value for value in self.arguments.values() if isinstance(value, torch.Tensor))
+        return tuple(tuple(tensor.shape) for tensor in given if tensor.dim())
+
     def inputs(self) -> list[torch.Tensor]:
         """Return every tensor argument."""
         return [tensor for value in self.arguments.values() for tensor in tensors_in(value)]

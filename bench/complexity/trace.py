@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.complexity.labels import label_of
 from bench.complexity.opcall import OpCall, bind
 from bench.complexity.passes import Access, Pass, Role, Values
 from bench.complexity.splitting import Work, split
 from bench.records import Phase
 
 
+@dataclass(frozen=True)
+class TracedCall:
+    """One dispatched call that moves something; see `bench.complexity.calls.CallWork`."""
+
+    op: str
+    phase: Phase
+    shapes: tuple[tuple[int, ...], ...]
+    label: str
+
+
 class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, appends to `passes` what is dispatched in `phase`; None records nothing."""
+    """While active, records what is dispatched in `phase`; None records nothing.
+
+    Every call of `calls` is one or more of `passes`, in the same order.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase | None = None
         self.passes: list[Pass] = []
+        self.calls: list[TracedCall] = []
         self.values = Values()
         self._weights: set[int] = set()  # storages that hold weights, or copies of them alone
 
@@ -62,6 +78,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         writes = [*call.mutated(), *fresh]
         if not writes:
             return  # a view, or a question about a tensor
+        self.calls.append(TracedCall(call.name, phase, call.shapes, label_of(call, phase)))
         for index, work in enumerate(split(call, writes)):
             self.passes.append(self._pass(call.name, phase, work, first=index == 0))
 

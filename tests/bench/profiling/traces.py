@@ -1,0 +1,105 @@
+"""Events as torch's profiler exports them (torch 2.15, kineto): hosts ops and what a GPU ran."""
+
+from itertools import count
+
+HOST_THREAD, BACKWARD_THREAD = 4711, 4712
+
+
+class TraceWriter:
+    """Writes intervals in the order of their calls; times in microseconds."""
+
+    def __init__(self):
+        self.events = []
+        self._ids = count(1)
+
+    def host(self, name, ts, dur, dims=None, *, tid=HOST_THREAD, cat="cpu_op"):
+        """An op or a mark on the host; returns the id by which kernels name it."""
+        identity = next(self._ids)
+        arguments = {"External id": identity, "Record function id": 0, "Ev Idx": identity - 1}
+        if dims is not None:
+            arguments |= {"Input Dims": dims, "Input type": ["float"] * len(dims)}
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": 4711,
+                "tid": tid,
+                "ts": ts,
+                "dur": dur,
+                "args": arguments,
+            }
+        )
+        return identity
+
+    def device(self, name, ts, dur, launcher=None, *, cat="kernel", stream=7, **arguments):
+        """A kernel, copy or memset, with the runtime call that queued it."""
+        correlation = next(self._ids)
+        link = {} if launcher is None else {"External id": launcher}
+        place = {"device": 0, "context": 1, "stream": stream, "correlation": correlation}
+        self.events += [
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "pid": 4711,
+                "tid": HOST_THREAD,
+                "ts": ts - 5,
+                "dur": 4,
+                "args": {**link, "cbid": 211, "correlation": correlation},
+            },
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": 0,
+                "tid": stream,
+                "ts": ts,
+                "dur": dur,
+                "args": {**link, **place, **arguments},
+            },
+        ]
+
+    def copy(self, way, ts, dur, size_bytes, launcher=None, stream=7):
+        """A copy, as CUPTI names it."""
+        self.device(
+            f"Memcpy {way} (Pinned -> Device)",
+            ts,
+            dur,
+            launcher,
+            cat="gpu_memcpy",
+            stream=stream,
+            **{"bytes": size_bytes, "memory bandwidth (GB/s)": size_bytes / dur / 1e3},
+        )
+
+
+def gpu_step():
+    """One step of a convolution and a batch norm on a GPU, 1000 us of the device.
+
+    Busy: copies 0-50 and 60-100 (of which 80-100 hides behind the kernel from 80), kernels 80-400,
+    410-500, 520-600 and 610-1000, a memset 600-610.
+    """
+    trace = TraceWriter()
+    to = trace.host("aten::to", 0, 40, [[4, 3, 8, 8], [], []])
+    trace.copy("HtoD", 1000, 50, 3072, trace.host("aten::copy_", 5, 30, [[4, 3, 8, 8], []]))
+    assert to
+    conv = trace.host("aten::conv2d", 50, 100, [[4, 3, 8, 8], [6, 3, 1, 1]])
+    trace.host("aten::convolution", 55, 90, [[4, 3, 8, 8], [6, 3, 1, 1], [], []])
+    cudnn = trace.host("aten::cudnn_convolution", 60, 80, [[4, 3, 8, 8], [6, 3, 1, 1]])
+    assert conv
+    trace.device("void cudnn::conv<float>(float*, int)", 1080, 320, cudnn)
+    trace.copy("HtoD", 1060, 40, 3072, stream=13)
+    trace.host("aten::batch_norm", 160, 60, [[4, 6, 8, 8], [6], [6], [6], [6]])
+    norm = trace.host("aten::cudnn_batch_norm", 165, 50, [[4, 6, 8, 8], [6], [6], [6], [6]])
+    trace.device("void bn_fw<float, 4>(float*)", 1410, 90, norm)
+    engine = "autograd::engine::evaluate_function: CudnnBatchNormBackward0"
+    trace.host(engine, 300, 80, tid=BACKWARD_THREAD)
+    trace.host("CudnnBatchNormBackward0", 305, 70, [[4, 6, 8, 8]], tid=BACKWARD_THREAD)
+    dims = [[4, 6, 8, 8], [4, 6, 8, 8], [6], [6], [6], [6], [6], [], [128]]
+    back = trace.host("aten::cudnn_batch_norm_backward", 310, 60, dims, tid=BACKWARD_THREAD)
+    trace.device("void bn_bw<float>(float*)", 1520, 80, back)
+    trace.host("Optimizer.step#SGD.step", 500, 100, cat="user_annotation")
+    update = trace.host("aten::_fused_sgd_", 510, 80, [[], [], [], []])
+    trace.device("Memset (Device)", 1600, 10, update, cat="gpu_memset", bytes=4)
+    trace.device("void at::native::sgd<float>(int)", 1610, 390, update)
+    return trace.events
