@@ -27,7 +27,7 @@ from commands.recorded import finish, format_option, records_option, track_optio
 @track_option
 @format_option
 def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: str) -> int:
-    """Measure this machine's roofs: matrix product per precision, and memory bandwidth."""
+    """Measure this machine's roofs: matrix product per precision, memory and cache bandwidth."""
     from bench.folders import RecordFolder
     from bench.known_roofs import find_roofs
     from bench.launch import launch_ceilings
@@ -55,4 +55,7 @@ def _facts(record: CeilingsRecord) -> dict[str, str]:
             facts[f"roof {ceiling.math_mode}"] = f"{ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s"
         if ceiling.peak_bytes_per_s is not None:
             facts["roof memory"] = f"{ceiling.peak_bytes_per_s / 1e9:.4g} GB/s"
+    for roof in record.cache_roofs:
+        if roof.peak_bytes_per_s is not None:
+            facts[f"roof {roof.level}"] = f"{roof.peak_bytes_per_s / 1e9:.4g} GB/s"
     return facts

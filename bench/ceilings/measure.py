@@ -13,7 +13,7 @@ from bench.ceilings.contest import Contest, Entrant
 from bench.ceilings.memory import free_bytes
 from bench.ceilings.plans import MATH_MODES, PLANS, Plan, compute_probes
 from bench.ceilings.referee import Referee
-from bench.ceilings.rule import best_sample, sustained_rate
+from bench.ceilings.rule import account_of, best_sample, sustained_rate
 from bench.ceilings.streams import array_sizes, stream_probes
 from bench.devices import Device
 from bench.records import Ceiling, CeilingSample, MathMode
@@ -77,7 +77,7 @@ def _ceiling(device: Device, mode: MathMode, compute: Contest, bandwidth: Contes
         peak_flops_per_s=_peak(best["peak_flops_per_s"]),
         peak_bytes_per_s=_peak(best["peak_bytes_per_s"]),
         kind="measured",
-        source="; ".join([*map(_account, found.values()), _software(device)]),
+        source="; ".join([*map(account_of, found.values()), software_of(device)]),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         missing={
             name: "; ".join(contest.notes) for name, contest in roofs.items() if name not in found
@@ -89,13 +89,7 @@ def _peak(sample: CeilingSample | None) -> float | None:
     return None if sample is None else sustained_rate(sample.rates)
 
 
-def _account(sample: CeilingSample) -> str:
-    """The winning probe, how often it was repeated, and how far its repetitions spread."""
-    peak = sustained_rate(sample.rates)
-    low, high = (f"{extreme / peak - 1:+.1%}" for extreme in (min(sample.rates), max(sample.rates)))
-    return f"{sample.probe}, upper quartile of {len(sample.rates)}, spread {low} to {high}"
-
-
-def _software(device: Device) -> str:
+def software_of(device: Device) -> str:
+    """Return what the probes ran with."""
     threads = f", {torch.get_num_threads()} threads" if device.backend == "cpu" else ""
     return f"torch {torch.__version__}{threads}"

@@ -28,3 +28,10 @@ def best_sample(samples: Iterable[CeilingSample]) -> CeilingSample | None:
     """Return the sample of the highest sustained rate, or None if none was repeated enough."""
     repeated = [sample for sample in samples if len(sample.rates) >= MINIMUM_REPETITIONS]
     return max(repeated, key=lambda sample: sustained_rate(sample.rates), default=None)
+
+
+def account_of(sample: CeilingSample) -> str:
+    """Return the winning probe, how often it was repeated, and how far its repetitions spread."""
+    peak = sustained_rate(sample.rates)
+    low, high = (f"{extreme / peak - 1:+.1%}" for extreme in (min(sample.rates), max(sample.rates)))
+    return f"{sample.probe}, upper quartile of {len(sample.rates)}, spread {low} to {high}"

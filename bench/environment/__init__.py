@@ -1,11 +1,12 @@
 """What a run was measured on: the machine, the software, and the device."""
 
-from bench.environment.cpu import cpu_device_info, cpu_model, usable_cores
+from bench.environment.cpu import cpu_caches, cpu_device_info, cpu_model, usable_cores
 from bench.environment.cuda import cuda_device_info
 from bench.environment.mps import mps_device_info
 from bench.environment.reading import read_environment
 
 __all__ = [
+    "cpu_caches",
     "cpu_device_info",
     "cpu_model",
     "cuda_device_info",

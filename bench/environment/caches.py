@@ -1,4 +1,4 @@
-"""The processor's last-level caches: what of a step's traffic may never reach memory."""
+"""The processor's caches, above all the last: what of a step's traffic may never reach memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import platform
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.environment.probes import ROOT, UnknownFactError, sysctl, text_of, value_or_none
@@ -18,18 +19,38 @@ def last_level_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int:
     """
     if platform.system() == "Darwin":
         return _apple_cache_bytes()
-    if platform.system() == "Windows":
-        raise UnknownFactError("not read on Windows")
-    caches = {}
+    levels = data_caches(cpus, root)
+    return levels[max(levels)].total_bytes
+
+
+@dataclass(frozen=True)
+class CacheLevel:
+    """The caches of one level that a process reaches, which need not be of one size."""
+
+    smallest_bytes: int
+    largest_bytes: int
+    total_bytes: int
+
+
+def data_caches(cpus: Iterable[int], root: Path = ROOT) -> dict[int, CacheLevel]:
+    """Return the data caches that `cpus` reach by level, a shared one counted once.
+
+    Raises `UnknownFactError` where the system is not Linux or lists none.
+    """
+    if platform.system() != "Linux":
+        raise UnknownFactError(f"not read on {platform.system()}")
+    caches: dict[int, dict[str, int]] = {}
     for cpu in cpus:
         for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
             if text_of(index / "type") != "Instruction":
-                level = int(text_of(index / "level"))
-                caches[level, text_of(index / "shared_cpu_list")] = _bytes(text_of(index / "size"))
+                shared = caches.setdefault(int(text_of(index / "level")), {})
+                shared[text_of(index / "shared_cpu_list")] = _bytes(text_of(index / "size"))
     if not caches:
         raise UnknownFactError("the kernel lists no caches")
-    last = max(level for level, _ in caches)
-    return sum(size for (level, _), size in caches.items() if level == last)
+    return {
+        level: CacheLevel(min(found.values()), max(found.values()), sum(found.values()))
+        for level, found in caches.items()
+    }
 
 
 def _bytes(size: str) -> int:

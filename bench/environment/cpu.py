@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.environment.caches import last_level_cache_bytes
+from bench.environment.caches import CacheLevel, data_caches, last_level_cache_bytes
 from bench.environment.cgroup import cgroup_limits
 from bench.environment.machine import memory_bytes
 from bench.environment.probes import (
@@ -46,6 +46,11 @@ def cpu_device_info(root: Path = ROOT) -> DeviceInfo:
     )
     name = value_or_none(lambda: cpu_model(root)) or f"{platform.machine()} CPU"
     return DeviceInfo(backend="cpu", name=name, missing=found.missing, **found.values)
+
+
+def cpu_caches(root: Path = ROOT) -> dict[int, CacheLevel]:
+    """Return the data caches usable here by level. Raises `UnknownFactError` where unknown."""
+    return data_caches(_allowed_cpus(), root)
 
 
 def cpu_model(root: Path = ROOT) -> str:

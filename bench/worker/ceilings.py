@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
-from bench.ceilings import measure_ceilings
+from bench.ceilings import measure_cache_roofs, measure_ceilings
 from bench.devices import Device, open_device
 from bench.environment import read_environment
 from bench.folders import RecordFolder
 from bench.journal import JournalWriter
-from bench.records import Ceiling, CeilingSample, CeilingsRecord
+from bench.records import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
 from bench.worker.outcome import attempt
 
 
@@ -21,14 +21,17 @@ def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:
     device: Device | None = None
     ceilings: tuple[Ceiling, ...] = ()
     samples: tuple[CeilingSample, ...] = ()
+    cache_roofs: tuple[CacheRoof, ...] = ()
+
+    def progress(probe: str) -> None:
+        journal.note("probe", probe=probe)
 
     def work() -> None:
-        nonlocal device, ceilings, samples
+        nonlocal device, ceilings, samples, cache_roofs
         device = open_device(backend)
         journal.note("device", backend=device.backend, uuid=device.info().uuid)
-        ceilings, samples = measure_ceilings(
-            device, progress=lambda probe: journal.note("probe", probe=probe)
-        )
+        ceilings, samples = measure_ceilings(device, progress=progress)
+        cache_roofs = measure_cache_roofs(device, progress=progress)
 
     outcome, reason = attempt(work)
     journal.note("ended", outcome=outcome)
@@ -49,6 +52,7 @@ def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:
             environment=environment,
             ceilings=ceilings,
             samples=samples,
+            cache_roofs=cache_roofs,
             telemetry=None,
             verdict=None,
             missing=missing,
