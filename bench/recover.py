@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from bench.config import RunConfig
 from bench.folders import AnyRecord, RecordFolder
 from bench.launch import finish_ceilings, finish_record, unmeasured
-from bench.records import CeilingsRecord
+from bench.profiling.launch import recover_profile
+from bench.records import CeilingsRecord, RunRecord
 
 
 def recover(folder: RecordFolder) -> AnyRecord | None:
@@ -22,25 +23,28 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
         return record
     if folder.in_use():
         return None
+    asked_at = datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc)
+    if _kind(folder) == "profile":
+        return recover_profile(folder, asked_at)
     account = folder.read_worker()
     if account is None and _kind(folder) == "ceilings":
         return None  # nothing measured, nothing asked for that could be named
     if isinstance(account, CeilingsRecord):
         return finish_ceilings(folder, account, None)
     reason = "the launching process ended before the measurement did"
-    if account is None:
+    if not isinstance(account, RunRecord):
         config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
         account = unmeasured(
             config,
             folder,
             outcome="interrupted",
             reason=reason,
-            created=datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc),
+            created=asked_at,
         )
     return finish_record(folder, account, None, None, reason)
 
 
 def _kind(folder: RecordFolder) -> str:
-    """What was asked for: `ceilings`, or a configuration."""
+    """What was asked for: `ceilings`, `profile`, or a configuration."""
     kind = json.loads(folder.config.read_text(encoding="utf-8")).get("kind", "measurement")
     return str(kind)

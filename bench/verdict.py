@@ -8,12 +8,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from bench.profile_checks import profile_findings
 from bench.records import (
     CeilingsRecord,
     Environment,
     Finding,
     Level,
     Measurement,
+    ProfileRecord,
     RunRecord,
     Telemetry,
     Verdict,
@@ -46,6 +48,14 @@ def judge(record: RunRecord) -> Verdict:
 def judge_ceilings(record: CeilingsRecord) -> Verdict:
     """Return the findings about how roofs were measured, and the gravest of their levels."""
     return _verdict(_of_ceilings(record))
+
+
+def judge_profile(record: ProfileRecord, timed: RunRecord | None) -> Verdict:
+    """Return what speaks against a profile, and the gravest of the findings' levels.
+
+    `timed` is the measurement that it explains: both must have launched the same work.
+    """
+    return _verdict(profile_findings(record, timed))
 
 
 def _verdict(found: Iterator[Finding]) -> Verdict:

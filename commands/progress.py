@@ -62,6 +62,9 @@ class WorkerProgress:
         elif event.name == "window_ended":
             self._estimate_s = None
             self._show("writing the record", None)
+        elif event.name == "tool":
+            self._seconds.clear()
+            self._show(f"{event.facts['tool']}, starting", None)
         elif event.name == "probe":
             self._show(event.facts["probe"], None)
 

@@ -70,3 +70,11 @@ def not_a_number():
 
 def not_a_module():
     return "not a module"
+
+
+def doubled_when_asked():
+    """Another model under the same name, for whoever sets the variable."""
+    model = _Small()
+    if os.environ.get("CRASHING_MODELS_DOUBLED"):
+        model.body = torch.nn.Sequential(model.body, torch.nn.ReLU())
+    return model

@@ -1,0 +1,55 @@
+"""What a profile asks of a tool that looks inside a step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from bench.records import Backend, Counters, CpuCounters, OpProfile, ProfiledStep, ToolName
+
+Section = Counters | CpuCounters | OpProfile
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One worker under the tool.
+
+    `name` is its folder's, below the profile's own; the worker is started as
+    `prefix + [python, -m, bench, profile, FOLDER]` with `environment` on top of the launcher's,
+    and reads `task` from its `config.json`.
+    """
+
+    name: str
+    prefix: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    task: dict[str, str] = field(default_factory=dict)
+
+
+class Tool(ABC):
+    """A tool: whether it can work here, what it starts, and what it found."""
+
+    name: ClassVar[ToolName]
+    #: Whether the worker counts whole windows (`iters` iterations) or a single step.
+    whole_window: ClassVar[bool] = False
+
+    def obstacle(self, backend: Backend) -> str | None:
+        """Return why it cannot work here, with the remedy, or None if it is worth trying."""
+        return None
+
+    @abstractmethod
+    def attempts(self, folder: Path) -> Sequence[Attempt]:
+        """Return the workers to start, in order; `folder` is the profile's, where files go."""
+
+    def explain(self, console: str) -> str | None:
+        """Return cause and remedy of a failure that `console` tells of, or None if unknown."""
+        return None
+
+    @abstractmethod
+    def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> Section:
+        """Return what was found; `steps` are the workers' accounts, in the attempts' order.
+
+        Raises `UserError` naming file and cause where a number cannot be read.
+        """
