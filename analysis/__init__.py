@@ -6,15 +6,18 @@ in `analysis.report`: they take Matplotlib and Plotly along.
 
 from analysis.gather import Gathered, gather_records, split_records
 from analysis.points import Refusal, RooflinePoint, roofline_point, roofline_points
+from analysis.profile_results import ProfileResult, profile_results
 from analysis.pull import pull_runs
 from analysis.results import RunResult, run_results
 
 __all__ = [
     "Gathered",
+    "ProfileResult",
     "Refusal",
     "RooflinePoint",
     "RunResult",
     "gather_records",
+    "profile_results",
     "pull_runs",
     "roofline_point",
     "roofline_points",

@@ -3,9 +3,10 @@
 A step of measured time t is compared with what its roof asks for:
 
 - arithmetic: FLOP / peak FLOP/s, which no step can undercut;
-- traffic: bytes / peak B/s, known as an interval without counters: at least the fused bytes, at
-  most the eager bytes. The device cannot have moved bytes for longer than it was at work, so the
-  upper end is cut at t, or at the device's busy time where that is known;
+- traffic: bytes / peak B/s. Counted bytes make it one number; without counters it is an interval:
+  at least the fused bytes, at most the eager bytes. The device cannot have moved bytes for longer
+  than it was at work, so the upper end is cut at t, or at the device's busy time where that is
+  known;
 - input: the host's time inside the loader. It can only cost what the device did not use, so it
   counts at most as t less the larger of the arithmetic and the fused traffic (or as the device's
   idle time where that is known). What neither roof nor input explains is other loss.
@@ -13,8 +14,9 @@ A step of measured time t is compared with what its roof asks for:
 The first line that holds gives the bound:
 
 1. input: the loss to input is over 5 % of the step and no smaller than the other loss.
-2. compute or memory: the larger of arithmetic and fused traffic fills at least half of the step.
-   Sure if the whole interval of traffic agrees, and if the fused traffic fits into the step.
+2. compute or memory: the larger of arithmetic and fused (or counted) traffic fills at least half
+   of the step. Sure if the whole interval of traffic agrees, and if its lower end fits into the
+   step.
 3. memory, unsure: only traffic near its eager maximum fills half of the step; counters would tell.
 4. overhead: not even the eager bytes explain half: launches, small or slow kernels, the host.
 """
@@ -32,6 +34,11 @@ Bound = Literal["compute", "memory", "input", "overhead"]
 INPUT_SHARE = 0.05
 #: A roof names the bound when it explains the larger part of the step.
 ROOF_SHARE = 0.5
+#: Why traffic does not fit into the step, by whether it was counted.
+_WHY_TOO_MUCH = {
+    False: "a cache must have kept some of it",
+    True: "counters and time are not of the same step",
+}
 #: A boundary is met if it is missed by rounding alone.
 _ROUNDING = 1e-9
 
@@ -47,6 +54,12 @@ class StepTimes:
     memory_max_s: float  # eager bytes
     # Of a profile. NVML's utilisation is not it: one kernel makes a whole sample count as busy.
     device_busy_s: float | None = None
+    counted: bool = False  # both ends are the bytes that counters saw
+
+    @property
+    def traffic(self) -> str:
+        """What the traffic's lower end is called."""
+        return "counted memory traffic" if self.counted else "fused memory traffic"
 
 
 @dataclass(frozen=True)
@@ -79,21 +92,20 @@ def decide_bound(times: StepTimes) -> BoundDecision:
             f"{_share(most_traffic_s, step_s)} if every operation goes through memory"
         )
         return BoundDecision("memory", False, because)
+    at_most = "" if times.counted else "at most "
     because = (
         f"arithmetic ({_share(times.compute_s, step_s)}) and memory traffic "
-        f"(at most {_share(most_traffic_s, step_s)}) do not explain half of the step"
+        f"({at_most}{_share(most_traffic_s, step_s)}) do not explain half of the step"
     )
     return BoundDecision("overhead", True, because)
 
 
 def _decide_by_roof(times: StepTimes, step_s: float, most_traffic_s: float) -> BoundDecision:
     if times.memory_min_s > times.compute_s:
-        because = (
-            f"fused memory traffic alone takes {_share(times.memory_min_s, step_s)} of the step"
-        )
+        because = f"{times.traffic} alone takes {_share(times.memory_min_s, step_s)} of the step"
         possible = times.memory_min_s <= CEILING_MARGIN * step_s
         if not possible:
-            because += ", so a cache must have kept some of it"
+            because += f", so {_WHY_TOO_MUCH[times.counted]}"
         return BoundDecision("memory", possible, because)
     because = f"arithmetic at the roof takes {_share(times.compute_s, step_s)} of the step"
     sure = _reaches(times.compute_s, most_traffic_s)

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from analysis.devices import same_device, same_power_limit
 from analysis.peaks import NoCeiling, datasheet_ceiling
 from analysis.roof import Roof
-from bench.records import Ceiling, CeilingsRecord, DeviceInfo, Environment, Finding, RunRecord
-
-#: The same machine reports slightly less memory after a kernel or firmware update.
-_MEMORY_TOLERANCE = 0.02
-#: Power limits are set in whole watts and read back as floats.
-_POWER_TOLERANCE_W = 1.0
+from bench.records import (
+    CacheRoof,
+    Ceiling,
+    CeilingsRecord,
+    Environment,
+    Finding,
+    ProfileRecord,
+    RunRecord,
+)
 
 Found = tuple[Ceiling, Roof]
 
@@ -27,10 +31,11 @@ class UsedCeiling:
     record_id: str | None
     instead_of_measured: str | None
     doubts: tuple[Finding, ...] = ()  # why the roof itself may be too low
+    cache_roofs: tuple[CacheRoof, ...] = ()  # of the same record
 
 
 def choose_ceiling(
-    record: RunRecord, ceilings: Sequence[CeilingsRecord]
+    record: RunRecord | ProfileRecord, ceilings: Sequence[CeilingsRecord]
 ) -> UsedCeiling | NoCeiling:
     """Return the roof for `record`, or why there is none.
 
@@ -47,7 +52,8 @@ def choose_ceiling(
         if isinstance(found, str):
             obstacles.append(found)
         else:
-            return UsedCeiling(*found, candidate.record_id, None, _doubts(candidate))
+            doubts = _doubts(candidate)
+            return UsedCeiling(*found, candidate.record_id, None, doubts, candidate.cache_roofs)
     why = _why_not(obstacles)
     datasheet = datasheet_ceiling(environment.device, math_mode)
     if isinstance(datasheet, NoCeiling):
@@ -66,14 +72,14 @@ def _doubts(candidate: CeilingsRecord) -> tuple[Finding, ...]:
 
 def _matching(candidate: CeilingsRecord, environment: Environment, mode: str) -> Found | str:
     """Return the candidate's ceiling in `mode`, or what it lacks ("" for another machine's)."""
-    if candidate.environment is None or not _same_device(candidate.environment, environment):
+    if candidate.environment is None or not same_device(candidate.environment, environment):
         return ""
     theirs, ours = candidate.environment.device, environment.device
     if candidate.outcome != "ok":
         return f"{candidate.record_id} ended {candidate.outcome}"
     if theirs.driver != ours.driver:
         return f"{candidate.record_id} is of driver {theirs.driver}, the run of {ours.driver}"
-    if not _same_power_limit(theirs, ours):
+    if not same_power_limit(theirs, ours):
         return (
             f"{candidate.record_id} is at a power limit of {theirs.power_limit_w} W, "
             f"the run at {ours.power_limit_w} W"
@@ -91,33 +97,3 @@ def _why_not(obstacles: Sequence[str]) -> str:
     if not of_this_device:
         return "no ceilings were measured on this device"
     return f"no measured ceiling fits ({of_this_device[0]})"
-
-
-def _same_device(theirs: Environment, ours: Environment) -> bool:
-    """By UUID where both have one, else by name and by the machine's figures."""
-    if theirs.device.backend != ours.device.backend:
-        return False
-    if theirs.device.uuid is not None and ours.device.uuid is not None:
-        return theirs.device.uuid == ours.device.uuid
-    return _figures(theirs) == _figures(ours) and _alike(theirs.memory_bytes, ours.memory_bytes)
-
-
-def _figures(environment: Environment) -> tuple[object, ...]:
-    device = environment.device
-    return (
-        device.name,
-        device.cores,
-        environment.machine,
-        environment.cpu_model,
-        environment.cpu_cores_usable,
-    )
-
-
-def _alike(a_bytes: int, b_bytes: int) -> bool:
-    return abs(a_bytes - b_bytes) <= _MEMORY_TOLERANCE * max(a_bytes, b_bytes)
-
-
-def _same_power_limit(theirs: DeviceInfo, ours: DeviceInfo) -> bool:
-    if theirs.power_limit_w is None or ours.power_limit_w is None:
-        return theirs.power_limit_w is ours.power_limit_w
-    return abs(theirs.power_limit_w - ours.power_limit_w) <= _POWER_TOLERANCE_W

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from pydantic import BaseModel
 
+from analysis.tracked_profiles import profile_of_each
 from bench.config import RunConfig
 from bench.records import ResolvedConfig
 from tracking import schema
@@ -62,16 +63,35 @@ _METRIC_COLUMNS = {
 }
 _WHOLE_METRICS = frozenset({"iterations"})
 
+#: The same, of the profile that explains the run.
+_PROFILE_COLUMNS = {
+    "counted_dram_gb": "counted_dram_gb",
+    "executed_gflop": "executed_gflop",
+    "intensity_counted": "intensity_counted_flop_per_byte",
+    "traffic_amplification": "traffic_amplification",
+    "device_busy_share": "device_busy_share",
+    "ops_matched_share": "ops_matched_share",
+    "ipc": "ipc",
+    "cpi": "cpi",
+    "cache_miss_share": "cache_miss_share",
+    "branch_miss_share": "branch_miss_share",
+}
 
-def runs_table(runs: Sequence[TrackedRun]) -> pd.DataFrame:
-    """Return one row per run, in the order given.
+
+def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) -> pd.DataFrame:
+    """Return one row per run, in the order given, with what its profile found.
 
     A field that the device resolves (`batch_size`, `backend`, ...) has the value used in its own
     column and the one asked for in `<field>_given`. What a run does not have is missing (NA).
     """
+    explained = profile_of_each(runs, profiles)
     columns = {
         name: convert([read(run) for run in runs]) for name, (convert, read) in _columns().items()
     }
+    profiled = [explained.get(run.run_id) for run in runs]
+    columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
+    for metric, column in _PROFILE_COLUMNS.items():
+        columns[column] = _real([one and one.metrics.get(metric) for one in profiled])
     table: pd.DataFrame = pd.DataFrame(columns)
     return table
 

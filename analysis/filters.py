@@ -6,6 +6,7 @@ from bench.errors import UserError
 from tracking import schema
 
 CEILINGS_FILTER = f"tags.`{schema.KIND}` = 'ceilings'"
+PROFILES_FILTER = f"tags.`{schema.KIND}` = 'profile'"
 
 
 def measurement_filter(filter_string: str = "", campaign: str | None = None) -> str:

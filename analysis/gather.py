@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from analysis.filters import CEILINGS_FILTER, measurement_filter
+from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, measurement_filter
 from bench.errors import UserError
-from bench.records import CeilingsRecord, RunRecord
+from bench.records import CeilingsRecord, ProfileRecord, RunRecord
+from tracking import schema
 
 if TYPE_CHECKING:
     from tracking.search import TrackedRun
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Measurements and ceilings, the tracked runs that hold them, and what could not be read."""
+    """Records by kind, the tracked runs that hold them, and what could not be read."""
 
     measurements: list[RunRecord] = field(default_factory=list)
     ceilings: list[CeilingsRecord] = field(default_factory=list)
+    profiles: list[ProfileRecord] = field(default_factory=list)
     run_ids: dict[str, str] = field(default_factory=dict)  # record id -> run id
     unreadable: list[str] = field(default_factory=list)
 
@@ -32,11 +34,12 @@ def gather_records(
     tracking_uri: str | None = None,
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
 ) -> Gathered:
-    """Fetch the measurements that match and every measured ceiling of the server.
+    """Fetch the measurements that match, their profiles, and every measured ceiling of the server.
 
-    Ceilings are looked for in all experiments: a machine's roof is the same in each. A run whose
-    record cannot be read is named in `unreadable`, and the others are used. Raises `UserError` or
-    `TrackingError` if the search itself fails. `watch` wraps the runs while their records come in.
+    Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
+    and a profile belongs to a configuration. A run whose record cannot be read is named in
+    `unreadable`, and the others are used. Raises `UserError` or `TrackingError` if the search
+    itself fails. `watch` wraps the runs while their records come in.
     """
     from tracking.search import download_record, search_runs  # takes MLflow along
     from tracking.store import TrackingError
@@ -49,7 +52,14 @@ def gather_records(
     gathered = Gathered()
     if not wanted:
         return gathered
-    for run in watch([*wanted, *search_runs(CEILINGS_FILTER, tracking_uri=tracking_uri)]):
+    configurations = {run.tags.get(schema.CONFIG_ID) for run in wanted}
+    profiles = [
+        run
+        for run in search_runs(PROFILES_FILTER, tracking_uri=tracking_uri)
+        if run.tags.get(schema.CONFIG_ID) in configurations
+    ]
+    ceilings = search_runs(CEILINGS_FILTER, tracking_uri=tracking_uri)
+    for run in watch([*wanted, *ceilings, *profiles]):
         try:
             record = download_record(run.run_id, tracking_uri)
         except (UserError, TrackingError) as error:
@@ -58,21 +68,25 @@ def gather_records(
         if record.record_id in gathered.run_ids:  # uploaded twice: one measurement
             continue
         gathered.run_ids[record.record_id] = run.run_id
-        if isinstance(record, RunRecord):
-            gathered.measurements.append(record)
-        else:
-            gathered.ceilings.append(record)
+        _sort_in(gathered, record)
     return gathered
 
 
 def split_records(
-    records: Sequence[RunRecord | CeilingsRecord], campaign: str | None = None
+    records: Sequence[RunRecord | CeilingsRecord | ProfileRecord], campaign: str | None = None
 ) -> Gathered:
-    """Sort records from disk into measurements (of `campaign`, if given) and ceilings."""
+    """Sort records from disk by kind; measurements and profiles of `campaign`, if given."""
     gathered = Gathered()
     for record in records:
-        if isinstance(record, CeilingsRecord):
-            gathered.ceilings.append(record)
-        elif campaign in (None, record.config.campaign):
-            gathered.measurements.append(record)
+        if isinstance(record, CeilingsRecord) or campaign in (None, record.config.campaign):
+            _sort_in(gathered, record)
     return gathered
+
+
+def _sort_in(gathered: Gathered, record: RunRecord | CeilingsRecord | ProfileRecord) -> None:
+    if isinstance(record, RunRecord):
+        gathered.measurements.append(record)
+    elif isinstance(record, ProfileRecord):
+        gathered.profiles.append(record)
+    else:
+        gathered.ceilings.append(record)

@@ -8,15 +8,20 @@ from analysis.work import StepWork
 from bench.records import Finding
 
 
-def check_possible(work: StepWork, times: StepTimes, roof: Roof) -> tuple[Finding, ...]:
+def check_possible(
+    work: StepWork, times: StepTimes, roof: Roof, executed_flops: float | None = None
+) -> tuple[Finding, ...]:
     """Return findings for a step that outruns its roof by more than 3 %.
 
-    Against the memory roof only the compulsory bytes are impossible: a cache can keep small tensors
-    out of DRAM. Outrunning the fused bytes is suspect.
+    Arithmetic is what was executed, where counters say it: Winograd's needs less than the
+    algorithm. Against the memory roof only the compulsory bytes are impossible: a cache can keep
+    small tensors out of DRAM. Outrunning the fused bytes is suspect.
     """
     findings: list[Finding] = []
-    if times.compute_s > CEILING_MARGIN * times.measured_s:
-        percent = 100 * times.compute_s / times.measured_s
+    flops = work.flops if executed_flops is None else executed_flops
+    compute_s = flops / roof.peak_flops_per_s
+    if compute_s > CEILING_MARGIN * times.measured_s:
+        percent = 100 * compute_s / times.measured_s
         findings.append(_invalid("above-compute-roof", "compute", percent))
     compulsory_s = work.compulsory_bytes / roof.peak_bytes_per_s
     if compulsory_s > CEILING_MARGIN * times.measured_s:

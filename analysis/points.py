@@ -1,7 +1,8 @@
 """Where a measured step stands under the roof of the very machine it ran on.
 
-Without counters the traffic of a step is an interval (fused bytes to eager bytes), so its
-intensity is one too; no point is made up inside it.
+Where a profile counted the step's traffic, its intensity is a number: algorithmic FLOP over
+counted bytes, since what is attained is algorithmic FLOP too. Without counters the traffic is an
+interval (fused bytes to eager bytes), so the intensity is one; no point is made up inside it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ from analysis.bounds import Bound, StepTimes, decide_bound
 from analysis.ceilings import UsedCeiling, choose_ceiling
 from analysis.impossible import check_possible
 from analysis.peaks import NoCeiling
+from analysis.profiles import seen_step
 from analysis.roof import Roof
 from analysis.work import StepWork, step_work
-from bench.records import Ceiling, CeilingsRecord, Finding, Level, MathMode, RunRecord
-
-NO_COUNTERS = "not profiled: this release reads no counters"
+from bench.records import (
+    Ceiling,
+    CeilingsRecord,
+    Finding,
+    Level,
+    MathMode,
+    ProfileRecord,
+    RunRecord,
+)
 
 
 @dataclass(frozen=True)
@@ -32,9 +40,10 @@ class Refusal:
 class RooflinePoint:
     """One run under its roof. Intensities in FLOP/byte, shares and fractions of 1.
 
-    `intensity_min` takes the eager bytes and `intensity_max` the fused ones; what is attainable,
-    and so the fraction of the roof, follows at both ends. Once at the roof, always at the roof:
-    `fraction_of_roof_max` does not pass 1 unless the minimum does.
+    `intensity_min` takes the eager bytes, `intensity_max` the fused ones and `intensity_counted`
+    those that a profile counted, None with its reason. What is attainable, and so the fraction of
+    the roof, follows from the counted bytes, else at both ends of the interval. Once at the roof,
+    always at the roof: `fraction_of_roof_max` does not pass 1 unless the minimum does.
     """
 
     record_id: str
@@ -49,6 +58,10 @@ class RooflinePoint:
     intensity_max: float
     intensity_counted: float | None
     intensity_counted_missing: str
+    traffic_amplification: float | None  # counted bytes over the fused ones
+    executed_flops: float | None  # of one step, by the same counters
+    step_flops: float  # algorithmic
+    profile_record_id: str | None
     attainable_min_flops_per_s: float
     attainable_max_flops_per_s: float
     fraction_of_roof_min: float
@@ -65,6 +78,11 @@ class RooflinePoint:
     findings: tuple[Finding, ...]
 
     @property
+    def executed_per_algorithmic(self) -> float | None:
+        """FLOP that the device executed for each one of the algorithm."""
+        return None if self.executed_flops is None else self.executed_flops / self.step_flops
+
+    @property
     def ridge_flop_per_byte(self) -> float:
         """The intensity of the roof's corner."""
         return self.roof.ridge_flop_per_byte
@@ -79,9 +97,14 @@ class RooflinePoint:
 
 
 def roofline_point(
-    record: RunRecord, ceilings: Sequence[CeilingsRecord]
+    record: RunRecord,
+    ceilings: Sequence[CeilingsRecord],
+    profiles: Sequence[ProfileRecord] = (),
 ) -> RooflinePoint | Refusal:
-    """Place one run under its roof, or say why it has no place."""
+    """Place one run under its roof, or say why it has no place.
+
+    `profiles` are searched for those that explain the run.
+    """
     if record.outcome != "ok":
         reason = f"outcome {record.outcome}: {record.reason or 'no reason recorded'}"
         return Refusal(record.record_id, reason)
@@ -98,14 +121,16 @@ def roofline_point(
         for doubt in used.doubts
     )
     findings = ((note,) if fallback else ()) + tuple(doubts)
-    return _place(record, work, used, findings)
+    return _place(record, work, used, profiles, findings)
 
 
 def roofline_points(
-    records: Sequence[RunRecord], ceilings: Sequence[CeilingsRecord]
+    records: Sequence[RunRecord],
+    ceilings: Sequence[CeilingsRecord],
+    profiles: Sequence[ProfileRecord] = (),
 ) -> tuple[list[RooflinePoint], list[Refusal]]:
     """Place every run that can be placed; the others are refused by name."""
-    placed = [roofline_point(record, ceilings) for record in records]
+    placed = [roofline_point(record, ceilings, profiles) for record in records]
     points = [each for each in placed if isinstance(each, RooflinePoint)]
     return points, [each for each in placed if isinstance(each, Refusal)]
 
@@ -114,17 +139,20 @@ def _place(
     record: RunRecord,
     work: StepWork,
     used: UsedCeiling,
+    profiles: Sequence[ProfileRecord],
     findings: tuple[Finding, ...],
 ) -> RooflinePoint:
     environment, resolved = record.environment, record.resolved
     assert environment is not None  # choose_ceiling found the device in it  # noqa: S101
     assert resolved is not None  # and the math mode in this  # noqa: S101
     roof = used.roof
-    times = work.times_under(roof)
+    seen = seen_step(record, work.step_s, used, profiles)
+    times = work.times_under(roof, seen.dram_bytes, seen.device_busy_s)
     decision = decide_bound(times)
     attained = work.flops / work.step_s
-    attainable_min = roof.attainable_flops_per_s(work.intensity_min)
-    attainable_max = roof.attainable_flops_per_s(work.intensity_max)
+    counted = work.flops / seen.dram_bytes if seen.dram_bytes else None
+    attainable_min = roof.attainable_flops_per_s(counted or work.intensity_min)
+    attainable_max = roof.attainable_flops_per_s(counted or work.intensity_max)
     fraction_min = attained / attainable_max
     return RooflinePoint(
         record_id=record.record_id,
@@ -137,8 +165,12 @@ def _place(
         attained_flops_per_s=attained,
         intensity_min=work.intensity_min,
         intensity_max=work.intensity_max,
-        intensity_counted=None,
-        intensity_counted_missing=NO_COUNTERS,
+        intensity_counted=counted,
+        intensity_counted_missing=seen.dram_bytes_missing,
+        traffic_amplification=seen.dram_bytes / work.fused_bytes if seen.dram_bytes else None,
+        executed_flops=seen.executed_flops,
+        step_flops=work.flops,
+        profile_record_id=seen.profile_record_id,
         attainable_min_flops_per_s=attainable_min,
         attainable_max_flops_per_s=attainable_max,
         fraction_of_roof_min=fraction_min,
@@ -152,5 +184,5 @@ def _place(
         roof=roof,
         ceiling=used.ceiling,
         ceiling_record_id=used.record_id,
-        findings=findings + check_possible(work, times, roof),
+        findings=findings + check_possible(work, times, roof, seen.executed_flops),
     )

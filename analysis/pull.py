@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.filters import measurement_filter
+from analysis.filters import PROFILES_FILTER, measurement_filter
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +20,7 @@ def pull_runs(
 ) -> pd.DataFrame:
     """Return one row per tracked measurement that matches; `docs/analysis.md` lists the columns.
 
+    Columns of a profile are those of the newest that explains the run, in whatever experiment.
     `filter_string` is MLflow's (`params.arch = 'resnet50' and metrics.attained_gflops > 100`);
     `experiments` are names, all by default; `tracking_uri` is MLflow's own default if not given.
     An empty table has the same columns. Raises `UserError` for an unknown experiment
@@ -30,4 +31,6 @@ def pull_runs(
     from tracking.search import search_runs
 
     query = measurement_filter(filter_string, campaign)
-    return runs_table(search_runs(query, experiments=experiments, tracking_uri=tracking_uri))
+    runs = search_runs(query, experiments=experiments, tracking_uri=tracking_uri)
+    profiles = search_runs(PROFILES_FILTER, tracking_uri=tracking_uri) if runs else []
+    return runs_table(runs, profiles)

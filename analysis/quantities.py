@@ -32,3 +32,9 @@ def percent_interval(low: float, high: float) -> str:
     """Format two fractions of 1 as percent, or one if both read the same."""
     ends = [f"{100 * low:.0f}", f"{100 * high:.0f}"]
     return f"{ends[0]} %" if ends[0] == ends[1] else f"{ends[0]} to {ends[1]} %"
+
+
+def percent(share: float) -> str:
+    """Format a fraction of 1 as percent: two digits below 10 %, so that little is not nothing."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 9.95 or not value else f"{float(f'{value:.2g}'):g} %"

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from analysis.points import Refusal, RooflinePoint, roofline_point
-from bench.records import CeilingsRecord, Finding, RunRecord
+from bench.records import CeilingsRecord, Finding, ProfileRecord, RunRecord
 from bench.summary import summary
 
 Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
@@ -105,6 +105,7 @@ class RunResult:
             "label": self.label,
             "images_per_s": self.metrics.get("throughput_images_per_s"),
             "attained_gflop_per_s": self.metrics.get("attained_gflops"),
+            "intensity_counted_flop_per_byte": point.intensity_counted if point else None,
             "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
             "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
             "bound": point.bound if point else None,
@@ -118,14 +119,21 @@ def run_results(
     measurements: Sequence[RunRecord],
     ceilings: Sequence[CeilingsRecord],
     run_ids: Mapping[str, str] | None = None,
+    profiles: Sequence[ProfileRecord] = (),
 ) -> list[RunResult]:
-    """Place every run under its roof; `run_ids` maps record ids to tracked runs.
+    """Place every run under its roof, with what `profiles` counted of it.
 
-    Ordered by machine, model, precision and batch size, so that neighbours can be compared.
+    `run_ids` maps record ids to tracked runs. Ordered by machine, model, precision and batch
+    size, so that neighbours can be compared.
     """
     ids = run_ids or {}
     return [
-        RunResult(number, record, ids.get(record.record_id), roofline_point(record, ceilings))
+        RunResult(
+            number,
+            record,
+            ids.get(record.record_id),
+            roofline_point(record, ceilings, profiles),
+        )
         for number, record in enumerate(sorted(measurements, key=_order), start=1)
     ]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from analysis.bounds import StepTimes
 from analysis.roof import Roof
-from bench.records import Complexity, RunRecord
+from bench.records import RunRecord
+from bench.step_cost import step_cost
 from bench.summary import data_wait_share
 
 
@@ -31,14 +32,24 @@ class StepWork:
         """FLOP/byte if every fusable chain is fused."""
         return self.flops / self.fused_bytes
 
-    def times_under(self, roof: Roof) -> StepTimes:
-        """Return the measured times beside those that `roof` asks for."""
+    def times_under(
+        self, roof: Roof, counted_bytes: float | None = None, device_busy_s: float | None = None
+    ) -> StepTimes:
+        """Return the measured times beside those that `roof` asks for.
+
+        Counted bytes, where there are any, take the place of the modelled interval.
+        """
+        least, most = self.fused_bytes, self.eager_bytes
+        if counted_bytes is not None:
+            least = most = counted_bytes
         return StepTimes(
             measured_s=self.step_s,
             data_wait_s=self.data_wait_s,
             compute_s=self.flops / roof.peak_flops_per_s,
-            memory_min_s=self.fused_bytes / roof.peak_bytes_per_s,
-            memory_max_s=self.eager_bytes / roof.peak_bytes_per_s,
+            memory_min_s=least / roof.peak_bytes_per_s,
+            memory_max_s=most / roof.peak_bytes_per_s,
+            device_busy_s=device_busy_s,
+            counted=counted_bytes is not None,
         )
 
 
@@ -62,19 +73,12 @@ def step_work(record: RunRecord) -> StepWork | str:
             f"the measurement of {measurement.images_per_iteration}"
         )
     step_s = measurement.window_s / len(measurement.iteration_times_s)
+    cost = step_cost(complexity, batches)
     return StepWork(
-        flops=batches * complexity.step_flops,
-        fused_bytes=_bytes(complexity, "fused_bytes", batches),
-        eager_bytes=_bytes(complexity, "eager_bytes", batches),
-        # Of one batch, however many there were: a floor that stays a floor.
-        compulsory_bytes=complexity.compulsory_bytes,
+        flops=cost.flops,
+        fused_bytes=cost.fused_bytes,
+        eager_bytes=cost.eager_bytes,
+        compulsory_bytes=cost.compulsory_bytes,
         step_s=step_s,
         data_wait_s=min(data_wait_share(measurement), 1.0) * step_s,
     )
-
-
-def _bytes(complexity: Complexity, field: str, batches: int) -> float:
-    """Bytes of `batches` forward and backward passes and one optimizer step."""
-    once: int = getattr(complexity, field)
-    per_batch: int = sum(getattr(op, field) for op in complexity.ops if op.phase != "optimizer")
-    return once + (batches - 1) * per_batch

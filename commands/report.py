@@ -15,7 +15,7 @@ from commands.recorded import NOT_TRACKED, format_option
 from commands.selection import campaign_option, experiment_option, filter_option, no_runs
 
 if TYPE_CHECKING:
-    from analysis import Gathered, RunResult
+    from analysis import Gathered, ProfileResult, RunResult
     from tracking.search import TrackedRun
 
 
@@ -53,32 +53,37 @@ def command(
 ) -> int:
     """Write tables, rooflines and a report of tracked runs.
 
-    Exit codes: 0 written; 1 written, but a run's numbers are impossible; 2 no run matches, or a
-    wrong value; 3 written, but not logged.
+    Exit codes: 0 written; 1 written, but a run's or a profile's numbers are impossible; 2 no run
+    matches, or a wrong value; 3 written, but not logged.
     """
     if records is not None and (filter_string or experiments):
         raise UserError("--records reads a folder: --filter and --experiment ask a server")
-    from analysis import run_results
+    from analysis import profile_results, run_results
     from analysis.report import write_report
 
     gathered = _from_folder(records, campaign) if records is not None else _from_server(
         filter_string, campaign, experiments
     )  # fmt: skip
-    results = run_results(gathered.measurements, gathered.ceilings, gathered.run_ids)
+    results = run_results(
+        gathered.measurements, gathered.ceilings, gathered.run_ids, gathered.profiles
+    )
+    profiles = profile_results(gathered.profiles, results, gathered.ceilings, gathered.run_ids)
     path = write_report(
         gathered.measurements,
         gathered.ceilings,
         out,
+        profiles=gathered.profiles,
         run_ids=gathered.run_ids,
         unreadable=gathered.unreadable,
     )
     wanted = logged if logged is not None else records is None
     run_id, problem = _log(out, campaign, results) if wanted else (None, None)
-    _print(results, gathered.unreadable, path, run_id, form)
+    _print(results, profiles, gathered.unreadable, path, run_id, form)
     if problem is not None:
         click.echo(f"mlproject: report not logged ({problem}); it lies in {out}", err=True)
         return NOT_TRACKED
-    return int(any(result.verdict == "invalid" for result in results))
+    verdicts = {one.verdict for one in results} | {one.verdict for one in profiles}
+    return int("invalid" in verdicts)
 
 
 def _from_folder(records: Path, campaign: str | None) -> Gathered:
@@ -142,19 +147,29 @@ def _log(
 
 def _print(
     results: Sequence[RunResult],
+    profiles: Sequence[ProfileResult],
     unreadable: Sequence[str],
     path: Path,
     run_id: str | None,
     form: str,
 ) -> None:
     if form == "json":
-        runs = [result.facts() for result in results]
-        facts = {"runs": runs, "unreadable": list(unreadable), "report": str(path)}
-        click.echo(json.dumps(facts | {"report_run_id": run_id}))
+        facts = {
+            "runs": [result.facts() for result in results],
+            "profiles": [profile.facts() for profile in profiles],
+            "unreadable": list(unreadable),
+            "report": str(path),
+            "report_run_id": run_id,
+        }
+        click.echo(json.dumps(facts))
         return
     for result in results:
         click.echo(f"{result.name}  {result.label}: {_line(result)}")
         for problem in result.problems:
+            click.echo(f"    {problem}")
+    for profile in profiles:
+        click.echo(f"{profile.name}  profile of {profile.label}: {profile.verdict}")
+        for problem in profile.problems:
             click.echo(f"    {problem}")
     for line in unreadable:
         click.echo(f"record not read: {line}")

@@ -1,5 +1,6 @@
 """Small whole records for tests of what handles them; the numbers are easy to work with by hand."""
 
+import typing
 from datetime import datetime, timezone
 
 from bench.config import RunConfig
@@ -8,27 +9,37 @@ from bench.records import (
     CeilingSample,
     CeilingsRecord,
     Complexity,
+    Counters,
+    CpuCounters,
     DeviceInfo,
+    DistributedFigures,
     Environment,
+    KernelTotals,
     Measurement,
     MemoryFootprint,
     OpCost,
+    OpProfile,
+    OpTime,
     ProcessFigures,
+    ProfileRecord,
+    RankFigures,
     ResolvedConfig,
     RunRecord,
     Series,
     Telemetry,
+    WorkSet,
 )
 
 NOW = datetime(2026, 11, 20, 10, 0, tzinfo=timezone.utc)
 
 
 def facts(record_class, why_missing="not in this sample", **known):
-    """Make a record in which everything not named is missing for `why_missing`."""
+    """Make a record in which everything not named, or None, is missing for `why_missing`."""
+    known = {name: fact for name, fact in known.items() if fact is not None}
     optional = {
         name
         for name, field in record_class.model_fields.items()
-        if "None" in str(field.annotation) and name not in known
+        if type(None) in typing.get_args(field.annotation) and name not in known
     }
     return record_class(
         **known, **dict.fromkeys(optional), missing=dict.fromkeys(optional, why_missing)
@@ -50,6 +61,27 @@ def measurement(times_s=(0.5, 0.5, 0.5, 0.5, 0.5, 0.5), images=8, **changes):
         "last_loss": 6.9,
     }
     return facts(Measurement, **{**known, **changes})
+
+
+def rank_figures(rank=0, times_s=(0.5,) * 6, **changes):
+    known = {
+        "rank": rank,
+        "node": 0,
+        "device": "Sample CPU",
+        "iteration_times_s": tuple(times_s),
+        "data_wait_s": (0.0,) * len(times_s),
+    }
+    return facts(RankFigures, **{**known, **changes})
+
+
+def distributed_figures(**changes):
+    known = {
+        "communication": "gloo",
+        "ranks": (rank_figures(0), rank_figures(1)),
+        "synced_step_s": (0.5, 0.5, 0.5),
+        "local_step_s": (0.4, 0.4, 0.4),
+    }
+    return DistributedFigures(**{**known, **changes})
 
 
 def device_info(**changes):
@@ -196,3 +228,103 @@ def failed_record(outcome="crashed", why="RuntimeError: no", config=None, **chan
         "reason": why,
     }
     return facts(RunRecord, **{**known, **changes})
+
+
+def op_time(label="convolution 1x1", phase="forward", time_s=0.01, **changes):
+    """100 GFLOP/s at 10 FLOP per eager byte and 20 per fused one."""
+    known = {
+        "label": label,
+        "op": "convolution",
+        "phase": phase,
+        "calls": 4,
+        "time_s": time_s,
+        "flops": 10**9,
+        "elementwise_flops": 0,
+        "eager_bytes": 10**8,
+        "fused_bytes": 5 * 10**7,
+    }
+    return facts(OpTime, **{**known, **changes})
+
+
+def op_profile(*ops, **changes):
+    ops = ops or (op_time(),)
+    known = {
+        "method": "torch.profiler",
+        "iterations": 5,
+        "step_time_s": 1.25 * sum(op.time_s for op in ops),
+        "ops": ops,
+    }
+    return facts(OpProfile, **{**known, **changes})
+
+
+def kernel(name="sgemm", duration_s=0.01, **changes):
+    """100 GFLOP/s; 5, 10 and 20 FLOP per byte of L1, L2 and DRAM."""
+    known = {
+        "name": name,
+        "launches": 2,
+        "duration_s": duration_s,
+        "flops": 10**9,
+        "tensor_flops": 0,
+        "dram_bytes": 5 * 10**7,
+        "l2_bytes": 10**8,
+        "l1_bytes": 2 * 10**8,
+    }
+    return facts(KernelTotals, **{**known, **changes})
+
+
+def counters(*kernels, **changes):
+    """The kernels' sums; what one of them does not know, the whole does not."""
+    kernels = kernels or (kernel(),)
+    known = {
+        "source": "ncu 2026.1",
+        "files": ("hardware.csv", "sass.csv"),
+        "chip": "gh100",
+        "kernels": sum(each.launches for each in kernels),
+        "per_kernel": kernels,
+    }
+    for name in ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes"):
+        values = [getattr(each, name) for each in kernels]
+        if None not in values:
+            known[name] = sum(values)
+    return facts(Counters, **{**known, **changes})
+
+
+def cpu_counters(**changes):
+    known = {
+        "source": "perf 6.1",
+        "scope": "user",
+        "iterations": 10,
+        "window_s": 5.0,
+        "cycles": 2 * 10**10,
+        "instructions": 3 * 10**10,
+        "cache_references": 10**8,
+        "cache_misses": 10**7,
+        "branches": 10**9,
+        "branch_misses": 10**7,
+        "running_share": {"cycles": 1.0, "instructions": 1.0},
+    }
+    return facts(CpuCounters, **{**known, **changes})
+
+
+def work_set(unit="kernels", **counts):
+    return WorkSet(unit=unit, counts=counts or {"sgemm": 2})
+
+
+def profile_record(config=None, **changes):
+    """A profile of the configuration of `run_record`, by PyTorch's profiler and ncu."""
+    config = config or RunConfig()
+    known = {
+        "record_id": "20261120T100000Z-00000004",
+        "created": NOW,
+        "config": config,
+        "config_id": config.config_id,
+        "timed_record_id": "20261120T100000Z-00000001",
+        "outcome": "ok",
+        "resolved": resolved(),
+        "environment": environment(),
+        "complexity": complexity(),
+        "work": work_set(),
+        "ops": op_profile(),
+        "counters": counters(),
+    }
+    return facts(ProfileRecord, **{**known, **changes})

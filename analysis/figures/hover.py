@@ -13,14 +13,15 @@ def hover_text(point: RooflinePoint, names: Mapping[str, str]) -> str:
     """Return every number of a run; records are escaped, since Plotly reads tags."""
     times, counted = point.times, point.intensity_counted
     attainable = (point.attainable_min_flops_per_s / 1e9, point.attainable_max_flops_per_s / 1e9)
-    intensity = interval(point.intensity_min, point.intensity_max) if counted is None else (
-        f"{three_digits(counted)} counted"
-    )  # fmt: skip
+    intensity = f"{interval(point.intensity_min, point.intensity_max)} (eager to fused bytes)"
+    if counted is not None:
+        intensity = f"{three_digits(counted)} counted, {intensity}"
     lines = [
         f"{point.env} {point.arch} {point.precision} ({point.math_mode}) batch {point.batch_size}",
         f"run {names.get(point.record_id, point.record_id)}",
         f"attained {flops_rate(point.attained_flops_per_s)}",
         f"intensity {intensity} FLOP/byte",
+        _counters_line(point),
         f"attainable {interval(*attainable)} GFLOP/s",
         f"{percent_interval(point.fraction_of_roof_min, point.fraction_of_roof_max)} of the roof, "
         f"{100 * point.fraction_of_peak:.0f} % of the compute peak",
@@ -33,3 +34,13 @@ def hover_text(point: RooflinePoint, names: Mapping[str, str]) -> str:
         *(f"{finding.level}: {finding.message}" for finding in point.findings),
     ]
     return "<br>".join(html.escape(line) for line in lines)
+
+
+def _counters_line(point: RooflinePoint) -> str:
+    if point.traffic_amplification is None:
+        return f"bytes not counted: {point.intensity_counted_missing}"
+    words = f"counted bytes are {three_digits(point.traffic_amplification)} times the fused ones"
+    executed = point.executed_per_algorithmic
+    if executed is None:
+        return words
+    return f"{words}, executed FLOP {three_digits(executed)} times the algorithmic ones"

@@ -8,18 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import plotly.graph_objects as go
 
 from analysis.figures.hover import hover_text
+from analysis.figures.plotly_page import DASHES, UNIT_FLOPS_PER_S, layout
 from analysis.figures.roofs import FlatRoof, Roofs, collect_roofs
 from analysis.figures.style import MARKERS, OTHER_MODELS, ROOF_GREYS, model_colours
 from analysis.points import RooflinePoint
 from analysis.quantities import bytes_rate, three_digits
 from bench.records import Ceiling
 
-_UNIT = 1e9  # GFLOP/s
 #: Vertices of an interval, so that hovering finds it anywhere along its length.
 _VERTICES = 5
 #: Roofs nearer than this factor would write their labels over each other.
 _NEAR_ROOFS = 1.4
-_DASHES = {"measured": "solid", "datasheet": "dash"}
 
 
 def interactive_roofline(
@@ -42,25 +41,9 @@ def interactive_roofline(
         groups.setdefault((point.env, point.arch, point.math_mode), []).append(point)
     for group in groups.values():
         figure.add_trace(_runs_trace(group, palette.get(group[0].arch, OTHER_MODELS), names or {}))
-    figure.update_layout(**_layout(points))
+    rates = [point.attained_flops_per_s for point in points]
+    figure.update_layout(**layout(rates, "Attained", "no run has a place here"))
     return figure
-
-
-def interactive_roofline_html(figure: go.Figure) -> str:
-    """Return `figure` as an HTML fragment that holds its script (about 5 MB): put one on a page."""
-    markup: str = figure.to_html(
-        full_html=False,
-        include_plotlyjs=True,
-        div_id="roofline",
-        config={
-            "displaylogo": False,
-            "responsive": True,
-            # plotly.js 4 offers to send the data to its maker's server unless told not to.
-            "showSendToCloud": False,
-            "modeBarButtonsToRemove": ["select2d", "lasso2d"],
-        },
-    )
-    return markup
 
 
 def _roof_traces(roofs: Roofs, points: Sequence[RooflinePoint]) -> list[go.Scatter]:
@@ -92,12 +75,12 @@ def _roof_trace(roof: FlatRoof, xs: tuple[float, float, float], grey: str) -> go
     hover = f"<b>{text}</b><br>{bytes_rate(roof.bytes_per_s)} ({roof.kind})<br>ridge at "
     return go.Scatter(
         x=[low, ridge, max(label_at, ridge), high],
-        y=[low * roof.bytes_per_s / _UNIT, *[roof.flops_per_s / _UNIT] * 3],
+        y=[low * roof.bytes_per_s / UNIT_FLOPS_PER_S, *[roof.flops_per_s / UNIT_FLOPS_PER_S] * 3],
         mode="lines+text",
         text=["", "", text, ""],
         textposition="top left",
         textfont={"size": 11, "color": grey},
-        line={"color": grey, "width": 1.5, "dash": _DASHES[roof.kind]},
+        line={"color": grey, "width": 1.5, "dash": DASHES[roof.kind]},
         name=f"roof: {device} ({roof.kind})",
         legendgroup=f"{device} {roof.kind}",
         hovertemplate=f"{hover}{three_digits(ridge)} FLOP/byte<extra></extra>",
@@ -117,7 +100,7 @@ def _runs_trace(
         symbol = MARKERS[point.math_mode].plotly
         ends = [9, *[0] * (len(vertices) - 2), 9] if len(vertices) > 1 else [10]
         xs += [*vertices, None]
-        ys += [point.attained_flops_per_s / _UNIT] * len(vertices) + [None]
+        ys += [point.attained_flops_per_s / UNIT_FLOPS_PER_S] * len(vertices) + [None]
         texts += [hover_text(point, names)] * len(vertices) + [""]
         sizes += [*ends, 0]
         symbols += [symbol if len(vertices) == 1 else f"{symbol}-open"] * (len(vertices) + 1)
@@ -139,28 +122,3 @@ def _vertices(point: RooflinePoint) -> list[float]:
         return [point.intensity_counted]
     low, ratio = point.intensity_min, point.intensity_max / point.intensity_min
     return [low * ratio ** (step / (_VERTICES - 1)) for step in range(_VERTICES)]
-
-
-def _layout(points: Sequence[RooflinePoint]) -> dict[str, object]:
-    rates = [point.attained_flops_per_s for point in points]
-    few_decades = not rates or max(rates) < 100 * min(rates)
-    axis = {"type": "log", "gridcolor": "#E6E6E6", "linecolor": "#333333", "dtick": 1}
-    empty = {"text": "no run has a place here", "showarrow": False, "xref": "paper",
-             "yref": "paper", "x": 0.5, "y": 0.5}  # fmt: skip
-    return {
-        "xaxis": {**axis, "title": "Arithmetic intensity (FLOP/byte)"},
-        "yaxis": {
-            **axis,
-            "title": "Attained GFLOP/s",
-            "tickformat": ",.10~g",
-            "dtick": "D2" if few_decades else 1,
-        },
-        "plot_bgcolor": "white",
-        "paper_bgcolor": "white",
-        "font": {"color": "#222222"},
-        "height": 640,
-        "margin": {"l": 70, "r": 20, "t": 20, "b": 60},
-        "legend": {"orientation": "h", "y": -0.14, "yanchor": "top", "maxheight": 0.25},
-        "hoverlabel": {"align": "left", "bgcolor": "white"},
-        "annotations": [] if points else [empty],
-    }

@@ -49,12 +49,16 @@ def draw_roofs(axes: Axes, roofs: Roofs, scale: Scale) -> None:
         _flat_line(axes, roof, scale, grey)
         _flat_label(axes, roof, len(roofs.devices) > 1, scale, (height, label_height), grey)
     bandwidth, along = 0.0, 0.0
-    for slope in roofs.sloped:
-        grey = _grey(roofs, slope.device)
+    rates = [*(slope.bytes_per_s for slope in roofs.sloped), math.inf]
+    for slope, next_above in zip(roofs.sloped, rates[1:], strict=True):
+        grey = slope.colour or _grey(roofs, slope.device)
         along = along + 0.25 if slope.bytes_per_s < _NEAR_SLOPES * bandwidth else 0.1
         bandwidth = slope.bytes_per_s
         _sloped_line(axes, slope, scale, grey)
-        _sloped_label(axes, slope, scale, along, grey)
+        if slope.colour is not None:  # the legend tells it by its colour
+            continue
+        # Between two near lines there is no room: below its own, a label crosses none.
+        _sloped_label(axes, slope, scale, along, next_above < _NEAR_SLOPES * bandwidth, grey)
 
 
 def _label_share(scale: Scale) -> float:
@@ -121,12 +125,15 @@ def _visible_start(roof: SlopedRoof, scale: Scale) -> float:
     return max(scale.intensity[0], scale.flops_per_s[0] / roof.bytes_per_s)
 
 
-def _sloped_label(axes: Axes, roof: SlopedRoof, scale: Scale, along: float, grey: str) -> None:
-    """Above the line, `along` counted from its visible start to its ridge."""
+def _sloped_label(
+    axes: Axes, roof: SlopedRoof, scale: Scale, along: float, below: bool, grey: str
+) -> None:
+    """Beside the line, `along` counted from its visible start to its ridge."""
     start, ridge = _visible_start(roof, scale), roof.flops_per_s / roof.bytes_per_s
     x = start * (ridge / start) ** along
     y = x * roof.bytes_per_s / scale.unit_flops_per_s
-    label = _AlongSlope(x, y * 1.05, roof.rate, color=grey, fontsize=scale.font_pt, ha="left",
-                        va="bottom", rotation_mode="anchor", parse_math=False)  # fmt: skip
+    label = _AlongSlope(x, y * (1 / 1.05 if below else 1.05), roof.rate, color=grey,
+                        fontsize=scale.font_pt, ha="left", va="top" if below else "bottom",
+                        rotation_mode="anchor", parse_math=False)  # fmt: skip
     label.set_transform(axes.transData)
     axes.add_artist(label)

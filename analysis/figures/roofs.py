@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from analysis.ceilings import UsedCeiling
+from analysis.kernel_places import MemoryLevel
 from analysis.points import RooflinePoint
 from analysis.quantities import bytes_rate, flops_rate
 from bench.records import Ceiling
@@ -28,17 +30,19 @@ class FlatRoof:
 
 @dataclass(frozen=True)
 class SlopedRoof:
-    """A memory limit of one device, up to its highest ridge."""
+    """A memory limit of one device, up to its highest ridge; `level` where there are several."""
 
     device: str
     bytes_per_s: float
     flops_per_s: float
     kind: str
+    level: str = ""
+    colour: str | None = None  # None: the device's grey
 
     @property
     def rate(self) -> str:
-        """The limit with its unit, such as `52 GB/s`."""
-        return bytes_rate(self.bytes_per_s)
+        """The limit with its unit, such as `52 GB/s` or `L2 5.5 TB/s`."""
+        return f"{self.level} {bytes_rate(self.bytes_per_s)}".lstrip()
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,36 @@ class Roofs:
     devices: tuple[str, ...]
     flat: tuple[FlatRoof, ...]
     sloped: tuple[SlopedRoof, ...]
+
+
+def device_roofs(
+    used: UsedCeiling,
+    levels: Sequence[MemoryLevel],
+    colours: Mapping[MemoryLevel, str] | None = None,
+) -> Roofs:
+    """Return one device's compute limit and the slopes of those `levels` that were measured.
+
+    `DRAM` is among the levels that can be asked for; `colours` maps levels to colours.
+    """
+    peak, kind = used.roof.peak_flops_per_s, used.ceiling.kind
+    rates: dict[MemoryLevel, float] = {"DRAM": used.roof.peak_bytes_per_s}
+    rates |= {
+        cache.level: cache.peak_bytes_per_s
+        for cache in used.cache_roofs
+        if cache.peak_bytes_per_s is not None
+    }
+    device, shades = used.ceiling.device, colours or {}
+    sloped = [
+        SlopedRoof(device, rates[level], peak, kind, level, shades.get(level))
+        for level in levels
+        if level in rates
+    ]
+    flat_from = max(roof.bytes_per_s for roof in sloped)
+    return Roofs(
+        (device,),
+        (FlatRoof(device, (used.ceiling.math_mode,), peak, flat_from, kind),),
+        tuple(sorted(sloped, key=lambda roof: roof.bytes_per_s)),
+    )
 
 
 def collect_roofs(points: Sequence[RooflinePoint], ceilings: Iterable[Ceiling] = ()) -> Roofs:

@@ -1,10 +1,18 @@
-"""One meaning per channel, the same in every figure: colour = model, marker = math mode."""
+"""One meaning per channel: colour = model and marker = math mode in every figure of runs.
+
+Inside one run, whose model and math mode are one, an op's marker is its phase, and a kernel's
+colour the memory level, in colours and shapes that mean nothing in a figure of runs. A marker's
+area is a share of time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from analysis.kernel_places import MemoryLevel
+from analysis.op_places import StepPart
 
 #: Okabe and Ito, Color Universal Design (2008), without yellow, which white paper swallows, and
 #: with black last, since axes and text are dark too.
@@ -31,6 +39,25 @@ MARKERS: Mapping[str, Marker] = {
     "bf16": Marker("s", "square"),
     "fp16": Marker("D", "diamond"),
 }
+
+
+#: Shapes of an op's phase: forth, back, and the step that adds.
+PHASE_MARKERS: Mapping[StepPart, Marker] = {
+    "forward": Marker(">", "triangle-right"),
+    "backward": Marker("<", "triangle-left"),
+    "optimizer": Marker("P", "cross"),
+    "whole step": Marker("X", "x"),
+}
+#: Memory levels from the arithmetic outwards, darker with distance; roofs and markers alike.
+LEVEL_COLOURS: Mapping[MemoryLevel, str] = {"L1": "#B79FDB", "L2": "#7E57B5", "DRAM": "#3B1070"}
+
+_LARGEST_PT2 = 500.0
+_SMALLEST_PT2 = 9.0
+
+
+def area_pt2(share: float) -> float:
+    """Return the area of a marker for a share of time, in square points, large enough to see."""
+    return max(_SMALLEST_PT2, _LARGEST_PT2 * share)
 
 
 def model_colours(archs: Iterable[str]) -> dict[str, str]:

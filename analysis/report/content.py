@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from analysis.report import tables
+from analysis.profile_results import ProfileResult
+from analysis.report import profile_tables, tables
 from analysis.report.environments import environments_table
+from analysis.report.profile_content import ProfileContent, profile_contents
 from analysis.report.reproduce import run_command
 from analysis.report.table import Table
 from analysis.results import RunResult
@@ -32,6 +35,9 @@ class Content:
     runs: Table
     measurements: Table
     bounds: Table
+    intensities: Table
+    profile_tables: tuple[Table, ...]  # of all profiles; none without any
+    profiles: tuple[ProfileContent, ...]
     ceilings: Table
     environments: Table
     commands: tuple[tuple[str, str], ...]
@@ -40,11 +46,14 @@ class Content:
     @property
     def tables(self) -> tuple[Table, ...]:
         """All tables in the order of their numbers."""
-        return (self.runs, self.measurements, self.bounds, self.ceilings, self.environments)
+        of_profiles = (table for profile in self.profiles for table in profile.tables)
+        first = (self.runs, self.measurements, self.bounds, self.intensities)
+        return (*first, *self.profile_tables, *of_profiles, self.ceilings, self.environments)
 
 
 def make_content(
     results: Sequence[RunResult],
+    profiles: Sequence[ProfileResult],
     run_ids: Mapping[str, str],
     unreadable: Sequence[str],
     written: datetime,
@@ -56,22 +65,41 @@ def make_content(
         for result in results
         if result.problems
     ]
+    problems += [
+        Problem(f"Profile {profile.number}, {profile.label}", profile.problems)
+        for profile in profiles
+        if profile.problems
+    ]
+    numbers = itertools.count(1)
     return Content(
         title="Training steps under their roofs",
         written=tables.utc(written),
-        summary=_summary(results),
+        summary=_summary(results, profiles),
         problems=tuple(problems),
-        runs=tables.runs_table(1, results),
-        measurements=tables.measurements_table(2, results),
-        bounds=tables.bounds_table(3, results),
-        ceilings=tables.ceilings_table(4, _used_ceilings(results, run_ids)),
-        environments=environments_table(5, results),
+        runs=tables.runs_table(next(numbers), results),
+        measurements=tables.measurements_table(next(numbers), results),
+        bounds=tables.bounds_table(next(numbers), results),
+        intensities=profile_tables.intensities_table(next(numbers), results),
+        profile_tables=_profile_tables(profiles, numbers),
+        profiles=profile_contents(profiles, numbers),
+        ceilings=tables.ceilings_table(next(numbers), _used_ceilings(results, run_ids)),
+        environments=environments_table(next(numbers), results),
         commands=_commands(results),
         limits=tuple(_limits(results)),
     )
 
 
-def _summary(results: Sequence[RunResult]) -> str:
+def _profile_tables(profiles: Sequence[ProfileResult], numbers: Iterator[int]) -> tuple[Table, ...]:
+    if not profiles:
+        return ()
+    return (
+        profile_tables.profiles_table(next(numbers), profiles),
+        profile_tables.copies_table(next(numbers), profiles),
+        profile_tables.cpu_counters_table(next(numbers), profiles),
+    )
+
+
+def _summary(results: Sequence[RunResult], profiles: Sequence[ProfileResult]) -> str:
     machines = {result.env for result in results}
     failed = sum(result.record.outcome != "ok" for result in results)
     first = min(result.record.created for result in results)
@@ -80,7 +108,9 @@ def _summary(results: Sequence[RunResult]) -> str:
     when = f"on {tables.utc(first)}"
     if first != last:
         when = f"between {tables.utc(first)} and {tables.utc(last)}"
-    return f"{_count(len(results), 'run')}{without} on {_count(len(machines), 'machine')}, {when}."
+    what = f"{_count(len(results), 'run')}{without} on {_count(len(machines), 'machine')}"
+    profiled = f", and {_count(len(profiles), 'profile')}" if profiles else ""
+    return f"{what}, {when}{profiled}."
 
 
 def _count(number: int, noun: str) -> str:
@@ -119,9 +149,15 @@ def _limits(results: Sequence[RunResult]) -> Iterator[str]:
     )
     if any(point.intensity_counted is None for point in points):
         yield (
-            "No counter was read: the bytes of a step are modelled, at least as if every chain "
-            "were fused and at most as if every operation went through memory. So a run is an "
-            "interval, not a point."
+            "Where no bytes were counted they are modelled, at least as if every chain were fused "
+            "and at most as if every operation went through memory. So such a run is an interval, "
+            "not a point."
+        )
+    if any(point.intensity_counted is not None for point in points):
+        yield (
+            "Counted bytes are those of one profiled step, whose kernels ran one after another; "
+            "the intensity is the algorithm's FLOP over them. Executed FLOP, with padding and "
+            "recomputation, are another quantity and share no column with the algorithm's."
         )
     if any(not point.bound_sure for point in points):
         yield "A bound with a question mark depends on where in that interval the traffic lies."

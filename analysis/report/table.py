@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from analysis.quantities import percent, three_digits
+
 ABSENT = "-"
 
 #: Spreadsheets run a text that starts like this as a formula.
@@ -38,13 +40,22 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its number in the report; `name` is its CSV file's."""
+    """A table with its number in the report; `name` is its CSV file's.
+
+    People see the first `shown` rows of a long one; the CSV holds all.
+    """
 
     number: int
     name: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
+    shown: int | None = None
+
+    @property
+    def hidden(self) -> int:
+        """Rows that only the CSV holds."""
+        return 0 if self.shown is None else max(0, len(self.rows) - self.shown)
 
     @property
     def cells(self) -> list[list[str]]:
@@ -54,7 +65,7 @@ class Table:
                 ABSENT if value is None else column.show(value)
                 for column, value in zip(self.columns, row, strict=True)
             ]
-            for row in self.rows
+            for row in self.rows[: self.shown]
         ]
 
     def csv(self) -> str:
@@ -69,11 +80,32 @@ class Table:
 
 
 def make_table(
-    number: int, name: str, title: str, columns: Sequence[Column], items: Iterable[Any]
+    number: int,
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    items: Iterable[Any],
+    *,
+    shown: int | None = None,
 ) -> Table:
     """Return a table with one row per item."""
     rows = tuple(tuple(column.read(item) for column in columns) for item in items)
-    return Table(number, name, title, tuple(columns), rows)
+    return Table(number, name, title, tuple(columns), rows, shown)
+
+
+def quantity(heading: str, key: str, read: Callable[[Any], float | None]) -> Column:
+    """Return a column of numbers, three digits for people."""
+    return Column(heading, (key,), read, three_digits, numeric=True)
+
+
+def share_of(heading: str, key: str, read: Callable[[Any], float | None]) -> Column:
+    """Return a column of fractions of 1, percent for people."""
+    return Column(heading, (key,), read, percent, numeric=True)
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """Return `value` in another unit; what is not known stays so."""
+    return None if value is None else value * factor
 
 
 def _exact(value: Any) -> Any:

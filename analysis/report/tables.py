@@ -55,7 +55,8 @@ _RUNS = (
     Column("outcome", ("outcome",), lambda r: r.record.outcome),
 )
 
-_RUN_NUMBER = Column(
+#: The run's number, for a table that is not about runs alone.
+RUN_NUMBER = Column(
     "no.", ("number", "run"), lambda r: (r.number, r.name), lambda v: str(v[0]), True
 )
 
@@ -83,7 +84,7 @@ def bound_word(result: RunResult) -> str | None:
 
 
 _MEASUREMENTS = (
-    _RUN_NUMBER,
+    RUN_NUMBER,
     *_WHAT,
     _metric("images/s", "throughput_images_per_s", "throughput_images_per_s"),
     _metric("ms p50", "iteration_time_p50_ms", "iteration_time_ms_p50"),
@@ -100,7 +101,7 @@ _MEASUREMENTS = (
 )  # fmt: skip
 
 _BOUNDS = (
-    _RUN_NUMBER,
+    RUN_NUMBER,
     Column("configuration", ("label",), lambda r: r.label, wraps_em=14),
     Column("bound", ("bound",), bound_word),
     Column("because", ("because",), lambda r: r.point.bound_because, wraps_em=24),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -12,32 +12,35 @@ from markupsafe import Markup
 from analysis.report.content import Content
 
 if TYPE_CHECKING:
-    from analysis.report.write import FigureFile
+    from analysis.report.figure_files import FigureFile
 
 #: What Markdown would read as markup inside a line or a table's cell.
 _MARKDOWN = re.compile(r"([\\`*\[\]|~$#!])|(?<!\w)(_)|(_)(?!\w)")
 
 
 def render_html(
-    content: Content, figures: Sequence[FigureFile], interactive_number: int, interactive: str
+    content: Content,
+    figures: Sequence[FigureFile],
+    of_profiles: Mapping[int, Sequence[FigureFile]],
 ) -> str:
-    """Return the one-file report; `interactive` is trusted markup with its script."""
+    """Return the one-file report; `of_profiles` are figures by their profile's number."""
     environment = _environment(autoescape=True)
-    return environment.get_template("report.html.j2").render(
-        content=content,
-        figures=figures,
-        interactive_number=interactive_number,
-        interactive=Markup(interactive),  # noqa: S704 (Plotly's own page fragment)
-    )
+    environment.filters["trusted"] = Markup  # Plotly's own page fragments
+    template = environment.get_template("report.html.j2")
+    return template.render(content=content, figures=figures, of_profiles=of_profiles)
 
 
-def render_markdown(content: Content, figures: Sequence[FigureFile]) -> str:
+def render_markdown(
+    content: Content,
+    figures: Sequence[FigureFile],
+    of_profiles: Mapping[int, Sequence[FigureFile]],
+) -> str:
     """Return the report as Markdown with links to the figures and tables beside it."""
     environment = _environment(autoescape=False)
     environment.filters["md"] = markdown_text
     fence = markdown_fence(" ".join(command for _, command in content.commands))
     template = environment.get_template("report.md.j2")
-    return template.render(content=content, figures=figures, fence=fence)
+    return template.render(content=content, figures=figures, of_profiles=of_profiles, fence=fence)
 
 
 def markdown_text(text: str) -> str:

@@ -9,20 +9,26 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import samples
+
 from bench.config import RunConfig
 from bench.records import (
+    CacheRoof,
     Ceiling,
     CeilingsRecord,
     Complexity,
     DeviceInfo,
     Environment,
+    KernelTotals,
     Measurement,
     MemoryFootprint,
     OpCost,
     ProcessFigures,
+    ProfileRecord,
     ResolvedConfig,
     RunRecord,
     Verdict,
+    WorkSet,
 )
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
@@ -92,29 +98,28 @@ def environment(**changes: Any) -> Environment:
 
 
 def measurement(
-    *, step_s: float = 1.0, iterations: int = 10, wait_s: float = 0.0, images: int = 10
+    *,
+    step_s: float = 1.0,
+    iterations: int = 10,
+    wait_s: float = 0.0,
+    images: int = 10,
+    work: WorkSet | None = None,
 ) -> Measurement:
     values: dict[str, Any] = {
         "iteration_times_s": (step_s,) * iterations,
         "iteration_clock": "wall",
         "data_wait_s": (wait_s,) * iterations,
-        "phase_times_s": None,
         "warmup_times_s": (step_s, step_s),
         "window_start_clock_s": 100.0,
         "window_end_clock_s": 100.0 + step_s * iterations,
         "window_start_unix_s": NOON.timestamp(),
         "images_per_iteration": images,
-        "ended_early": None,
-        "compile_time_s": None,
+        "work": work,
         "startup_s": {"import": 1.0},
-        "peak_memory_allocated_bytes": None,
-        "peak_memory_reserved_bytes": None,
-        "hidden_syncs": None,
         "first_loss": 7.0,
         "last_loss": 6.9,
     }
-    reasons = {**_reasons(values), "ended_early": "every iteration ran"}
-    return Measurement(**values, missing=reasons)
+    return samples.facts(Measurement, "not in this example", **values)
 
 
 def complexity(**changes: Any) -> Complexity:
@@ -250,6 +255,66 @@ def ceilings_record(
         **changes,
     }
     return CeilingsRecord(**values, missing=_reasons(values))
+
+
+#: What the step of the profile below launched, and a measurement that launched the same.
+WORK = WorkSet(unit="kernels", counts={"conv": 3, "add": 1})
+
+
+def kernels(
+    dram_gb: float = 20.0, executed_gflop: float = 110.0, seconds: float = 0.8
+) -> tuple[KernelTotals, ...]:
+    """Two kernels: conv takes three quarters of the time, computes and moves nine tenths."""
+    moved, flops = int(dram_gb * GIGA), int(executed_gflop * GIGA)
+    return (
+        samples.kernel(
+            "conv",
+            0.75 * seconds,
+            launches=3,
+            flops=flops * 9 // 10,
+            dram_bytes=moved * 9 // 10,
+            l2_bytes=2 * moved,
+            l1_bytes=4 * moved,
+        ),
+        samples.kernel(
+            "add",
+            0.25 * seconds,
+            launches=1,
+            flops=flops // 10,
+            dram_bytes=moved // 10,
+            l2_bytes=moved // 10,
+            l1_bytes=moved // 10,
+        ),
+    )
+
+
+def profile(record_id: str = "profile-1", **changes: Any) -> ProfileRecord:
+    """A profile of `run_record`: 20 GB counted, twice the fused bytes; 110 GFLOP executed."""
+    config = changes.pop("config", None) or RunConfig(arch="resnet18", batch_size=10)
+    values: dict[str, Any] = {
+        "record_id": record_id,
+        "created": NOON + timedelta(hours=1),
+        "config": config,
+        "config_id": config.config_id,
+        "timed_record_id": "run-1",
+        "outcome": "ok",
+        "reason": None,
+        "resolved": resolved(),
+        "environment": environment(),
+        "complexity": complexity(),
+        "work": WORK,
+        "ops": None,
+        "counters": samples.counters(*kernels()),
+        "cpu_counters": None,
+        "verdict": Verdict(level="clean", findings=()),
+        **changes,
+    }
+    return ProfileRecord(**values, missing=_reasons(values))
+
+
+def cache_roof(level: Any, peak_bytes_per_s: float | None) -> CacheRoof:
+    values: dict[str, Any] = {"size_bytes": 2**20, "peak_bytes_per_s": peak_bytes_per_s}
+    return CacheRoof(level=level, source=MEASURED, **values, missing=_reasons(values))
 
 
 def _reasons(values: dict[str, Any]) -> dict[str, str]:

@@ -91,7 +91,8 @@ class Server:
         def search_runs(query, **_):
             if error is not None:
                 raise error
-            kind = "ceilings" if "'ceilings'" in query else "measurement"
+            kinds = [kind for kind in ("ceilings", "profile") if f"'{kind}'" in query]
+            kind = kinds[0] if kinds else "measurement"
             return [_Run(run_id) for run_id, record in runs.items() if record.kind == kind]
 
         def log_report(folder, *, name, tags, tracking_uri=None):
@@ -110,6 +111,7 @@ class Server:
 class _Run:
     def __init__(self, run_id):
         self.run_id = self.name = run_id
+        self.tags = {}
 
 
 def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):

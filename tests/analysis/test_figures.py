@@ -11,8 +11,8 @@ from matplotlib.colors import same_color
 
 from analysis.figures import (
     draw_roofline,
+    figure_html,
     interactive_roofline,
-    interactive_roofline_html,
     model_colours,
     save_figure,
     single_axes,
@@ -65,6 +65,16 @@ def test_a_counted_run_is_one_filled_marker():
     (line,) = run_lines(axes)
     assert list(line.get_xdata()) == [6]
     assert same_color(line.get_markerfacecolor(), model_colours(["resnet18"])["resnet18"])
+
+
+def test_the_legend_tells_counted_from_modelled_bytes_where_any_were_counted():
+    def entries(*points):
+        return [text.get_text() for text in drawn(points)[1].get_legend().get_texts()]
+
+    counted = replace(point("run-2"), intensity_counted=6.0)
+    assert entries(point(), counted)[2:4] == ["bytes counted", "bytes modelled"]
+    assert entries(counted)[2:] == ["bytes counted", "measured roof"]
+    assert entries(point())[2:] == ["measured roof"]
 
 
 def test_axes_are_logarithmic_and_hold_every_run_and_ridge():
@@ -179,7 +189,8 @@ def test_interactive_hover_holds_the_numbers():
         "lab resnet18 fp32 (fp32) batch 10",
         "run abc123",
         "attained 100 GFLOP/s",
-        "intensity 4 to 10 FLOP/byte",
+        "intensity 4 to 10 (eager to fused bytes) FLOP/byte",
+        "bytes not counted: not profiled",
         "attainable 200 GFLOP/s",
         "50 % of the roof, 50 % of the compute peak",
         "traffic 200 to 500 ms, data wait 0.0 %",
@@ -190,6 +201,26 @@ def test_interactive_hover_holds_the_numbers():
     assert runs.x[0] == 4
     assert runs.x[4] == pytest.approx(10)
     assert runs.x[5] is None  # the next run does not hang on to it
+
+
+def test_interactive_hover_of_a_counted_run_holds_all_three_intensities():
+    counted = replace(
+        point(),
+        intensity_counted=5.0,
+        intensity_counted_missing="",
+        traffic_amplification=2.0,
+        executed_flops=126e9,
+    )
+    (runs,) = [
+        trace for trace in interactive_roofline([counted]).data if trace.mode == "lines+markers"
+    ]
+    assert list(runs.x) == [5, None]
+    assert runs.marker.symbol[0] == "circle"  # filled
+    assert "intensity 5 counted, 4 to 10 (eager to fused bytes) FLOP/byte" in runs.text[0]
+    assert (
+        "counted bytes are 2 times the fused ones, executed FLOP 1.26 times the algorithmic"
+        in (runs.text[0])
+    )
 
 
 def test_interactive_hover_shows_markup_as_text():
@@ -216,7 +247,9 @@ def test_an_interactive_roofline_without_runs_says_so():
 
 
 def test_interactive_html_is_self_contained_and_safe():
-    markup = interactive_roofline_html(interactive_roofline([point(device=HOSTILE)]))
+    markup = figure_html(
+        interactive_roofline([point(device=HOSTILE)]), "roofline", with_script=True
+    )
     assert "<img src=x" not in markup
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", markup)
     assert len(markup) > 3_000_000  # the script is inside

@@ -9,12 +9,12 @@ import factories as make
 import pandas as pd
 import pytest
 
-import analysis.gather
 from analysis import gather_records, pull_runs, split_records
 from analysis.columns import runs_table
-from analysis.filters import measurement_filter
+from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, measurement_filter
 from bench.config import RunConfig
 from bench.errors import UserError
+from bench.records import Verdict
 from tracking import schema
 
 
@@ -149,21 +149,34 @@ def test_pull_asks_the_server_it_was_given(monkeypatch):
     monkeypatch.setattr("tracking.search.search_runs", search_runs)
     table = pull_runs("params.arch = 'a'", experiments=["night"], tracking_uri="http://server")
     assert len(table) == 1
-    assert asked == [(measurement_filter("params.arch = 'a'"), ["night"], "http://server")]
+    assert asked == [
+        (measurement_filter("params.arch = 'a'"), ["night"], "http://server"),
+        (PROFILES_FILTER, None, "http://server"),
+    ]
 
 
 class Server:
     """Records by run id; a record that is an error is raised."""
 
-    def __init__(self, monkeypatch, measurements, ceilings):
-        self.records = {**measurements, **ceilings}
+    def __init__(self, monkeypatch, measurements, ceilings, profiles=None):
+        self.records = {**measurements, **ceilings, **(profiles or {})}
+        self.fetched = []
+        kinds = {CEILINGS_FILTER: ceilings, PROFILES_FILTER: profiles or {}}
 
         def search_runs(query, *, experiments=None, tracking_uri=None):
-            found = ceilings if query == analysis.gather.CEILINGS_FILTER else measurements
-            return [Tracked(run_id=run_id, name=f"name-{run_id}") for run_id in found]
+            found = kinds.get(query, measurements)
+            return [
+                Tracked(
+                    run_id=run_id,
+                    name=f"name-{run_id}",
+                    tags={schema.CONFIG_ID: getattr(record, "config_id", "")},
+                )
+                for run_id, record in found.items()
+            ]
 
         def download_record(run_id, tracking_uri=None):
             record = self.records[run_id]
+            self.fetched.append(run_id)
             if isinstance(record, Exception):
                 raise record
             return record
@@ -188,6 +201,16 @@ def test_gather_counts_a_record_uploaded_twice_once(monkeypatch):
     assert gather_records().measurements == [record]
 
 
+def test_gather_fetches_the_profiles_of_what_it_gathered_and_no_others(monkeypatch):
+    profile = make.profile()
+    other = make.profile("other", config=RunConfig(arch="vgg16"))
+    server = Server(monkeypatch, {"r1": make.run_record()}, {}, {"p1": profile, "p2": other})
+    gathered = gather_records()
+    assert gathered.profiles == [profile]
+    assert gathered.run_ids["profile-1"] == "p1"
+    assert server.fetched == ["r1", "p1"]
+
+
 def test_gather_stops_where_nothing_matches(monkeypatch):
     Server(monkeypatch, {}, {"r3": make.ceilings_record()})
     assert gather_records().ceilings == []
@@ -197,6 +220,49 @@ def test_records_from_disk_are_sorted_by_kind_and_campaign():
     night = make.run_record("a", config=RunConfig(campaign="night"))
     other, roofs = make.run_record("b"), make.ceilings_record()
     assert split_records([night, roofs, other]).measurements == [night, other]
-    gathered = split_records([night, roofs, other], "night")
+    profile = make.profile(config=RunConfig(campaign="night"))
+    gathered = split_records([night, roofs, other, profile, make.profile()], "night")
     assert gathered.measurements == [night]
     assert gathered.ceilings == [roofs]
+    assert gathered.profiles == [profile]
+
+
+def tracked_profile(record, run_id="p1"):
+    values = {point.key: point.value for point in schema.profile_metrics(record)}
+    return Tracked(run_id=run_id, metrics=values, tags=schema.profile_tags(record))
+
+
+def test_a_row_holds_what_the_profile_counted():
+    runs = [tracked(make.run_record()), tracked(make.run_record("run-2"), "r2")]
+    table = runs_table(runs, [tracked_profile(make.profile())])
+    assert table["profile_run_id"].tolist() == ["p1", "p1"]  # the same configuration and device
+    row = table.iloc[0]
+    assert row["counted_dram_gb"] == 20
+    assert row["intensity_counted_flop_per_byte"] == 5  # 100 GFLOP over 20 GB
+    assert row["traffic_amplification"] == 2
+    assert row["executed_gflop"] == 110
+    assert pd.isna(row["ipc"])
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        make.profile(verdict=Verdict(level="invalid", findings=())),
+        make.profile(config=RunConfig(arch="vgg16"), timed_record_id=None),
+        make.profile(environment=make.environment(label="other"), timed_record_id=None),
+    ],
+)
+def test_an_impossible_profile_or_another_configurations_fills_no_row(profile):
+    row = runs_table([tracked(make.run_record())], [tracked_profile(profile)]).iloc[0]
+    assert pd.isna(row["profile_run_id"])
+    assert pd.isna(row["counted_dram_gb"])
+
+
+def test_of_several_profiles_the_one_that_counted_then_the_runs_own_is_taken():
+    run = tracked(make.run_record())
+    without = tracked_profile(make.profile(counters=None), "newest")
+    alike = tracked_profile(make.profile(timed_record_id=None), "alike")
+    own = tracked_profile(make.profile(), "own")
+    assert runs_table([run], [without])["profile_run_id"][0] == "newest"
+    assert runs_table([run], [without, alike, own])["profile_run_id"][0] == "own"
+    assert runs_table([run], [without, alike])["profile_run_id"][0] == "alike"

@@ -62,6 +62,8 @@ def test_every_section_and_number_is_there(tmp_path):
         "What was measured",
         "Measurements",
         "Roofline",
+        "Traffic and intensity",
+        "Profiles",
         "Ceilings",
         "Environment",
         "How to reproduce",
@@ -82,14 +84,16 @@ def test_every_section_and_number_is_there(tmp_path):
     assert "def456" in markdown
     assert "Problems" not in markdown
     assert "Problems" not in html
+    assert "No run was profiled. `mlproject profile`" in markdown
+    assert "No run was profiled." in "".join(Page(html).text)
 
 
 def test_tables_and_figures_are_numbered_from_one(tmp_path):
     markdown, html = report(tmp_path / "r")
-    assert re.findall(r"\*\*Table (\d)\.", markdown) == list("12345")
-    assert re.findall(r"<strong>Table (\d)\.", html) == list("12345")
+    assert re.findall(r"\*\*Table (\d)\.", markdown) == list("123456")
+    assert re.findall(r"<strong>Table (\d)\.", html) == list("123456")
     assert re.findall(r"\*\*Figure (\d)\.", markdown) == ["1"]
-    assert re.findall(r"<strong>Figure (\d)\.", html) == ["1", "2"]
+    assert re.findall(r"<strong>Figure (\d), interactive\.|<strong>Figure \d\.", html) == ["", "1"]
 
 
 def test_files_that_the_markdown_links_exist(tmp_path):
@@ -153,7 +157,7 @@ def test_hostile_text_is_shown_not_run(tmp_path):
     assert "alert" not in "".join(str(tag) for tag in page.tags)
     assert "<script>alert" not in html
     blocks = re.findall(r"(?:^\|.*\n)+", markdown, flags=re.M)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:  # one line per row, no cell broken out
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(widths) == 1

@@ -1,0 +1,154 @@
+"""The report's figures as files: rooflines of runs, then of each profile's ops and kernels."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from analysis.figures import (
+    draw_kernel_roofline,
+    draw_op_roofline,
+    draw_roofline,
+    figure_html,
+    interactive_kernel_roofline,
+    interactive_op_roofline,
+    interactive_roofline,
+    save_figure,
+    single_axes,
+)
+from analysis.figures.style import OTHER_MODELS
+from analysis.points import RooflinePoint
+from analysis.profile_results import ProfileResult
+
+#: What an earlier report may have left that this one does not replace.
+NAMES = ("roofline-*", "ops-*", "kernels-*")
+
+_OPS_CAPTION = (
+    "Attained by the cost model's FLOP over the profiler's time of each op. A marker stands at the "
+    "intensity of an op's eager bytes, its line ends at that of its fused bytes"
+)
+_KERNELS_CAPTION = (
+    "Executed FLOP over each kernel's own duration and bytes. Durations are the profiler's, one "
+    "kernel at a time with emptied caches, and not the training's; names are cut, the numbers are "
+    "those of the table"
+)
+
+
+@dataclass(frozen=True)
+class FigureFile:
+    """A figure with its number in the report; paths are relative to the report.
+
+    `interactive` is trusted markup of the same figure, empty where there is none; the first one
+    of a report carries Plotly's script.
+    """
+
+    number: int
+    title: str
+    caption: str
+    png: str
+    svg: str
+    data_uri: str
+    interactive: str
+
+
+def draw_rooflines(
+    points: Sequence[RooflinePoint],
+    folder: Path,
+    numbers: Iterator[int],
+    names: Mapping[str, str],
+    colours: Mapping[str, str],
+) -> list[FigureFile]:
+    """Draw one roofline for all machines, which is interactive too, and one for each of several.
+
+    `names` maps record ids to the names that hovering shows, `colours` models to theirs.
+    """
+    groups: dict[str, list[RooflinePoint]] = {}
+    for point in points:
+        groups.setdefault(point.env, []).append(point)
+    drawings = [("Roofline", list(points))]
+    if len(groups) > 1:
+        drawings = [("Roofline, all machines", list(points))]
+        drawings += [(f"Roofline of {env}", group) for env, group in groups.items()]
+    page = interactive_roofline(points, colours=colours, names=names)
+    markup = figure_html(page, "roofline", with_script=True)
+    figures: list[FigureFile] = []
+    for title, group in drawings:
+
+        def draw(axes: Axes, group: Sequence[RooflinePoint] = group) -> None:
+            draw_roofline(axes, group, colours=colours)
+
+        name = f"roofline-{len(figures) + 1}"
+        figures.append(_file(draw, folder, name, next(numbers), title, "", markup))
+        markup = ""
+    return figures
+
+
+def draw_profile(
+    profile: ProfileResult,
+    folder: Path,
+    numbers: Iterator[int],
+    colours: Mapping[str, str],
+) -> list[FigureFile]:
+    """Draw the ops and the kernels of a profile, as far as it has them; models by `colours`."""
+    figures: list[FigureFile] = []
+    used, record = profile.used, profile.record
+    if (ops := profile.ops) is not None:
+        colour = colours.get(record.config.arch, OTHER_MODELS)
+        name = f"ops-{profile.number}"
+        page = interactive_op_roofline(ops, used, colour=colour)
+        figures.append(
+            _file(
+                lambda axes: draw_op_roofline(axes, ops, used, colour=colour),
+                folder,
+                name,
+                next(numbers),
+                f"Ops of {profile.label}",
+                _OPS_CAPTION,
+                figure_html(page, name, with_script=False),
+            )
+        )
+    kernels, resolved = profile.kernels, record.resolved
+    if kernels is not None and resolved is not None:
+        mode = resolved.math_mode
+        name = f"kernels-{profile.number}"
+        page = interactive_kernel_roofline(kernels, used, math_mode=mode)
+        figures.append(
+            _file(
+                lambda axes: draw_kernel_roofline(axes, kernels, used, math_mode=mode),
+                folder,
+                name,
+                next(numbers),
+                f"Kernels of {profile.label}",
+                _KERNELS_CAPTION,
+                figure_html(page, name, with_script=False),
+            )
+        )
+    return figures
+
+
+def _file(
+    draw: Callable[[Axes], None],
+    folder: Path,
+    name: str,
+    number: int,
+    title: str,
+    caption: str,
+    interactive: str,
+) -> FigureFile:
+    figure, axes = single_axes()
+    draw(axes)
+    png, svg = save_figure(figure, folder, name)
+    encoded = base64.b64encode(svg.read_bytes()).decode("ascii")
+    return FigureFile(
+        number=number,
+        title=title,
+        caption=caption,
+        png=f"{folder.name}/{png.name}",
+        svg=f"{folder.name}/{svg.name}",
+        data_uri=f"data:image/svg+xml;base64,{encoded}",
+        interactive=interactive,
+    )

@@ -1,0 +1,177 @@
+"""Where ops and kernels stand, worked by hand, and what kernels are called."""
+
+import pytest
+import samples
+
+from analysis.kernel_labels import short_kernel_name, shortened
+from analysis.kernel_places import place_kernels
+from analysis.op_places import check_ops, place_ops
+from analysis.roof import Roof
+
+ROOF = Roof(200e9, 50e9)
+
+#: 0.1 s: 1 GFLOP at 10 FLOP per eager byte, 20 per fused one.
+CONV = samples.op_time("convolution 1x1", "forward", 0.1)
+NORM = samples.op_time(
+    "batch_norm", "backward", 0.05, flops=0, elementwise_flops=10**8, eager_bytes=2 * 10**9
+)
+COPY = samples.op_time("copy", "forward", 0.03, flops=0, elementwise_flops=0)
+RELU = samples.op_time(
+    "relu", None, 0.01, flops=0, elementwise_flops=10**8, eager_bytes=10**9, fused_bytes=0
+)
+VIEW = samples.op_time(
+    "view", flops=None, elementwise_flops=None, eager_bytes=None, fused_bytes=None,
+    why_missing="a view",
+)  # fmt: skip
+
+
+def places(*ops, roof=ROOF):
+    return place_ops(samples.op_profile(*ops), roof)
+
+
+def test_an_op_by_hand():
+    (op,) = places(CONV).ops
+    assert (op.kind, op.rank, op.share) == ("algorithmic", 1, 1)
+    assert op.flops_per_s == 1e10
+    assert (op.intensity_min, op.intensity_max) == (10, 20)
+    assert op.name == "convolution 1x1 forward"
+    assert op.why_no_place is None
+
+
+def test_ops_without_algorithmic_flop_stand_by_their_elementwise_ones():
+    (op,) = places(NORM).ops
+    assert op.kind == "elementwise"
+    assert op.flops_per_s == pytest.approx(2e9)
+    assert op.intensity_min == 0.05
+
+
+def test_elementwise_flop_beside_algorithmic_ones_do_not_count():
+    (op,) = places(samples.op_time("linear", elementwise_flops=10**12)).ops
+    assert op.kind == "algorithmic"
+    assert op.flops_per_s == 1e11  # 1 GFLOP in 10 ms
+
+
+def test_ops_are_ranked_by_time_and_shares_sum_to_one():
+    found = places(VIEW, COPY, NORM, CONV, RELU)
+    assert [op.time.label for op in found.ops][:3] == ["convolution 1x1", "batch_norm", "copy"]
+    assert [op.rank for op in found.ops] == [1, 2, 3, 4, 5]
+    assert sum(op.share for op in found.ops) == pytest.approx(1)
+    assert [op.time.label for op in found.placed] == ["convolution 1x1", "batch_norm", "relu"]
+    assert found.without_flops_share == pytest.approx(0.15)
+    assert found.unmatched_share == pytest.approx(0.05)
+    assert [op.why_no_place for op in found.unmatched] == ["a view"]
+
+
+def test_an_op_that_vanishes_when_fused_has_no_upper_end():
+    (op,) = places(RELU).ops
+    assert op.intensity_max is None
+    assert op.intensity_min == 0.1
+    assert op.part == "whole step"  # a graph does not tell its phases
+
+
+def test_an_op_faster_than_dram_came_from_a_cache_and_is_no_fault():
+    # 1 GB in 10 ms is 100 GB/s, twice the roof; 2 GB in 50 ms is 40 GB/s.
+    found = places(RELU, NORM)
+    assert [op.from_cache for op in found.ops] == [False, True]
+    assert check_ops(found, ROOF) == ()
+    assert places(RELU, roof=None).ops[0].from_cache is None
+
+
+def test_an_op_above_the_compute_roof_is_suspect_if_it_is_long_enough():
+    def fast(share):
+        return samples.op_time("conv", time_s=share, flops=int(share * 207e9))
+
+    def slow(share):
+        return samples.op_time("slow", time_s=1 - share)
+
+    (finding,) = check_ops(places(fast(0.5), slow(0.5)), ROOF)
+    assert (finding.code, finding.level) == ("op-above-compute-roof", "suspect")
+    assert finding.message.startswith("conv forward: 104 % of the compute ceiling")
+    assert check_ops(places(fast(0.005), slow(0.005)), ROOF) == ()
+    assert check_ops(places(samples.op_time(time_s=1.0, flops=205 * 10**9)), ROOF) == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        (COPY, "no FLOP"),
+        (samples.op_time(time_s=0.0), "no time"),
+        (samples.op_time(eager_bytes=0, fused_bytes=0), "no bytes"),
+        (VIEW, "a view"),
+    ],
+)
+def test_an_op_without_a_place_says_why(op, why):
+    (found,) = places(op).ops
+    assert found.why_no_place == why
+    assert found.kind is found.flops_per_s is found.intensity_min is None
+    assert found.share in (0, 1)
+
+
+def test_a_kernel_by_hand():
+    (kernel,) = place_kernels(samples.counters()).kernels
+    assert kernel.flops_per_s == 1e11
+    assert kernel.intensities == {"L1": 5, "L2": 10, "DRAM": 20}
+    assert (kernel.rank, kernel.share, kernel.name) == (1, 1, "sgemm")
+
+
+def test_kernels_without_flop_or_unknown_have_no_place_but_their_time_counts():
+    unknown = samples.kernel("u", 0.02, flops=None)
+    timeless = samples.kernel("t", None)
+    found = place_kernels(
+        samples.counters(
+            timeless, unknown, samples.kernel("copy", 0.04, flops=0), samples.kernel("g", 0.14)
+        )
+    )
+    assert [kernel.name for kernel in found.kernels] == ["g", "copy", "u", "t"]
+    assert [kernel.name for kernel in found.placed] == ["g"]
+    assert found.without_flops_share == pytest.approx(0.2)
+    assert [kernel.name for kernel in found.without_flops] == ["copy"]
+    assert [kernel.name for kernel in found.unknown] == ["u", "t"]
+    assert found.kernels[3].share is None
+
+
+def test_a_level_that_was_not_counted_or_moved_nothing_has_no_point():
+    partial = samples.kernel(flops=100, l1_bytes=None, l2_bytes=10, dram_bytes=0)
+    (kernel,) = place_kernels(samples.counters(partial)).kernels
+    assert kernel.intensities == {"L2": 10}
+    nowhere = samples.kernel(l1_bytes=None, l2_bytes=None, dram_bytes=0)
+    assert place_kernels(samples.counters(nowhere)).placed == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("sgemm", "sgemm"),
+        ("cudnn::bn_fw_tr_1C11_kernel_NCHW<float,int,512,true>", "bn_fw_tr_1C11_kernel_NCHW"),
+        (
+            "at::native::vectorized_elementwise_kernel<4,at::native::CUDAFunctor_add<float>,"
+            "std::array<char*,3ul>>",
+            "vectorized_elementwise CUDAFunctor_add",
+        ),
+        (
+            "at::native::vectorized_elementwise_kernel<4,at::native::BinaryFunctor<float,float,"
+            "float,at::native::binary_internal::MulFunctor<float>>,std::array<char*,3ul>>",
+            "vectorized_elementwise MulFunctor",
+        ),
+        (
+            "at::native::elementwise_kernel<128,2,at::native::gpu_kernel_impl_nocast<at::native::"
+            "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>>",
+            "elementwise direct_copy",
+        ),
+        ("cutlass::Kernel2<cutlass_80_s1688gemm_nn_align4>", "cutlass_80_s1688gemm_nn_align4"),
+        ("cutlass::Kernel<cutlass::gemm::foo<3>>", "foo"),
+        ("a" * 50, "a" * 20 + "…" + "a" * 19),
+        ("<odd>", "<odd>"),
+        ("", ""),
+    ],
+)
+def test_kernels_have_short_names(name, short):
+    assert short_kernel_name(name) == short
+
+
+def test_no_short_name_is_longer_than_asked_for():
+    name = f"{'f' * 90}<{'g' * 90}Functor<int>>"
+    assert len(short_kernel_name(name)) == 40
+    assert len(short_kernel_name(name, 20)) == 20
+    assert shortened("abcdef", 6) == "abcdef"
+    assert shortened("abcdefg", 6) == "abc…fg"

@@ -1,0 +1,228 @@
+"""The report's sections of profiles: complete, numbered, escaped, and empty where nothing is."""
+
+import csv
+import json
+import re
+
+import factories as make
+import pytest
+import samples
+from test_analysis_commands import Server, invoke, records_on_disk
+from test_report import EVIL, Page, report, rows
+
+import commands.report
+from bench.records import Copies, Verdict
+from bench.verdict import judge_profile
+
+COPY = Copies(direction="host to device", calls=2, bytes=10**7, time_s=0.001)
+OPS = samples.op_profile(
+    samples.op_time("convolution 1x1", "backward", 0.4),
+    samples.op_time("relu", "forward", 0.1, flops=0, elementwise_flops=10**8, fused_bytes=0),
+    samples.op_time("view", "forward", 0.05, flops=None, why_missing="only a view"),
+    device_busy_share=0.8,
+    launch_gap_s=0.002,
+    copies=(COPY,),
+)
+CPU = samples.cpu_counters(flops=2 * 10**11, dram_bytes=3 * 10**11)
+
+
+def whole_profile(**changes):
+    return make.profile(**{"ops": OPS, "cpu_counters": CPU, **changes})
+
+
+def measurement_with_work():
+    return make.run_record(measurement=make.measurement(work=make.WORK))
+
+
+def test_a_profile_has_sections_tables_and_figures_numbered_alike_in_both(tmp_path):
+    folder = tmp_path / "r"
+    markdown, html = report(folder, profiles=[whole_profile()])
+    assert "### Profile 1: lab resnet18 fp32 batch 10" in markdown
+    assert "<h3>Profile 1: lab resnet18 fp32 batch 10</h3>" in html
+    numbers = [str(number) for number in range(1, 12)]
+    assert re.findall(r"\*\*Table (\d+)\.", markdown) == numbers
+    assert re.findall(r"<strong>Table (\d+)\.", html) == numbers
+    assert re.findall(r"\*\*Figure (\d+)\.", markdown) == ["1", "2", "3"]
+    assert re.findall(r"<strong>Figure (\d+)\.", html) == ["1", "2", "3"]
+    assert re.findall(r"<strong>Figure (\d+), interactive", html) == ["1", "2", "3"]
+    assert html.count("plotly.js v") == 1
+    links = re.findall(r"\]\(([^)]+)\)", markdown)
+    assert all((folder / link).is_file() for link in links)
+    assert {"figures/ops-1.png", "figures/kernels-1.png", "tables/ops-1.csv"} <= set(links)
+
+
+def test_the_three_intensities_of_a_run_by_hand(tmp_path):
+    report(tmp_path / "r", profiles=[whole_profile()])
+    (row,) = rows(tmp_path / "r", "intensities")
+    assert float(row["intensity_fused_flop_per_byte"]) == 10
+    assert float(row["intensity_eager_flop_per_byte"]) == 4
+    assert float(row["intensity_counted_flop_per_byte"]) == 5
+    assert [float(row[f"{name}_gb"]) for name in ("step_fused", "step_eager", "counted_dram")] == [
+        10,
+        25,
+        20,
+    ]
+    assert float(row["traffic_amplification"]) == 2
+    assert float(row["executed_per_algorithmic_flop"]) == pytest.approx(1.1)
+    assert row["not_counted_because"] == ""
+
+
+def test_a_run_that_was_not_counted_says_why(tmp_path):
+    report(tmp_path / "r")
+    (row,) = rows(tmp_path / "r", "intensities")
+    assert row["intensity_counted_flop_per_byte"] == ""
+    assert row["not_counted_because"].startswith("not profiled: mlproject profile")
+
+
+def test_ops_and_kernels_in_numbers(tmp_path):
+    markdown, _ = report(tmp_path / "r", profiles=[whole_profile()])
+    conv, relu, view = rows(tmp_path / "r", "ops-1")
+    assert (conv["label"], conv["phase"], float(conv["time_ms"])) == (
+        "convolution 1x1",
+        "backward",
+        400,
+    )
+    assert float(conv["attained_gflop_per_s"]) == 2.5
+    assert (conv["intensity_eager_flop_per_byte"], conv["intensity_fused_flop_per_byte"]) == (
+        "10.0",
+        "20.0",
+    )
+    assert relu["intensity_fused_flop_per_byte"] == ""
+    assert "| 1 and up |" in markdown
+    assert (view["attained_gflop_per_s"], view["remark"]) == ("", "only a view")
+    conv, add = rows(tmp_path / "r", "kernels-1")
+    assert (conv["name"], float(conv["executed_gflop"])) == ("conv", 99)
+    assert float(conv["executed_gflop_per_s"]) == pytest.approx(165)
+    assert float(conv["intensity_dram_flop_per_byte"]) == pytest.approx(5.5)
+    assert float(add["dram_gb_per_s"]) == pytest.approx(10)
+
+
+def test_copies_busy_share_and_processor_counters_are_there(tmp_path):
+    markdown, _ = report(tmp_path / "r", profiles=[whole_profile()])
+    (copies,) = rows(tmp_path / "r", "copies")
+    assert (copies["direction"], float(copies["megabytes"])) == ("host to device", 10)
+    assert float(copies["gb_per_s"]) == 10
+    (cpu,) = rows(tmp_path / "r", "cpu-counters")
+    assert (cpu["scope"], float(cpu["ipc"]), float(cpu["cpi"])) == ("user", 1.5, 2 / 3)
+    assert float(cpu["cache_miss_share"]) == 0.1
+    assert float(cpu["executed_gflop_per_step"]) == 20
+    assert float(cpu["machine_dram_gb_per_step"]) == 30
+    (profile,) = rows(tmp_path / "r", "profiles")
+    assert (profile["explains_runs"], profile["device_busy_share"]) == ("1", "0.8")
+    assert float(profile["ops_time_share"]) == 0.8
+    assert "The device was busy 80 % of the step, 2 ms idle between kernels." in markdown
+    assert "Not in the cost model, 9.1 % of the ops' time: view forward 9.1 %." in markdown
+
+
+def test_what_a_tool_could_not_do_is_said_once_with_its_full_stop(tmp_path):
+    bare = make.profile(counters=None).model_dump()
+    bare["missing"] |= {"counters": "no permission. Ask the administrator.", "ops": "not asked for"}
+    profile = type(make.profile()).model_validate(bare)
+    markdown, html = report(tmp_path / "r", profiles=[profile])
+    assert "- No device counters: no permission. Ask the administrator.\n" in markdown
+    assert "- No times of ops: not asked for.\n" in markdown
+    assert re.findall(r"<strong>Figure (\d+)\.", html) == ["1"]
+    assert markdown.count("Nothing to show.") == 2  # copies, processor counters
+
+
+def test_levels_without_a_roof_and_those_with_one_are_told(tmp_path):
+    roofs = make.ceilings_record(
+        cache_roofs=(make.cache_roof("L1", 400e9), make.cache_roof("L2", None))
+    )
+    markdown, _ = report(tmp_path / "r", ceilings=[roofs], profiles=[whole_profile()])
+    assert f"- L1: 400 GB/s by {make.MEASURED}.\n" in markdown
+    assert "- No slope for L2: not in this example.\n" in markdown
+
+
+def test_notes_of_the_gate_stand_in_the_profiles_section(tmp_path):
+    profile = whole_profile(work=None)
+    judged = profile.model_copy(update={"verdict": judge_profile(profile, measurement_with_work())})
+    markdown, _ = report(tmp_path / "r", profiles=[judged])
+    assert "- What the profiled step launched is not known: not in this example." in markdown
+    assert "Problems" not in markdown
+
+
+def impossible():
+    profile = make.profile(counters=samples.counters(*make.kernels(dram_gb=4)))
+    return profile.model_copy(update={"verdict": judge_profile(profile, measurement_with_work())})
+
+
+def test_a_profile_that_fails_the_gate_stands_at_the_top_and_gives_no_point(tmp_path):
+    markdown, html = report(tmp_path / "r", profiles=[impossible()])
+    box = markdown[: markdown.index("## What was measured")]
+    assert "> - Profile 1, lab resnet18 fp32 batch 10: invalid: 4 GB counted, under" in box
+    assert html.index("4 GB counted") < html.index("What was measured")
+    (row,) = rows(tmp_path / "r", "intensities")
+    assert row["not_counted_because"].startswith("profile profile-1 rejected: 4 GB counted")
+    (measured,) = rows(tmp_path / "r", "measurements")
+    assert measured["verdict"] == "clean"
+
+
+def test_a_long_table_shows_its_longest_rows_and_keeps_all_in_the_csv(tmp_path):
+    ops = samples.op_profile(*(samples.op_time(f"op{n}", time_s=1 / (n + 1)) for n in range(60)))
+    markdown, html = report(tmp_path / "r", profiles=[make.profile(ops=ops)])
+    assert "And 35 more in [the CSV](tables/ops-1.csv)." in markdown
+    assert "and 35 more in tables/ops-1.csv" in html
+    assert len(rows(tmp_path / "r", "ops-1")) == 60
+    assert "| op24 |" in markdown
+    assert "| op25 |" not in markdown
+
+
+def test_a_later_report_leaves_no_file_of_an_earlier_profile(tmp_path):
+    report(tmp_path / "r", profiles=[whole_profile()])
+    report(tmp_path / "r")
+    names = {path.name for path in (tmp_path / "r").rglob("*.*")}
+    assert not {name for name in names if name.startswith(("ops-", "kernels-"))}
+
+
+def test_hostile_text_of_a_profile_is_shown_not_run(tmp_path):
+    profile = make.profile(
+        EVIL,
+        ops=samples.op_profile(samples.op_time(EVIL), method=EVIL),
+        counters=samples.counters(samples.kernel(EVIL), source=EVIL),
+        work=None,
+    )
+    markdown, html = report(tmp_path / "r", profiles=[profile])
+    page = Page(html)
+    assert "<script>alert('x')</script>" in " ".join("".join(page.text).split())
+    assert "alert" not in "".join(str(tag) for tag in page.tags)
+    assert "<script>alert" not in html
+    prose = markdown[: markdown.index("```")]
+    assert "<script" not in prose
+    assert "[e](" not in prose
+    for block in re.findall(r"(?:^\|.*\n)+", markdown, flags=re.M):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_the_command_reads_profiles_from_a_folder_and_fails_on_an_impossible_one(tmp_path):
+    records = [make.run_record(), make.ceilings_record()]
+    good = records_on_disk(tmp_path / "good", *records, whole_profile())
+    done = invoke(commands.report, "--records", good, "--out", tmp_path / "a")
+    assert done.return_value == 0
+    assert "profile-1  profile of lab resnet18 fp32 batch 10: clean" in done.output
+    bad = records_on_disk(tmp_path / "bad", *records, impossible())
+    done = invoke(commands.report, "--records", bad, "--out", tmp_path / "b", "--format", "json")
+    assert done.return_value == 1
+    facts = json.loads(done.output)
+    (profile,) = facts["profiles"]
+    assert (profile["record_id"], profile["verdict"]) == ("profile-1", "invalid")
+    assert profile["explains"] == ["run-1"]
+    assert facts["runs"][0]["intensity_counted_flop_per_byte"] is None
+
+
+def test_a_profile_without_a_result_does_not_fail_the_report(tmp_path):
+    verdict = Verdict(level="invalid", findings=())
+    failed = make.profile(outcome="crashed", reason="no", counters=None, verdict=verdict)
+    records = records_on_disk(tmp_path / "r", make.run_record(), make.ceilings_record(), failed)
+    done = invoke(commands.report, "--records", records, "--out", tmp_path / "out")
+    assert done.return_value == 0
+    assert "no result" in done.output
+
+
+def test_the_command_reads_profiles_from_the_server(tmp_path, monkeypatch):
+    Server(monkeypatch, records=[make.run_record(), make.ceilings_record(), make.profile()])
+    done = invoke(commands.report, "--no-log", "--out", tmp_path / "out")
+    assert "id-of-profile-1  profile of lab resnet18 fp32 batch 10: clean" in done.output
+    with (tmp_path / "out" / "tables" / "intensities.csv").open(encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["intensity_counted_flop_per_byte"]) == 5
