@@ -6,14 +6,21 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from bench.records import CeilingsRecord, Environment, RunRecord
+from bench.environment.identity import environment_id
+from bench.profile_summary import profile_summary
+from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
 from bench.summary import summary
 
 KIND = "mlproject.kind"
 CAMPAIGN = "mlproject.campaign"
 CONFIG_ID = "mlproject.config_id"
 RECORD_ID = "mlproject.record_id"
+#: On a profile: the record, and the run, of the measurement that it explains.
+TIMED_RECORD_ID = "mlproject.timed_record_id"
+TIMED_RUN_ID = "mlproject.timed_run_id"
 ENV = "mlproject.env"
+#: Equal for runs of one machine, device, driver and torch.
+ENVIRONMENT_ID = "mlproject.environment_id"
 DEVICE = "mlproject.device"
 VERDICT = "mlproject.verdict"
 OUTCOME = "mlproject.outcome"
@@ -52,7 +59,7 @@ class Point:
     unix_s: float
 
 
-def run_name(record: RunRecord) -> str:
+def run_name(record: RunRecord | ProfileRecord) -> str:
     """Return `{env}_{arch}_{precision}_bs{batch}_run{n}`."""
     env = record.environment.label if record.environment else record.config.env
     batch = record.resolved.batch_size if record.resolved else record.config.batch_size
@@ -60,7 +67,7 @@ def run_name(record: RunRecord) -> str:
     return f"{env}_{arch}_{record.config.precision}_bs{batch}_run{record.config.repeat}"
 
 
-def params(record: RunRecord) -> dict[str, str]:
+def params(record: RunRecord | ProfileRecord) -> dict[str, str]:
     """Return every field of the configuration as given, and as `resolved_<field>`."""
     given = {name: _text(value) for name, value in record.config.model_dump().items()}
     if record.resolved is None:
@@ -89,6 +96,27 @@ def ceilings_tags(record: CeilingsRecord) -> dict[str, str]:
         RUN_NAME: f"{label}_ceilings",
         NOTE: ceilings_note(record),
     }
+
+
+def profile_tags(record: ProfileRecord) -> dict[str, str]:
+    """Return the tags of a profile: those of a measurement, and which one it explains."""
+    found = _common_tags(record, record.environment) | {
+        CONFIG_ID: record.config_id,
+        CAMPAIGN: record.config.campaign,
+        RUN_NAME: f"{run_name(record)}_profile",
+        NOTE: profile_note(record),
+    }
+    if record.timed_record_id is not None:
+        found[TIMED_RECORD_ID] = record.timed_record_id
+    if record.verdict is not None:
+        found[VERDICT] = record.verdict.level
+    return found
+
+
+def profile_metrics(record: ProfileRecord) -> list[Point]:
+    """Return the figures of a profile, one value each."""
+    at_s = record.created.timestamp()
+    return [Point(key, value, 0, at_s) for key, value in profile_summary(record).items()]
 
 
 def metrics(record: RunRecord) -> list[Point]:
@@ -157,14 +185,32 @@ def ceilings_note(record: CeilingsRecord) -> str:
     return "\n\n".join(lines)
 
 
+def profile_note(record: ProfileRecord) -> str:
+    """Return the description of a profile (Markdown)."""
+    lines = [f"**{_safe(run_name(record))}**, profiled: {record.outcome}"]
+    if record.reason:
+        lines.append(f"Reason: {_safe(record.reason)}")
+    lines += [f"{name}: {value:.4g}" for name, value in profile_summary(record).items()]
+    for section in ("ops", "counters", "cpu_counters"):
+        if section in record.missing:
+            lines.append(f"No {section}: {_safe(record.missing[section])}")
+    for finding in record.verdict.findings if record.verdict else ():
+        lines.append(f"- {finding.level}: {_safe(finding.message)}")
+    return "\n\n".join(lines)
+
+
 def _common_tags(
-    record: RunRecord | CeilingsRecord, environment: Environment | None
+    record: RunRecord | CeilingsRecord | ProfileRecord, environment: Environment | None
 ) -> dict[str, str]:
     found = {KIND: record.kind, RECORD_ID: record.record_id, OUTCOME: record.outcome}
     if record.reason is not None:
         found[REASON] = record.reason[:_TAG_CHARACTERS]
     if environment is not None:
-        found |= {ENV: environment.label, DEVICE: environment.device.name}
+        found |= {
+            ENV: environment.label,
+            ENVIRONMENT_ID: environment_id(environment),
+            DEVICE: environment.device.name,
+        }
         if environment.git_commit is not None:
             found["mlflow.source.git.commit"] = environment.git_commit
     return found

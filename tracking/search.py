@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 
 from bench.errors import UserError
 from bench.folders import ANY_RECORD, AnyRecord, write_atomically
+from bench.places import cache_folder
 from tracking import schema
 from tracking.store import open_client, tracking_call
 
@@ -66,7 +66,7 @@ def download_record(run_id: str, tracking_uri: str | None = None) -> AnyRecord:
 
     Raises `UserError` where the run holds no record of this version, and `TrackingError`.
     """
-    cached = _cache_folder() / f"{run_id}.json"
+    cached = cache_folder() / "records" / f"{run_id}.json"
     with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
         return ANY_RECORD.validate_json(cached.read_bytes())
     with tempfile.TemporaryDirectory() as folder:
@@ -106,9 +106,3 @@ def _tracked(run: Run) -> TrackedRun:
         tags=dict(run.data.tags),
         artifact_uri=run.info.artifact_uri,
     )
-
-
-def _cache_folder() -> Path:
-    """`XDG_CACHE_HOME`, or what the system uses in its place."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return Path(base or Path.home() / ".cache") / "mlproject" / "records"

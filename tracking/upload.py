@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from bench.folders import AnyRecord, RecordFolder, write_atomically
-from bench.records import CeilingsRecord, RunRecord
+from bench.records import CeilingsRecord, ProfileRecord, RunRecord
 from tracking import schema
 from tracking.store import experiment_id, open_client, public_uri, tracking_call
 
@@ -27,8 +27,12 @@ _ARTIFACTS = (
     "environment.json",
     "console.log",
     "journal.jsonl",
+    "ops.csv",
+    "kernels.csv",
     schema.RECORD_ARTIFACT,
 )
+#: Folders that tools leave in a profile's, kept as they are.
+_ARTIFACT_FOLDERS = ("ncu", "perf")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ def upload(folder: RecordFolder, record: AnyRecord, tracking_uri: str | None = N
     client = open_client(tracking_uri)
     content = _content(record)
     run_id = _existing_run(client, folder, record) or _new_run(client, record, content.tags)
+    if isinstance(record, ProfileRecord) and (timed := _timed_run(client, record)):
+        content.tags[schema.TIMED_RUN_ID] = timed
     _remember(folder, run_id, tracking_uri, whole=False)
     run = client.get_run(run_id)
     if run.data.tags.get(schema.UPLOADED) != "true":
@@ -60,6 +66,9 @@ def upload(folder: RecordFolder, record: AnyRecord, tracking_uri: str | None = N
         for name in _ARTIFACTS:
             if (folder.path / name).is_file():
                 client.log_artifact(run_id, str(folder.path / name))
+        for name in _ARTIFACT_FOLDERS:
+            if (folder.path / name).is_dir():
+                client.log_artifacts(run_id, str(folder.path / name), name)
         client.set_terminated(run_id, content.status, end_time=_end_ms(record))
         client.set_tag(run_id, schema.UPLOADED, "true")
     _remember(folder, run_id, tracking_uri, whole=True)
@@ -87,6 +96,9 @@ def _content(record: AnyRecord) -> _Upload:
     if isinstance(record, CeilingsRecord):
         tags, points = schema.ceilings_tags(record), schema.ceilings_metrics(record)
         return _Upload({}, tags, points, status)
+    if isinstance(record, ProfileRecord):
+        tags, points = schema.profile_tags(record), schema.profile_metrics(record)
+        return _Upload(schema.params(record), tags, points, status)
     return _Upload(schema.params(record), schema.tags(record), schema.metrics(record), status)
 
 
@@ -99,10 +111,19 @@ def _existing_run(client: MlflowClient, folder: RecordFolder, record: AnyRecord)
     for run_id in (_remembered(folder).get(here, {}).get("run_id"), _project_run(client)):
         if run_id and _belongs(client, run_id, record):
             return str(run_id)
+    return _run_of(client, record.record_id)
+
+
+def _run_of(client: MlflowClient, record_id: str) -> str | None:
     experiments = [found.experiment_id for found in client.search_experiments()]
-    wanted = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
+    wanted = f"tags.`{schema.RECORD_ID}` = '{record_id}'"
     found = client.search_runs(experiments, wanted, max_results=1)
     return str(found[0].info.run_id) if found else None
+
+
+def _timed_run(client: MlflowClient, record: ProfileRecord) -> str | None:
+    """The run of the measurement that a profile explains, if it is on this server."""
+    return _run_of(client, record.timed_record_id) if record.timed_record_id else None
 
 
 def _project_run(client: MlflowClient) -> str | None:
