@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))
-sys.path.insert(0, str(PROJECT / "tests"))
+sys.path[:0] = [str(PROJECT / "tests" / "bench"), str(PROJECT / "tests"), str(PROJECT)]
 
 
 def pytest_collection_modifyitems(items):

@@ -1,0 +1,31 @@
+"""Which devices this machine has, told by a fresh process: the launcher never imports torch."""
+
+from __future__ import annotations
+
+import json
+
+from bench.devices import open_device
+from bench.environment import read_environment
+from bench.errors import UnsupportedError
+from bench.folders import RecordFolder
+from bench.journal import JournalWriter
+from bench.records import Backend, Environment, Machine
+
+_BACKENDS: tuple[Backend, ...] = ("cuda", "mps", "cpu")
+
+
+def identify(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Write the environment of every device that can be opened to `worker.json`."""
+    label = json.loads(folder.config.read_text(encoding="utf-8"))["env"]
+    folder.write(folder.worker, Machine(environments=tuple(_found(folder, label))))
+
+
+def _found(folder: RecordFolder, label: str) -> list[Environment]:
+    found = []
+    for backend in _BACKENDS:
+        try:
+            device = open_device(backend)
+        except UnsupportedError:
+            continue
+        found.append(read_environment(device.info(), folder.path, label))
+    return found
