@@ -1,0 +1,98 @@
+"""What every rented machine does after set-up, with stand-ins for the command line."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+from rented_machine import asked, hang_in_sweep, make_project
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
+
+
+@pytest.fixture
+def facts(tmp_path):
+    folder = tmp_path / "facts"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path, facts):
+    """Start the script in a project that is set up; give its process."""
+    project = make_project(tmp_path / "project")
+    environ = {
+        **os.environ,
+        "FACTS": str(facts),
+        "MLFLOW_TRACKING_URI": "https://example.org",
+        "MLPROJECT_RECORDS": str(tmp_path / "records"),
+    }
+    subprocess.run(["make", "setup"], cwd=project, env=environ, check=True)
+
+    def start(*words, **more):
+        given = {name: value for name, value in (environ | more).items() if value is not None}
+        return subprocess.Popen(
+            [project / "cloud" / "measure.sh", *words],
+            env=given,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def test_it_looks_measures_roofs_and_sweeps_with_the_words_it_was_given(start, facts):
+    assert start("classic", "--campaign", "two words").wait() == 0
+    assert asked(facts) == [
+        "doctor",
+        "ceilings --backend cuda --if-missing",
+        "sweep classic --campaign two words",
+    ]
+
+
+def test_without_a_server_nothing_is_tracked(start, facts):
+    assert start("classic", MLFLOW_TRACKING_URI=None).wait() == 0
+    assert asked(facts)[1:] == [
+        "ceilings --backend cuda --if-missing --no-track",
+        "sweep --no-track classic",
+    ]
+
+
+def test_a_gpu_that_pytorch_cannot_use_is_not_replaced_by_the_processor(start, facts):
+    (facts / "no-gpu").touch()
+    process = start("classic")
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert "no NVIDIA GPU" in said
+    assert asked(facts) == ["doctor"]
+
+
+def test_roofs_that_fail_do_not_cost_the_sweep(start, facts):
+    (facts / "ceilings-code").write_text("1")
+    assert start("classic").wait() == 0
+    assert asked(facts)[-1] == "sweep classic"
+
+
+@pytest.mark.parametrize("code", [1, 2, 130])
+def test_the_sweeps_exit_code_is_its_own(start, facts, code):
+    (facts / "sweep-code").write_text(str(code))
+    assert start("classic").wait() == code
+    assert "sync" not in asked(facts)
+
+
+@pytest.mark.parametrize(("sync_code", "code"), [(0, 0), (3, 3)])
+def test_what_was_not_uploaded_is_tried_once_more(start, facts, sync_code, code):
+    (facts / "sweep-code").write_text("3")
+    (facts / "sync-code").write_text(str(sync_code))
+    assert start("classic").wait() == code
+    assert asked(facts)[-1] == "sync"
+
+
+def test_a_signal_ends_the_sweep_which_writes_its_record_first(start, facts, tmp_path):
+    started = hang_in_sweep(facts)
+    process = start("classic")
+    started.read_text()
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait() == 130
+    assert (tmp_path / "records" / "r1" / "record.json").read_text() == "interrupted\n"

@@ -1,0 +1,156 @@
+"""The Colab notebook: as it is kept, and run for real on this machine's processor."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+
+PROJECT = Path(__file__).resolve().parent.parent
+NOTEBOOK = PROJECT / "notebooks" / "colab.ipynb"
+
+#: Colab's own modules: one secret of two, and a download that is noted.
+COLAB = """
+import sys, types
+class SecretNotFoundError(Exception): pass
+class NotebookAccessError(Exception): pass
+def get(name):
+    if name != "MLFLOW_TRACKING_USERNAME": raise SecretNotFoundError(name)
+    return "colab-user"
+userdata = types.SimpleNamespace(get=get, SecretNotFoundError=SecretNotFoundError,
+    NotebookAccessError=NotebookAccessError)
+files = types.SimpleNamespace(download=lambda path: open("downloaded", "w").write(path))
+colab = types.ModuleType("google.colab")
+colab.userdata, colab.files = userdata, files
+sys.modules["google.colab"] = colab
+sys.modules.setdefault("google", types.ModuleType("google")).colab = colab
+"""
+
+
+def notebook():
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def filled_in(**settings):
+    """The notebook with its form filled in, as a user does."""
+    filled = notebook()
+    [form] = [cell for cell in filled.cells if cell.id == "settings"]
+    for name, value in settings.items():
+        form.source, count = re.subn(rf"(?m)^{name} = [^#]*", f"{name} = {value!r}  ", form.source)
+        assert count == 1, name
+    return filled
+
+
+def execute(filled, folder):
+    """Run every cell in `folder`; what they printed."""
+    from nbclient import NotebookClient
+
+    client = NotebookClient(filled, timeout=300, resources={"metadata": {"path": str(folder)}})
+    try:
+        client.execute()
+    finally:
+        print(said := printed(filled))
+    return said
+
+
+def printed(filled):
+    outputs = [output for cell in filled.cells for output in cell.get("outputs", [])]
+    return "".join(output["text"] for output in outputs if output.output_type == "stream")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_fetched(monkeypatch):
+    """Everything is here already: the notebook must see that."""
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")  # this kernel, not a user's
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """This checkout as it is now, committed or not, as a repository that can be cloned."""
+    folder = tmp_path_factory.mktemp("repository")
+    git = ["git", "-C", str(PROJECT), "ls-files", "-z", "--cached", "--others"]
+    listed = subprocess.run([*git, "--exclude-standard"], capture_output=True, check=True)
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (PROJECT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((PROJECT / name).read_bytes())
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (
+        ("init", "--quiet", "--initial-branch", "trunk"),
+        ("add", "--force", "."),
+        (*author, "commit", "--quiet", "--message", "as it is"),
+    ):
+        subprocess.run(["git", "-C", str(folder), *words], check=True)
+    return folder
+
+
+def test_it_is_valid_and_kept_without_what_a_run_left():
+    nbformat.validate(notebook())
+    for cell in notebook().cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+def test_it_asks_for_a_gpu():
+    assert notebook().metadata.accelerator == "GPU"
+
+
+def test_it_names_no_server_and_no_repository():
+    assert "://" not in "".join(cell.source for cell in notebook().cells)
+
+
+@pytest.mark.slow
+def test_it_says_what_is_missing(tmp_path):
+    from nbclient.exceptions import CellExecutionError
+
+    with pytest.raises(CellExecutionError, match="REPOSITORY is empty"):
+        execute(notebook(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, monkeypatch):
+    uri = f"sqlite:///{tmp_path}/shared.db"
+    small = ["iters=2", "warmup_iters=1", "image_size=32", "batch_size=2"]
+    filled = filled_in(
+        REPOSITORY=str(repository),
+        REF="trunk",
+        SWEEP="smoke --campaign colab --limit 1 " + " ".join(f"--set {word}" for word in small),
+        ROOFS=False,
+        TRACKING_URI=uri,
+    )
+    filled.cells.insert(0, nbformat.v4.new_code_cell(COLAB))
+    said = execute(filled, tmp_path)
+    assert sys.executable in said  # the doctor's first line: this very environment
+    assert not list(tmp_path.rglob("pyvenv.cfg"))
+    assert "MLFLOW_TRACKING_PASSWORD is not among the secrets" in said
+
+    from tracking.search import search_runs
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    runs = search_runs()
+    assert [run.status for run in runs] == ["FINISHED", "FINISHED"]
+    assert (tmp_path / "downloaded").read_text() == str(tmp_path / "records.zip")
+    with zipfile.ZipFile(tmp_path / "records.zip") as archive:
+        records = [name for name in archive.namelist() if name.endswith("/record.json")]
+    assert len(records) == 2
+    assert all(name.startswith("records/") for name in records)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_fails_brings_its_records_before_it_says_so(tmp_path, repository):
+    from nbclient.exceptions import CellExecutionError
+
+    filled = filled_in(REPOSITORY=str(repository), SWEEP="no-such-matrix", ROOFS=False)
+    filled.cells = [cell for cell in filled.cells if cell.id != "environment"]  # tried above
+    (tmp_path / "records" / "earlier").mkdir(parents=True)
+    with pytest.raises(CellExecutionError, match="exit code 2"):
+        execute(filled, tmp_path)
+    assert (tmp_path / "records.zip").exists()
+    assert "no-such-matrix" in printed(filled)

@@ -1,0 +1,497 @@
+"""Google Cloud's start-up script, for real in a folder: a local server stands in for Google's.
+
+Real bash, curl, git, make, tar and timeout; what would install, or switch this machine off, is a
+stand-in that notes that it was called.
+"""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from base64 import b64encode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent.parent.parent
+sys.path.append(str(PROJECT / "tests" / "cloud"))
+
+from rented_machine import asked, commit, hang_in_sweep, make_project, program  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="Google's machines run Linux"),
+    pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
+]
+SCRIPT = PROJECT / "tracking" / "gcp" / "startup.sh"
+PASSWORD = "pass word'$(x)"
+TOKEN = "ya29.token"
+SECRET = "/v1/projects/my-project/secrets/mlflow-password/versions/latest:access"
+
+
+class Google(ThreadingHTTPServer):
+    """Metadata, secrets, a bucket and the driver's installer, on one port of this machine."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.attributes = {}
+        self.refused = set()
+        self.installer = ""
+        self.bucket = {}
+
+    def answer(self, path):
+        documents = {
+            "/computeMetadata/v1/instance/attributes/?recursive=true": self.attributes,
+            "/computeMetadata/v1/instance/name": "gpu-1",
+            "/computeMetadata/v1/project/project-id": "my-project",
+            "/computeMetadata/v1/instance/service-accounts/default/token": {"access_token": TOKEN},
+            SECRET: {"payload": {"data": b64encode(PASSWORD.encode()).decode()}},
+            "/compute-gpu-installation-us/installer/latest/cuda_installer.pyz": self.installer,
+        }
+        found = documents.get(path)
+        return found if found is None or isinstance(found, str) else json.dumps(found)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def _allowed(self):
+        if self.path.startswith("/computeMetadata"):
+            return self.headers.get("Metadata-Flavor") == "Google"
+        installer = self.path.endswith(".pyz")
+        return installer or self.headers.get("Authorization") == f"Bearer {TOKEN}"
+
+    def _send(self, code, body=""):
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body.encode())))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def do_GET(self):
+        body = self.server.answer(self.path)
+        known = body is not None and self.path not in self.server.refused and self._allowed()
+        self._send(200 if known else 404, body if known else "")
+
+    def do_POST(self):
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        address = urlsplit(self.path)
+        bucket = address.path.removeprefix("/upload/storage/v1/b/").removesuffix("/o")
+        [name] = parse_qs(address.query)["name"]
+        if "bucket" in self.server.refused or not self._allowed():
+            self._send(403)
+            return
+        self.server.bucket[f"{bucket}/{name}"] = content
+        self._send(200)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def google():
+    with Google() as running:
+        Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+class Machine:
+    """A machine in a folder: `boot` runs the script as Google's guest agent does."""
+
+    def __init__(self, folder, google):
+        self.home = folder / "home"
+        self.facts = folder / "facts"
+        self._google = google
+        self._stand_ins = folder / "programs"
+        self._firmware = folder / "product_name"
+        self._firmware.write_text("Google Compute Engine\n")
+        self.facts.mkdir()
+        self.repository = make_project(folder / "repository")
+        commit(self.repository)
+        self._put_programs()
+        google.attributes = {
+            "mlproject-repository": str(self.repository),
+            "mlproject-bucket": "gs://my-bucket/sweeps/",
+            "startup-script": "#!/bin/bash\n...",
+        }
+        (self.facts / "driver").touch()
+
+    def _put_programs(self):
+        port = self._google.server_address[1]
+        programs = {
+            "curl": f"""
+                printf '%s ' "$@" >>"$FACTS/curl-words"
+                exec {shutil.which("curl")} "${{@/#https:\\/\\/*.googleapis.com/http://127.0.0.1:{port}}}"
+            """,
+            "nvidia-smi": """
+                echo look >>"$FACTS/looks"
+                [[ -e "$FACTS/driver" ]] || ((  $(wc -l <"$FACTS/looks") > 3 && late ))
+            """,
+            "shutdown": 'echo "shutdown $*" >>"$FACTS/off"; [[ ! -e "$FACTS/no-shutdown" ]]',
+            "poweroff": 'echo "poweroff $*" >>"$FACTS/off"',
+            "apt-get": '[[ ! -e "$FACTS/no-packages" ]]',
+            "systemctl": 'cat "$FACTS/state" 2>/dev/null || echo running',
+            "sleep": ":",
+            "sync": ":",
+        }
+        for name, text in programs.items():
+            program(self._stand_ins, name, text)
+
+    def replace_program(self, name, text):
+        program(self._stand_ins, name, text)
+
+    def product(self, name):
+        self._firmware.write_text(f"{name}\n")
+
+    def start(self, **more):
+        assert (self._stand_ins / "shutdown").exists()  # nobody's machine goes off
+        return subprocess.Popen(
+            [SCRIPT],
+            env={
+                "PATH": f"{self._stand_ins}:{os.environ['PATH']}",
+                "FACTS": str(self.facts),
+                "MLPROJECT_HOME": str(self.home),
+                "MLPROJECT_DMI": str(self._firmware),
+                "MLPROJECT_DLVM": str(self.facts / "dlvm"),
+                "GCE_METADATA_HOST": f"127.0.0.1:{self._google.server_address[1]}",
+                **more,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def boot(self, **more):
+        process = self.start(**more)
+        self.console, _ = process.communicate()
+        return process.returncode
+
+    def switched_off(self):
+        """The orders to switch off, the one that is scheduled at the start left out."""
+        path = self.facts / "off"
+        orders = path.read_text().splitlines() if path.exists() else []
+        return [order for order in orders if "+" not in order]
+
+    def home_coming(self):
+        """Name -> content of what is in the bucket."""
+        return {name.rpartition("/")[2]: text for name, text in self._google.bucket.items()}
+
+
+@pytest.fixture
+def machine(tmp_path, google):
+    return Machine(tmp_path, google)
+
+
+OFF = ["shutdown --poweroff now"]
+
+
+def test_it_sweeps_carries_everything_home_and_switches_off(machine, google):
+    google.attributes |= {
+        "mlproject-sweep": "classic --campaign spring --limit 2",
+        "mlproject-tracking-uri": "https://mlflow.example.org",
+        "mlproject-tracking-user": "sweeper",
+        "mlproject-tracking-secret": "mlflow-password",
+    }
+    assert machine.boot() == 0, machine.console
+    assert machine.switched_off() == OFF
+    assert asked(machine.facts)[-1] == "sweep classic --campaign spring --limit 2"
+    assert (machine.facts / "credentials").read_text() == (
+        f"uri=https://mlflow.example.org user=sweeper password={PASSWORD}\n"
+    )
+    names = list(google.bucket)
+    assert all(name.startswith("my-bucket/sweeps/gpu-1-20") for name in names)
+    assert [name.rpartition("/")[2] for name in names] == [
+        "records.tar.gz",
+        "startup.log",
+        "exit-code",  # last: where it is, all is
+    ]
+    assert machine.home_coming()["exit-code"] == b"0\n"
+    with tarfile.open(fileobj=io.BytesIO(machine.home_coming()["records.tar.gz"])) as records:
+        assert records.extractfile("records/r1/record.json").read() == b"measured\n"
+
+
+def test_no_secret_is_on_a_command_line_or_in_what_it_says(machine, google):
+    google.attributes |= {
+        "mlproject-tracking-uri": "https://mlflow.example.org",
+        "mlproject-tracking-user": "sweeper",
+        "mlproject-tracking-secret": "mlflow-password",
+    }
+    assert machine.boot() == 0
+    places = (machine.facts / "curl-words").read_text() + machine.console
+    places += machine.home_coming()["startup.log"].decode()
+    assert "secrets/mlflow-password" in places
+    assert PASSWORD not in places
+    assert TOKEN not in places
+
+
+def test_without_a_server_the_records_go_to_the_bucket_alone(machine):
+    assert machine.boot() == 0
+    assert asked(machine.facts)[-1] == "sweep --no-track classic"
+    assert "records.tar.gz" in machine.home_coming()
+
+
+def test_the_log_tells_the_whole_story(machine):
+    machine.boot()
+    log = machine.home_coming()["startup.log"].decode()
+    assert "sweep classic, for at most 12 h" in log
+    assert log.splitlines()[-1] == "mlproject: ends with exit code 0"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"mlproject-bucket": ""}, "mlproject-bucket is not set"),
+        ({"mlproject-max-hours": "1.5"}, "mlproject-max-hours=1.5"),
+        ({"mlproject-max-hours": "0"}, "mlproject-max-hours=0"),
+    ],
+)
+def test_before_the_bucket_is_known_it_says_why_and_switches_off(
+    machine, google, attributes, words
+):
+    google.attributes |= attributes
+    assert machine.boot() == 2
+    assert words in machine.console
+    assert machine.switched_off() == OFF
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"mlproject-repository": ""}, "mlproject-repository is not set"),
+        ({"mlproject-tracking-uri": "https://me:secret@example.org"}, "a password in the metadata"),
+        ({"mlproject-tracking-user": "me"}, "without mlproject-tracking-secret"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_the_bucket_and_switches_off(machine, google, attributes, words):
+    google.attributes |= attributes
+    assert machine.boot() == 2
+    assert words in machine.home_coming()["startup.log"].decode()
+    assert machine.home_coming()["exit-code"] == b"2\n"
+    assert machine.switched_off() == OFF
+    assert asked(machine.facts) == []
+
+
+@pytest.mark.parametrize("fact", ["no-packages", "no-set-up"])
+def test_set_up_that_fails_switches_off(machine, fact):
+    (machine.facts / fact).touch()
+    assert machine.boot() == 1
+    assert machine.home_coming()["exit-code"] == b"1\n"
+    assert machine.switched_off() == OFF
+    assert asked(machine.facts) == []
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"mlproject-repository": "/no/such/repository"}, {"mlproject-ref": "no-such-branch"}],
+)
+def test_a_repository_that_is_not_there_switches_off(machine, google, attributes):
+    google.attributes |= attributes
+    assert machine.boot() == 1
+    assert next(iter(attributes.values())) in machine.home_coming()["startup.log"].decode()
+    assert machine.switched_off() == OFF
+
+
+def test_a_secret_that_is_refused_switches_off(machine, google):
+    google.refused.add(SECRET)
+    google.attributes |= {
+        "mlproject-tracking-user": "me",
+        "mlproject-tracking-secret": "mlflow-password",
+    }
+    assert machine.boot() == 1
+    assert "the secret mlflow-password cannot be read" in machine.console
+    assert machine.switched_off() == OFF
+
+
+def test_without_metadata_it_switches_off(machine, google):
+    google.refused.add("/computeMetadata/v1/instance/attributes/?recursive=true")
+    assert machine.boot() == 1
+    assert "no metadata server" in machine.console
+    assert machine.switched_off() == OFF
+
+
+def test_a_gpu_that_pytorch_cannot_use_switches_off(machine):
+    (machine.facts / "no-gpu").touch()
+    assert machine.boot() == 2
+    assert "no NVIDIA GPU" in machine.home_coming()["startup.log"].decode()
+    assert machine.switched_off() == OFF
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 130])
+def test_a_sweep_that_fails_brings_its_records_and_its_code(machine, code):
+    (machine.facts / "sweep-code").write_text(str(code))
+    (machine.facts / "sync-code").write_text("3")
+    assert machine.boot() == code
+    assert machine.home_coming()["exit-code"] == f"{code}\n".encode()
+    assert "records.tar.gz" in machine.home_coming()
+    assert machine.switched_off() == OFF
+
+
+def test_records_that_the_bucket_refuses_stay_on_the_disk(machine, google):
+    google.refused.add("bucket")
+    assert machine.boot() == 0
+    assert "they stay on this machine's disk" in machine.console
+    assert (machine.home / "records" / "r1" / "record.json").exists()
+    assert machine.switched_off() == OFF
+
+
+def test_a_signal_ends_the_sweep_and_still_brings_everything_home(machine):
+    started = hang_in_sweep(machine.facts)
+    process = machine.start()
+    started.read_text()
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 143
+    with tarfile.open(fileobj=io.BytesIO(machine.home_coming()["records.tar.gz"])) as records:
+        assert records.extractfile("records/r1/record.json").read() == b"interrupted\n"
+    assert machine.home_coming()["exit-code"] == b"143\n"
+    assert machine.switched_off() == OFF
+
+
+def test_a_sweep_that_takes_too_long_is_ended_and_brings_its_record(machine):
+    started = hang_in_sweep(machine.facts)
+    # a clock on which twelve hours take a second
+    machine.replace_program(
+        "timeout",
+        f"""
+        [[ "$1 $2" == "--kill-after=10m 12h" ]] || exit 99
+        exec {shutil.which("timeout")} --kill-after=10m 1 "${{@:3}}"
+        """,
+    )
+    process = machine.start()
+    started.read_text()
+    process.communicate()
+    assert process.returncode == 124
+    with tarfile.open(fileobj=io.BytesIO(machine.home_coming()["records.tar.gz"])) as records:
+        assert records.extractfile("records/r1/record.json").read() == b"interrupted\n"
+    assert machine.switched_off() == OFF
+
+
+def test_a_second_belt_is_scheduled_before_anything_can_hang(machine, google):
+    google.attributes["mlproject-max-hours"] = "3"
+    machine.boot()
+    first = (machine.facts / "off").read_text().splitlines()[0]
+    assert first == "shutdown --poweroff +300"
+
+
+def test_where_shutdown_fails_the_power_is_cut(machine, google):
+    google.attributes["mlproject-bucket"] = ""
+    (machine.facts / "no-shutdown").touch()
+    machine.boot()
+    assert machine.switched_off() == [*OFF, "poweroff --force"]
+
+
+def test_a_desk_is_never_switched_off(machine):
+    machine.product("XPS 15")
+    assert machine.boot() == 2
+    assert not (machine.facts / "off").exists()
+
+
+# The driver
+
+
+def test_an_image_that_brings_the_driver_is_waited_for(machine):
+    program(machine.facts, "dlvm", "exit 1")
+    (machine.facts / "driver").unlink()
+    machine.replace_program(
+        "nvidia-smi", 'echo look >>"$FACTS/looks"; (($(wc -l <"$FACTS/looks") > 20))'
+    )
+    assert machine.boot() == 0, machine.console
+
+
+def test_an_image_whose_driver_never_comes_switches_off(machine):
+    program(machine.facts, "dlvm", "exit 1")
+    (machine.facts / "driver").unlink()
+    assert machine.boot() == 1
+    assert "the image's driver does not come up" in machine.console
+    assert machine.switched_off() == OFF
+
+
+INSTALLER = """
+import os, pathlib, sys
+facts = pathlib.Path(os.environ["FACTS"])
+assert sys.argv[1:] == ["install_driver"]
+if (facts / "prerequisites").exists():
+    (facts / "driver").touch()
+else:
+    (facts / "prerequisites").touch()
+    (facts / "state").write_text("stopping")
+"""
+
+
+def test_the_installers_restart_is_let_happen_and_the_next_boot_goes_on(machine, google):
+    (machine.facts / "driver").unlink()
+    google.installer = INSTALLER
+    machine.boot()
+    assert machine.switched_off() == []
+    assert "this script runs again" in machine.console
+    (machine.facts / "state").write_text("running")
+    assert machine.boot() == 0, machine.console
+    assert machine.switched_off() == OFF
+    assert asked(machine.facts)[-1] == "sweep --no-track classic"
+
+
+@pytest.mark.parametrize(
+    ("installer", "words"),
+    [
+        ("raise SystemExit(1)", "the driver cannot be installed"),
+        ("", "the driver does not come up"),
+    ],
+)
+def test_a_driver_that_cannot_be_installed_switches_off(machine, google, installer, words):
+    (machine.facts / "driver").unlink()
+    google.installer = installer
+    assert machine.boot() == 1
+    assert words in machine.console
+    assert machine.switched_off() == OFF
+
+
+def test_it_does_not_restart_for_ever(machine, google):
+    (machine.facts / "driver").unlink()
+    google.installer = "import os; open(os.environ['FACTS'] + '/state', 'w').write('stopping')"
+    for _ in range(4):
+        machine.boot()
+        assert machine.switched_off() == []
+    assert machine.boot() == 1
+    assert "no driver after 4 tries" in machine.console
+    assert machine.switched_off() == OFF
+
+
+# A second boot, and other commits
+
+
+def test_a_machine_that_is_started_again_goes_on_with_the_newest_code(machine, google):
+    google.attributes["mlproject-ref"] = subprocess.run(
+        ["git", "-C", machine.repository, "branch", "--show-current"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert machine.boot() == 0
+    (machine.repository / "new").touch()
+    commit(machine.repository)
+    (machine.home / "records" / "earlier").mkdir()
+    assert machine.boot() == 0
+    assert (machine.home / "clone" / "new").exists()
+    assert (machine.home / "records" / "earlier").exists()
+
+
+def test_a_commit_can_be_named(machine, google):
+    first = subprocess.run(
+        ["git", "-C", machine.repository, "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    (machine.repository / "new").touch()
+    commit(machine.repository)
+    google.attributes["mlproject-ref"] = first
+    assert machine.boot() == 0
+    assert f"at {first}" in machine.console
+    assert not (machine.home / "clone" / "new").exists()
