@@ -19,7 +19,10 @@ from bench.errors import UserError
 #: Subcommands and what they do; each is the module of that name in commands/, imported when used.
 COMMANDS = {
     "run": "Measure one configuration as one tracked run.",
+    "sweep": "Measure a whole matrix, one tracked run per configuration and repeat.",
     "ceilings": "Measure this machine's roofs.",
+    "profile": "Look inside one step: time per op, and the device's counters.",
+    "counters": "Add up the counters in Nsight Compute's files.",
     "complexity": "Print FLOP, bytes and memory of a model's training step.",
     "dataset": "Generate, fetch, subset or check an image folder.",
     "accept": "Measure a whole device into a folder of records, without a server.",
@@ -55,7 +58,15 @@ def _version() -> str:
         return "of this folder, not installed"
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def _dashed(name: str) -> str:
+    """Option names as MLflow passes on those that MLproject does not declare: --batch_size."""
+    return name.replace("_", "-")
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _dashed},
+)
 @click.version_option(_version(), package_name="mlproject")
 def cli() -> None:
     """Measure how fast this device trains neural networks, and what holds it back."""

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bench.config import RunConfig, parse_config
+from bench.config import RunConfig
 from bench.records import RunRecord
+from commands.configured import checked_config, one_option_per_field
 from commands.recorded import finish, format_option, records_option, track_option
 
 
-def _one_option_per_field(function: Callable[..., int]) -> Callable[..., int]:
-    """Options named like RunConfig's fields, so that the two cannot drift apart."""
-    for name, field in reversed(RunConfig.model_fields.items()):
-        default = str(field.default)
-        function = click.option(
-            f"--{name.replace('_', '-')}",
-            name,
-            default=default.lower() if isinstance(field.default, bool) else default,
-            show_default=True,
-            metavar="VALUE",
-            help=field.description,
-        )(function)
-    return function
-
-
 @click.command()
-@_one_option_per_field
+@one_option_per_field
 @records_option
 @track_option
 @format_option
@@ -38,13 +23,14 @@ def command(records: Path, tracked: bool, form: str, **values: str) -> int:
 
     The record is on disk before anything is uploaded. Exit codes: 0 measured and tracked; 1 no
     whole measurement (out of memory, crash), recorded with its reason; 2 a wrong value; 3 measured
-    but not uploaded; 130 interrupted.
+    but not uploaded; 130 interrupted. With nodes above 1, the machine whose NODE_RANK is 0 keeps
+    the record; the others take part and leave none.
     """
-    config = parse_config(values)
-    if config.reads_images:
-        from bench.dataset import check_image_folder
+    config = checked_config(values)
+    from bench.nodes import node_rank
 
-        check_image_folder(config.data)
+    if node_rank(config) > 0:
+        return _take_part(config)
     # The launcher comes last: psutil and NVML cost time that a wrong value should not.
     from bench.folders import RecordFolder
     from bench.launch import launch_measurement
@@ -54,6 +40,15 @@ def command(records: Path, tracked: bool, form: str, **values: str) -> int:
     with WorkerProgress(f"{config.arch} {config.precision}") as progress:
         record = launch_measurement(config, folder, progress.on_event)
     return finish(folder, record, _facts(record), tracked=tracked, form=form)
+
+
+def _take_part(config: RunConfig) -> int:
+    from bench.launch import take_part
+    from commands.recorded import EXIT_CODES
+
+    outcome, reason = take_part(config)
+    click.echo(f"took part: {outcome}" + (f" ({reason})" if reason else ""))
+    return EXIT_CODES[outcome]
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:

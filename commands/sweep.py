@@ -32,6 +32,11 @@ _MATRICES = Path(__file__).resolve().parent.parent / "matrices"
     metavar="FIELD=VALUE",
     help="one value for every configuration, such as iters=10; repeatable",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(["cpu", "cuda", "mps"]),
+    help="only the blocks that name this backend; default: all that fit",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="only the first so many configurations")
 @click.option("--yes", is_flag=True, help="also a matrix of thousands of runs")
 @click.option("--retry-failed", is_flag=True, help="also what failed before, not only what is new")
@@ -70,6 +75,7 @@ def command(
     campaign: str | None,
     env: str,
     overrides: tuple[str, ...],
+    backend: str | None,
     limit: int | None,
     yes: bool,
     retry_failed: bool,
@@ -103,7 +109,14 @@ def command(
     env = _checked_label("env", env)
     turns: list[Turn] = []
     with _opened(executor, address, env, node_wait_s, campaign, records) as where:
-        plan = plan_runs(asked, campaign=campaign, env=env, backends=where.backends, limit=limit)
+        plan = plan_runs(
+            asked,
+            campaign=campaign,
+            env=env,
+            backends=where.backends,
+            only=backend,
+            limit=limit,
+        )
         for reason in plan.left_out:
             click.echo(f"left out: {reason}", err=True)
         if not plan.runs:

@@ -24,16 +24,18 @@ def plan_runs(
     campaign: str,
     env: str = "auto",
     backends: Collection[str],
+    only: str | None = None,
     limit: int | None = None,
 ) -> Plan:
     """Return the runs of `matrix` on a machine that has `backends`.
 
     Every configuration once, then every configuration a second time, and so on, each round
     shuffled by the matrix's seed: what drifts while a sweep runs (heat, a neighbour on the host)
-    then falls on all configurations alike. `limit` keeps the first so many configurations of the
-    matrix, with all their repeats.
+    then falls on all configurations alike. `only` keeps the configurations of that backend;
+    `limit` keeps the first so many of the matrix, with all their repeats.
     """
-    repeats = _repeats(matrix, backends)
+    asked = _repeats(matrix, only)
+    repeats = {config: times for config, times in asked.items() if _fits(config, backends)}
     configs = list(repeats)[:limit]
     runs: list[RunConfig] = []
     for repeat in range(1, max((repeats[config] for config in configs), default=0) + 1):
@@ -42,19 +44,20 @@ def plan_runs(
         filing = {"repeat": repeat, "campaign": campaign, "env": env}
         runs += [config.model_copy(update=filing) for config in turn]
     left_out = tuple(
-        f"{block.name}: needs {block.configs[0].backend}"
+        f"{block.name}: needs {' or '.join(sorted({each.backend for each in block.configs}))}"
         for block in matrix.blocks
-        if not any(_fits(config, backends) for config in block.configs)
+        if any(config in asked for config in block.configs)
+        and not any(config in repeats for config in block.configs)
     )
     return Plan(tuple(runs), left_out)
 
 
-def _repeats(matrix: Matrix, backends: Collection[str]) -> dict[RunConfig, int]:
-    """How often each fitting configuration is measured; where blocks overlap, the most counts."""
+def _repeats(matrix: Matrix, only: str | None) -> dict[RunConfig, int]:
+    """How often each configuration is measured; where blocks overlap, the most counts."""
     repeats: dict[RunConfig, int] = {}
     for block in matrix.blocks:
         for config in block.configs:
-            if _fits(config, backends):
+            if only in (None, config.backend):
                 repeats[config] = max(block.repeats, repeats.get(config, 0))
     return repeats
 

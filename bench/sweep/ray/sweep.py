@@ -76,7 +76,7 @@ class RaySweep:
         self._past = PastRuns(order.records, order.campaign, None, elsewhere)
         self._waiting = [_Run(number, config) for number, config in enumerate(order.plan.runs)]
         self._flights: dict[str, _Flight] = {}
-        self._served_s: dict[str, float] = {}  # when a node last had what a backend asks for
+        self._without_s: dict[str, float] = {}  # since when no node has had a backend
 
     def run(self, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
         """Measure what is not measured yet; yield what became of each run, as it ends.
@@ -173,15 +173,17 @@ class RaySweep:
     def _left_over(self) -> Iterator[Turn]:
         """Runs that no node has been able to measure for too long."""
         now_s = time.monotonic()
-        for run in list(self._waiting):
-            backend = run.config.backend
-            if self._fleet.asking or self._able(run.config):
-                self._served_s[backend] = now_s
-            without_s = now_s - self._served_s.setdefault(backend, now_s)
-            if without_s >= self._node_wait_s:
-                self._waiting.remove(run)
-                why = f"no node had {backend} for {without_s:.0f} s"
-                yield Turn(run.config, "left over", None, why, None)
+        for backend in {run.config.backend for run in self._waiting}:
+            runs = [run for run in self._waiting if run.config.backend == backend]
+            if self._fleet.asking or any(self._able(run.config) for run in runs):
+                self._without_s.pop(backend, None)
+            elif backend not in self._without_s:
+                self._without_s[backend] = now_s
+                self._note(f"no node has {backend}: waiting at most {self._node_wait_s:.0f} s")
+            elif now_s - self._without_s[backend] >= self._node_wait_s:
+                self._waiting = [run for run in self._waiting if run not in runs]
+                why = f"no node had {backend} for {self._node_wait_s:.0f} s"
+                yield from (Turn(run.config, "left over", None, why, None) for run in runs)
 
     def _land(self, landing: Landing) -> _Landed:
         """Write what arrived."""

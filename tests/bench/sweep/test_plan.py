@@ -115,3 +115,9 @@ def test_what_nothing_tells_stays_unknown():
     assert durations.of(past_run().config, elsewhere) is None
     told = estimate([past_run().config, amp], (HERE,), durations)
     assert (told.known_s, told.unknown) == (10.0, 1)
+
+
+def test_one_backends_blocks_can_be_asked_for():
+    plan = planned(block("host", 1), block("any", 1, backend="auto", batches=(4,)), only="cpu")
+    assert {run.backend for run in plan.runs} == {"cpu"}
+    assert planned(block("gpu", 1, backend="cuda"), only="cpu") == planned(only="cpu")

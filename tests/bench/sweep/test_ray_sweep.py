@@ -172,9 +172,11 @@ def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, 
     assert len(search_runs()) == 5
 
 
-def test_ctrl_c_ends_what_runs_on_the_nodes_and_brings_it_home(nodes, place):
-    nodes.alive("b")
+def test_ctrl_c_ends_what_runs_on_a_node_that_joined_late_and_brings_it_home(nodes, place):
+    nodes.alive()
     process = sweep(nodes, place, "--no-track", "--set", "max_seconds=600")
+    assert "no node has cpu: waiting" in process.stderr.readline()
+    nodes.alive("b")
     until(lambda: nodes.measuring("b"), process)
     process.send_signal(signal.SIGINT)
     code, _, err = ended(process)
