@@ -1,4 +1,4 @@
-"""The worker process: `python -m bench measure FOLDER` or `python -m bench ceilings FOLDER`.
+"""The worker process: `python -m bench measure FOLDER`, or another of `_WORKERS`.
 
 A fresh process per measurement, without MLflow and without threads of ours. It always leaves
 `worker.json` unless it is killed; its exit code is 0 if it did.
@@ -6,13 +6,24 @@ A fresh process per measurement, without MLflow and without threads of ours. It 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 from bench.folders import RecordFolder
 from bench.journal import JournalWriter
+
+_WORKERS = {
+    "measure": ("bench.worker.measurement", "measure"),
+    "ceilings": ("bench.worker.ceilings", "measure_roofs"),
+    "identify": ("bench.worker.identify", "identify"),
+    "profile": ("bench.worker.profile", "profile"),
+    "ranks": ("bench.worker.agent", "run_ranks"),
+    "rank": ("bench.worker.rank", "measure_rank"),
+}
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -25,13 +36,15 @@ def main() -> int:
     kind, path = sys.argv[1:]
     signal.signal(signal.SIGTERM, _interrupt)
     folder = RecordFolder(Path(path))
-    journal = JournalWriter(folder.journal)
+    # torch's elastic launcher numbers the processes that share one measurement and its journal.
+    who = {"rank": int(os.environ["RANK"]), "pid": os.getpid()} if kind == "rank" else {}
+    journal = JournalWriter(folder.journal, always=who)
     journal.note("started")
     # torch is imported from here on: the line above tells an import from a start that hangs.
-    from bench.worker import measure, measure_roofs
-
+    module, function = _WORKERS[kind]
+    work = getattr(import_module(module), function)
     journal.note("imported")
-    {"measure": measure, "ceilings": measure_roofs}[kind](folder, journal)
+    work(folder, journal)
     return 0
 
 

@@ -26,6 +26,11 @@ FAKEDATA = "fakedata"
 #: Fields that say how a run is filed, not what is measured; they do not enter `config_id`.
 FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
 
+#: Fields that came after the first records. At its default such a field means what was measured
+#: before there was a choice, so it is left out of `config_id`: old records keep theirs and stay
+#: comparable with new ones.
+LATER_FIELDS = frozenset({"devices", "nodes"})
+
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -48,7 +53,16 @@ class RunConfig(BaseModel):
         description="fp32 is IEEE; amp is bf16 where the device has it natively, else fp16",
     )
     batch_size: AutoCount = Field(
-        "auto", description="images per forward pass; auto: 128 on CUDA, 64 on MPS, 16 on a CPU"
+        "auto",
+        description="images per forward pass and device; auto: 128 on CUDA, 64 on MPS, 16 on a CPU",
+    )
+    devices: PositiveInt = Field(
+        1,
+        description="devices of each machine that train together, a process for each; "
+        "processes on a CPU share its cores",
+    )
+    nodes: PositiveInt = Field(
+        1, description="machines that train together, each with as many devices"
     )
     data: str = Field(
         SYNTHETIC,
@@ -126,14 +140,29 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "a CUDA graph holds one batch: use cuda_graphs=true with grad_accum_steps=1"
             )
+        if self.world_size > 1 and self.cuda_graphs:
+            raise ValueError(
+                "a CUDA graph holds one device's step: "
+                "use cuda_graphs=true with devices=1 and nodes=1"
+            )
         return self
 
     @property
     def config_id(self) -> str:
         """Twelve hex digits, equal for equal measurements wherever and whenever they run."""
-        defining = self.model_dump(mode="json", exclude=set(FILING_FIELDS))
+        unchanged = {
+            name
+            for name in LATER_FIELDS
+            if getattr(self, name) == type(self).model_fields[name].default
+        }
+        defining = self.model_dump(mode="json", exclude=set(FILING_FIELDS | unchanged))
         canonical = json.dumps(defining, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train together, one per device."""
+        return self.devices * self.nodes
 
     @property
     def reads_images(self) -> bool:

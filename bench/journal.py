@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 Clock = Callable[[], float]
@@ -26,15 +27,21 @@ class Event:
 
 
 class JournalWriter:
-    """Appends events; each is on disk when the call returns."""
+    """Appends events, with the facts `always`; each is on disk when the call returns."""
 
-    def __init__(self, path: Path, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock = time.perf_counter,
+        always: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._path = path
         self._clock = clock
+        self._always = always
 
     def note(self, name: str, **facts: Any) -> None:
         """Append one event. A full disk must not end a measurement: the line is then lost."""
-        line = json.dumps({"event": name, "clock_s": self._clock(), **facts})
+        line = json.dumps({"event": name, "clock_s": self._clock(), **self._always, **facts})
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")

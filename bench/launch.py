@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from bench.blame import blamed
 from bench.config import RunConfig
 from bench.exports import write_exports
 from bench.folders import RecordFolder, write_atomically
 from bench.journal import Event
-from bench.records import CeilingsRecord, ProcessFigures, RunRecord, Telemetry
+from bench.records import CeilingsRecord, Outcome, ProcessFigures, RunRecord, Telemetry
 from bench.verdict import judge, judge_ceilings
 from bench.watch import OnEvent, WorkerWatch
+from bench.watch_ranks import RanksWatch
 
 R = TypeVar("R", RunRecord, CeilingsRecord)
 
@@ -32,7 +36,7 @@ def launch_measurement(
     worker, keeps what it had measured, and gives a record with the outcome `interrupted`.
     """
     folder.write(folder.config, config)
-    watch = WorkerWatch("measure", folder, on_event)
+    watch = _watch(config, folder, on_event)
     watch.wait()
     record = folder.read_worker()
     if not isinstance(record, RunRecord):
@@ -40,6 +44,32 @@ def launch_measurement(
         record = unmeasured(config, folder, outcome=outcome, reason=reason, created=watch.started)
     telemetry = watch.window_telemetry(record.measurement)
     return finish_record(folder, record, watch.figures(), telemetry, "no window was measured")
+
+
+def _watch(config: RunConfig, folder: RecordFolder, on_event: OnEvent) -> WorkerWatch:
+    if config.world_size == 1:
+        return WorkerWatch("measure", folder, on_event)
+    return RanksWatch(config, folder, on_event)
+
+
+def take_part(config: RunConfig, on_event: OnEvent = _ignore) -> tuple[Outcome, str | None]:
+    """Run this machine's ranks of a measurement whose record another machine keeps.
+
+    Returns how they ended and, unless it went well, why. Raises `UserError` where nothing can be
+    written to the system's temporary folder.
+    """
+    with TemporaryDirectory(ignore_cleanup_errors=True) as here:
+        folder = RecordFolder.create(Path(here))
+        folder.write(folder.config, config)
+        watch = RanksWatch(config, folder, on_event)
+        watch.wait()
+        accounts = folder.read_ranks()
+        if len(accounts) == config.devices and all(each.outcome == "ok" for each in accounts):
+            return "ok", None
+        outcome, reason = watch.death()
+        found = unmeasured(config, folder, outcome=outcome, reason=reason, created=watch.started)
+        whole = blamed(folder, found)
+        return whole.outcome, whole.reason
 
 
 def launch_ceilings(
@@ -88,6 +118,7 @@ def finish_record(
     why_missing: str,
 ) -> RunRecord:
     """Add what only the launcher knows, judge the whole, and write it with its exports."""
+    record = blamed(folder, record)
     known = _with(record, {"process": process, "telemetry": telemetry}, why_missing)
     whole = _with(known, {"verdict": judge(known)}, "")
     folder.close(whole)

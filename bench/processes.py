@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,23 +118,24 @@ class WatchedProcess:
         return peak
 
 
-def terminate_tree(popen: Popen, grace_s: float) -> None:
+def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Process] = ()) -> None:
     """End a child and all its descendants, and return when none runs any more.
 
     The child is asked with SIGTERM and has `grace_s` seconds to save its work and to end its own
     children, who are not asked: a loader that vanishes would look like a crash to it. Then
     whatever is left is killed, orphans too if the child led a session (`start_new_session=True`).
-    A process that the kernel cannot end (a hung driver) is left after a while. The child stays
-    to be reaped by its `WatchedProcess`.
+    `leaders` are descendants that lead sessions of their own: they are asked in the child's place,
+    which ends when they have. A process that the kernel cannot end (a hung driver) is left after a
+    while. The child stays to be reaped by its `WatchedProcess`.
     """
-    asked = [process for process in _family(popen) if process.pid == popen.pid]
-    for process in asked:
+    child = [process for process in _family(popen, ()) if process.pid == popen.pid]
+    for process in leaders or child:
         _send(process.terminate)
     deadline_s = time.monotonic() + grace_s
-    while any(map(_runs, asked)) and time.monotonic() < deadline_s:
+    while any(map(_runs, (*child, *leaders))) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
     deadline_s = time.monotonic() + _KILL_WAIT_S
-    while left := [process for process in _family(popen) if _runs(process)]:
+    while left := [process for process in _family(popen, leaders) if _runs(process)]:
         for process in left:
             _send(process.kill)
         if time.monotonic() > deadline_s:
@@ -192,10 +193,11 @@ def _working_set_peak_bytes(pid: int) -> int:
     return int(getattr(memory, "peak_wset", memory.rss))
 
 
-def _family(popen: Popen) -> set[psutil.Process]:
-    """The child, its descendants, and on POSIX every member of the session it leads."""
+def _family(popen: Popen, leaders: Sequence[psutil.Process]) -> set[psutil.Process]:
+    """The child, its descendants, and on POSIX every member of the sessions they lead."""
     pid = popen.pid
-    members = {process for process in psutil.process_iter() if _session(process.pid) == pid}
+    sessions = {pid, *(leader.pid for leader in leaders if _runs(leader))}
+    members = {process for process in psutil.process_iter() if _session(process.pid) in sessions}
     if popen.returncode is not None:  # Reaped: its number may already be another process's.
         return members
     try:

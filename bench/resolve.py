@@ -33,7 +33,8 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
         channels_last=_switch(config.channels_last, device.prefers_channels_last),
         fused_optimizer=_switch(config.fused_optimizer, True),
-        threads=_number(config.threads, torch.get_num_threads()),
+        # The processes of one machine share its cores.
+        threads=_number(config.threads, max(1, torch.get_num_threads() // config.devices)),
     )
 
 
@@ -53,7 +54,7 @@ def _max_seconds(config: RunConfig, device: Device) -> float | str:
 def _workers(config: RunConfig, device: Device) -> int:
     if config.data == SYNTHETIC:
         return 0
-    cores = usable_cores()
+    cores = max(1, usable_cores() // config.devices)
     if device.backend == "cpu":
         # The step needs the cores, and decoding for it takes a fraction of one.
         cores = max(1, cores // 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -34,8 +35,9 @@ def make_optimizer(model: torch.nn.Module, *, fused: bool) -> torch.optim.Optimi
 class TrainingStep:
     """Fetch, forward, backward and update; calling it returns the loss, left on the device.
 
-    `grad_accum_steps` batches make one step; their gradients are averaged. Gradients are set to
-    None after the update, not filled with zeros.
+    `grad_accum_steps` batches make one step; their gradients are averaged. All but the last are
+    passed within `apart`, which keeps what several devices exchange once a step out of them.
+    Gradients are set to None after the update, not filled with zeros.
     """
 
     def __init__(
@@ -46,21 +48,30 @@ class TrainingStep:
         *,
         grad_accum_steps: int = 1,
         phases: Phases | None = None,
+        apart: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._forward = forward
         self._optimizer = optimizer
         self._precision = precision
         self._grad_accum_steps = grad_accum_steps
         self._phases = phases or Phases()
+        self._apart = apart
 
     def __call__(self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         """Run one step on the batches that `next_batch` gives; return the last batch's loss."""
-        for _ in range(self._grad_accum_steps):
-            with self._phases.phase("data"):
-                images, labels = next_batch()
-            loss = self.accumulate(images, labels)
+        for _ in range(self._grad_accum_steps - 1):
+            with self._apart():
+                self._accumulate_next(next_batch)
+        loss = self._accumulate_next(next_batch)
         self.update()
         return loss
+
+    def _accumulate_next(
+        self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor:
+        with self._phases.phase("data"):
+            images, labels = next_batch()
+        return self.accumulate(images, labels)
 
     def accumulate(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Forward and backward of one batch; return its loss."""

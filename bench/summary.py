@@ -44,11 +44,12 @@ def steps(record: RunRecord) -> int:
 def attained_flops_per_s(record: RunRecord) -> float | None:
     """Return algorithmic FLOP per second of the window, or None without a cost model.
 
-    The model counts one batch; an iteration holds `grad_accum_steps` of them.
+    Of all devices together. The model counts one batch; an iteration holds `grad_accum_steps` of
+    them on each device.
     """
     if record.measurement is None or record.complexity is None:
         return None
-    batches = steps(record) * record.config.grad_accum_steps
+    batches = steps(record) * record.config.grad_accum_steps * record.config.world_size
     return record.complexity.step_flops * batches / record.measurement.window_s
 
 
@@ -89,8 +90,13 @@ def _of_measurement(measurement: Measurement) -> dict[str, float]:
         **_known(
             peak_memory_mb=_scaled(measurement.peak_memory_allocated_bytes, 1e-6),
             compile_time_s=measurement.compile_time_s,
+            communication_share=_communication_share(measurement),
         ),
     }
+
+
+def _communication_share(measurement: Measurement) -> float | None:
+    return None if measurement.ranks is None else measurement.ranks.communication_share
 
 
 def _of_complexity(complexity: Complexity) -> dict[str, float]:

@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+
+import psutil
 
 from bench.environment.cgroup import oom_kills
 from bench.folders import RecordFolder
@@ -31,10 +33,19 @@ class WorkerWatch:
     """One worker, from its start to its end, with everything that was seen of it.
 
     The worker runs in a session of its own: a Ctrl-C in the terminal reaches the launcher alone,
-    which then asks the worker to write what it has measured.
+    which then asks the worker to write what it has measured. `prefix` is the command of a tool
+    under which the worker runs.
     """
 
-    def __init__(self, kind: str, folder: RecordFolder, on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        kind: str,
+        folder: RecordFolder,
+        on_event: OnEvent,
+        *,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.started = datetime.now(timezone.utc)
         self._folder = folder
         self._on_event = on_event
@@ -43,14 +54,16 @@ class WorkerWatch:
         self._last = "the start of Python"
         self._reached: dict[str, float] = {}
         self._interrupted = False
+        # Descendants that lead sessions of their own, and are asked to end in the worker's place.
+        self._leaders: list[psutil.Process] = []
         self._sampler = Sampler()
         with folder.console.open("wb") as console:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "bench", kind, str(folder.path.resolve())],
+                [*prefix, sys.executable, "-m", "bench", kind, str(folder.path.resolve())],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                env=_worker_environment(),
+                env={**_worker_environment(), **(environment or {})},
                 start_new_session=True,
             )
         self._popen = popen
@@ -72,7 +85,7 @@ class WorkerWatch:
         except KeyboardInterrupt:
             self._interrupted = True
         finally:
-            terminate_tree(self._popen, _GRACE_S)
+            terminate_tree(self._popen, _GRACE_S, self._leaders)
         # A zombie whose other threads are still ending cannot be reaped at once.
         while self._process.poll() is None:
             time.sleep(_POLL_S)
@@ -80,14 +93,20 @@ class WorkerWatch:
 
     def _report(self) -> None:
         for event in self._journal.new_events():
-            self._last = event.name
-            self._reached.setdefault(event.name, event.clock_s)
-            if event.name == "device":
-                backend, uuid = event.facts["backend"], event.facts["uuid"]
-                self._sampler.add(device_source(backend, uuid, self._popen.pid))
-            elif event.name in ("window_started", "window_ended"):
-                self._sampler.sample_now()
-            self._on_event(event)
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        self._last = event.name
+        self._reached.setdefault(event.name, event.clock_s)
+        if event.name == "device":
+            self._sample_device(event)
+        elif event.name in ("window_started", "window_ended"):
+            self._sampler.sample_now()
+        self._on_event(event)
+
+    def _sample_device(self, event: Event) -> None:
+        backend, uuid = event.facts["backend"], event.facts["uuid"]
+        self._sampler.add(device_source(backend, uuid, self._popen.pid))
 
     def figures(self) -> ProcessFigures:
         """Return the ended worker's times and memory."""

@@ -14,7 +14,7 @@ import torch
 from bench.devices import Device, IterationTimer
 from bench.devices.base import Clock
 from bench.phases import Phases
-from bench.records import Measurement
+from bench.records import DistributedFigures, Measurement, WorkSet
 
 #: A window that a time limit may end holds at least this many iterations.
 MIN_ITERATIONS = 5
@@ -28,6 +28,7 @@ class Window:
 
     clock: Clock
     device: Device
+    barrier: Callable[[], None] = lambda: None  # returns when all ranks have come there
     warmup_times_s: list[float] = field(default_factory=list)
     data_wait_s: list[float] = field(default_factory=list)
     timer: IterationTimer | None = None
@@ -69,7 +70,7 @@ class Window:
     def measure(
         self, step: Step, iterations: int, max_seconds: float | None, phases: Phases
     ) -> None:
-        """Time up to `iterations` steps; synchronise only at the window's two ends.
+        """Time up to `iterations` steps; synchronise, all ranks, only at the window's two ends.
 
         With `max_seconds` the window ends after the first iteration that the host closes past
         the limit, but not before `MIN_ITERATIONS`.
@@ -78,6 +79,7 @@ class Window:
         self.device.synchronize()
         self.timer = self.device.timer(self.clock)
         self._waited_s = 0.0
+        self.barrier()
         self.start_unix_s = time.time()
         self.start_clock_s = self.clock()
         self.timer.start()
@@ -95,6 +97,7 @@ class Window:
                 self.ended_early = f"max_seconds={max_seconds:g} after {done} of {iterations}"
                 break
         self.device.synchronize()
+        self.barrier()
         self.end_clock_s = self.clock()
         self.last_loss = float(loss)
 
@@ -106,6 +109,8 @@ class Window:
         phases: Phases,
         startup_s: dict[str, float],
         hidden_syncs: int | None,
+        work: WorkSet | None,
+        ranks: DistributedFigures | None,
     ) -> Measurement | None:
         """Return the raw times, up to where an interrupt cut them; None without an iteration."""
         if self.timer is None:
@@ -126,6 +131,8 @@ class Window:
             "peak_memory_allocated_bytes": peak and peak[0],
             "peak_memory_reserved_bytes": peak and peak[1],
             "hidden_syncs": hidden_syncs,
+            "work": work,
+            "ranks": ranks,
             "first_loss": _finite(self.first_loss),
             "last_loss": _finite(self.last_loss),
         }
@@ -160,6 +167,8 @@ _WHY_MISSING = {
     "peak_memory_allocated_bytes": "this backend does not count a peak",
     "peak_memory_reserved_bytes": "this backend does not count a peak",
     "hidden_syncs": "no probe of synchronisations on this backend, or the run ended before it",
+    "work": "the run ended before it was counted, or torch's profiler counts nothing here",
+    "ranks": "one device, or the run ended before the ranks told their times",
     "first_loss": "not finite, or no iteration ended",
     "last_loss": "not finite, or the window was cut",
 }

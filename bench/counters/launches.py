@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 
 class Launches:
@@ -35,6 +36,35 @@ class Launches:
             return False
         self._stragglers.update(launches)
         return True
+
+    def add_runs(self, runs: Iterable[tuple[int | str, int, int]]) -> bool:
+        """Note all of these launches, or none if one of them was there before or comes twice."""
+        lengths = {process: (len(runs[0]), runs[1][-1]) for process, runs in self._runs.items()}
+        added: list[tuple[int | str, int, int]] = []
+        for run in runs:
+            if not self.add(*run):
+                self._forget(added, lengths)
+                return False
+            added.append(run)
+        return True
+
+    def _forget(
+        self,
+        added: list[tuple[int | str, int, int]],
+        lengths: dict[int | str, tuple[int, int]],
+    ) -> None:
+        """Undo what was added since each process had so many runs, the last up to such an ID."""
+        for process, first, last in added:
+            strays = ((process, launch) for launch in range(first, last + 1))
+            self._stragglers.difference_update(strays)
+        for process in [*self._runs]:
+            starts, ends = self._runs[process]
+            if process in lengths:
+                count, end = lengths[process]
+                del starts[count:], ends[count:]
+                ends[-1] = end
+            else:
+                del self._runs[process]
 
     def add_group(self, group: tuple[str, ...]) -> bool:
         """Note a summary's group of launches; False if it was there before."""

@@ -25,6 +25,7 @@ _BLOCK_BYTES = 4 << 20
 _COLUMNS_FROM = 256 << 10
 _MOST_WORKERS = 8
 _MOST_ERRORS = 3
+_LONGEST_ERROR = 300
 
 
 @dataclass
@@ -116,7 +117,7 @@ class Scan:
 
     def _note_error(self, text: str) -> None:
         if text.startswith("==ERROR==") and len(self._found.errors) < _MOST_ERRORS:
-            self._found.errors.append(text.removeprefix("==ERROR==").strip())
+            self._found.errors.append(text.strip()[:_LONGEST_ERROR])
 
     def _take(self, lines: Lines, begin: int, end: int, noise: list[int], *, plain: bool) -> None:
         """Hand the lines from `begin` to `end` to the columns' reader, or row by row."""
@@ -148,10 +149,9 @@ class Scan:
     def _add(self, part: Part, run: Run, rows: Rows) -> None:
         table = rows.table
         rows.leave()
-        for process, first, last in part.runs:
-            if not self._launches.add(process, first, last):
-                run.feed(rows)  # which names the line
-                return
+        if not self._launches.add_runs(part.runs):
+            run.feed(rows)  # which names the line
+            return
         table.launches.update(part.launches)
         table.names |= part.names
         table.capabilities |= part.capabilities

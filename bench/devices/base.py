@@ -43,6 +43,16 @@ class Device(ABC):
     prefers_channels_last = False
     pins_memory = False
     supports_cuda_graphs = False
+    #: Whether a profiler leaves something in the process that later iterations pay for.
+    profiler_stays = False
+
+    def __init__(self, local_rank: int = 0) -> None:
+        """Take this machine's device number `local_rank`, where there are several."""
+
+    @classmethod
+    def count(cls) -> int | None:
+        """How many processes of this machine can have one each; None: they share it."""
+        return 1
 
     @abstractmethod
     def info(self) -> DeviceInfo:

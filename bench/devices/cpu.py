@@ -21,6 +21,11 @@ class CpuDevice(Device):
     # NHWC is what oneDNN's convolutions want: resnet18 fp32 16.6 against 13.3 images/s (2 cores).
     prefers_channels_last = True
 
+    @classmethod
+    def count(cls) -> int | None:
+        """Processes share the cores."""
+        return None
+
     def info(self) -> DeviceInfo:
         """Return the processor's name, caches and cores."""
         return cpu_device_info()

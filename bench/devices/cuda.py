@@ -18,16 +18,24 @@ _FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8,
 
 
 class CudaDevice(Device):
-    """The current CUDA device; `CUDA_VISIBLE_DEVICES` chooses it."""
+    """A CUDA device, by default the first; `CUDA_VISIBLE_DEVICES` chooses which that is."""
 
     backend: Literal["cuda"] = "cuda"
     default_batch_size = 128
     prefers_channels_last = True
     pins_memory = True
     supports_cuda_graphs = True
+    profiler_stays = True  # CUPTI's callbacks
 
-    def __init__(self) -> None:
+    def __init__(self, local_rank: int = 0) -> None:
+        if local_rank:
+            torch.cuda.set_device(local_rank)
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
+
+    @classmethod
+    def count(cls) -> int | None:
+        """Return the number of devices that this process sees."""
+        return torch.cuda.device_count()
 
     def synchronize(self) -> None:
         """Wait for every stream of the device."""

@@ -13,23 +13,31 @@ from bench.devices.mps import MpsDevice
 from bench.errors import UnsupportedError
 
 
-def open_device(backend: str) -> Device:
+def open_device(backend: str, *, local_rank: int = 0, devices: int = 1) -> Device:
     """Return the device of `backend`; auto takes CUDA, then MPS, then the CPU.
 
-    Raises `UnsupportedError` where torch cannot use the backend on this machine.
+    `local_rank` is this process's number among the `devices` processes of this machine that have
+    one each. Raises `UnsupportedError` where torch cannot use the backend on this machine, or
+    finds too few devices.
     """
-    usable: dict[str, tuple[Callable[[], bool], Callable[[], Device], str]] = {
+    usable: dict[str, tuple[Callable[[], bool], type[Device], str]] = {
         "cuda": (torch.cuda.is_available, CudaDevice, "an NVIDIA GPU with a driver"),
         "mps": (torch.backends.mps.is_available, MpsDevice, "Apple silicon with macOS 14"),
         "cpu": (lambda: True, CpuDevice, "a processor"),
     }
     if backend == "auto":
-        return next(make() for available, make, _ in usable.values() if available())
-    available, make, needs = usable[backend]
+        backend = next(name for name, (available, _, _) in usable.items() if available())
+    available, kind, needs = usable[backend]
     if not available():
         here = ", ".join(name for name, (is_here, _, _) in usable.items() if is_here())
         raise UnsupportedError(
             f"backend={backend!r}: torch {torch.__version__} finds no {backend} device here "
             f"(it needs {needs}); use backend={here}, or ask mlproject doctor why"
         )
-    return make()
+    count = kind.count()
+    if count is not None and devices > count:
+        raise UnsupportedError(
+            f"devices={devices}: torch finds {count} {backend} device{'s' * (count != 1)} on this "
+            f"machine; use devices={count}"
+        )
+    return kind(local_rank)

@@ -7,14 +7,17 @@ import torch
 from bench.config import FAKEDATA, SYNTHETIC, RunConfig
 from bench.inputs.base import Batches
 from bench.inputs.loader import Images, LoaderBatches, LoaderOptions
+from bench.inputs.sampler import ALL, Shard
 from bench.inputs.synthetic import SyntheticBatches
 from bench.records import ResolvedConfig
 
 __all__ = ["Batches", "open_batches"]
 
 
-def open_batches(config: RunConfig, resolved: ResolvedConfig, device: torch.device) -> Batches:
-    """Open the batches that `config.data` names, and start their loader processes.
+def open_batches(
+    config: RunConfig, resolved: ResolvedConfig, device: torch.device, shard: Shard = ALL
+) -> Batches:
+    """Open the batches of `shard` that `config.data` names, and start their loader processes.
 
     Raises `UserError` for a folder that cannot be trained on.
     """
@@ -24,7 +27,7 @@ def open_batches(config: RunConfig, resolved: ResolvedConfig, device: torch.devi
             batch_size=resolved.batch_size,
             image_size=resolved.image_size,
             channels_last=resolved.channels_last,
-            seed=config.seed,
+            seed=shard.seed(config.seed),
         )
     options = LoaderOptions(
         batch_size=resolved.batch_size,
@@ -35,16 +38,18 @@ def open_batches(config: RunConfig, resolved: ResolvedConfig, device: torch.devi
         pin_memory=resolved.pin_memory,
         non_blocking=config.non_blocking,
         channels_last=resolved.channels_last,
+        shard=shard,
     )
     return LoaderBatches(_open_images(config, resolved), device, options)
 
 
 def _open_images(config: RunConfig, resolved: ResolvedConfig) -> Images:
+    whole_batch = resolved.batch_size * config.world_size
     # Imported here, so that synthetic runs do not pay for torchvision's data sets.
     if config.data == FAKEDATA:
         from bench.inputs.fake_data import FakeImages
 
-        return FakeImages(resolved.image_size, resolved.batch_size)
+        return FakeImages(resolved.image_size, whole_batch)
     from bench.inputs.image_folder import open_image_folder
 
     return open_image_folder(
@@ -52,4 +57,5 @@ def _open_images(config: RunConfig, resolved: ResolvedConfig) -> Images:
         image_size=resolved.image_size,
         augment=config.augment,
         batch_size=resolved.batch_size,
+        devices=config.world_size,
     )

@@ -75,19 +75,20 @@ class DecodedImages:
 
 
 def open_image_folder(
-    path: str, *, image_size: int, augment: bool, batch_size: int
+    path: str, *, image_size: int, augment: bool, batch_size: int, devices: int = 1
 ) -> DecodedImages:
     """Open the ImageFolder at `path`.
 
-    Raises `UserError` if it is not one, if its images do not fill a batch, or if it has more
-    classes than the models tell apart.
+    Raises `UserError` if it is not one, if its images do not fill a batch of every device, or if it
+    has more classes than the models tell apart.
     """
     root = Path(path).expanduser()
     images = DecodedImages(root, image_size, augment=augment)
-    if len(images) < batch_size:
+    if len(images) < batch_size * devices:
+        each = f" on each of {devices} devices" if devices > 1 else ""
         raise UserError(
-            f"data={path!r}: {len(images)} images do not fill a batch of {batch_size}: "
-            f"give batch_size={len(images)} or less, or a larger folder"
+            f"data={path!r}: {len(images)} images do not fill a batch of {batch_size}{each}: "
+            f"give batch_size={len(images) // devices} or less, or a larger folder"
         )
     return images
 

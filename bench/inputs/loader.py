@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from bench.errors import UserError
-from bench.inputs.sampler import Draw, ShuffledDraws
+from bench.inputs.sampler import ALL, Draw, Shard, ShuffledDraws
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class LoaderOptions:
     pin_memory: bool
     non_blocking: bool
     channels_last: bool
+    shard: Shard = ALL
 
 
 class LoaderBatches:
@@ -99,7 +100,13 @@ def _data_loader(images: Images, options: LoaderOptions) -> DataLoader[Any]:
     return DataLoader(
         images,  # type: ignore[arg-type]  # map-style data sets need not derive from Dataset
         batch_size=options.batch_size,
-        sampler=ShuffledDraws(len(images), options.batch_size, options.seed, endless=persistent),
+        sampler=ShuffledDraws(
+            len(images),
+            options.batch_size,
+            options.seed,
+            endless=persistent,
+            shard=options.shard,
+        ),
         num_workers=options.workers,
         collate_fn=_collate,
         pin_memory=options.pin_memory,

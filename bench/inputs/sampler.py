@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,16 +17,42 @@ class Draw(NamedTuple):
     seed: int
 
 
-class ShuffledDraws(Sampler[Draw]):
-    """All images in a new order each epoch, except those that would not fill a batch.
+class Shard(NamedTuple):
+    """The part of the data that rank `rank` of `ranks` processes trains on."""
 
-    With `endless`, one epoch follows on the other without a pause. Otherwise every iteration over
-    this sampler is one epoch.
+    rank: int = 0
+    ranks: int = 1
+
+    def seed(self, seed: int) -> int:
+        """Return a seed of this rank's own; rank 0 keeps `seed`.
+
+        Not a sum, which would give rank 1 of one seed the data of rank 0 of the next. 32 bits,
+        since torch's generator on the CPU forgets the others.
+        """
+        if self.rank == 0:
+            return seed
+        digest = hashlib.sha256(f"{seed}/{self.rank}".encode()).digest()
+        return int.from_bytes(digest[:4], "big")
+
+
+ALL = Shard()
+
+
+class ShuffledDraws(Sampler[Draw]):
+    """All images in a new order each epoch, except those that would not fill a batch of each rank.
+
+    Every rank draws the same order and takes its own part of it, so that in an epoch no image is
+    read twice. With `endless`, one epoch follows on the other without a pause. Otherwise every
+    iteration over this sampler is one epoch.
     """
 
-    def __init__(self, images: int, batch_size: int, seed: int, *, endless: bool) -> None:
+    def __init__(
+        self, images: int, batch_size: int, seed: int, *, endless: bool, shard: Shard = ALL
+    ) -> None:
         self._images = images
-        self._kept = images // batch_size * batch_size
+        whole = batch_size * shard.ranks
+        self._kept = images // whole * whole
+        self._part = slice(shard.rank, None, shard.ranks)
         self._generator = torch.Generator().manual_seed(seed)
         self._endless = endless
 
@@ -33,6 +60,6 @@ class ShuffledDraws(Sampler[Draw]):
         while True:
             order = torch.randperm(self._images, generator=self._generator)[: self._kept]
             seeds = torch.randint(2**62, (self._kept,), generator=self._generator)
-            yield from map(Draw, order.tolist(), seeds.tolist())
+            yield from map(Draw, order[self._part].tolist(), seeds[self._part].tolist())
             if not self._endless:
                 return

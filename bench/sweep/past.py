@@ -10,8 +10,8 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.folders import RecordFolder, record_folders
 from bench.records import RunRecord
-from bench.sweep.past_run import PastRun
 from bench.recover import recover
+from bench.sweep.past_run import PastRun
 
 _POLL_S = 0.2
 
@@ -67,19 +67,16 @@ class PastRuns:
 
         Where the runs are those of many machines, `device` names whose memory is meant.
         """
-        family = _family(config)
-        return next(
-            (
-                past
-                for past in self._last.values()
-                if past.outcome == "oom"
-                and past.environment_id is not None
-                and device in (None, past.device)
-                and _batch(past.config) < _batch(config)
-                and _family(past.config) == family
-            ),
-            None,
-        )
+        smaller = [
+            past
+            for past in self._last.values()
+            if past.outcome == "oom"
+            and past.environment_id is not None
+            and device in (None, past.device)
+            and _batch(past.config) < _batch(config)
+        ]
+        family = _family(config) if smaller else None
+        return next((past for past in smaller if _family(past.config) == family), None)
 
 
 def take_over(records: Path, waiting: Callable[[str], None]) -> list[RecordFolder]:

@@ -4,5 +4,6 @@ from bench.telemetry.base import Reading, Source
 from bench.telemetry.host import HostSource
 from bench.telemetry.sampler import Sampler
 from bench.telemetry.select import device_source
+from bench.telemetry.several import SeveralDevices
 
-__all__ = ["HostSource", "Reading", "Sampler", "Source", "device_source"]
+__all__ = ["HostSource", "Reading", "Sampler", "SeveralDevices", "Source", "device_source"]

@@ -1,6 +1,5 @@
-"""What runs inside the worker process: it composes device, model, data and window."""
+"""What runs inside the worker process: it composes device, model, data and window.
 
-from bench.worker.ceilings import measure_roofs
-from bench.worker.measurement import measure
-
-__all__ = ["measure", "measure_roofs"]
+A module per kind of worker; each is imported by the worker that it is, since imports are part of
+every measurement's start.
+"""

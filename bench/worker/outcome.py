@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 from bench.errors import UnsupportedError, UserError
 from bench.records import Outcome
+
+T = TypeVar("T")
 
 #: What PyTorch's allocators and libraries say when memory runs out without an error class for it.
 _MEMORY_PHRASES = (
@@ -37,6 +40,15 @@ def attempt(work: Callable[[], None]) -> tuple[Outcome, str | None]:
         traceback.print_exc()
         return ("oom" if _is_out_of_memory(error) else "crashed"), one_line(error)
     return "ok", None
+
+
+def or_reason(name: str, make: Callable[[], T | None], missing: dict[str, str]) -> T | None:
+    """Make one fact; if that fails, note why, so that the others are not lost with it."""
+    try:
+        return make()
+    except Exception as error:
+        missing[name] = one_line(error)
+        return None
 
 
 def one_line(error: BaseException) -> str:

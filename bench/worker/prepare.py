@@ -15,6 +15,7 @@ from bench.phases import NvtxPhases, Phases, TimedPhases
 from bench.precision import Fp32
 from bench.records import ResolvedConfig
 from bench.step import GraphedStep, TrainingStep, make_optimizer
+from bench.team import Team
 
 Clock = Callable[[], float]
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -23,7 +24,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 def set_switches(config: RunConfig, resolved: ResolvedConfig) -> None:
     """Set the process-wide switches that `config` asks for, before any tensor is made."""
     torch.manual_seed(config.seed)
-    if config.threads != "auto":
+    if config.threads != "auto" or config.devices > 1:
         torch.set_num_threads(resolved.threads)
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
     if config.deterministic:
@@ -42,16 +43,27 @@ def open_phases(config: RunConfig, device: Device, clock: Clock) -> Phases:
 
 
 def build_step(
-    config: RunConfig, resolved: ResolvedConfig, device: Device, precision: Fp32, phases: Phases
+    config: RunConfig,
+    resolved: ResolvedConfig,
+    device: Device,
+    precision: Fp32,
+    phases: Phases,
+    team: Team,
 ) -> Callable[[Callable[[], Batch]], torch.Tensor]:
     """Return the training step of `config`'s model, on the device, in its layout."""
     layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
     model = build_model(config.arch).to(device.torch_device).to(memory_format=layout)
     optimizer = make_optimizer(model, fused=resolved.fused_optimizer)
-    forward: Callable[[torch.Tensor], Any] = model
+    shared = team.wrap(model, device)
+    forward: Callable[[torch.Tensor], Any] = shared
     if config.compile != "none":
-        forward = torch.compile(model, mode=config.compile)
+        forward = torch.compile(shared, mode=config.compile)
     step = TrainingStep(
-        forward, optimizer, precision, grad_accum_steps=config.grad_accum_steps, phases=phases
+        forward,
+        optimizer,
+        precision,
+        grad_accum_steps=config.grad_accum_steps,
+        phases=phases,
+        apart=team.apart,
     )
     return GraphedStep(step, precision, device) if config.cuda_graphs else step

@@ -1,13 +1,17 @@
 """What a configuration accepts, and what it says about what it does not."""
 
 import contextlib
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.config import FILING_FIELDS, RunConfig, parse_config
+from bench.config import FILING_FIELDS, LATER_FIELDS, RunConfig, parse_config
 from bench.errors import UserError
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def test_torchvisions_names_are_read_without_importing_it():
@@ -44,6 +48,9 @@ def test_torchvisions_names_are_read_without_importing_it():
         ({"phases": "true", "cuda_graphs": "true"}, ["phases=true"]),
         ({"compile": "default", "cuda_graphs": "true"}, ["compile=none"]),
         ({"grad_accum_steps": "2", "cuda_graphs": "true"}, ["grad_accum_steps=1"]),
+        ({"devices": "2", "cuda_graphs": "true"}, ["devices=1 and nodes=1"]),
+        ({"nodes": "2", "cuda_graphs": "true"}, ["devices=1 and nodes=1"]),
+        ({"devices": "0"}, ["devices='0'"]),
     ],
 )
 def test_a_wrong_value_is_named_with_its_remedy_in_one_line(values, words):
@@ -71,6 +78,27 @@ def test_strings_from_a_command_line_and_values_from_code_are_the_same_measureme
 
 def test_config_id_is_stable_across_versions_of_python_and_this_file():
     assert RunConfig(arch="resnet18").config_id == "a8918765b5ce"
+
+
+def test_kept_results_have_the_ids_that_their_configurations_have_today():
+    records = sorted((PROJECT / "docs" / "results").glob("*/records/*/record.json"))
+    kept = [json.loads(path.read_text("utf-8")) for path in records]
+    measured = [record for record in kept if record["kind"] == "measurement"]
+    assert measured
+    for record in measured:
+        assert RunConfig.model_validate(record["config"]).config_id == record["config_id"]
+
+
+@pytest.mark.parametrize("field", sorted(LATER_FIELDS))
+def test_a_later_field_defines_the_measurement_unless_it_has_its_default(field):
+    default = RunConfig.model_fields[field].default
+    assert RunConfig(**{field: default}).config_id == RunConfig().config_id
+    assert RunConfig(**{field: 2}).config_id != RunConfig().config_id
+
+
+def test_devices_and_nodes_are_not_the_same_measurement():
+    assert RunConfig(devices=2).config_id != RunConfig(nodes=2).config_id
+    assert RunConfig(devices=2, nodes=3).world_size == 6
 
 
 @pytest.mark.parametrize("field", sorted(FILING_FIELDS))

@@ -46,6 +46,22 @@ def test_accumulated_batches_all_count_as_work():
     assert attained_flops_per_s(record) == pytest.approx(4e9)
 
 
+def test_every_devices_batches_count_as_work():
+    # 2 machines of 3 devices, a batch of 1 GFLOP on each in every half second.
+    record = samples.run_record(
+        config=RunConfig(devices=3, nodes=2), measurement=samples.measurement(images=48)
+    )
+    assert attained_flops_per_s(record) == pytest.approx(12e9)
+    assert summary(record)["throughput_images_per_s"] == pytest.approx(96.0)
+
+
+def test_the_communication_share_is_shown_where_there_is_one():
+    ranks = samples.distributed_figures(synced_step_s=(0.4, 0.5, 0.9), local_step_s=(0.4, 0.4, 0.3))
+    record = samples.run_record(measurement=samples.measurement(ranks=ranks))
+    assert summary(record)["communication_share"] == pytest.approx(0.2)
+    assert "communication_share" not in summary(samples.run_record())
+
+
 def test_one_iteration_has_no_deviation():
     assert "iteration_time_ms_std" not in iteration_statistics_ms([0.5])
 

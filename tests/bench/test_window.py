@@ -40,6 +40,8 @@ def measured(window, **changes):
         "phases": Phases(),
         "startup_s": {},
         "hidden_syncs": None,
+        "work": None,
+        "ranks": None,
     }
     return window.measurement(**{**facts, **changes})
 
@@ -73,6 +75,28 @@ def test_queued_work_is_waited_for_at_both_ends_and_never_between(clock, device,
     found = measured(window)
     assert len(device.synchronized_at_s) == 2
     assert found.window_s == pytest.approx(5 * 2.0 + 5 * 0.001)
+
+
+def test_ranks_come_together_at_both_ends_and_never_between(clock, device):
+    met_at_s = []
+
+    def barrier():
+        assert device.queued_s == 0  # whoever comes has nothing left to do
+        clock.pass_s(0.5)  # until the slowest comes
+        met_at_s.append(clock())
+
+    def step():
+        device.queue(1.0)
+        return LOSS
+
+    window = Window(clock, device, barrier)
+    window.warm_up(step, 2, lambda seconds: None)
+    assert met_at_s == []
+    device.queue(3.0)
+    window.measure(step, 4, None, Phases())
+    found = measured(window)
+    assert met_at_s == [found.window_start_clock_s, found.window_end_clock_s]
+    assert found.window_s == pytest.approx(4 * 1.0 + 0.5)
 
 
 def test_a_synchronised_warm_up_lap_holds_the_queued_work(clock, device, window):

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from bench.config import RunConfig
-from bench.folders import RecordFolder, new_record_id
+from bench.folders import new_record_id
 from bench.journal import Event
-from bench.launch import finish_record, unmeasured
-from bench.records import Environment, RunRecord
+from bench.records import Environment
 from bench.sweep.executor import SweepOrder
 from bench.sweep.past import PastRuns
 from bench.sweep.past_run import PastRun
 from bench.sweep.ray.fleet import Fleet, Landing
+from bench.sweep.ray.home import Flight, Home, Landed, Run
 from bench.sweep.ray.nodes import Node
-from bench.sweep.ray.parcel import ParcelError, unpack
 from bench.sweep.run import Deliver, SweepWatch, Turn, turn_before, turn_too_large
 
 #: A run that so many nodes were lost under may be what ends them.
@@ -25,30 +22,6 @@ _ATTEMPTS = 3
 _TICK_S = 1.0
 #: A worker has 20 s to write what it measured; so long is waited for the records after Ctrl-C.
 _FAREWELL_S = 40.0
-
-
-@dataclass
-class _Run:
-    """One planned run on its way to a record."""
-
-    number: int
-    config: RunConfig
-    attempts: int = 0
-
-
-@dataclass(frozen=True)
-class _Flight:
-    run: _Run
-    environment: Environment
-
-
-@dataclass(frozen=True)
-class _Landed:
-    """What came home, on disk now; `flight` is the run that this ends, if it ends one."""
-
-    flight: _Flight | None
-    records: list[tuple[RecordFolder, RunRecord]]
-    lost: str | None
 
 
 class RaySweep:
@@ -70,12 +43,14 @@ class RaySweep:
         self._fleet = fleet
         self._note = note
         self._node_wait_s = node_wait_s
-        self._records = order.records
         self._retry_failed = order.retry_failed
         self._settle_s = order.settle_s
         self._past = PastRuns(order.records, order.campaign, None, elsewhere)
-        self._waiting = [_Run(number, config) for number, config in enumerate(order.plan.runs)]
-        self._flights: dict[str, _Flight] = {}
+        self._home = Home(order.records, self._past, note)
+        self._waiting = [Run(number, config) for number, config in enumerate(order.plan.runs)]
+        self._flights: dict[str, Flight] = {}
+        self._landings = 0
+        self._seen: object = None
         self._without_s: dict[str, float] = {}  # since when no node has had a backend
 
     def run(self, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
@@ -85,29 +60,34 @@ class RaySweep:
         that this interrupted, and is raised again.
         """
         try:
-            # What nodes kept of an earlier sweep, first: it need not be measured.
-            yield from self._come_home(0.0, deliver, watch)
-            while self._waiting or self._flights:
-                for turn in self._step(deliver, watch):
-                    watch.ended(turn)
-                    yield turn
+            for turn in self._turns(deliver, watch):
+                watch.ended(turn)
+                yield turn
         except KeyboardInterrupt:
-            yield from self._interrupted(deliver)
+            for turn in self._interrupted(deliver):
+                watch.ended(turn)
+                yield turn
             raise
         finally:
             self._fleet.cancel()
 
-    def _step(self, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
-        self._fleet.refresh()
-        yield from self._known()
-        self._place(watch)
-        self._call_for_nodes()
-        yield from self._left_over()
-        if self._waiting or self._flights:
-            yield from self._come_home(_TICK_S, deliver, watch)
-            watch.on_event(Event("tick", time.perf_counter(), {}))
+    def _turns(self, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
+        # What nodes kept of an earlier sweep, first: it need not be measured.
+        yield from self._wait(0.0, deliver, watch)
+        while self._waiting or self._flights:
+            self._fleet.refresh()
+            seen = (tuple(self._fleet.nodes), self._fleet.asking, self._landings)
+            if seen != self._seen:
+                self._seen = seen
+                yield from self._need_no_measuring()
+                self._place(watch)
+                self._call_for_nodes()
+            yield from self._left_over()
+            if self._waiting or self._flights:
+                yield from self._wait(_TICK_S, deliver, watch)
+                watch.on_event(Event("tick", time.perf_counter(), {}))
 
-    def _come_home(self, timeout_s: float, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
+    def _wait(self, timeout_s: float, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
         """Wait for records, at most so long, and take them in."""
         landed = [self._land(landing) for landing in self._fleet.wait(timeout_s)]
         turns = [self._turn(each) for each in landed]
@@ -119,8 +99,8 @@ class RaySweep:
                 deliver(folder, record)
         yield from (turn for turn in turns if turn is not None)
 
-    def _known(self) -> Iterator[Turn]:
-        """Runs that need no measuring, or would not fit any device of their kind."""
+    def _need_no_measuring(self) -> Iterator[Turn]:
+        """Runs that were measured, or would not fit any device of their kind."""
         self._past.refresh()
         for run in list(self._waiting):
             turn = turn_before(run.config, self._past, self._retry_failed) or self._too_large(run)
@@ -128,14 +108,12 @@ class RaySweep:
                 self._waiting.remove(run)
                 yield turn
 
-    def _too_large(self, run: _Run) -> Turn | None:
+    def _too_large(self, run: Run) -> Turn | None:
         """A skip, where every node that has the device would run out of memory."""
         if self._fleet.asking:  # one with more of it, perhaps
             return None
-        turns = [
-            turn_too_large(run.config, self._past, environment.device.name)
-            for _, environment in self._able(run.config)
-        ]
+        devices = {environment.device.name for _, environment in self._able(run.config)}
+        turns = [turn_too_large(run.config, self._past, device) for device in devices]
         return turns[0] if turns and all(turns) else None
 
     def _able(self, config: RunConfig) -> list[tuple[Node, Environment]]:
@@ -147,17 +125,18 @@ class RaySweep:
         """Start what a free node can measure, in the plan's order."""
         for run in list(self._waiting):
             for node, environment in self._able(run.config):
-                too_large = turn_too_large(run.config, self._past, environment.device.name)
-                if too_large is None and node.is_free_for(run.config, environment):
+                if node.is_free_for(run.config, environment) and not turn_too_large(
+                    run.config, self._past, environment.device.name
+                ):
                     self._waiting.remove(run)
                     self._start(run, node, environment, watch)
                     break
 
-    def _start(self, run: _Run, node: Node, environment: Environment, watch: SweepWatch) -> None:
+    def _start(self, run: Run, node: Node, environment: Environment, watch: SweepWatch) -> None:
         watch.starting(run.number, run.config)
         run.attempts += 1
         key = new_record_id()
-        self._flights[key] = _Flight(run, environment)
+        self._flights[key] = Flight(run, environment)
         self._fleet.fly(key, node, run.config, environment, self._settle_s)
 
     def _call_for_nodes(self) -> None:
@@ -185,55 +164,32 @@ class RaySweep:
                 why = f"no node had {backend} for {self._node_wait_s:.0f} s"
                 yield from (Turn(run.config, "left over", None, why, None) for run in runs)
 
-    def _land(self, landing: Landing) -> _Landed:
-        """Write what arrived."""
+    def _land(self, landing: Landing) -> Landed:
         flight = self._flights.pop(landing.key) if landing.key is not None else None
-        records = []
-        lost = landing.lost
-        for parcel in landing.parcels:
-            try:
-                records.append(unpack(parcel, self._records))
-            except ParcelError as error:
-                lost = str(error)
-                self._note(f"node {landing.node.name}: {error}")
-        if flight is not None and landing.out_of_memory:
-            records.append(self._out_of_memory(flight, landing))
-        return _Landed(flight, records, lost)
+        self._landings += 1
+        return self._home.take_in(landing, flight)
 
-    def _turn(self, landed: _Landed) -> Turn | None:
+    def _turn(self, landed: Landed) -> Turn | None:
         """The turn of a run that is through; one that its node was lost under waits again."""
         if landed.flight is None:
             return None
-        run, why = landed.flight.run, landed.lost
         for _, record in landed.records:
             if record.outcome != "interrupted":
                 return Turn.of(record)
-            why = record.reason
+        run = landed.flight.run
         if run.attempts < _ATTEMPTS:
-            self._note(f"{run.config.arch} bs{run.config.batch_size} starts again: {why}")
+            self._note(f"{run.config.arch} bs{run.config.batch_size} starts again: {landed.lost}")
             self._waiting.insert(0, run)
             return None
-        why = f"started {run.attempts} times, the last time: {why}"
+        why = f"started {run.attempts} times, the last time: {landed.lost}"
         return Turn(run.config, "left over", None, why, None)
-
-    def _out_of_memory(self, flight: _Flight, landing: Landing) -> tuple[RecordFolder, RunRecord]:
-        """The record of a run that Ray's memory monitor ended: no process was left to write it."""
-        config, why = flight.run.config, f"node {landing.node.name}: {landing.lost}"
-        folder = RecordFolder.create(self._records)
-        folder.write(folder.config, config)
-        created = datetime.now(timezone.utc)
-        blank = unmeasured(config, folder, outcome="oom", reason=why, created=created)
-        missing = {name: reason for name, reason in blank.missing.items() if name != "environment"}
-        known = {"environment": flight.environment, "missing": missing}
-        return folder, finish_record(folder, RunRecord(**{**dict(blank), **known}), None, None, why)
 
     def _interrupted(self, deliver: Deliver) -> Iterator[Turn]:
         """End all workers and take home what they had measured."""
         self._fleet.cancel()
         deadline_s = time.monotonic() + _FAREWELL_S
         while self._flights and time.monotonic() < deadline_s:
-            for landing in self._fleet.wait(_TICK_S):
-                landed = self._land(landing)
+            for landed in map(self._land, self._fleet.wait(_TICK_S)):
                 for folder, record in landed.records:
                     deliver(folder, record)
                     if landed.flight is not None:

@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(file, capsys):
     assert first.startswith(
         f"mlproject: {bad}:2: gpu__time_duration.sum: '31.872' ns may mean 31872"
     )
-    assert second.startswith(f"mlproject: {worse}: ncu failed: No kernels were profiled")
+    assert second.startswith(f"mlproject: {worse}: ncu failed: ==ERROR== No kernels were profiled")
 
 
 def test_passes_over_the_same_launches_are_merged_when_asked(file, capsys):

@@ -109,9 +109,30 @@ def test_output_without_a_line_end_before_header_and_rows_is_passed_over(read, f
 
 
 @pytest.mark.parametrize("form", ["new", "raw"])
-def test_launches_of_several_processes_are_told_apart(read, form):
-    table = [*launches(3), *(Launch(one.id, one.kernel, one.values, 42) for one in launches(3))]
+@pytest.mark.parametrize(("count", "begin"), [(3, 0), (1, 0), (2, 2)])
+def test_launches_of_several_processes_are_told_apart(read, form, count, begin):
+    other = [Launch(one.id + begin, "conv", one.values, 42) for one in launches(count)]
+    table = [*launches(count), *other]
     assert found(read(written(table, form))) == truth(table)
+
+
+def test_a_row_behind_other_output_stays_with_its_launch_wherever_a_block_ends(tmp_path):
+    lines = written(TABLE).split("\n")
+    last = len(TABLE[0].values) + 1  # of the first launch
+    lines[last] = "step " + lines[last]
+    path = tmp_path / "ncu.csv"
+    path.write_text("\n".join(lines))
+    for size in range(50, 6000, 50):
+        scan = partial(Scan, columns_from=0, block_bytes=size)
+        assert found(counters_of(read_totals(path, scan))) == truth(TABLE), size
+
+
+def test_rows_over_several_lines_are_whole_wherever_a_block_ends(tmp_path):
+    path = tmp_path / "ncu.csv"
+    path.write_text(written(TABLE, "rules"))
+    for size in range(50, 3000, 50):
+        scan = partial(Scan, columns_from=0, block_bytes=size)
+        assert found(counters_of(read_totals(path, scan))) == truth(TABLE), size
 
 
 def test_concatenated_outputs_are_added_up_whatever_their_forms(read):
@@ -202,7 +223,9 @@ def test_a_figure_that_comes_twice_counts_once_and_two_unlike_ones_are_refused(r
 
 
 def test_a_failed_run_is_reported_in_its_own_words(read):
-    with pytest.raises(UserError, match=r"ncu failed: ERR_NVGPUCTRPERM - The user does not"):
+    with pytest.raises(
+        UserError, match=r"ncu failed: ==ERROR== ERR_NVGPUCTRPERM - The user does not"
+    ):
         read("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
 
 

@@ -48,12 +48,14 @@ def test_a_number_in_doubt_is_named_with_its_line_however_far_down(tmp_path):
         read_counters(path)
 
 
-def test_a_launch_that_comes_again_far_below_is_named_with_its_line(tmp_path):
+@pytest.mark.parametrize("at", [5000, 9000])
+def test_a_launch_that_comes_again_far_below_is_named_with_its_line(tmp_path, at):
     table = [Launch(index, "k", {DRAM: 7}) for index in range(9000)]
-    text = written([*table, Launch(17, "k", {DRAM: 7})], "raw")
+    table.insert(at, Launch(17, "k", {DRAM: 7}))
     path = tmp_path / "ncu.csv"
-    path.write_text(text)
-    with pytest.raises(UserError, match=r"ncu\.csv:9003: launch 17 of process 4711 appears twice"):
+    path.write_text(written(table, "raw"))
+    where = rf"ncu\.csv:{at + 3}: launch 17 of process 4711 appears twice"
+    with pytest.raises(UserError, match=where):
         read_counters(path)
 
 

@@ -202,6 +202,14 @@ def test_what_nothing_decides_is_refused(tmp_path, metric, unit, text, others):
             read_totals(path, scan)
 
 
+def test_a_number_without_a_unit_does_not_show_the_locale(tmp_path):
+    path = tmp_path / "one.csv"
+    rows = [HEADER, [0, 1, "k", DURATION, "us", "117.344"], [0, 1, "k", "driver_version", "", "12.5"]]
+    path.write_text("\n".join(map(quoted, rows)) + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match="may mean"):
+        read_totals(path)
+
+
 def test_grouped_and_plain_numbers_of_many_launches_add_up_exactly(read):
     texts = ["999,999,999,999", "1,000", "7", "12,345,678", "999", "123456789012", "n/a", "5,000"]
     record = read(*[(DRAM, "byte", text) for text in texts if text != "n/a"])

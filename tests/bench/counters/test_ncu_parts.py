@@ -248,6 +248,14 @@ def test_launches_are_told_apart_whatever_their_order():
     assert seen.add(1, 26, 29)
 
 
+def test_of_several_launches_all_are_noted_or_none():
+    seen = Launches()
+    assert seen.add_runs([(1, 0, 4), (1, 8, 9), (2, 0, 0)])
+    for clashing in ([(1, 10, 12), (3, 0, 5), (1, 9, 9)], [(1, 6, 6), (1, 10, 11), (1, 6, 6)]):
+        assert not seen.add_runs(clashing)
+    assert seen.add_runs([(1, 6, 6), (1, 10, 12), (3, 0, 5)])
+
+
 @pytest.mark.parametrize("size", [1, 50, 333, 5000])
 def test_blocks_hold_whole_launches_and_lose_nothing(tmp_path, size):
     noise = {4: "==PROF== x", 60: "output\noutput"}

@@ -210,6 +210,7 @@ def test_no_text_is_more_than_one_message(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("matrix") / "m.yaml"
     path.write_text("blocks:\n  - arch: vgg16\n" + text)
     try:
-        assert read_matrix(path).runs >= 1
+        runs, said = read_matrix(path).runs, ""
     except UserError as error:
-        assert "\n" not in str(error)
+        runs, said = 0, str(error)
+    assert runs >= 1 or (said and "\n" not in said)

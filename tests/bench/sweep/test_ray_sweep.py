@@ -29,12 +29,11 @@ blocks:
 """
 ALL = {(batch, repeat): 1 for batch in (2, 4) for repeat in (1, 2)}
 MEMORY = 80 * 2**20  # the least that Ray takes for its object store
-#: A dead node is known to be dead after one second instead of fifteen.
+#: A dead node is known to be dead after three seconds instead of fifteen.
 SOON = {
     "health_check_initial_delay_ms": 0,
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 2,
+    "health_check_period_ms": 1000,
+    "health_check_failure_threshold": 3,
 }
 
 
@@ -103,19 +102,28 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def sweep(nodes, place, *arguments, **environment):
-    return subprocess.Popen(
-        [
-            *(sys.executable, str(PROJECT / "mlproject.py"), "sweep", str(place / "tiny.yaml")),
-            *("--executor", "ray", "--address", nodes.address, "--campaign", place.name),
-            *arguments,
-        ],
-        cwd=place,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def sweep(nodes, place):
+    started = []
+
+    def start(*arguments, **environment):
+        command = [sys.executable, str(PROJECT / "mlproject.py"), "sweep", str(place / "tiny.yaml")]
+        where = ["--executor", "ray", "--address", nodes.address, "--campaign", place.name]
+        process = subprocess.Popen(
+            [*command, *where, *arguments],
+            cwd=place,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def ended(process):
@@ -136,12 +144,12 @@ def measured_well(records):
     return Counter((record.config.batch_size, record.config.repeat) for record in found)
 
 
-def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, place):
+def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, place, sweep):
     nodes.alive("a", "b")
     nowhere = f"http://127.0.0.1:{free_port()}"
-    process = sweep(nodes, place, MLFLOW_TRACKING_URI=nowhere)
+    process = sweep(MLFLOW_TRACKING_URI=nowhere)
     until(lambda: nodes.measuring("a"), process)
-    second = sweep(nodes, place, "--no-track")
+    second = sweep("--no-track")
     nodes.kill("a")
     code, out, err = ended(second)
     assert code == 2
@@ -159,7 +167,7 @@ def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, 
     assert not half.in_use()
 
     nodes.alive("a", "b")
-    code, out, err = ended(sweep(nodes, place))
+    code, out, err = ended(sweep())
     assert code == 0, err
     assert out.count("measured before") == 4
     assert (place / "records" / half.record_id / "record.json").is_file()
@@ -172,9 +180,9 @@ def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, 
     assert len(search_runs()) == 5
 
 
-def test_ctrl_c_ends_what_runs_on_a_node_that_joined_late_and_brings_it_home(nodes, place):
+def test_ctrl_c_ends_what_runs_on_a_node_that_joined_late_and_brings_it_home(nodes, place, sweep):
     nodes.alive()
-    process = sweep(nodes, place, "--no-track", "--set", "max_seconds=600")
+    process = sweep("--no-track", "--set", "max_seconds=600")
     assert "no node has cpu: waiting" in process.stderr.readline()
     nodes.alive("b")
     until(lambda: nodes.measuring("b"), process)
@@ -188,23 +196,23 @@ def test_ctrl_c_ends_what_runs_on_a_node_that_joined_late_and_brings_it_home(nod
     assert not any(folder.in_use() for folder in nodes.folders("b"))
 
 
-def test_a_killed_driver_leaves_no_worker_and_what_it_had_is_found(nodes, place):
+def test_a_killed_driver_leaves_no_worker_and_what_it_had_is_found(nodes, place, sweep):
     nodes.alive("b")
     (place / "tiny.yaml").write_text(MATRIX.replace("repeats: 2", "repeats: 1"))
-    process = sweep(nodes, place, "--no-track", "--limit", "1")
+    process = sweep("--no-track", "--limit", "1")
     until(lambda: nodes.measuring("b"), process)
     process.kill()
     process.communicate()
     assert not (place / "records").exists()
-    assert ended(sweep(nodes, place, "--no-track", "--limit", "1"))[0] == 0
+    assert ended(sweep("--no-track", "--limit", "1"))[0] == 0
     assert measured_well(place / "records") == {(2, 1): 1}
     outcomes = Counter(record.outcome for record in read_records(place / "records"))
     assert outcomes == {"ok": 1, "interrupted": 1}
 
 
-def test_runs_without_a_node_are_left_over(nodes, place):
+def test_runs_without_a_node_are_left_over(nodes, place, sweep):
     nodes.alive("b")
-    process = sweep(nodes, place, "--no-track", "--node-wait", "1", "--set", "max_seconds=600")
+    process = sweep("--no-track", "--node-wait", "1", "--set", "max_seconds=600")
     until(lambda: nodes.measuring("b"), process)
     nodes.kill("b")
     code, out, err = ended(process)

@@ -1,0 +1,75 @@
+"""One machine's part of a measurement on several devices: the elastic launcher of its ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from bench.config import RunConfig
+from bench.environment.cgroup import oom_kills
+from bench.folders import RecordFolder
+from bench.journal import JournalWriter
+from bench.nodes import meeting_point
+from bench.processes import describe_exit
+from bench.records import RankAccount
+
+#: The machines of one measurement need not be started at the same time.
+_MEETING_TIMEOUT_S = 600
+#: When one rank fails the launcher asks the others to end; after this time it kills them. Rank 0
+#: writes its account meanwhile.
+_SHUTDOWN_S = "30"
+_RUN_ID = "mlproject"
+
+
+def run_ranks(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Run this machine's ranks to their end; tell of those that could not write how they ended."""
+    config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_S)
+    kills_before = oom_kills()
+    try:
+        elastic_launch(_launch_config(config), sys.executable)(
+            *("-m", "bench", "rank", str(folder.path))
+        )
+    except ChildFailedError as error:
+        for rank, failure in error.failures.items():
+            if not folder.rank(rank).exists():
+                account = _killed(rank, failure.exitcode, kills_before, oom_kills())
+                folder.write(folder.rank(rank), account)
+
+
+def _launch_config(config: RunConfig) -> LaunchConfig:
+    """As `torchrun --max-restarts 0` has it: a measurement that was cut is not begun again."""
+    meeting = meeting_point(config)
+    node = 0 if meeting is None else meeting.node
+    return LaunchConfig(
+        min_nodes=config.nodes,
+        max_nodes=config.nodes,
+        nproc_per_node=config.devices,
+        run_id=_RUN_ID,
+        max_restarts=0,
+        monitor_interval=0.1,
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        # A machine alone takes any free port; several meet where the user says.
+        rdzv_backend="c10d" if meeting is None else "static",
+        rdzv_endpoint="localhost:0" if meeting is None else f"{meeting.address}:{meeting.port}",
+        rdzv_configs={"timeout": _MEETING_TIMEOUT_S, "rank": node},
+        # Else the machine's own name is looked up, which takes seconds where no server knows it.
+        local_addr="localhost" if meeting is None else None,
+    )
+
+
+def _killed(
+    rank: int, exit_code: int, kills_before: int | None, kills_after: int | None
+) -> RankAccount:
+    return RankAccount(
+        rank=rank,
+        outcome="oom" if (kills_after or 0) > (kills_before or 0) else "crashed",
+        reason=describe_exit(exit_code, kills_before, kills_after),
+        cause="killed",
+        ended_unix_s=time.time(),
+    )

@@ -1,0 +1,145 @@
+"""One rank of a measurement on several devices; rank 0 gives the account of the whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import nullcontext
+from datetime import datetime, timezone
+from typing import Literal
+
+from bench.config import RunConfig
+from bench.folders import RecordFolder
+from bench.journal import JournalWriter
+from bench.records import DistributedFigures, Outcome, RankAccount, RankFigures
+from bench.team.ddp import DdpTeam
+from bench.worker.measurement import Work, write_account
+from bench.worker.outcome import attempt
+from bench.worker.rig import OpenRig
+
+#: Steps with communication, and as many without: a tenth of the window's, so that slow steps do
+#: not double the time of a run, but not more than this.
+_MOST_PROBES = 5
+#: What gloo, NCCL and torch's store say when the others are gone.
+_LOST_PHRASES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "failed to connect",
+    "Timed out waiting",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+)
+
+
+def measure_rank(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Measure this rank's part, write `rank-N.json`, and as rank 0 `worker.json`."""
+    config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
+    created = datetime.now(timezone.utc)
+    team = DdpTeam(config, os.environ)
+    signal.signal(signal.SIGTERM, team.interrupt)
+    work = RankWork(config, journal, team)
+    outcome, reason = attempt(work.run)
+    # The elastic launcher asks the ranks to end as soon as one has failed: the account comes first.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ended_unix_s = time.time()
+    journal.note("ended", outcome=outcome)
+    account = RankAccount(
+        rank=team.shard.rank,
+        outcome=outcome,
+        reason=reason,
+        cause=_cause(reason),
+        ended_unix_s=ended_unix_s,
+        missing={"reason": "the outcome is ok"} if reason is None else {},
+    )
+    folder.write(folder.rank(account.rank), account)
+    if outcome != "ok":
+        _tell(team, folder, account)
+    if account.rank == 0:
+        write_account(folder, work, created, outcome, reason)
+    _leave(team, outcome)
+
+
+class RankWork(Work):
+    """One rank's part of the measurement."""
+
+    def __init__(self, config: RunConfig, journal: JournalWriter, team: DdpTeam) -> None:
+        super().__init__(config, journal, team)
+        self._team = team
+
+    def compare(self, rig: OpenRig) -> None:
+        """Probe what communication costs and collect every rank's figures."""
+        probes = max(1, min(_MOST_PROBES, len(rig.window.data_wait_s) // 10))
+        synced_step_s = self._probe(rig, probes, local=False)
+        local_step_s = self._probe(rig, probes, local=True)
+        self.ranks = DistributedFigures(
+            communication=self._team.communication,
+            ranks=tuple(self._team.gather(self._figures(rig))),
+            synced_step_s=synced_step_s,
+            local_step_s=local_step_s,
+        )
+
+    def _probe(self, rig: OpenRig, steps: int, *, local: bool) -> tuple[float, ...]:
+        """Seconds of each of some steps on the slowest rank, begun together.
+
+        One more goes before them: the first local one may compile anew, and still sends the
+        buffers that the step before it has left behind.
+        """
+        times_s = []
+        with self._team.apart() if local else nullcontext():
+            for _ in range(1 + steps):
+                self._team.barrier()
+                begin = time.perf_counter()
+                rig.step()
+                rig.device.synchronize()
+                times_s.append(time.perf_counter() - begin)
+        return tuple(map(max, zip(*self._team.gather(times_s[1:]), strict=True)))
+
+    def _figures(self, rig: OpenRig) -> RankFigures:
+        window, info = self.measurement(), rig.device.info()
+        assert window is not None  # it has just been measured  # noqa: S101
+        facts = {
+            "device_uuid": info.uuid,
+            "peak_memory_allocated_bytes": window.peak_memory_allocated_bytes,
+            "peak_memory_reserved_bytes": window.peak_memory_reserved_bytes,
+        }
+        reasons = {**window.missing, "device_uuid": info.missing.get("uuid", "")}
+        return RankFigures(
+            rank=self._team.shard.rank,
+            node=self._team.node,
+            device=info.name,
+            iteration_times_s=window.iteration_times_s,
+            data_wait_s=window.data_wait_s,
+            missing={name: reasons[name] for name, fact in facts.items() if fact is None},
+            **facts,
+        )
+
+
+def _tell(team: DdpTeam, folder: RecordFolder, account: RankAccount) -> None:
+    """Tell rank 0, on whatever machine; as rank 0 keep what the others told."""
+    team.tell(account.model_dump_json())
+    if account.rank == 0:
+        for rank, told in team.told().items():
+            if not folder.rank(rank).exists():
+                folder.write(folder.rank(rank), RankAccount.model_validate_json(told))
+
+
+def _cause(reason: str | None) -> Literal["own", "lost"]:
+    return "lost" if any(phrase in (reason or "") for phrase in _LOST_PHRASES) else "own"
+
+
+def _leave(team: DdpTeam, outcome: Outcome) -> None:
+    """End well with the others, or at once without them.
+
+    A rank that fails must not wait for the others in a destructor: its exit code is what makes the
+    elastic launcher end them. An interrupted one has been asked like all others.
+    """
+    if outcome in ("ok", "interrupted"):
+        team.leave()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -1,0 +1,81 @@
+"""A rank of two that trains a small model by hand-made batches and leaves its weights."""
+
+import os
+
+import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from bench.config import RunConfig
+from bench.precision import Fp32
+from bench.step import TrainingStep, make_optimizer
+from bench.team.ddp import DdpTeam
+
+RANKS, STEPS, ACCUMULATED, IMAGES = 2, 3, 2, 2
+
+
+def small_model():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32, 10),
+    )
+
+
+def batch(step, part, rank):
+    """Two images that no other rank, part or step has."""
+    generator = torch.Generator().manual_seed(100 * step + 10 * part + rank)
+    return (
+        torch.randn(IMAGES, 3, 16, 16, generator=generator),
+        torch.randint(0, 10, (IMAGES,), generator=generator),
+    )
+
+
+def train(rank, port, folder):
+    """Run as one of two processes; weights, and what was seen on the way, go to `folder`."""
+    os.environ |= {
+        **{"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"},
+        **{"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)},
+    }
+    config = RunConfig(backend="cpu", devices=RANKS, seed=7)
+    team = DdpTeam(config, os.environ)
+    device = team.open_device(config)
+    model = small_model()
+    shared = team.wrap(model, device)
+    exchanges = []
+
+    def counted(state, bucket):
+        exchanges.append(bucket.index())
+        return allreduce_hook(state, bucket)
+
+    shared.register_comm_hook(None, counted)
+    step = TrainingStep(
+        shared,
+        make_optimizer(model, fused=True),
+        Fp32(),
+        grad_accum_steps=ACCUMULATED,
+        apart=team.apart,
+    )
+    for number in range(STEPS):
+        parts = iter([batch(number, part, rank) for part in range(ACCUMULATED)])
+        step(lambda parts=parts: next(parts))
+    together = [parameter.detach().clone() for parameter in model.parameters()]
+    seen = {"exchanges": len(exchanges), "seed": torch.initial_seed()}
+    with team.apart():
+        step(lambda: batch(99, 0, rank))
+    paces = team.plan(10**6, 10.0, [9.0, 0.5 + rank])
+    few = team.plan(5, 10.0, [0.1])
+    torch.save(
+        {
+            **seen,
+            "together": together,
+            "apart": [parameter.detach() for parameter in model.parameters()],
+            "ranks": team.gather(rank),
+            "plan": (paces.iterations, paces.max_seconds, paces.ended_early),
+            "few": (few.iterations, few.ended_early),
+        },
+        f"{folder}/{rank}.pt",
+    )
+    team.leave()

@@ -1,0 +1,46 @@
+"""The probe of communication, with a team and steps that only take notes."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from bench.config import RunConfig
+from bench.worker.rank import RankWork
+
+
+class NotingTeam:
+    def __init__(self):
+        self.notes = []
+        self.local = False
+
+    def barrier(self):
+        self.notes.append("barrier")
+
+    @contextmanager
+    def apart(self):
+        self.local = True
+        yield
+        self.local = False
+
+    def gather(self, times_s):
+        """Another rank took a second longer in its first step and no time in the others."""
+        self.mine = times_s
+        return [times_s, [times_s[0] + 1.0, *[0.0] * (len(times_s) - 1)]]
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_steps_begin_together_and_count_as_long_as_the_slowest_takes(local):
+    team = NotingTeam()
+
+    def step():
+        team.notes.append("local step" if team.local else "whole step")
+
+    rig = SimpleNamespace(
+        step=step, device=SimpleNamespace(synchronize=lambda: team.notes.append("idle"))
+    )
+    found = RankWork(RunConfig(backend="cpu", devices=2), None, team)._probe(rig, 3, local=local)
+    name = "local step" if local else "whole step"
+    assert team.notes == ["barrier", name, "idle"] * 4  # the first does not count
+    assert len(found) == 3
+    assert found == (team.mine[0] + 1.0, *team.mine[1:])
