@@ -30,7 +30,7 @@ from bench.counters.totals import counters_of
 from bench.errors import UserError
 
 TABLE = launches(6)
-BY_COLUMNS = partial(Scan, columns_from=0, block_bytes=1500)
+BY_COLUMNS = [partial(Scan, columns_from=0, block_bytes=size) for size in (1500, 1 << 20)]
 
 
 def outcome(path, scan):
@@ -43,13 +43,13 @@ def outcome(path, scan):
 
 @pytest.fixture
 def read(tmp_path):
-    """Write a file and read it, once by rows and once by columns, which must agree."""
+    """Write a file and read it by rows, by columns in blocks and at once, which must agree."""
 
     def write_and_read(content):
         path = tmp_path / "ncu.csv"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        by_rows, by_columns = (outcome(path, scan) for scan in (Scan, BY_COLUMNS))
-        assert str(by_rows) == str(by_columns)
+        by_rows, *by_columns = (outcome(path, scan) for scan in (Scan, *BY_COLUMNS))
+        assert all(str(one) == str(by_rows) for one in by_columns)
         if isinstance(by_rows, UserError):
             raise by_rows
         return by_rows

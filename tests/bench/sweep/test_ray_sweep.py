@@ -166,7 +166,7 @@ def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, 
     assert half.read_record().outcome == "interrupted"
     assert not half.in_use()
 
-    nodes.alive("a", "b")
+    nodes.alive("a")
     code, out, err = ended(sweep())
     assert code == 0, err
     assert out.count("measured before") == 4
