@@ -124,6 +124,12 @@ def roofline_point(
     return _place(record, work, used, profiles, findings)
 
 
+def _roofs(record: RunRecord) -> int:
+    """How many devices' roofs a run has: the processes of one CPU share that machine's."""
+    backend = record.resolved.backend if record.resolved else None
+    return record.config.nodes if backend == "cpu" else record.config.world_size
+
+
 def roofline_points(
     records: Sequence[RunRecord],
     ceilings: Sequence[CeilingsRecord],
@@ -145,7 +151,7 @@ def _place(
     environment, resolved = record.environment, record.resolved
     assert environment is not None  # choose_ceiling found the device in it  # noqa: S101
     assert resolved is not None  # and the math mode in this  # noqa: S101
-    roof = used.roof
+    roof = used.roof.of_several(_roofs(record))
     seen = seen_step(record, work.step_s, used, profiles)
     times = work.times_under(roof, seen.dram_bytes, seen.device_busy_s)
     decision = decide_bound(times)

@@ -19,6 +19,10 @@ class Roof:
     peak_flops_per_s: float
     peak_bytes_per_s: float
 
+    def of_several(self, devices: int) -> Roof:
+        """Return the roof of so many such devices together."""
+        return Roof(self.peak_flops_per_s * devices, self.peak_bytes_per_s * devices)
+
     @property
     def ridge_flop_per_byte(self) -> float:
         """Intensity from which on the arithmetic, not the memory, is the limit."""

@@ -54,7 +54,7 @@ class StepWork:
 
 
 def step_work(record: RunRecord) -> StepWork | str:
-    """Return the work of one iteration of `record`, or why it is not known.
+    """Return the work of one iteration of `record`, all its devices together, or why not.
 
     The step's time is the window's wall time over its iterations, so that nothing that happened
     between two iterations is lost.
@@ -66,19 +66,19 @@ def step_work(record: RunRecord) -> StepWork | str:
         return f"no complexity: {record.missing.get('complexity', 'no reason recorded')}"
     if not (complexity.step_flops and complexity.fused_bytes and complexity.eager_bytes):
         return f"the complexity model counts no FLOP or no bytes in {complexity.arch}"
-    batches = record.config.grad_accum_steps
-    if batches * complexity.batch_size != measurement.images_per_iteration:
+    batches, ranks = record.config.grad_accum_steps, record.config.world_size
+    if ranks * batches * complexity.batch_size != measurement.images_per_iteration:
         return (
-            f"the complexity is of {batches} x {complexity.batch_size} images per iteration, "
-            f"the measurement of {measurement.images_per_iteration}"
+            f"the complexity is of {ranks * batches} x {complexity.batch_size} images per "
+            f"iteration, the measurement of {measurement.images_per_iteration}"
         )
     step_s = measurement.window_s / len(measurement.iteration_times_s)
     cost = step_cost(complexity, batches)
     return StepWork(
-        flops=cost.flops,
-        fused_bytes=cost.fused_bytes,
-        eager_bytes=cost.eager_bytes,
-        compulsory_bytes=cost.compulsory_bytes,
+        flops=ranks * cost.flops,
+        fused_bytes=ranks * cost.fused_bytes,
+        eager_bytes=ranks * cost.eager_bytes,
+        compulsory_bytes=ranks * cost.compulsory_bytes,
         step_s=step_s,
         data_wait_s=min(data_wait_share(measurement), 1.0) * step_s,
     )

@@ -86,3 +86,21 @@ def _one_mark(whole: str, mark: str, rest: str) -> Sure | Unsure:
     if len(rest) == 3 and 1 <= len(whole) <= 3 and not whole.startswith("0"):
         return Unsure(int(whole + rest), mark)
     return Sure(Decimal(f"{whole or 0}.{rest}"), mark)
+
+
+def between(mean: Unsure, low: str, high: str, *, whole: bool) -> Sure | Unsure:
+    """Decide `mean` by the smallest and the largest value, which are `whole` numbers or not."""
+    try:
+        bounds = [read_number(low), read_number(high)]
+    except ValueError:
+        return mean
+    readings = [Decimal(mean.digits), Decimal(mean.digits).scaleb(-3)]
+    for bound, sign in zip(bounds, (1, -1), strict=True):
+        if isinstance(bound, Sure):
+            readings = [value for value in readings if sign * (value - bound.value) >= 0]
+    if len(readings) == 1:
+        return Sure(readings[0])
+    marked = any(isinstance(bound, Unsure) and bound.mark == mean.mark for bound in bounds)
+    if marked and mean.mark == "," and whole:
+        return Sure(Decimal(mean.digits))  # whole numbers beside it have the comma too
+    return mean

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from bench.counters.cells import DamagedRowError, cells_of, is_open, row_in
 from bench.counters.layout import Layout, metric_in, telling_name
 from bench.counters.metrics import DURATION_LABEL
-from bench.counters.numerals import Sure, Unsure, read_number
+from bench.counters.numerals import Unsure, between
 from bench.counters.units import is_base
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Rows:
         mean = self.table.number(metric, unit, text, number)
         if isinstance(mean, Unsure) and layout.bounds:
             low, high = (cells[index] for index in layout.bounds)
-            mean = _between(mean, low, high, whole=is_base(metric, unit))
+            mean = between(mean, low, high, whole=is_base(metric, unit))
         if mean is not None:
             self.table.add_number(kernel, metric, unit, mean, text, number, launches)
 
@@ -184,21 +183,3 @@ class Rows:
 def _process(text: str) -> int | str:
     """A process as the columns' reader names it too."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else text
-
-
-def _between(mean: Unsure, low: str, high: str, *, whole: bool) -> Sure | Unsure:
-    """Decide `mean` by the smallest and the largest value, which are `whole` numbers or not."""
-    try:
-        bounds = [read_number(low), read_number(high)]
-    except ValueError:
-        return mean
-    readings = [Decimal(mean.digits), Decimal(mean.digits).scaleb(-3)]
-    for bound, sign in zip(bounds, (1, -1), strict=True):
-        if isinstance(bound, Sure):
-            readings = [value for value in readings if sign * (value - bound.value) >= 0]
-    if len(readings) == 1:
-        return Sure(readings[0])
-    marked = any(isinstance(bound, Unsure) and bound.mark == mean.mark for bound in bounds)
-    if marked and mean.mark == "," and whole:
-        return Sure(Decimal(mean.digits))  # whole numbers beside it have the comma too
-    return mean

@@ -58,7 +58,7 @@ def _cut(text: bytes) -> int:
     launch = b""
     while at > 0:
         begin = text.rfind(b"\n", 0, at - 1) + 1
-        found = _LAUNCH.match(text, begin, at)
+        found = _LAUNCH.search(text, begin, at)
         if found and launch and found[0] != launch:
             return at
         if found:

@@ -61,7 +61,7 @@ class Durations:
         image_s = self._image_s(config, alike)
         if image_s is None:
             return None
-        batch_s = image_s * config.batch_size * config.grad_accum_steps
+        batch_s = image_s * config.batch_size * config.grad_accum_steps * config.world_size
         window_s = min(config.iters * batch_s, _limit_s(config, environment))
         return config.warmup_iters * batch_s + window_s + median(s.rest_s for s in alike)
 

@@ -193,3 +193,19 @@ def test_a_faster_step_attains_more(step_s, factor):
         return point(make.run_record(measurement=measured)).attained_flops_per_s
 
     assert attained(step_s) > attained(step_s * factor)
+
+
+@pytest.mark.parametrize(("backend", "roofs"), [("cpu", 1), ("cuda", 3)])
+def test_several_devices_do_the_work_of_all_under_the_roofs_there_are(backend, roofs):
+    """Three processes of one CPU share that machine's roof; three GPUs have three."""
+    own = make.environment(device=make.gpu() if backend == "cuda" else make.device())
+    record = make.run_record(
+        config=RunConfig(arch="resnet18", batch_size=10, devices=3),
+        measurement=make.measurement(images=30, step_s=4.0),
+        resolved=make.resolved(backend=backend),
+        environment=own,
+    )
+    placed = point(record, [make.ceilings_record(environment=own)])
+    assert placed.attained_flops_per_s == pytest.approx(300e9 / 4)
+    assert (placed.intensity_min, placed.intensity_max) == (4, 10)
+    assert placed.fraction_of_peak == pytest.approx(300e9 / 4 / (roofs * 200e9))

@@ -204,7 +204,7 @@ def test_what_nothing_decides_is_refused(tmp_path, metric, unit, text, others):
 
 def test_a_number_without_a_unit_does_not_show_the_locale(tmp_path):
     path = tmp_path / "one.csv"
-    rows = [HEADER, [0, 1, "k", DURATION, "us", "117.344"], [0, 1, "k", "driver_version", "", "12.5"]]
+    rows = [HEADER, [0, 1, "k", DURATION, "us", "117.344"], [0, 1, "k", "version", "", "12.5"]]
     path.write_text("\n".join(map(quoted, rows)) + "\n", encoding="utf-8")
     with pytest.raises(UserError, match="may mean"):
         read_totals(path)
