@@ -7,7 +7,7 @@ import re
 
 from bench.counters.layout import Layout
 
-_QUOTED_ROW = re.compile(r'"[0-9][0-9.,]*","')
+_QUOTED_ROW = re.compile(r'"[0-9][0-9., ]*","')
 _ROW = re.compile(r'"?[0-9][0-9.,]*"?,')
 _ROW_WITHIN = re.compile(r'(?<!,)"[0-9]+","[0-9]+","')
 

@@ -28,7 +28,7 @@ _CODES = pa.dictionary(pa.int32(), pa.string())
 
 def read_columns(data: bytes, rows: int, layout: Layout) -> Part | None:
     """Add up `rows` lines of `data`, or return None if they are not as regular as they look."""
-    if not well_quoted(data, rows, len(layout.columns)):
+    if not well_quoted(data, rows, len(layout.columns)) or _holds_hexadecimal(data):
         return None
     try:
         return _long(data, rows, layout) if layout.form == "long" else _raw(data, rows, layout)
@@ -125,14 +125,14 @@ def _raw(data: bytes, rows: int, layout: Layout) -> Part:
     return part
 
 
-def _all_digits(data: bytes, figures: list[int]) -> bool:
-    """Whether figures may be read as integers: the first row's are, and none is hexadecimal.
-
-    pyarrow takes `0x10` for a number, which ncu never prints.
-    """
+def _holds_hexadecimal(data: bytes) -> bool:
+    """Whether some cell begins with `0x`: pyarrow takes `0x10` for a number."""
     text = np.frombuffer(data, np.uint8)
     after = np.flatnonzero((text[2:] | 0x20) == ord("x"))
-    if ((text[after] == ord('"')) & (text[after + 1] == ord("0"))).any():
-        return False
+    return bool(((text[after] == ord('"')) & (text[after + 1] == ord("0"))).any())
+
+
+def _all_digits(data: bytes, figures: list[int]) -> bool:
+    """Whether the figures of the first row are plain, so that all are likely to be."""
     first = data[: data.index(b"\n")].rstrip(b"\r")[1:-1].split(b'","')
     return all(first[index].isdigit() for index in figures if index < len(first))

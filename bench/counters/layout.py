@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from bench.counters.metrics import WANTED
@@ -37,12 +37,16 @@ class Layout:
     units: tuple[str, ...] = ()
     quoted: bool = True
 
-    @property
+    @cached_property
     def least_cells(self) -> int:
         """Cells that a row with a figure has at least: after the figure it may stop early."""
-        return len(self.columns) if self.form == "raw" else self.value + 1
+        if self.form == "raw":
+            return len(self.columns)
+        indices = (self.kernel, self.first, self.name, self.unit, self.value, *(self.bounds or ()))
+        others = (self.process, self.capability, self.section)
+        return 1 + max(*indices, *(index for index in others if index is not None))
 
-    @property
+    @cached_property
     def likely_row_cells(self) -> int:
         """Cells from which on a line is taken for a row, whole or damaged, and not for output."""
         return max(_FEWEST, min(len(self.columns), self.least_cells) // 2)

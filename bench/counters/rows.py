@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bench.counters.launches import Launches
     from bench.counters.table import Table
 
+_INTEGER = re.compile("[0-9]+ *|[0-9]{1,3}(?:[ .,\u00a0\u202f][0-9]{3})+")
+_LONGEST_INTEGER = 18
 _SECTION = "Speed Of Light"
 #: A quoted cell may hold line ends; one that never closes is a damaged row.
 _LONGEST_ROW = 1 << 16
@@ -97,11 +99,7 @@ class Rows:
         layout = self.layout
         kernel = cells[layout.kernel]
         self._enter(cells, kernel, number)
-        metric = self._noted(cells[layout.name])
-        if metric == DURATION_LABEL and (
-            layout.section is None or _SECTION not in cells[layout.section]
-        ):
-            return
+        metric = self._noted(cells)
         if metric and self._is_new(metric, cells[layout.unit], cells[layout.value], number):
             self.table.add_text(kernel, metric, cells[layout.unit], cells[layout.value], number)
 
@@ -122,7 +120,7 @@ class Rows:
                 raise self.table.refusal(number, f"a second group of rows for kernel {kernel[:60]}")
             self._count(cells, kernel, launches)
         unit, text = cells[layout.unit], cells[layout.value]
-        metric = self._noted(cells[layout.name])
+        metric = self._noted(cells)
         if metric is None or not self._is_new(metric, unit, text, number):
             return
         mean = self.table.number(metric, unit, text, number)
@@ -135,18 +133,17 @@ class Rows:
     def _enter(self, cells: list[str], kernel: str, number: int) -> None:
         """Note which launch a row belongs to: (Process ID, ID) tells it from all others."""
         layout = self.layout
-        process = cells[layout.process] if layout.process is not None else ""
-        identity = (process, cells[layout.first])
-        if self._open == (identity, kernel) and layout.form == "long":
+        process = _process(cells[layout.process]) if layout.process is not None else ""
+        launch = (process, self._integer(cells[layout.first], "ID", number))
+        if layout.form == "long" and self._open == (launch, kernel):
             return
-        if self._open and self._open[0] == identity:
-            raise self.table.refusal(number, f"a second row for launch {identity[1]}")
-        launch = self._integer(cells[layout.first], "ID", number)
-        self._open, self._figures = (identity, kernel), {}
-        if not self._launches.add(_process(process), launch, launch):
+        if self._open and self._open[0] == launch:
+            raise self.table.refusal(number, f"a second row for launch {launch[1]}")
+        self._open, self._figures = (launch, kernel), {}
+        if not self._launches.add(process, launch[1], launch[1]):
             raise self.table.refusal(
                 number,
-                f"launch {launch} of process {process} appears twice; give two runs as two files",
+                f"launch {launch[1]} of process {process} appears twice; two runs are two files",
             )
         self._count(cells, kernel, 1)
 
@@ -167,17 +164,20 @@ class Rows:
             )
         return False
 
-    def _noted(self, text: str) -> str | None:
-        """The wanted metric that `text` names; a name that explains an absence is kept too."""
+    def _noted(self, cells: list[str]) -> str | None:
+        """The wanted metric that the row names; a name that explains an absence is kept too."""
+        text, section = cells[self.layout.name], self.layout.section
         if name := telling_name(text):
             self.table.names.add(name)
-        return metric_in(text)
+        metric = metric_in(text)
+        if metric == DURATION_LABEL and (section is None or _SECTION not in cells[section]):
+            return None
+        return metric
 
     def _integer(self, text: str, column: str, number: int) -> int:
-        digits = re.sub(r"[ .,\u00a0\u202f]", "", text)
-        if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
+        if len(text) > _LONGEST_INTEGER or not _INTEGER.fullmatch(text):
             raise self.table.refusal(number, f"{column}: {text[:40]!r} is not a whole number")
-        return int(digits)
+        return int(re.sub("[^0-9]", "", text))
 
 
 def _process(text: str) -> int | str:

@@ -73,7 +73,7 @@ class Scan:
         """Cut a block at its headers, and leave out lines that are not the table's."""
         lines = Lines(block, self._line)
         begin = 0
-        plain = not (self._rows and self._rows.within_row)
+        plain = True
         noise: list[int] = []
         for line in lines.irregular:
             text = lines.text(line)

@@ -10,7 +10,9 @@ from typing import IO
 
 from bench.errors import UserError
 
-_LAUNCH = re.compile(rb'"[0-9]+","[^"]*",')
+_LAUNCH = re.compile(rb'"0*([0-9]+) *","0*([^"]*)",')
+#: Behind output that did not end its line; a comma before would make it other cells of a row.
+_LAUNCH_WITHIN = re.compile(rb'(?<!,)"0*([0-9]+) *","0*([0-9]+)",')
 #: Of a line, and of a launch's rows.
 _LONGEST = 64 << 20
 #: Other output that may lie between the rows of one launch.
@@ -55,14 +57,14 @@ def _utf8(file: IO[bytes], size: int) -> Iterator[bytes]:
 def _cut(text: bytes) -> int:
     """Where the last launch that `text` holds begins, else the last line's end; 0 to read on."""
     end = at = text.rfind(b"\n") + 1
-    launch = b""
+    launch: tuple[bytes, ...] = ()
     while at > 0:
         begin = text.rfind(b"\n", 0, at - 1) + 1
-        found = _LAUNCH.search(text, begin, at)
-        if found and launch and found[0] != launch:
+        found = _LAUNCH.match(text, begin, at) or _LAUNCH_WITHIN.search(text, begin, at)
+        if found and launch and found.groups() != launch:
             return at
         if found:
-            launch = found[0]
+            launch = found.groups()
         elif not launch and at < end - _MOST_OUTPUT:
             return end
         at = begin

@@ -48,6 +48,7 @@ class Fleet:
         self._campaign = campaign
         self._records = records
         self._note = note
+        self._code = code_id()
         self._flights: dict[Any, tuple[str, Node]] = {}
         self._asked: dict[Any, Mapping[str, Any]] = {}
         self._kept: list[Landing] = []
@@ -157,7 +158,7 @@ class Fleet:
             if self._failures[node_id] == _TRIES:
                 self._note(f"node {name} cannot measure: {_why(error)}; mlproject doctor there")
             return None
-        if told["code"] != code_id():
+        if told["code"] != self._code:
             self._failures[node_id] = _TRIES
             self._note(f"node {name} is left out: its mlproject is not this one; update it there")
             return None

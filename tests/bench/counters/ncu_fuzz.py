@@ -90,10 +90,13 @@ def outcome(path, scan):
 
 
 def check(content, path):
-    """Refused, or read alike by rows and by columns, and no nought that the file does not hold."""
+    """Refused, or read alike by rows and by columns, and no nought that the file does not hold.
+
+    Of a damaged row the columns' reader may see less, and then refuse what the other can read.
+    """
     path.write_bytes(content)
     record = outcome(path, Scan)
-    assert record == outcome(path, BY_COLUMNS)
+    assert outcome(path, BY_COLUMNS) in (record, None)
     if record is None:
         return False
     assert record.kernels > 0

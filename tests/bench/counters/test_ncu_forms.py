@@ -161,6 +161,25 @@ def test_a_table_saved_anew_without_quotes_is_read(read):
     assert (record.kernels, record.dram_bytes) == (4, 406)
 
 
+def test_columns_may_come_in_another_order(read):
+    header = ["ID", "Metric Name", "Metric Value", "Metric Unit", "Kernel Name", "CC", "Process ID"]
+    row = [0, DRAM, 5, "byte", "gemm", "8.0", 1]
+    assert read("\n".join(map(quoted, [header, row])) + "\n").dram_bytes == 5
+    with pytest.raises(UserError, match=r"ncu\.csv:2: the row has 4 cells"):
+        read("\n".join(map(quoted, [header, row[:4]])) + "\n")
+
+
+@pytest.mark.parametrize("text", ["1,234", "1.234", "1\u202f234", "1234"])
+def test_an_id_is_whole_however_it_is_spelled(read, text):
+    assert read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"')).kernels == 1
+
+
+@pytest.mark.parametrize("text", ["1,2", "0x10", "1e3", "12x", "9" * 20])
+def test_an_id_that_is_no_whole_number_is_refused(read, text):
+    with pytest.raises(UserError, match=r"ncu\.csv:2: "):
+        read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"'))
+
+
 def test_metrics_behind_their_label_are_known(read):
     text = written(TABLE).replace(f'"{DRAM}"', f'"DRAM Traffic ({DRAM})"')
     assert found(read(text)) == truth(TABLE)
@@ -177,6 +196,17 @@ def test_the_duration_of_the_speed_of_light_section_counts(read):
     ]
     text = "\n".join(map(quoted, [[*header, "Metric Value"], *rows]))
     assert read(text + "\n").duration_s == pytest.approx(2848e-9)
+
+
+def test_in_a_summary_too_the_duration_is_that_of_the_speed_of_light_section(read):
+    header = ["Process ID", "Kernel Name", "Invocations", "Section Name", "Metric Name"]
+    header += ["Metric Unit", "Minimum", "Maximum", "Average"]
+    rows = [
+        [1, "gemm", 2, "Another Section", "Duration", "ns", 1, 1, 1],
+        [1, "gemm", 2, "GPU Speed Of Light Throughput", "Duration", "us", 1, 3, 2],
+    ]
+    text = "\n".join(map(quoted, [header, *rows])) + "\n"
+    assert read(text).duration_s == pytest.approx(4e-6)
 
 
 def test_a_row_without_its_line_end_is_whole(read):

@@ -11,6 +11,7 @@ import samples
 
 from bench.config import RunConfig
 from bench.folders import RecordFolder, new_record_id
+from bench.processes import terminate_tree
 from bench.sweep.ray import node
 from bench.sweep.ray.code import code_id
 from bench.sweep.ray.parcel import unpack
@@ -60,10 +61,13 @@ def test_a_dropped_leash_ends_the_worker_and_keeps_what_it_measured(order, tmp_p
     task = order | {"do": "measure", "records": str(folder.path.parent)}
     launcher.stdin.write(json.dumps(task).encode() + b"\n")
     launcher.stdin.flush()
-    while not (folder.journal.is_file() and "window_started" in folder.journal.read_text()):
-        assert launcher.poll() is None
-    launcher.stdin.close()  # as the death of whoever holds it does
-    assert launcher.wait(60) == 0
+    try:
+        while not (folder.journal.is_file() and "window_started" in folder.journal.read_text()):
+            assert launcher.poll() is None
+        launcher.stdin.close()  # as the death of whoever holds it does
+        assert launcher.wait(60) == 0
+    finally:
+        terminate_tree(launcher, grace_s=0.0)
     record = folder.read_record()
     assert record.outcome == "interrupted"
     assert record.process is not None  # by the launcher, not by whoever found the folder
