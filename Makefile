@@ -20,7 +20,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help run ui test test-fast lint format setup setup-dev lock clean
+.PHONY: help run ui test test-fast test-cluster lint format setup setup-dev lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,9 @@ test: setup-dev ## set up, then run every test
 
 test-fast: setup-dev ## set up, then run the tests that take seconds
 	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest -m "not slow"
+
+test-cluster: setup-dev ## set up, then run the tests that start a Ray cluster (slow; a quiet machine)
+	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest -m cluster
 
 lint: setup-dev ## style, types and import rules
 	@$(BIN)/ruff check .

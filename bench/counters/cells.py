@@ -7,8 +7,9 @@ import re
 
 from bench.counters.layout import Layout
 
-_QUOTED_ROW = re.compile(r'"[0-9][0-9., ]*","')
-_ROW = re.compile(r'"?[0-9][0-9.,]*"?,')
+_NUMBER = "[0-9][0-9., \u00a0\u202f]*"
+_QUOTED_ROW = re.compile(f'"{_NUMBER}","')
+_ROW = re.compile(f'"?{_NUMBER}"?,')
 _ROW_WITHIN = re.compile(r'(?<!,)"[0-9]+","[0-9]+","')
 
 

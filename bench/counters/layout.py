@@ -44,7 +44,8 @@ class Layout:
             return len(self.columns)
         indices = (self.kernel, self.first, self.name, self.unit, self.value, *(self.bounds or ()))
         others = (self.process, self.capability, self.section)
-        return 1 + max(*indices, *(index for index in others if index is not None))
+        last: int = max(*indices, *(index for index in others if index is not None))
+        return 1 + last
 
     @cached_property
     def likely_row_cells(self) -> int:

@@ -17,7 +17,7 @@ from tracking.search import search_runs
 
 PROJECT = Path(__file__).resolve().parents[3]
 MODELS = PROJECT / "tests" / "bench"
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 MATRIX = """
 name: tiny
