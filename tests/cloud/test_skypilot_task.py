@@ -170,7 +170,7 @@ def test_it_sweeps_and_the_records_come_home(rented):
 @posix
 def test_an_empty_setting_is_none_at_all(rented):
     assert rented.start().wait() == 0
-    assert asked(rented.facts)[-1] == "sweep --no-track classic"
+    assert asked(rented.facts)[-1] == "sweep --no-track classic --backend cuda"
     assert (rented.facts / "credentials").read_text() == "uri=none user=none password=none\n"
 
 

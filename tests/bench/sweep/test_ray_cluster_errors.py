@@ -21,6 +21,7 @@ def refusal(capsys, *arguments):
     return line
 
 
+@pytest.mark.cluster  # another's cluster on this machine would answer
 def test_ray_that_is_not_installed_is_asked_for(matrix, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     line = refusal(capsys, matrix, "--executor", "ray")
