@@ -21,7 +21,6 @@ def refusal(capsys, *arguments):
     return line
 
 
-@pytest.mark.cluster  # another's cluster on this machine would answer
 def test_ray_that_is_not_installed_is_asked_for(matrix, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     line = refusal(capsys, matrix, "--executor", "ray")
@@ -39,6 +38,7 @@ def test_an_address_needs_the_executor_that_uses_it(matrix, capsys):
     assert "--executor ray" in refusal(capsys, matrix, "--address", "10.0.0.1:6379")
 
 
+@pytest.mark.cluster  # another's cluster on this machine would answer
 def test_a_machine_without_a_cluster_is_told_so(matrix, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
