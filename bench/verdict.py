@@ -99,7 +99,8 @@ def _of_window(measurement: Measurement) -> Iterator[Finding]:
             message=f"only {len(times)} iterations: no statement about steady state",
         )
     yield from _drift(times)
-    slow = sum(time > _OUTLIER_RATIO * statistics.median(times) for time in times)
+    slow_s = _OUTLIER_RATIO * statistics.median(times)
+    slow = sum(time > slow_s for time in times)
     if slow:
         yield Finding(
             code="outliers",
@@ -139,7 +140,8 @@ def _drift(times: tuple[float, ...]) -> Iterator[Finding]:
     begin, end = statistics.median(times[:third]), statistics.median(times[-third:])
     change = end / begin - 1
     # Noise of the thirds' own medians must not be called drift.
-    spread = statistics.median(abs(time - statistics.median(times)) for time in times)
+    middle = statistics.median(times)
+    spread = statistics.median(abs(time - middle) for time in times)
     if abs(change) > _DRIFT and abs(end - begin) > 2 * spread:
         word = "slower" if change > 0 else "faster"
         yield Finding(

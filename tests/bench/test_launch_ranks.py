@@ -138,11 +138,14 @@ def test_a_rank_killed_in_the_window_leaves_what_rank_0_measured(tmp_path):
 
 
 def ranks(launcher):
-    return [
-        process
-        for process in launcher.children(recursive=True)
-        if process.cmdline()[2:4] == ["bench", "rank"]
-    ]
+    return [process for process in launcher.children(recursive=True) if is_rank(process)]
+
+
+def is_rank(process):
+    try:
+        return process.cmdline()[2:4] == ["bench", "rank"]
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False  # it ended between the listing and the look
 
 
 def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
