@@ -28,7 +28,7 @@ _CODES = pa.dictionary(pa.int32(), pa.string())
 
 def read_columns(data: bytes, rows: int, layout: Layout) -> Part | None:
     """Add up `rows` lines of `data`, or return None if they are not as regular as they look."""
-    if not well_quoted(data, rows, len(layout.columns)) or _holds_hexadecimal(data):
+    if not well_quoted(data, rows, len(layout.columns)) or _holds_odd_integers(data):
         return None
     try:
         return _long(data, rows, layout) if layout.form == "long" else _raw(data, rows, layout)
@@ -125,11 +125,12 @@ def _raw(data: bytes, rows: int, layout: Layout) -> Part:
     return part
 
 
-def _holds_hexadecimal(data: bytes) -> bool:
-    """Whether some cell begins with `0x`: pyarrow takes `0x10` for a number."""
+def _holds_odd_integers(data: bytes) -> bool:
+    """Whether some cell begins with `0x` or has a tab at an end: to pyarrow both are integers."""
     text = np.frombuffer(data, np.uint8)
     after = np.flatnonzero((text[2:] | 0x20) == ord("x"))
-    return bool(((text[after] == ord('"')) & (text[after + 1] == ord("0"))).any())
+    hexadecimal = bool(((text[after] == ord('"')) & (text[after + 1] == ord("0"))).any())
+    return hexadecimal or b'"\t' in data or b'\t"' in data
 
 
 def _all_digits(data: bytes, figures: list[int]) -> bool:

@@ -181,5 +181,6 @@ class Rows:
 
 
 def _process(text: str) -> int | str:
-    """A process as the columns' reader names it too."""
+    """A process as the columns' reader names it too, which takes `" 12"` for 12."""
+    text = text.strip(" ")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else text

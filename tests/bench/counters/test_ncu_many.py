@@ -68,6 +68,16 @@ def test_glued_text_is_not_taken_for_a_digit(tmp_path):
         read_counters(path)
 
 
+@pytest.mark.parametrize("odd", ["798\t", "\t798", "0x31e"])
+def test_an_id_that_pyarrow_alone_takes_for_a_number_is_refused(tmp_path, odd):
+    text = written(TABLE, "raw", Style(percent=None)).split("\n")
+    text[800] = f'"{odd}"' + text[800][text[800].index(",") :]
+    path = tmp_path / "ncu.csv"
+    path.write_text("\n".join(text))
+    with pytest.raises(UserError, match=r"ncu\.csv:801: a damaged row"):
+        read_counters(path)
+
+
 def test_hexadecimal_is_no_number(tmp_path):
     text = written(TABLE, "raw", Style(percent=None)).split("\n")
     text[800] = text[800].replace(f'"{TABLE[798].values[DRAM]}"', '"0x10"')
