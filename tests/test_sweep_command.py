@@ -80,9 +80,9 @@ def test_every_configuration_and_repeat_becomes_one_tracked_run(place):
     assert runs_on_server() == ALL
 
 
-def test_a_killed_sweep_is_taken_up_and_the_server_has_each_run_once(place):
+def test_a_killed_sweep_is_taken_up_and_the_server_has_each_run_once(place, monkeypatch):
     with mlflow_server(place) as uri:
-        os.environ["MLFLOW_TRACKING_URI"] = uri
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         process = sweep(place)
         while not (line := process.stderr.readline()).startswith("crashing_models:small"):
             assert line, process.communicate()

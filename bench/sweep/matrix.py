@@ -208,7 +208,7 @@ class _Reader:
                 ]
                 continue
             try:
-                configs[parse_config(values)] = None
+                configs[_on_one_machine(parse_config(values))] = None
             except UserError as error:
                 self._problems.add(draft.line, f"{draft.name}: {error}")
                 sound = False
@@ -220,6 +220,16 @@ class _Reader:
 def _product(lists: Lists) -> Iterator[dict[str, str]]:
     for values in product(*lists.values()):
         yield {name: value.text for name, value in zip(lists, values, strict=True)}
+
+
+def _on_one_machine(config: RunConfig) -> RunConfig:
+    """Refuse a run whose machines would have to be started together; a sweep has one each time."""
+    if config.nodes > 1:
+        raise UserError(
+            f"nodes={config.nodes}: a sweep gives each run one machine; "
+            f"start mlproject run --nodes {config.nodes} on each of them"
+        )
+    return config
 
 
 def _fits(values: Mapping[str, str], exclude: Lists) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from pathlib import Path
 
-from bench.errors import UserError
 from bench.records import Environment
 from bench.sweep.executor import SweepOrder
 from bench.sweep.past_run import PastRun
@@ -54,14 +53,9 @@ class RayExecutor:
         deliver: Deliver,
         watch: SweepWatch,
     ) -> Generator[Turn]:
-        """Yield what became of each run, as it ends.
-
-        Raises `UserError` for a configuration that takes several machines at once.
-        """
+        """Yield what became of each run, as it ends."""
         from bench.sweep.ray.sweep import RaySweep
 
-        if many := next((config for config in order.plan.runs if config.nodes > 1), None):
-            raise UserError(f"nodes={many.nodes}: Ray gives each run one machine; leave nodes at 1")
         sweep = RaySweep(
             order, elsewhere, self._fleet, note=self._note, node_wait_s=self._node_wait_s
         )

@@ -129,6 +129,7 @@ def test_classic_is_the_published_matrix():
         ("repeats: 1.5\nblocks: [{arch: vgg16}]\n", ["repeats='1.5'"]),
         ("seed: -1\nblocks: [{arch: vgg16}]\n", ["seed='-1'"]),
         ("blocks:\n  - {phases: true, cuda_graphs: true}\n", ["line 2", "switch one off"]),
+        ("blocks:\n  - {nodes: 2, batch_size: 8}\n", ["line 2", "nodes=2", "one machine"]),
         ("blocks:\n  - arch: vgg16\n    exclude: {arch: resnet18}\n", ["line 3", "no config"]),
         ("blocks:\n  - arch: vgg16\n    exclude: {arch: vgg16}\n", ["line 2", "excluded"]),
         ("blocks:\n  - arch: vgg16\n    arch: vgg16\n", ["line 3", "second time"]),

@@ -1,0 +1,129 @@
+"""What a sweep costs beside its measurements: the time between one window and the next worker.
+
+    python benchmarks/sweep_overhead.py --repeats 8 --out docs/sweep_overhead.md
+
+A sweep of one configuration, repeated, tracked in a SQLite store or on the server that
+MLFLOW_TRACKING_URI names. Of each run the overhead is everything outside the worker's own start,
+warm-up and window: from the end of its window to the start of the next worker (its account, the
+record, the verdict, the upload, looking what is measured already). What comes once, before the
+first worker and after the last window, is shown apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))
+
+from bench.environment import cpu_model, usable_cores  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A sweep by `time.perf_counter`: its command, and of each run the worker and the window."""
+
+    begin_s: float
+    end_s: float
+    workers_s: list[float]
+    windows_s: list[tuple[float, float]]
+
+    @property
+    def overheads_s(self) -> list[float]:
+        """Of every run but the last, which nothing follows."""
+        ends = (end for _, end in self.windows_s)
+        return [after - end for end, after in zip(ends, self.workers_s[1:], strict=False)]
+
+    @property
+    def once_s(self) -> tuple[float, float]:
+        """Before the first worker, and after the last window."""
+        return self.workers_s[0] - self.begin_s, self.end_s - self.windows_s[-1][1]
+
+
+def sweep(arch: str, batch_size: int, iters: int, repeats: int, folder: Path) -> Timeline:
+    """Sweep one configuration and return when what happened."""
+    matrix = folder / "overhead.yaml"
+    fields = f"{{arch: {arch}, batch_size: {batch_size}, warmup_iters: 3, iters: {iters}}}"
+    matrix.write_text(f"repeats: {repeats}\nblocks:\n  - {fields}\n", encoding="utf-8")
+    records = folder / "records"
+    command = [sys.executable, str(PROJECT / "mlproject.py"), "sweep", str(matrix)]
+    store = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+    begin_s = time.perf_counter()
+    subprocess.run(
+        [*command, "--records", str(records)],
+        env=store | os.environ,
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    end_s = time.perf_counter()
+    runs = sorted(map(_events, records.glob("*/journal.jsonl")), key=lambda run: run["started"])
+    return Timeline(
+        begin_s,
+        end_s,
+        [run["started"] for run in runs],
+        [(run["window_started"], run["window_ended"]) for run in runs],
+    )
+
+
+def _events(journal: Path) -> dict[str, float]:
+    lines = journal.read_text(encoding="utf-8").splitlines()
+    return {event["event"]: event["clock_s"] for event in map(json.loads, lines)}
+
+
+def page(timeline: Timeline, what: str) -> str:
+    """Return the figures as a page of Markdown."""
+    overheads_s = timeline.overheads_s
+    starts_s = [
+        window - worker
+        for worker, (window, _) in zip(timeline.workers_s, timeline.windows_s, strict=True)
+    ]
+    median_s = statistics.median(overheads_s)
+    before_s, after_s = timeline.once_s
+    command = " ".join(["python", "benchmarks/sweep_overhead.py", *sys.argv[1:]])
+    rows = [
+        ("overhead of a run: from its window's end to the next worker, median", median_s),
+        ("the same, largest", max(overheads_s)),
+        ("a worker's own start and warm-up, median (not counted)", statistics.median(starts_s)),
+        ("once: from the command to the first worker", before_s),
+        ("once: from the last window to the command's end", after_s),
+    ]
+    table = "\n".join(f"| {label} | {seconds:.2f} |" for label, seconds in rows)
+    return (
+        "# What a sweep costs beside its measurements\n\n"
+        "Promised: at most 2 s a run, and at most 5 % of a run of 60 s.\n\n"
+        f"| {len(timeline.workers_s)} runs of {what} | s |\n|---|---|\n{table}\n\n"
+        f"That is {median_s / (median_s + 60):.1%} of a run of 60 s. {cpu_model()}, "
+        f"{usable_cores()} cores, {platform.system()}; `{command}`\n"
+    )
+
+
+@click.command()
+@click.option("--arch", default="resnet18", show_default=True)
+@click.option("--batch-size", default=16, show_default=True)
+@click.option("--iters", default=10, show_default=True)
+@click.option("--repeats", type=click.IntRange(min=2), default=8, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="write the page there too")
+def main(arch: str, batch_size: int, iters: int, repeats: int, out: Path | None) -> None:
+    """Sweep and print what it cost."""
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = sweep(arch, batch_size, iters, repeats, Path(folder))
+    text = page(timeline, f"{arch}, batch {batch_size}, {iters} iterations")
+    click.echo(text)
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
