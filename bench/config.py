@@ -26,10 +26,9 @@ FAKEDATA = "fakedata"
 #: Fields that say how a run is filed, not what is measured; they do not enter `config_id`.
 FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
 
-#: Fields that came after the first records. At its default such a field means what was measured
-#: before there was a choice, so it is left out of `config_id`: old records keep theirs and stay
-#: comparable with new ones.
-LATER_FIELDS = frozenset({"devices", "nodes"})
+#: Fields that came after the first records, and the value that means what was measured before there
+#: was a choice. It is left out of `config_id`: old records keep theirs and stay comparable.
+MEANT_BEFORE = {"devices": 1, "nodes": 1, "allocator": "system"}
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -98,6 +97,11 @@ class RunConfig(BaseModel):
     cudnn_benchmark: bool = Field(True, description="let cuDNN time its algorithms in warm-up")
     deterministic: bool = Field(False, description="deterministic kernels only")
     threads: AutoCount = Field("auto", description="threads of one operation on the CPU")
+    allocator: Literal["auto", "system", "retain"] = Field(
+        "auto",
+        description="memory that a step frees: retain keeps it for the next, system gives it back "
+        "to the kernel; auto: retain where the C library is glibc",
+    )
     phases: bool = Field(
         False, description="time data, forward, backward and optimizer apart (synchronises more)"
     )
@@ -150,11 +154,7 @@ class RunConfig(BaseModel):
     @property
     def config_id(self) -> str:
         """Twelve hex digits, equal for equal measurements wherever and whenever they run."""
-        unchanged = {
-            name
-            for name in LATER_FIELDS
-            if getattr(self, name) == type(self).model_fields[name].default
-        }
+        unchanged = {name for name, value in MEANT_BEFORE.items() if getattr(self, name) == value}
         defining = self.model_dump(mode="json", exclude=set(FILING_FIELDS | unchanged))
         canonical = json.dumps(defining, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

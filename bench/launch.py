@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from bench.blame import blamed
 from bench.config import RunConfig
 from bench.exports import write_exports
 from bench.folders import RecordFolder, write_atomically
+from bench.host_memory import allocator_settings
 from bench.journal import Event
 from bench.records import CeilingsRecord, Outcome, ProcessFigures, RunRecord, Telemetry
 from bench.verdict import judge, judge_ceilings
@@ -35,6 +37,7 @@ def launch_measurement(
     Always returns a record that is safe on disk, whatever became of the worker; Ctrl-C ends the
     worker, keeps what it had measured, and gives a record with the outcome `interrupted`.
     """
+    folder.claim(os.getpid())  # before the configuration: from then on sync sees the folder
     folder.write(folder.config, config)
     watch = _watch(config, folder, on_event)
     watch.wait()
@@ -48,7 +51,7 @@ def launch_measurement(
 
 def _watch(config: RunConfig, folder: RecordFolder, on_event: OnEvent) -> WorkerWatch:
     if config.world_size == 1:
-        return WorkerWatch("measure", folder, on_event)
+        return WorkerWatch("measure", folder, on_event, environment=allocator_settings(config))
     return RanksWatch(config, folder, on_event)
 
 
@@ -76,6 +79,7 @@ def launch_ceilings(
     backend: str, folder: RecordFolder, on_event: OnEvent = _ignore
 ) -> CeilingsRecord:
     """Measure the roofs of `backend` in a fresh process and leave the record in `folder`."""
+    folder.claim(os.getpid())
     write_atomically(folder.config, json.dumps({"kind": "ceilings", "backend": backend}))
     watch = WorkerWatch("ceilings", folder, on_event)
     watch.wait()

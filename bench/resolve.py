@@ -7,6 +7,7 @@ import torch
 from bench.config import SYNTHETIC, RunConfig, Switch
 from bench.devices import Device
 from bench.environment import usable_cores
+from bench.host_memory import allocator_in_use
 from bench.models import default_image_size
 from bench.precision import Fp32
 from bench.records import ResolvedConfig
@@ -35,6 +36,7 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         fused_optimizer=_switch(config.fused_optimizer, True),
         # The processes of one machine share its cores.
         threads=_number(config.threads, max(1, torch.get_num_threads() // config.devices)),
+        allocator=allocator_in_use(config.allocator),
     )
 
 

@@ -9,6 +9,7 @@ import psutil
 
 from bench.config import RunConfig
 from bench.folders import RecordFolder
+from bench.host_memory import allocator_settings
 from bench.journal import Event
 from bench.records import Measurement, Telemetry
 from bench.telemetry import SeveralDevices, device_source
@@ -23,7 +24,7 @@ class RanksWatch(WorkerWatch):
     """
 
     def __init__(self, config: RunConfig, folder: RecordFolder, on_event: OnEvent) -> None:
-        super().__init__("ranks", folder, on_event)
+        super().__init__("ranks", folder, on_event, environment=allocator_settings(config))
         self._nodes = config.nodes
         self._devices: SeveralDevices | None = None
 

@@ -1,6 +1,7 @@
 """What several tests stand on: the project on the path, and no tracking server by accident."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,11 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT / "tests" / "bench"), str(PROJECT / "tests"), str(PROJECT)]
+
+
+def pytest_configure():
+    """Let Ctrl-C through: what a shell starts in the background ignores it, and children inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

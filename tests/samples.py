@@ -122,6 +122,7 @@ def resolved(**changes):
         "channels_last": True,
         "fused_optimizer": True,
         "threads": 2,
+        "allocator": "system",
     }
     return ResolvedConfig(**{**known, **changes})
 

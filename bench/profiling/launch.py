@@ -13,6 +13,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.exports import write_profile_exports
 from bench.folders import RecordFolder, write_atomically
+from bench.host_memory import allocator_settings
 from bench.journal import Event
 from bench.profiling.ncu import NcuTool
 from bench.profiling.ops import TorchTool
@@ -67,8 +68,8 @@ def launch_profile(
     """
     started = datetime.now(timezone.utc)
     asked = {"kind": "profile", "tools": tools, "config": config.model_dump(mode="json")}
-    write_atomically(folder.config, json.dumps(asked))
     folder.claim(os.getpid())
+    write_atomically(folder.config, json.dumps(asked))
     found = _Findings()
     for name in tools or ("torch",):
         _try_tool(name, config, folder, found, on_event)
@@ -152,9 +153,8 @@ def _run(
         "task": attempt.task,
     }
     write_atomically(inside.config, json.dumps(asked))
-    watch = WorkerWatch(
-        "profile", inside, on_event, prefix=attempt.prefix, environment=attempt.environment
-    )
+    environment = {**allocator_settings(config), **attempt.environment}
+    watch = WorkerWatch("profile", inside, on_event, prefix=attempt.prefix, environment=environment)
     watch.wait()
     inside.leave()
     step = inside.read_worker()

@@ -30,6 +30,7 @@ class ResolvedConfig(Record):
     channels_last: bool
     fused_optimizer: bool
     threads: int
+    allocator: Literal["system", "retain", "preloaded"]  # of the host; preloaded: by LD_PRELOAD
 
 
 class Measurement(Facts):

@@ -12,6 +12,9 @@ def from_schema_1(data: Any) -> Any:
     if not isinstance(data, dict) or data.get("schema_version") != 1:
         return data
     data = data | {"schema_version": 2}
+    for name in ("config", "resolved"):
+        if isinstance(data.get(name), dict):
+            data[name] = data[name] | {"allocator": "system"}  # there was no choice
     measurement = data.get("measurement")
     if isinstance(measurement, dict):
         missing = measurement.get("missing", {}) | {"work": _BEFORE, "ranks": "one device"}

@@ -181,6 +181,7 @@ def resolved(**changes: Any) -> ResolvedConfig:
         "channels_last": True,
         "fused_optimizer": True,
         "threads": 4,
+        "allocator": "system",
         **changes,
     }
     return ResolvedConfig(**values)

@@ -43,6 +43,7 @@ def resolved():
             "channels_last": True,
             "fused_optimizer": True,
             "threads": 1,
+            "allocator": "system",
         }
         return ResolvedConfig(**{**defaults, **values})
 
