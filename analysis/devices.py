@@ -33,6 +33,7 @@ def _figures(environment: Environment) -> tuple[object, ...]:
         device.cores,
         environment.machine,
         environment.cpu_model,
+        environment.cpu_signature,
         environment.cpu_cores_usable,
     )
 

@@ -52,7 +52,13 @@ def _same_kind(theirs: Environment, ours: Environment) -> bool:
     """The same device, or another of a machine whose devices are all of that name."""
     alike = same_device(theirs, ours) or (
         theirs.device.uuid is not None
-        and (theirs.device.backend, theirs.device.name, theirs.cpu_model, theirs.machine)
-        == (ours.device.backend, ours.device.name, ours.cpu_model, ours.machine)
+        and (
+            theirs.device.backend,
+            theirs.device.name,
+            theirs.cpu_signature,
+            theirs.cpu_model,
+            theirs.machine,
+        )
+        == (ours.device.backend, ours.device.name, ours.cpu_signature, ours.cpu_model, ours.machine)
     )
     return alike and same_power_limit(theirs.device, ours.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
-from bench.environment.cpu import cpu_model
+from bench.environment.cpu import cpu_model, cpu_signature
 from bench.environment.probes import value_or_none
 from bench.errors import UserError
 from bench.folders import AnyRecord, RecordFolder, record_folders
@@ -28,6 +28,7 @@ def find_roofs(records: Path, backend: str) -> CeilingsRecord | None:
             and record.verdict.level == "clean"
             and record.environment is not None
             and record.environment.cpu_model == value_or_none(cpu_model)
+            and record.environment.cpu_signature == value_or_none(cpu_signature)
             and record.environment.torch == metadata.version("torch")
             and backend in ("auto", record.environment.device.backend)
         ):

@@ -22,6 +22,7 @@ _FACTS: tuple[tuple[str, Callable[[Environment, DeviceInfo], object]], ...] = (
     ("power limit (W)", lambda env, dev: _watts(dev.power_limit_w)),
     ("operating system", lambda env, dev: f"{env.os}, kernel {env.kernel}, {env.machine}"),
     ("processor", lambda env, dev: env.cpu_model),
+    ("processor's numbers", lambda env, dev: env.cpu_signature),
     ("processor cores usable", lambda env, dev: env.cpu_cores_usable),
     ("memory (GB)", lambda env, dev: _giga(env.memory_bytes)),
     ("Python", lambda env, dev: env.python),

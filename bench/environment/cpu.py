@@ -24,6 +24,9 @@ from bench.environment.probes import (
 )
 from bench.records import DeviceInfo
 
+#: What /proc/cpuinfo tells of a processor's generation.
+_X86_NUMBERS = ("cpu family", "model", "stepping")
+_ARM_NUMBERS = ("CPU implementer", "CPU part", "CPU variant")
 _CPU_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 
@@ -70,6 +73,27 @@ def cpu_model(root: Path = ROOT) -> str:
         if key.strip() == "Model name" and value.strip(" -"):
             return " ".join(value.split())
     raise UnknownFactError("neither the kernel nor lscpu names the processor")
+
+
+def cpu_signature(root: Path = ROOT) -> str:
+    """Return the maker's numbers of the processor, such as `family 25 model 17 stepping 1`.
+
+    The name alone does not tell a processor from another: a virtual machine may see `AMD EPYC` or
+    `Intel(R) Xeon(R) CPU @ 2.20GHz` on several generations, one twice as fast as the other. Raises
+    `UnknownFactError` where the system does not tell them.
+    """
+    system = platform.system()
+    if system == "Darwin":
+        return f"family {sysctl('hw.cpufamily')}"
+    if system == "Windows":
+        return registry_text(_CPU_KEY, "Identifier")
+    first, _, _ = text_of(root / "proc/cpuinfo").partition("\n\n")
+    lines = (line.partition(":") for line in first.splitlines())
+    known = {key.strip(): " ".join(value.split()) for key, _, value in lines}
+    for names in (_X86_NUMBERS, _ARM_NUMBERS):
+        if all(known.get(name) for name in names):
+            return " ".join(f"{name.lower().removeprefix('cpu ')} {known[name]}" for name in names)
+    raise UnknownFactError("the kernel tells no numbers of the processor")
 
 
 def usable_cores(root: Path = ROOT) -> int:

@@ -17,6 +17,7 @@ def environment_id(environment: Environment) -> str:
     device = environment.device
     defining = [
         *(environment.label, environment.machine, environment.cpu_model),
+        environment.cpu_signature,
         *(environment.cpu_cores_usable, environment.torch, environment.cuda, environment.cudnn),
         *(device.backend, device.name, device.uuid, device.driver),
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.environment import host, machine
 from bench.environment.cloud import METADATA_SERVER, cloud_facts
-from bench.environment.cpu import cpu_model, physical_cores, usable_cores
+from bench.environment.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
 from bench.environment.label import environment_label
 from bench.environment.probes import ROOT, gather
 from bench.environment.repository import repository_facts
@@ -33,6 +33,7 @@ def read_environment(
         | gather(
             {
                 "cpu_model": lambda: cpu_model(root),
+                "cpu_signature": lambda: cpu_signature(root),
                 "cpu_cores_physical": physical_cores,
                 "storage": lambda: machine.storage(records_folder),
                 "container": lambda: host.container(root),

@@ -36,6 +36,7 @@ class Environment(Facts):
     cuda: str | None
     cudnn: str | None
     cpu_model: str | None
+    cpu_signature: str | None  # family, model, stepping: generations share a name on clouds
     cpu_cores_physical: Count | None
     cpu_cores_usable: Count
     memory_bytes: Count

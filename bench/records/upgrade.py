@@ -15,6 +15,10 @@ def from_schema_1(data: Any) -> Any:
     for name in ("config", "resolved"):
         if isinstance(data.get(name), dict):
             data[name] = data[name] | {"allocator": "system"}  # there was no choice
+    environment = data.get("environment")
+    if isinstance(environment, dict):
+        missing = environment.get("missing", {}) | {"cpu_signature": _BEFORE}
+        data["environment"] = environment | {"cpu_signature": None, "missing": missing}
     measurement = data.get("measurement")
     if isinstance(measurement, dict):
         missing = measurement.get("missing", {}) | {"work": _BEFORE, "ranks": "one device"}

@@ -79,6 +79,7 @@ def environment(**changes: Any) -> Environment:
         "cuda": None,
         "cudnn": None,
         "cpu_model": "Example CPU",
+        "cpu_signature": "family 25 model 17 stepping 1",
         "cpu_cores_physical": 4,
         "cpu_cores_usable": 8,
         "memory_bytes": 16 * GIGA,

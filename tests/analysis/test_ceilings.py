@@ -100,6 +100,7 @@ def test_a_datasheet_row_inside_a_record_is_not_a_measurement():
     "change",
     [
         {"cpu_model": "Another CPU"},
+        {"cpu_signature": "family 26 model 2 stepping 1"},
         {"cpu_cores_usable": 4},
         {"machine": "arm64"},
         {"memory_bytes": 32 * make.GIGA},

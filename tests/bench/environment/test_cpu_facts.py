@@ -11,6 +11,7 @@ from bench.environment.caches import last_level_cache_bytes
 from bench.environment.cpu import (
     cpu_device_info,
     cpu_model,
+    cpu_signature,
     usable_cores,
     usable_physical_cores,
 )
@@ -94,6 +95,26 @@ def test_the_name_is_the_kernels(tree, on_linux):
     assert cpu_model(root) == "AMD EPYC 9754"
 
 
+GENOA = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
+
+
+def test_generations_of_one_name_have_numbers_of_their_own(tree, on_linux):
+    both = GENOA + "\nprocessor : 1\ncpu family : 6\nmodel : 1\nstepping : 7\n"
+    assert cpu_signature(tree({"proc/cpuinfo": both})) == "family 25 model 17 stepping 1"
+
+
+def test_arm_processors_have_part_numbers(tree, on_linux):
+    numbers = "CPU implementer : 0x41\nCPU variant : 0x0\nCPU part : 0xd4f\n"
+    root = tree({"proc/cpuinfo": numbers})
+    assert cpu_signature(root) == "implementer 0x41 part 0xd4f variant 0x0"
+
+
+def test_a_processor_without_numbers_is_a_reason(tree, on_linux):
+    root = tree({"proc/cpuinfo": GENOA.replace("stepping", "other")})
+    with pytest.raises(UnknownFactError, match="no numbers"):
+        cpu_signature(root)
+
+
 @posix_only
 def test_arm_names_come_from_lscpu(tree, on_linux, program):
     program("lscpu", "echo 'Vendor ID:   ARM'; echo 'Model name:  Neoverse-V2'")
@@ -163,6 +184,7 @@ hw.perflevel0.physicalcpu) echo 12 ;;
 hw.perflevel0.cpusperl2) echo 6 ;;
 hw.perflevel0.l2cachesize) echo 16777216 ;;
 hw.perflevel1.physicalcpu) echo 4 ;;
+hw.cpufamily) echo 1912690738 ;;
 hw.perflevel1.cpusperl2) echo 4 ;;
 hw.perflevel1.l2cachesize) echo 4194304 ;;
 esac"""
@@ -172,6 +194,7 @@ esac"""
 def test_apple_silicons_caches_are_its_clusters(program, on_macos):
     program("sysctl", SYSCTL)
     assert cpu_model() == "Apple M3 Max"
+    assert cpu_signature() == "family 1912690738"
     assert last_level_cache_bytes([0]) == 2 * 16 * 2**20 + 4 * 2**20
 
 
