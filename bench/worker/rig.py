@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bench.complexity import DEFAULT_CACHE_BYTES, step_complexity
+from bench.complexity import DEFAULT_CACHE_BYTES
+from bench.complexity.remembered import remembered_complexity
 from bench.config import RunConfig
 from bench.devices import Device
 from bench.environment import read_environment
@@ -122,7 +123,7 @@ class Rig:
         """Return what a step has to do, if the configuration was resolved on a device."""
         if self.resolved is None or self._device is None:
             return None
-        return step_complexity(
+        return remembered_complexity(
             **_cost_arguments(self.config, self.resolved),
             cache_bytes=self._device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
         )

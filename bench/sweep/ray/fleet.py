@@ -13,10 +13,10 @@ import ray
 from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from bench.code import code_id
 from bench.config import RunConfig
 from bench.records import Environment
 from bench.sweep.ray import node as on_node
-from bench.sweep.ray.code import code_id
 from bench.sweep.ray.nodes import Node, usable
 
 #: A node that fails to tell what it has so often is left alone.

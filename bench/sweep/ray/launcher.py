@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from bench.code import code_id
 from bench.config import RunConfig
 from bench.environment.nvml import open_nvml
 from bench.environment.probes import UnknownFactError
@@ -28,7 +29,6 @@ from bench.records import DeviceInfo
 from bench.sweep.locks import exclusive
 from bench.sweep.machine import identify_machine
 from bench.sweep.past import take_over
-from bench.sweep.ray.code import code_id
 from bench.sweep.settle import Settler
 
 _POLL_S = 0.2

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import samples
 
+from bench.code import code_id
 from bench.config import RunConfig
 from bench.folders import RecordFolder, new_record_id
 from bench.processes import terminate_tree
 from bench.sweep.ray import node
-from bench.sweep.ray.code import code_id
 from bench.sweep.ray.parcel import unpack
 
 PROJECT = Path(__file__).resolve().parents[3]

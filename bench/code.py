@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-_BENCH = Path(__file__).resolve().parents[2]
+_BENCH = Path(__file__).resolve().parent
 
 
 def code_id(bench: Path = _BENCH) -> str:
