@@ -52,7 +52,7 @@ def read_number(text: str) -> Sure | Unsure | None:
 
     Raises `ValueError` if it spells no count: letters, signs, groups of odd length.
     """
-    if len(text) > _LONGEST:
+    if len(text) > _LONGEST or "\n" in text:  # a cell over two lines is damaged
         raise ValueError(text[:_LONGEST])
     return _read(text.strip().removeprefix("(!)").strip())
 

@@ -7,6 +7,7 @@ import pytest
 from ncu_files import DRAM, DURATION, Launch, Style, found, launches, truth, written
 
 from bench.counters import read_counters
+from bench.counters.quotes import well_quoted
 from bench.counters.rows import Rows
 from bench.errors import UserError
 
@@ -57,6 +58,21 @@ def test_a_launch_that_comes_again_far_below_is_named_with_its_line(tmp_path, at
     where = rf"ncu\.csv:{at + 3}: launch 17 of process 4711 appears twice"
     with pytest.raises(UserError, match=where):
         read_counters(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "well"),
+    [
+        (b'"1","a","b","5"', True),
+        (b'"1","a""b","","5"', True),
+        (b'"1",a","b",","5"', False),  # a quote lost and one too many, by number all right
+        (b'"1","a","b","5', False),
+        (b'"1","a"b","c","5"', False),
+    ],
+)
+def test_quotes_are_where_they_belong_and_not_only_as_many(row, well):
+    assert well_quoted(row + b"\n", 1, 4) == well
+    assert well_quoted(b'"0","a","b","5"\n' + row + b"\n", 2, 4) == well
 
 
 def test_glued_text_is_not_taken_for_a_digit(tmp_path):
