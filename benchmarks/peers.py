@@ -1,0 +1,217 @@
+"""This framework beside its peers: same model, batch and precision, in alternation.
+
+    python benchmarks/peers.py --arch resnet18 --arch mobilenet_v2 --timm ~/pytorch-image-models
+
+Each round runs `mlproject run`, the bare loop (`bare_loop.py`) and, given a checkout of timm, its
+`benchmark.py --bench train` as it ships, in an order that changes from round to round. Ratios are
+taken within a round, which heat and neighbours share; quoted is their geometric mean with a 95 %
+t-interval over the rounds. `--set KNOB=VALUE` gives this framework a tuned setting.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from scipy import stats
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))
+
+from bench.environment import cpu_model, usable_cores  # noqa: E402
+
+#: timm's names of torchvision's models, where they differ.
+_TIMM_NAMES = {"mobilenet_v2": "mobilenetv2_100"}
+OURS, BARE, TIMM = "mlproject", "bare loop", "timm"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all of them do; `knobs` are for this framework alone."""
+
+    arch: str
+    precision: str
+    batch_size: int
+    warmup_iters: int
+    iters: int
+    knobs: tuple[str, ...]
+
+    @property
+    def options(self) -> list[str]:
+        """Command-line options that `mlproject run` and the bare loop share."""
+        return [
+            *("--arch", self.arch, "--batch-size", str(self.batch_size)),
+            *("--warmup-iters", str(self.warmup_iters), "--iters", str(self.iters)),
+        ]
+
+
+@dataclass(frozen=True)
+class Timm:
+    """A checkout of pytorch-image-models, and a Python that has what it imports."""
+
+    checkout: Path
+    python: str
+
+    def images_per_s(self, task: Task) -> float:
+        """Run its training benchmark as it ships, on the device that torch finds."""
+        command = [
+            *(self.python, "benchmark.py", "--bench", "train", "--no-retry"),
+            *("--model", _TIMM_NAMES.get(task.arch, task.arch)),
+            *("--batch-size", str(task.batch_size), "--device", _device()),
+            *("--num-warm-iter", str(task.warmup_iters), "--num-bench-iter", str(task.iters)),
+        ]
+        if task.precision != "fp32":
+            command += ["--amp", "--amp-dtype", "bfloat16"]
+        said = _said(command, self.checkout)
+        told = json.loads(said[said.index("--result") + len("--result") :])
+        return float(told["train_samples_per_sec"])
+
+
+def ours(task: Task, folder: Path) -> float:
+    """Run `mlproject run`, tracked in a SQLite store."""
+    command = [sys.executable, str(PROJECT / "mlproject.py"), "run", *task.options]
+    command += ["--precision", task.precision, "--records", str(folder / "records")]
+    for knob in task.knobs:
+        name, _, value = knob.partition("=")
+        command += [f"--{name.replace('_', '-')}", value]
+    store = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+    told = _last_json([*command, "--format", "json"], store)
+    return float(told["throughput_images_per_s"])
+
+
+def bare(task: Task) -> float:
+    """Run the loop that one would write by hand."""
+    command = [sys.executable, str(PROJECT / "benchmarks" / "bare_loop.py"), *task.options]
+    return float(
+        _last_json([*command, *(["--bf16"] if task.precision != "fp32" else [])])["images_per_s"]
+    )
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _last_json(command: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(_said(command, PROJECT, environment).strip().split("\n")[-1])
+    return told
+
+
+def _said(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise click.ClickException(f"{' '.join(command)}: {done.stderr.strip()[-400:]}")
+    return done.stdout
+
+
+@dataclass
+class Rounds:
+    """Images/s of everyone, round by round."""
+
+    task: Task
+    rates: dict[str, list[float]] = field(default_factory=dict)
+
+    def run(self, who: dict[str, Callable[[], float]], number: int) -> None:
+        """Run everyone once; whoever was first goes last next time."""
+        names = list(who)
+        first = number % len(names)
+        for name in [*names[first:], *names[:first]]:
+            self.rates.setdefault(name, []).append(who[name]())
+
+    def row(self) -> str:
+        """Return the medians, and this framework's ratio to each of the others."""
+        task = self.task
+        cells = [task.arch, task.precision, str(task.batch_size), " ".join(task.knobs) or "default"]
+        for name in (OURS, BARE, TIMM):
+            rates = self.rates.get(name)
+            cells.append(f"{statistics.median(rates):.2f}" if rates else "-")
+        for name in (BARE, TIMM):
+            cells.append(self._ratio(name) if name in self.rates else "-")
+        return f"| {' | '.join(cells)} |"
+
+    def _ratio(self, name: str) -> str:
+        pairs = zip(self.rates[OURS], self.rates[name], strict=True)
+        logs = [math.log(mine / theirs) for mine, theirs in pairs]
+        mean = statistics.fmean(logs)
+        if len(logs) < 2:
+            return f"{math.exp(mean):.3f}"
+        half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+        low, high = math.exp(mean - half), math.exp(mean + half)
+        return f"{math.exp(mean):.3f} ({low:.3f} to {high:.3f})"
+
+
+HEADER = (
+    "| model | precision | batch | setting | mlproject images/s | bare loop | timm "
+    "| mlproject / bare (95 %) | mlproject / timm (95 %) |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@click.command()
+@click.option("--arch", "archs", multiple=True, default=["resnet18"], show_default=True)
+@click.option("--precision", "precisions", multiple=True, default=["fp32", "amp"])
+@click.option("--batch-size", default=16, show_default=True)
+@click.option("--warmup-iters", default=3, show_default=True)
+@click.option("--iters", default=8, show_default=True)
+@click.option("--rounds", default=4, show_default=True)
+@click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="of mlproject alone")
+@click.option("--timm", "checkout", type=click.Path(exists=True, path_type=Path))
+@click.option("--timm-python", default=sys.executable, help="a Python that has timm's needs")
+def main(
+    archs: tuple[str, ...],
+    precisions: tuple[str, ...],
+    batch_size: int,
+    warmup_iters: int,
+    iters: int,
+    rounds: int,
+    knobs: tuple[str, ...],
+    checkout: Path | None,
+    timm_python: str,
+) -> None:
+    """Run the rounds and print a row per model and precision as it is known."""
+    click.echo(
+        f"{cpu_model()}, {usable_cores()} cores, {platform.system()}; {rounds} rounds of {iters} "
+        f"iterations after {warmup_iters} of warm-up\n\n{HEADER}"
+    )
+    timm = Timm(checkout, timm_python) if checkout else None
+    with tempfile.TemporaryDirectory() as folder:
+        for arch in archs:
+            for precision in precisions:
+                task = Task(arch, precision, batch_size, warmup_iters, iters, knobs)
+                click.echo(_rounds(task, rounds, timm, Path(folder)).row())
+
+
+def _rounds(task: Task, count: int, timm: Timm | None, folder: Path) -> Rounds:
+    rounds = Rounds(task)
+    who: dict[str, Callable[[], float]] = {
+        OURS: lambda: ours(task, folder),
+        BARE: lambda: bare(task),
+    }
+    if timm is not None:
+        who[TIMM] = lambda: timm.images_per_s(task)
+    for number in range(count):
+        rounds.run(who, number)
+    return rounds
+
+
+if __name__ == "__main__":
+    main()
