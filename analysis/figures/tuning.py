@@ -1,0 +1,142 @@
+"""A tuning in one picture: what each knob gave, and every trial on the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from analysis.figures.log_axes import FONT_PT, legend_below, say_empty
+from analysis.tuning import effects
+from bench.tune.result import Effect, TuneResult
+from bench.tune.trial import Trial
+
+#: A shape and a colour for each kind of trial, so that either alone tells them apart.
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "the fastest so far": ("o", "#777777"),
+    "another value": ("^", "#0072B2"),
+    "tuned": ("s", "#009E73"),
+    "start": ("D", "#000000"),
+    "tuned, one knob put back": ("v", "#CC79A7"),
+    "no result": ("x", "#D55E00"),
+}
+_GAIN, _NO_GAIN = "#0072B2", "#777777"
+_ROW_IN = 0.22
+#: A trial's share of the width; duels of one trial are labelled side by side.
+_TRIAL_IN = 0.13
+_NARROWEST_IN, _WIDEST_IN = 7.0, 16.0
+
+
+def tuning_figure(result: TuneResult) -> Figure:
+    """Return the figure of a tuning: the ablation above, the trials below."""
+    rows = max(1, len(effects(result)))
+    width_in = min(_WIDEST_IN, max(_NARROWEST_IN, 1.2 + _TRIAL_IN * len(result.trials)))
+    heights = (1.0 + _ROW_IN * rows, 4.2)
+    figure = Figure(figsize=(width_in, sum(heights)), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, height_ratios=heights)
+    draw_ablation(above, effects(result))
+    draw_trials(below, result)
+    return figure
+
+
+def draw_ablation(axes: Axes, rows: Sequence[Effect]) -> None:
+    """Draw each effect's ratio with its interval; a filled marker is a gain beyond doubt."""
+    for row, effect in enumerate(rows):
+        found = effect.interval
+        colour = _GAIN if effect.confirmed else _NO_GAIN
+        if found.low is not None and found.high is not None:
+            axes.plot([found.low, found.high], [row, row], color=colour, linewidth=1.6, zorder=3)
+        axes.plot([found.ratio], [row], marker="o", markersize=5, linestyle="", color=colour,
+                  markerfacecolor=colour if effect.confirmed else "white", zorder=4)  # fmt: skip
+    axes.axvline(1, color="#777777", linewidth=0.8, zorder=2)
+    axes.set_yticks(range(len(rows)), list(map(_row_name, rows)), parse_math=False)
+    axes.set_ylim(max(1, len(rows)) - 0.4, -0.6)
+    ends = [1.0]
+    for effect in rows:
+        found = effect.interval
+        ends += [end for end in (found.low, found.ratio, found.high) if end is not None]
+    margin = max(0.01, 0.05 * (max(ends) - min(ends)))
+    axes.set_xlim(min(ends) - margin, max(ends) + margin)
+    axes.set_xlabel("images/s, tuned over put back (95 % interval; higher is better)")
+    axes.set_title("What each knob gave, from fresh runs", loc="left", fontsize=FONT_PT + 1)
+    axes.tick_params(axis="y", length=0)
+    _plain(axes, grid="x")
+    if not rows:
+        say_empty(axes, "nothing was adopted and confirmed")
+
+
+def draw_trials(axes: Axes, result: TuneResult) -> None:
+    """Draw images/s of every trial in order; each comparison is a band with its value's name."""
+    kinds = {trial.number: _kind(trial, result) for trial in result.trials}
+    rates = [trial.images_per_s for trial in result.trials if trial.images_per_s is not None]
+    # Markers are compared by their distance, not by their height: the axis need not hold 0.
+    floor = 0.9 * min(rates, default=0.0)
+    for trial in result.trials:
+        marker, colour = _LOOKS[kinds[trial.number]]
+        height = floor if trial.images_per_s is None else trial.images_per_s
+        axes.plot([trial.number], [height], marker=marker, color=colour, markersize=4.5,
+                  linestyle="", clip_on=False, zorder=3)  # fmt: skip
+    axes.set_ylim(floor, 1.02 * max(rates, default=1.0))
+    axes.set_xlim(0.4, len(result.trials) + 0.6)
+    _name_bands(axes, result)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("trial, in the order of measurement")
+    axes.set_ylabel("images/s")
+    _plain(axes, grid="y")
+    handles = [
+        Line2D([], [], marker=marker, color=colour, linestyle="", markersize=4.5, label=kind)
+        for kind, (marker, colour) in _LOOKS.items()
+        if kind in kinds.values()
+    ]
+    legend_below(axes, handles, entry_in=1.6)
+
+
+def _name_bands(axes: Axes, result: TuneResult) -> None:
+    bands = [
+        (duel.trials[0], duel.trials[-1], f"{duel.name}{' *' * (duel.decision == 'adopted')}")
+        for duel in result.duels
+        if duel.trials
+    ]
+    fresh = [trial.number for trial in result.trials if trial.stage == "confirmation"]
+    if fresh:
+        bands.append((fresh[0], fresh[-1], "confirmation"))
+    for number, (first, last, name) in enumerate(bands):
+        if number % 2 == 0:
+            axes.axvspan(first - 0.5, last + 0.5, color="#F2F2F2", zorder=0)
+        axes.text((first + last) / 2, 1.01, name, transform=axes.get_xaxis_transform(),
+                  rotation=90, ha="center", va="bottom", fontsize=FONT_PT - 1,
+                  parse_math=False)  # fmt: skip
+    if any(duel.decision == "adopted" for duel in result.duels):
+        axes.text(1.0, 0.02, "* adopted", transform=axes.transAxes, ha="right", va="bottom",
+                  fontsize=FONT_PT)  # fmt: skip
+
+
+def _kind(trial: Trial, result: TuneResult) -> str:
+    config_id = trial.config_id
+    if trial.images_per_s is None:
+        return "no result"
+    if trial.stage == "search":
+        duel = next((duel for duel in result.duels if trial.number in duel.trials), None)
+        kept = duel is not None and duel.incumbent.config_id == config_id
+        return "the fastest so far" if kept else "another value"
+    if config_id == result.start.config_id:
+        return "start"
+    return "tuned" if config_id == result.best.config_id else "tuned, one knob put back"
+
+
+def _row_name(effect: Effect) -> str:
+    return f"{effect.name}: {effect.best_value} over {effect.other_value}"
+
+
+def _plain(axes: Axes, grid: str) -> None:
+    axes.tick_params(labelsize=FONT_PT)
+    axes.xaxis.label.set_fontsize(FONT_PT + 0.5)
+    axes.yaxis.label.set_fontsize(FONT_PT + 0.5)
+    axes.grid(True, axis="x" if grid == "x" else "y", color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,149 @@
+"""The knobs of each backend and the values worth trying, those that promise most first.
+
+One knob is one line of the table. What `RunConfig` refuses beside the other knobs is left out by
+its own validation; what `auto` is already is not tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from bench.config import FILING_FIELDS, RunConfig
+from bench.records import Backend, Environment, ResolvedConfig
+
+Value = str | int
+BATCH = "batch_size"
+#: Fields that say how long is measured, not what.
+WINDOW_FIELDS = frozenset({"warmup_iters", "iters", "max_seconds"})
+
+
+def _nothing(environment: Environment) -> tuple[Value, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A field of the configuration and what it can be set to on a machine.
+
+    The batch size has no list: it is doubled and halved as long as that pays.
+    """
+
+    field: str
+    values: Callable[[Environment], tuple[Value, ...]] = _nothing
+
+
+@dataclass(frozen=True)
+class ShortWindow:
+    """How a trial is measured: short, because a search makes many."""
+
+    warmup_iters: int
+    max_seconds: float
+
+
+def _always(*values: Value) -> Callable[[Environment], tuple[Value, ...]]:
+    return lambda environment: values
+
+
+def _thread_counts(environment: Environment) -> tuple[Value, ...]:
+    """A thread per physical core, per logical one, and half as many."""
+    usable = environment.cpu_cores_usable
+    physical = environment.cpu_cores_physical or usable
+    counts = (min(physical, usable), usable, max(1, physical // 2))
+    return tuple(dict.fromkeys(counts))
+
+
+_SWITCH = _always("true", "false")
+
+#: A field may have two lines: what takes long to compile comes when the rest is settled.
+KNOBS: Mapping[Backend, tuple[Knob, ...]] = {
+    "cpu": (
+        Knob("allocator", _always("retain", "system")),
+        Knob("compile", _always("default", "none")),
+        Knob("threads", _thread_counts),
+        Knob(BATCH),
+        Knob("channels_last", _SWITCH),
+        Knob("fused_optimizer", _SWITCH),
+        Knob("compile", _always("max-autotune")),
+    ),
+    "cuda": (
+        Knob("channels_last", _SWITCH),
+        Knob("compile", _always("default", "reduce-overhead", "none")),
+        Knob("cuda_graphs", _SWITCH),
+        Knob(BATCH),
+        Knob("cudnn_benchmark", _SWITCH),
+        Knob("fused_optimizer", _SWITCH),
+        Knob("compile", _always("max-autotune")),
+    ),
+    "mps": (
+        Knob("compile", _always("default", "none")),
+        Knob(BATCH),
+        Knob("channels_last", _SWITCH),
+        Knob("fused_optimizer", _SWITCH),
+    ),
+}
+
+#: Iterations are tens of milliseconds on a GPU and may be seconds on a CPU, where the window then
+#: holds the least that a window may, five.
+WINDOWS: Mapping[Backend, ShortWindow] = {
+    "cpu": ShortWindow(warmup_iters=3, max_seconds=4.0),
+    "cuda": ShortWindow(warmup_iters=10, max_seconds=2.0),
+    "mps": ShortWindow(warmup_iters=5, max_seconds=3.0),
+}
+
+
+def with_value(config: RunConfig, field: str, value: object) -> RunConfig | str:
+    """Return `config` with another value of one field, or why its other values rule that out."""
+    try:
+        return RunConfig.model_validate({**config.model_dump(), field: value})
+    except ValidationError as error:
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
+
+
+def current(config: RunConfig, resolved: ResolvedConfig, field: str) -> str:
+    """Return what a field is, as the command line spells it, `auto` resolved where it can be."""
+    value = getattr(config, field)
+    if value == "auto":
+        value = getattr(resolved, field, value)
+    return spelled(value)
+
+
+def values_to_try(
+    knob: Knob, environment: Environment, config: RunConfig, resolved: ResolvedConfig
+) -> list[str]:
+    """Return the values of a knob other than the one that `config` has now, in their order."""
+    now = current(config, resolved, knob.field)
+    return [value for value in map(spelled, knob.values(environment)) if value != now]
+
+
+def differing(one: RunConfig, other: RunConfig) -> tuple[str, ...]:
+    """Return the fields in which two configurations differ, other than those that file a run."""
+    return tuple(
+        name
+        for name in RunConfig.model_fields
+        if name not in FILING_FIELDS and getattr(one, name) != getattr(other, name)
+    )
+
+
+def changes(start: RunConfig, config: RunConfig) -> str:
+    """Return what `config` has other than `start`, such as `threads=2 compile=default`."""
+    names = differing(start, config)
+    return " ".join(f"{name}={spelled(getattr(config, name))}" for name in names) or "start"
+
+
+def run_options(config: RunConfig) -> list[str]:
+    """Return the options of `mlproject run` that ask for `config`, its own window left out."""
+    options = ["--arch", config.arch]
+    for name, field in RunConfig.model_fields.items():
+        value = getattr(config, name)
+        if name in FILING_FIELDS | WINDOW_FIELDS | {"arch"} or value == field.default:
+            continue
+        options += [f"--{name.replace('_', '-')}", spelled(value)]
+    return options
+
+
+def spelled(value: object) -> str:
+    """Return a value as the command line has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,183 @@
+"""A tuning told to people and programs, and drawn; the device is simulated."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import samples
+from simulated_device import START, Device, environment
+
+from analysis.figures import save_figure, single_axes
+from analysis.figures.tuning import draw_ablation, tuning_figure
+from analysis.points import Refusal
+from analysis.tuning import (
+    best_command,
+    best_record,
+    place_best,
+    roof_line,
+    verdict_line,
+)
+from analysis.tuning_account import tuning_facts, tuning_markdown
+from bench.tune import Limits, tune
+
+NOWHERE = Refusal("id", "no ceiling: none was measured")
+
+
+def tuned(speed, fails=lambda knobs: None, *, budget_s=2000.0, noise=0.003):
+    device = Device(speed, fails, noise=noise)
+    return tune(START, environment(), device, Limits(budget_s), clock=device.clock)
+
+
+def speed(knobs):
+    rate = 16.0 if knobs["channels_last"] else 12.0
+    rate *= {8: 0.9, 16: 1.0, 32: 1.2}.get(knobs["batch_size"], 0.9)
+    return rate * {1: 1.0, 2: 1.1}[knobs["threads"]]
+
+
+def fails(knobs):
+    why = "BackendCompilerFailed: no C++ compiler | in <path>"
+    return ("crashed", why) if knobs["compile"] == "default" else None
+
+
+@pytest.fixture(scope="module")
+def result():
+    return tuned(speed, fails)
+
+
+@pytest.fixture(scope="module")
+def nothing():
+    return tuned(lambda knobs: 16.0, noise=0.001)
+
+
+def test_the_command_line_runs_the_best_setting(result):
+    assert best_command(result) == (
+        "mlproject run --arch resnet18 --backend cpu --batch-size 32 --threads 2"
+    )
+
+
+def test_the_quoted_speed_up_is_that_of_the_fresh_runs(result):
+    line = verdict_line(result)
+    low, high = result.confirmed.interval.low, result.confirmed.interval.high
+    assert line.startswith("speed-up over the start: 1.3")
+    assert f"({low:.3f} to {high:.3f}) in {len(result.confirmed.ratios)} fresh rounds" in line
+
+
+def test_a_speed_up_whose_interval_holds_1_is_not_called_one(result):
+    unsure = replace(
+        result.confirmed, interval=replace(result.confirmed.interval, low=0.99, high=1.02)
+    )
+    line = verdict_line(replace(result, confirmed=unsure))
+    assert line.startswith("not confirmed as faster than the start")
+
+
+def test_where_nothing_helped_the_reason_is_said(nothing):
+    assert verdict_line(nothing) == (
+        "no speed-up confirmed: nothing that was tried is faster than the start"
+    )
+    assert tuning_facts(nothing, NOWHERE)["confirmed"] is None
+
+
+def test_the_distance_to_the_roof_is_that_of_the_best_settings_median_run(result):
+    record = best_record(result)
+    assert record.config.config_id == result.best.config_id
+    confirmed = [
+        t.images_per_s
+        for t in result.trials
+        if t.stage == "confirmation" and t.config.config_id == record.config_id
+    ]
+    rate = record.measurement.throughput_images_per_s
+    assert sum(rate >= one for one in confirmed) in (
+        len(confirmed) // 2,
+        len(confirmed) // 2 + 1,
+    )
+
+
+def test_a_roof_is_told_with_its_numbers_and_a_missing_one_with_its_reason(result):
+    measured = samples.run_record()
+    whole = replace(result, best=measured.config, trials=(trial_of(result, measured),))
+    line = roof_line(place_best(whole, [samples.ceilings_record()]))
+    # 1 GFLOP in 0.5 s under a roof of 200 GFLOP/s.
+    assert line.startswith("0.01 of the roof: 2 of 200 GFLOP/s attainable; bound overhead")
+    assert "no ceilings were measured" in roof_line(place_best(whole, []))
+
+
+def trial_of(result, record):
+    return replace(result.trials[0], record=record, stage="confirmation")
+
+
+def test_the_json_holds_every_trial_and_comparison(result):
+    facts = json.loads(json.dumps(tuning_facts(result, NOWHERE), allow_nan=False))
+    assert facts["best"] == {"batch_size": 32, "threads": 2}
+    assert len(facts["trials"]) == len(result.trials)
+    assert facts["no_roof"] == NOWHERE.reason
+    assert [each["knob"] for each in facts["ablation"]] == ["batch_size", "threads"]
+    [failed] = [each for each in facts["duels"] if each["decision"] == "failed"]
+    assert failed["value"] == "default"
+    assert "no C++ compiler" in failed["reason"]
+    numbers = [number for each in facts["duels"] for number in each["trials"]]
+    assert numbers == [t.number for t in result.trials if t.stage == "search"]
+
+
+def test_the_markdown_is_whole_and_text_from_records_cannot_break_it(result):
+    text = tuning_markdown(result, NOWHERE)
+    for words in ("## What each knob gave", "| all of them |", "## What was tried", "## Trials"):
+        assert words in text
+    assert "no C++ compiler \\| in &lt;path&gt;" in text
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in tables}) <= 3
+
+
+def test_a_machine_that_is_not_quiet_is_told(result):
+    assert "this machine is not quiet" not in tuning_markdown(result, NOWHERE)
+    noisy = tuning_markdown(replace(result, scatter=0.123), NOWHERE)
+    assert "scatters by 12.3 %" in noisy
+
+
+def test_a_tuning_without_time_says_what_was_left_untried():
+    short = tuned(speed, budget_s=100.0)
+    assert "no time was left to try: " in tuning_markdown(short, NOWHERE)
+    assert "fused\\_optimizer=false" in tuning_markdown(short, NOWHERE) or (
+        "fused_optimizer=false" in tuning_markdown(short, NOWHERE)
+    )
+
+
+def test_the_figure_shows_every_effect_and_every_trial(result, tmp_path):
+    figure = tuning_figure(result)
+    above, below = figure.axes
+    names = [label.get_text() for label in above.get_yticklabels()]
+    assert names == [
+        "all of them: tuned over start",
+        "batch_size: 32 over 16 (auto)",
+        "threads: 2 over 1 (auto)",
+    ]
+    points = [line for line in below.lines if line.get_marker() not in ("None", "")]
+    assert [line.get_xdata()[0] for line in points] == [t.number for t in result.trials]
+    failed = [line for line in points if line.get_marker() == "x"]
+    assert len(failed) == 1
+    assert failed[0].get_ydata()[0] == below.get_ylim()[0]
+    labels = {text.get_text() for text in below.texts}
+    assert {"threads=2 *", "batch_size=32 *", "compile=default", "confirmation"} <= labels
+    assert "images/s" in above.get_xlabel()
+    png, svg = save_figure(figure, tmp_path, "tuning")
+    assert png.stat().st_size > 10_000
+    assert svg.read_text().startswith("<?xml")
+
+
+def test_trials_are_counted_in_whole_numbers(nothing):
+    few = replace(nothing, trials=nothing.trials[:3], duels=())
+    _, axes = tuning_figure(few).axes
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_the_figure_of_nothing_says_so(nothing):
+    above, _ = tuning_figure(nothing).axes
+    assert [text.get_text() for text in above.texts] == ["nothing was adopted and confirmed"]
+
+
+def test_a_gain_that_is_not_beyond_doubt_is_drawn_hollow(result):
+    unsure = replace(result.ablation[0], interval=replace(result.ablation[0].interval, low=0.99))
+    _, axes = single_axes()
+    draw_ablation(axes, [result.ablation[1], unsure])
+    faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
+    assert faces[0] != "white"
+    assert faces[1] == "white"

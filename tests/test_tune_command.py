@@ -1,0 +1,206 @@
+"""`mlproject tune` as a user types it, with real workers and a real tracking store."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simulated_device import START, Device, environment
+
+from analysis.points import Refusal
+from bench.config import RunConfig
+from bench.folders import read_records
+from bench.sweep.machine import identify_machine
+from bench.tune import Limits, tune
+from bench.tune.local import LocalMeasure
+from commands.tune_view import TuneProgress, print_result
+from tracking import schema
+from tracking.search import search_runs
+from tracking.store import open_client
+
+PROJECT = Path(__file__).resolve().parent.parent
+TINY = (
+    *("--arch", "crashing_models:small", "--backend", "cpu", "--image-size", "32"),
+    *("--batch-size", "4", "--warmup-iters", "1", "--iters", "5"),
+)
+CAMPAIGN = "tune-crashing_models.small-fp32"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
+    monkeypatch.setenv("MLPROJECT_RECORDS", str(tmp_path / "records"))
+    return tmp_path
+
+
+def tuning(place, *arguments):
+    return subprocess.Popen(
+        [sys.executable, str(PROJECT / "mlproject.py"), "tune", *arguments],
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def tuned(place, *arguments):
+    process = tuning(place, *arguments)
+    out, err = process.communicate(timeout=500)
+    assert "Traceback" not in err, err
+    return process.returncode, out, err
+
+
+def runs(kind):
+    return search_runs(f"tags.`{schema.KIND}` = '{kind}'")
+
+
+def written(place, campaign=CAMPAIGN):
+    return json.loads((place / "reports" / campaign / "tuning.json").read_text())
+
+
+@pytest.mark.slow
+def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, monkeypatch):
+    code, out, err = tuned(place, *TINY, "--budget", "40")
+    assert code == 0, err
+    assert out.startswith("mlproject run --arch crashing_models:small --backend cpu")
+    told = written(place)
+    records = read_records(place / "records")
+    assert [trial["record_id"] for trial in told["trials"]] == [r.record_id for r in records]
+    assert told["trials"][0]["outcome"] == "ok"
+    tracked = runs("measurement")
+    assert {run.tags[schema.RECORD_ID] for run in tracked} == {r.record_id for r in records}
+    assert {run.tags[schema.CAMPAIGN] for run in tracked} == {CAMPAIGN}
+    [own] = runs("tune")
+    assert own.status == "FINISHED"
+    assert own.tags[schema.CAMPAIGN] == CAMPAIGN
+    assert "mlproject run --arch" in own.tags[schema.NOTE]
+    files = {each.path for each in open_client().list_artifacts(own.run_id, "report")}
+    assert files == {f"report/tuning.{end}" for end in ("md", "json", "png", "svg")}
+
+    # Another folder: what was measured is known from the server alone.
+    monkeypatch.setenv("MLPROJECT_RECORDS", str(place / "another"))
+    code, out, err = tuned(place, *TINY, "--budget", "40")
+    assert code == 0, err
+    again = written(place)
+    assert again["trials"][0]["record_id"] == records[0].record_id
+    assert again["trials"][0]["reused"]
+    assert "from earlier sessions" in out
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place):
+    process = tuning(place, *TINY, "--budget", "600")
+    while not (line := process.stderr.readline()).startswith("start: "):
+        assert line, process.communicate()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "the same command goes on from here" in err
+    assert out.startswith("mlproject run --arch crashing_models:small")
+    assert written(place)["interrupted"]
+    assert read_records(place / "records")[0].outcome == "ok"
+    assert len(runs("measurement")) == len(read_records(place / "records"))
+
+
+@pytest.mark.slow
+def test_a_start_that_crashes_is_recorded_and_told_by_the_exit_code(place):
+    broken = [*TINY, "--arch", "crashing_models:raises_later", "--iters", "20"]
+    code, _, err = tuned(place, *broken)
+    assert code == 1
+    assert "the start was not measured: crashed: RuntimeError: the model had enough" in err
+    [record] = read_records(place / "records")
+    assert record.outcome == "crashed"
+    code, _, err = tuned(place, *broken)
+    assert code == 1
+    assert "--retry-failed measures it again" in err
+    assert len(read_records(place / "records")) == 1
+    assert tuned(place, *broken, "--retry-failed")[0] == 1
+    assert len(read_records(place / "records")) == 2
+
+
+@pytest.mark.slow
+def test_mlflow_run_makes_the_run_of_the_tuning(place):
+    parameters = ["budget=20", "campaign=from-mlflow", "fixed_batch=true"]
+    names = [name.removeprefix("--").replace("-", "_") for name in TINY[::2]]
+    parameters += [f"{name}={value}" for name, value in zip(names, TINY[1::2], strict=True)]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mlflow", "run", str(PROJECT), "-e", "tune"),
+            *("--env-manager", "local"),
+            *(part for parameter in parameters for part in ("-P", parameter)),
+        ],
+        cwd=place,
+        env=os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    [own] = runs("tune")
+    assert own.status == "FINISHED"
+    assert own.params["budget"] in ("20", "20.0")
+    assert open_client().list_artifacts(own.run_id, "report")
+    assert {run.tags[schema.CAMPAIGN] for run in search_runs()} == {"from-mlflow"}
+
+
+@pytest.mark.slow
+def test_a_worker_past_its_time_is_ended_and_its_record_kept(place):
+    delivered = []
+    measure = LocalMeasure(
+        identify_machine()[-1],
+        place / "records",
+        lambda folder, record: delivered.append(record),
+        lambda event: None,
+    )
+    config = RunConfig(
+        arch="crashing_models:small", backend="cpu", batch_size=4, image_size=32, iters=10**6,
+        max_seconds="none",
+    )  # fmt: skip
+    record = measure(config, 1.0)
+    assert record.outcome == "interrupted"
+    assert delivered == [record] == read_records(place / "records")
+
+
+def test_each_comparison_is_a_line_and_the_result_a_table(capsys):
+    def fails(knobs):
+        return ("crashed", "no C++ compiler") if knobs["compile"] == "default" else None
+
+    device = Device(lambda knobs: 16.0 * knobs["threads"], fails, noise=0.0)
+    with TuneProgress(START, 1500.0, 0.0) as progress:
+        result = tune(
+            *(START, environment(), device, Limits(1500.0, fixed_batch=True)),
+            watch=progress,
+            clock=device.clock,
+        )
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "start: 16 images/s"
+    assert "compile=default: failed (crashed: no C++ compiler)" in lines
+    assert any(line.startswith("threads=2: adopted, 2.000 times") for line in lines)
+    print_result(result, Refusal("id", "no ceiling"))
+    shown = capsys.readouterr().out
+    assert shown.startswith("mlproject run --arch resnet18 --backend cpu --threads 2\n")
+    assert "distance to the roof unknown: no ceiling" in shown
+    assert "threads: 2 over 1 (auto)       2.000 times (2.000 to 2.000)" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--budget", "0"], "budget"),
+        (["--max-batch", "8", "--batch-size", "16"], "max_batch=8"),
+        (["--devices", "2"], "devices=2"),
+        (["--fixed-batch", "--arch", "resnet5"], "resnet5"),
+        (["--campaign", "two words"], "two words"),
+        (["--fixed-batch", "perhaps"], "perhaps"),
+    ],
+)
+def test_wrong_values_are_one_line_and_nothing_is_measured(place, arguments, words):
+    code, _, err = tuned(place, *arguments)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
+    assert words in err
+    assert not (place / "records").exists()
