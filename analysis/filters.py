@@ -15,7 +15,16 @@ def measurement_filter(filter_string: str = "", campaign: str | None = None) -> 
     MLflow joins conditions with AND alone, so they are simply strung together. Raises `UserError`
     for a campaign that no run can carry, since a quote in it would end the filter's string.
     """
-    conditions = [f"tags.`{schema.KIND}` = 'measurement'"]
+    return _of_kind("measurement", filter_string, campaign)
+
+
+def imported_filter(filter_string: str = "", campaign: str | None = None) -> str:
+    """Return the filter for imported runs that also match; raises as `measurement_filter`."""
+    return _of_kind("imported", filter_string, campaign)
+
+
+def _of_kind(kind: str, filter_string: str, campaign: str | None) -> str:
+    conditions = [f"tags.`{schema.KIND}` = '{kind}'"]
     if campaign is not None:
         if not campaign or set("'\"`\\") & set(campaign):
             raise UserError(f"campaign={campaign!r}: use the label given to mlproject run")

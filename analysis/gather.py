@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, measurement_filter
+from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, imported_filter, measurement_filter
+from analysis.observations import Observation, observe_imported, observe_result
+from analysis.results import run_results
 from bench.errors import UserError
 from bench.records import CeilingsRecord, ProfileRecord, RunRecord
 from tracking import schema
@@ -24,6 +26,12 @@ class Gathered:
     profiles: list[ProfileRecord] = field(default_factory=list)
     run_ids: dict[str, str] = field(default_factory=dict)  # record id -> run id
     unreadable: list[str] = field(default_factory=list)
+    imported: list[Observation] = field(default_factory=list)  # runs that no record is of
+
+    def observations(self) -> list[Observation]:
+        """Return every measurement as comparisons see it: recorded ones first, in report order."""
+        results = run_results(self.measurements, self.ceilings, self.run_ids, self.profiles)
+        return [*map(observe_result, results), *self.imported]
 
 
 def gather_records(
@@ -35,6 +43,8 @@ def gather_records(
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
 ) -> Gathered:
     """Fetch the measurements that match, their profiles, and every measured ceiling of the server.
+
+    Imported runs that match come as observations: they have no record of a measurement.
 
     Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
     and a profile belongs to a configuration. A run whose record cannot be read is named in
@@ -49,7 +59,12 @@ def gather_records(
         experiments=experiments,
         tracking_uri=tracking_uri,
     )
-    gathered = Gathered()
+    imported = search_runs(
+        imported_filter(filter_string, campaign),
+        experiments=experiments,
+        tracking_uri=tracking_uri,
+    )
+    gathered = Gathered(imported=sorted(map(observe_imported, imported), key=Observation.order))
     if not wanted:
         return gathered
     configurations = {run.tags.get(schema.CONFIG_ID) for run in wanted}

@@ -38,3 +38,22 @@ def percent(share: float) -> str:
     """Format a fraction of 1 as percent: two digits below 10 %, so that little is not nothing."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 9.95 or not value else f"{float(f'{value:.2g}'):g} %"
+
+
+def whole_number(text: str | None) -> int | None:
+    """Return the whole number that `text` spells, or None for anything else (`auto`)."""
+    try:
+        value = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return int(value) if value is not None and value.is_integer() else None
+
+
+def times(ratio: float) -> str:
+    """Format a ratio with three digits and a sign of multiplication."""
+    return f"{three_digits(ratio)}x"
+
+
+def counted(number: int, noun: str) -> str:
+    """Format a number of things, such as `1 run` and `2 runs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     help="folder of the report; an earlier report there is replaced",
 )
 @click.option(
+    "--pdf",
+    "printed",
+    is_flag=True,
+    help="print it as PDF too; needs Chromium, Chrome, Edge or WeasyPrint",
+)
+@click.option(
     "--log/--no-log",
     "logged",
     default=None,
@@ -48,6 +54,7 @@ def command(
     experiments: tuple[str, ...],
     records: Path | None,
     out: Path,
+    printed: bool,
     logged: bool | None,
     form: str,
 ) -> int:
@@ -59,7 +66,7 @@ def command(
     if records is not None and (filter_string or experiments):
         raise UserError("--records reads a folder: --filter and --experiment ask a server")
     from analysis import profile_results, run_results
-    from analysis.report import write_report
+    from analysis.report import print_pdf, write_report
 
     gathered = _from_folder(records, campaign) if records is not None else _from_server(
         filter_string, campaign, experiments
@@ -75,10 +82,15 @@ def command(
         profiles=gathered.profiles,
         run_ids=gathered.run_ids,
         unreadable=gathered.unreadable,
+        imported=gathered.imported,
     )
+    if printed:
+        print_pdf(path)
     wanted = logged if logged is not None else records is None
-    run_id, problem = _log(out, campaign, results) if wanted else (None, None)
-    _print(results, profiles, gathered.unreadable, path, run_id, form)
+    run_id, problem = (
+        _log(out, campaign, len(results) + len(gathered.imported)) if wanted else (None, None)
+    )
+    _print(results, profiles, gathered, path, run_id, form)
     if problem is not None:
         click.echo(f"mlproject: report not logged ({problem}); it lies in {out}", err=True)
         return NOT_TRACKED
@@ -107,9 +119,9 @@ def _from_server(filter_string: str, campaign: str | None, experiments: Sequence
         )
     except TrackingError as error:
         raise UserError(str(error)) from None
-    if not gathered.measurements and gathered.unreadable:
+    if not gathered.measurements and not gathered.imported and gathered.unreadable:
         raise UserError(f"no record could be read: {gathered.unreadable[0]}")
-    if not gathered.measurements:
+    if not gathered.measurements and not gathered.imported:
         raise no_runs(filter_string, campaign, experiments)
     return gathered
 
@@ -128,15 +140,13 @@ def _watched(runs: Sequence[TrackedRun]) -> Iterable[TrackedRun]:
     )
 
 
-def _log(
-    out: Path, campaign: str | None, results: Sequence[RunResult]
-) -> tuple[str | None, str | None]:
+def _log(out: Path, campaign: str | None, runs: int) -> tuple[str | None, str | None]:
     """Return the report's run id, or the reason why there is none."""
     from tracking import schema
     from tracking.report_run import log_report
     from tracking.store import TrackingError
 
-    tags = {schema.NOTE: f"Report over {len(results)} runs: open report/report.html."}
+    tags = {schema.NOTE: f"Report over {runs} runs: open report/report.html."}
     if campaign is not None:
         tags[schema.CAMPAIGN] = campaign
     try:
@@ -148,7 +158,7 @@ def _log(
 def _print(
     results: Sequence[RunResult],
     profiles: Sequence[ProfileResult],
-    unreadable: Sequence[str],
+    gathered: Gathered,
     path: Path,
     run_id: str | None,
     form: str,
@@ -157,7 +167,8 @@ def _print(
         facts = {
             "runs": [result.facts() for result in results],
             "profiles": [profile.facts() for profile in profiles],
-            "unreadable": list(unreadable),
+            "imported": [{"run_id": run.name, "label": run.label} for run in gathered.imported],
+            "unreadable": gathered.unreadable,
             "report": str(path),
             "report_run_id": run_id,
         }
@@ -171,7 +182,9 @@ def _print(
         click.echo(f"{profile.name}  profile of {profile.label}: {profile.verdict}")
         for problem in profile.problems:
             click.echo(f"    {problem}")
-    for line in unreadable:
+    if gathered.imported:
+        click.echo(f"{len(gathered.imported)} imported runs")
+    for line in gathered.unreadable:
         click.echo(f"record not read: {line}")
     click.echo(f"report: {path}")
     if run_id is not None:

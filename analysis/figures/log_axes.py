@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from analysis.figures.roof_labels import Scale
@@ -105,10 +105,12 @@ def legend_below(axes: Axes, handles: Sequence[Artist], entry_in: float = _ENTRY
         return
     figure = axes.get_figure(root=True)
     assert figure is not None  # as in size_in  # noqa: S101
+    # Long row names push the axes to the right: a centred legend would leave the page there.
+    rows_named = axes.yaxis.get_major_locator().__class__ is FixedLocator
     axes.legend(
         handles=handles,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.0),
+        loc="upper right" if rows_named else "upper center",
+        bbox_to_anchor=(1.0 if rows_named else 0.5, 0.0),
         bbox_transform=axes.transAxes + ScaledTranslation(0, -_LEGEND_IN, figure.dpi_scale_trans),
         ncols=max(2, min(len(handles), int(size_in(axes)[0] / entry_in))),
         fontsize=FONT_PT,

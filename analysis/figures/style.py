@@ -66,3 +66,32 @@ def model_colours(archs: Iterable[str]) -> dict[str, str]:
     colours = dict.fromkeys(names, OTHER_MODELS)
     colours.update(zip(names, _PALETTE, strict=False))
     return colours
+
+
+#: Shapes of the precision asked for, where runs are not placed under a roof; amp is what a device
+#: makes of it, so it has a shape of its own.
+PRECISION_MARKERS: Mapping[str, str] = {
+    "fp32": "o",
+    "tf32": "^",
+    "amp": "s",
+    "amp-bf16": "P",
+    "amp-fp16": "D",
+}
+OTHER_PRECISION = "X"
+#: Dashes of machines where several share axes: solid first, then ever more broken.
+MACHINE_DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
+    (0, ()),
+    (0, (5, 2)),
+    (0, (1, 1.5)),
+    (0, (6, 2, 1, 2)),
+    (0, (9, 3)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (2, 4)),
+    (0, (8, 2, 2, 2, 2, 2)),
+)
+
+
+def machine_dashes(envs: Iterable[str]) -> dict[str, tuple[float, tuple[float, ...]]]:
+    """Return a line style per machine, by name; past the eighth they repeat."""
+    names = sorted(set(envs))
+    return {name: MACHINE_DASHES[place % len(MACHINE_DASHES)] for place, name in enumerate(names)}

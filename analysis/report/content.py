@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from analysis.findings import ReportFinding, find_all
+from analysis.observations import Observation
 from analysis.profile_results import ProfileResult
-from analysis.report import profile_tables, tables
+from analysis.quantities import counted
+from analysis.report import batch_tables, group_tables, profile_tables, tables, work_tables
 from analysis.report.environments import environments_table
+from analysis.report.limits import limits
 from analysis.report.profile_content import ProfileContent, profile_contents
 from analysis.report.reproduce import run_command
+from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Table
+from analysis.report.words import QUESTIONS, REFERENCES, abstract
 from analysis.results import RunResult
 
 
@@ -32,33 +38,100 @@ class Content:
     written: str
     summary: str
     problems: tuple[Problem, ...]
+    abstract: tuple[str, ...]
+    questions: tuple[str, ...]
     runs: Table
+    matrix: Table
+    imported: Table
+    complexity: Table
     measurements: Table
+    repeats: Table
+    points: Table
     bounds: Table
     intensities: Table
+    ceilings: Table
     profile_tables: tuple[Table, ...]  # of all profiles; none without any
     profiles: tuple[ProfileContent, ...]
-    ceilings: Table
+    findings: tuple[ReportFinding, ...]
+    analysis_tables: tuple[Table, ...]  # those that have rows
+    run_words: Callable[[Iterable[str]], str]  # numbers of the runs of these names
     environments: Table
     commands: tuple[tuple[str, str], ...]
     limits: tuple[str, ...]
+    references: tuple[str, ...]
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables in the order of their numbers."""
-        of_profiles = (table for profile in self.profiles for table in profile.tables)
-        first = (self.runs, self.measurements, self.bounds, self.intensities)
-        return (*first, *self.profile_tables, *of_profiles, self.ceilings, self.environments)
+        """All tables that the report shows, in the order of their numbers."""
+        found = (
+            *(self.runs, self.matrix, self.imported, self.complexity, self.measurements),
+            *(self.repeats, self.points, self.bounds, self.intensities, self.ceilings),
+            *self.profile_tables,
+            *(table for profile in self.profiles for table in profile.tables),
+            *self.analysis_tables,
+            self.environments,
+        )
+        return tuple(table for table in found if table.number)
 
 
 def make_content(
-    results: Sequence[RunResult],
+    runs: Sequence[Observation],
     profiles: Sequence[ProfileResult],
     run_ids: Mapping[str, str],
     unreadable: Sequence[str],
     written: datetime,
+    run_numbers: RunNumbers,
 ) -> Content:
     """Return a report's words and tables; `unreadable` names runs without a readable record."""
+    results = [run.result for run in runs if run.result]
+    findings = tuple(find_all(runs))
+    summary = _summary(runs, profiles)
+    number = _Numbering(drop_empty=not results)
+    return Content(
+        title="Training steps under their roofs",
+        written=tables.utc(written),
+        summary=summary,
+        problems=_problems(results, profiles, unreadable),
+        abstract=abstract(summary, runs, results, findings),
+        questions=QUESTIONS,
+        runs=number(tables.runs_table(0, results)),
+        matrix=number(group_tables.matrix_table(0, runs, run_numbers)),
+        imported=number(group_tables.imported_table(0, runs, run_numbers), optional=True),
+        complexity=number(work_tables.complexity_table(0, results, run_numbers)),
+        measurements=number(tables.measurements_table(0, results)),
+        repeats=number(group_tables.repeats_table(0, runs, run_numbers)),
+        points=number(work_tables.points_table(0, results)),
+        bounds=number(tables.bounds_table(0, results)),
+        intensities=number(profile_tables.intensities_table(0, results)),
+        ceilings=number(tables.ceilings_table(0, _used_ceilings(results, run_ids))),
+        profile_tables=_profile_tables(profiles, number.numbers),
+        profiles=profile_contents(profiles, number.numbers),
+        findings=findings,
+        analysis_tables=_analysis_tables(runs, number, run_numbers),
+        run_words=run_numbers.words,
+        environments=number(environments_table(0, results)),
+        commands=_commands(results),
+        limits=tuple(limits(runs)),
+        references=REFERENCES,
+    )
+
+
+class _Numbering:
+    """Numbers tables in the order of the report; 0 for one that the report leaves out."""
+
+    def __init__(self, *, drop_empty: bool) -> None:
+        self.numbers = itertools.count(1)
+        self._drop_empty = drop_empty
+
+    def __call__(self, table: Table, *, optional: bool = False) -> Table:
+        if not table.rows and (optional or self._drop_empty):
+            return table
+        return replace(table, number=next(self.numbers))
+
+
+def _problems(
+    results: Sequence[RunResult], profiles: Sequence[ProfileResult], unreadable: Sequence[str]
+) -> tuple[Problem, ...]:
     problems = [Problem("record not read", (line,)) for line in unreadable]
     problems += [
         Problem(f"Run {result.number}, {result.label}", result.problems)
@@ -70,23 +143,22 @@ def make_content(
         for profile in profiles
         if profile.problems
     ]
-    numbers = itertools.count(1)
-    return Content(
-        title="Training steps under their roofs",
-        written=tables.utc(written),
-        summary=_summary(results, profiles),
-        problems=tuple(problems),
-        runs=tables.runs_table(next(numbers), results),
-        measurements=tables.measurements_table(next(numbers), results),
-        bounds=tables.bounds_table(next(numbers), results),
-        intensities=profile_tables.intensities_table(next(numbers), results),
-        profile_tables=_profile_tables(profiles, numbers),
-        profiles=profile_contents(profiles, numbers),
-        ceilings=tables.ceilings_table(next(numbers), _used_ceilings(results, run_ids)),
-        environments=environments_table(next(numbers), results),
-        commands=_commands(results),
-        limits=tuple(_limits(results)),
+    return tuple(problems)
+
+
+def _analysis_tables(
+    runs: Sequence[Observation], number: _Numbering, run_numbers: RunNumbers
+) -> tuple[Table, ...]:
+    """Those of the analysis's tables that have a row, numbered in order."""
+    makers = (
+        group_tables.uplift_table,
+        batch_tables.gains_table,
+        group_tables.scatter_table,
+        group_tables.scaling_table,
+        batch_tables.predictions_table,
     )
+    made = (number(make(0, runs, run_numbers), optional=True) for make in makers)
+    return tuple(table for table in made if table.number)
 
 
 def _profile_tables(profiles: Sequence[ProfileResult], numbers: Iterator[int]) -> tuple[Table, ...]:
@@ -99,22 +171,24 @@ def _profile_tables(profiles: Sequence[ProfileResult], numbers: Iterator[int]) -
     )
 
 
-def _summary(results: Sequence[RunResult], profiles: Sequence[ProfileResult]) -> str:
-    machines = {result.env for result in results}
-    failed = sum(result.record.outcome != "ok" for result in results)
-    first = min(result.record.created for result in results)
-    last = max(result.record.created for result in results)
-    without = f" ({failed} without a result)" if failed else ""
-    when = f"on {tables.utc(first)}"
-    if first != last:
-        when = f"between {tables.utc(first)} and {tables.utc(last)}"
-    what = f"{_count(len(results), 'run')}{without} on {_count(len(machines), 'machine')}"
-    profiled = f", and {_count(len(profiles), 'profile')}" if profiles else ""
-    return f"{what}, {when}{profiled}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def _summary(runs: Sequence[Observation], profiles: Sequence[ProfileResult]) -> str:
+    machines = {run.env for run in runs}
+    failed = sum(run.outcome != "ok" for run in runs)
+    imported = sum(run.imported_from is not None for run in runs)
+    notes = [f"{failed} without a result"] * bool(failed) + [f"{imported} imported"] * bool(
+        imported
+    )
+    remarks = f" ({', '.join(notes)})" if notes else ""
+    created = [run.result.record.created for run in runs if run.result]
+    when = ""
+    if created:
+        first, last = min(created), max(created)
+        when = f", on {tables.utc(first)}"
+        if first != last:
+            when = f", between {tables.utc(first)} and {tables.utc(last)}"
+    what = f"{counted(len(runs), 'run')}{remarks} on {counted(len(machines), 'machine')}"
+    profiled = f", and {counted(len(profiles), 'profile')}" if profiles else ""
+    return f"{what}{when}{profiled}."
 
 
 def _used_ceilings(
@@ -139,36 +213,3 @@ def _commands(results: Sequence[RunResult]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (f"run {', '.join(map(str, those))}", command) for command, those in numbers.items()
     )
-
-
-def _limits(results: Sequence[RunResult]) -> Iterator[str]:
-    points = [result.point for result in results if result.point]
-    yield (
-        "FLOP are those of the algorithm (convolution, linear, matrix product, attention; a "
-        "multiply-add is 2); elementwise work is left out of the rate, not of the time."
-    )
-    if any(point.intensity_counted is None for point in points):
-        yield (
-            "Where no bytes were counted they are modelled, at least as if every chain were fused "
-            "and at most as if every operation went through memory. So such a run is an interval, "
-            "not a point."
-        )
-    if any(point.intensity_counted is not None for point in points):
-        yield (
-            "Counted bytes are those of one profiled step, whose kernels ran one after another; "
-            "the intensity is the algorithm's FLOP over them. Executed FLOP, with padding and "
-            "recomputation, are another quantity and share no column with the algorithm's."
-        )
-    if any(not point.bound_sure for point in points):
-        yield "A bound with a question mark depends on where in that interval the traffic lies."
-    if datasheet := sum(point.ceiling.kind == "datasheet" for point in points):
-        yield (
-            f"{_count(datasheet, 'run')} stand under a datasheet's roof, which no program reaches: "
-            "the fraction of the roof reads low."
-        )
-    if any(result.record.config.reads_images for result in results):
-        yield (
-            "Waiting for data is the host's time inside the loader. Where the step runs on the "
-            "processor, loader processes also take cores from it, which this does not show."
-        )
-    yield "Each run is one window of one process; the spread between repeats is not judged here."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis.figures import (
     draw_kernel_roofline,
@@ -23,9 +24,10 @@ from analysis.figures import (
 from analysis.figures.style import OTHER_MODELS
 from analysis.points import RooflinePoint
 from analysis.profile_results import ProfileResult
+from analysis.report.run_numbers import RunNumbers
 
 #: What an earlier report may have left that this one does not replace.
-NAMES = ("roofline-*", "ops-*", "kernels-*")
+NAMES = ("roofline-*", "ops-*", "kernels-*", "runs-*")
 
 _OPS_CAPTION = (
     "Attained by the cost model's FLOP over the profiler's time of each op. A marker stands at the "
@@ -43,7 +45,7 @@ class FigureFile:
     """A figure with its number in the report; paths are relative to the report.
 
     `interactive` is trusted markup of the same figure, empty where there is none; the first one
-    of a report carries Plotly's script.
+    of a report carries Plotly's script. `runs` are the numbers of the runs that it shows.
     """
 
     number: int
@@ -53,6 +55,7 @@ class FigureFile:
     svg: str
     data_uri: str
     interactive: str
+    runs: str = ""
 
 
 def draw_rooflines(
@@ -61,6 +64,7 @@ def draw_rooflines(
     numbers: Iterator[int],
     names: Mapping[str, str],
     colours: Mapping[str, str],
+    run_numbers: RunNumbers,
 ) -> list[FigureFile]:
     """Draw one roofline for all machines, which is interactive too, and one for each of several.
 
@@ -82,7 +86,8 @@ def draw_rooflines(
             draw_roofline(axes, group, colours=colours)
 
         name = f"roofline-{len(figures) + 1}"
-        figures.append(_file(draw, folder, name, next(numbers), title, "", markup))
+        runs = run_numbers.words(names.get(p.record_id, p.record_id) for p in group)
+        figures.append(_file(draw, folder, name, next(numbers), title, "", markup, runs))
         markup = ""
     return figures
 
@@ -138,9 +143,24 @@ def _file(
     title: str,
     caption: str,
     interactive: str,
+    runs: str = "",
 ) -> FigureFile:
     figure, axes = single_axes()
     draw(axes)
+    return saved_figure(figure, folder, name, number, title, caption, interactive, runs)
+
+
+def saved_figure(
+    figure: Figure,
+    folder: Path,
+    name: str,
+    number: int,
+    title: str,
+    caption: str,
+    interactive: str = "",
+    runs: str = "",
+) -> FigureFile:
+    """Save a drawn figure as PNG and SVG, and return what the report shows of it."""
     png, svg = save_figure(figure, folder, name)
     encoded = base64.b64encode(svg.read_bytes()).decode("ascii")
     return FigureFile(
@@ -151,4 +171,5 @@ def _file(
         svg=f"{folder.name}/{svg.name}",
         data_uri=f"data:image/svg+xml;base64,{encoded}",
         interactive=interactive,
+        runs=runs,
     )

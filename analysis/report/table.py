@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from analysis.quantities import percent, three_digits
+from analysis.report.markup import latex_text, markdown_text
 
 ABSENT = "-"
 
@@ -77,6 +78,42 @@ class Table:
             pairs = zip(self.columns, row, strict=True)
             writer.writerow([cell for column, value in pairs for cell in column.exact(value)])
         return out.getvalue()
+
+    def markdown(self) -> str:
+        """Return all rows as a Markdown table with its title, as people read them."""
+        lines = [
+            f"**Table {self.number}. {markdown_text(self.title)}**",
+            "",
+            _markdown_row(column.heading for column in self.columns),
+            "|" + "".join(" ---: |" if column.numeric else " --- |" for column in self.columns),
+            *map(_markdown_row, replace(self, shown=None).cells),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def latex(self) -> str:
+        """Return all rows as a LaTeX table that needs the package booktabs, as people read them."""
+        alignment = "".join("r" if column.numeric else "l" for column in self.columns)
+        lines = [
+            r"\begin{table}",
+            rf"\caption{{{latex_text(self.title)}}}\label{{tab:{self.name}}}",
+            rf"\begin{{tabular}}{{{alignment}}}",
+            r"\toprule",
+            _latex_row(column.heading for column in self.columns),
+            r"\midrule",
+            *map(_latex_row, replace(self, shown=None).cells),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(map(markdown_text, cells))} |"
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return " & ".join(map(latex_text, cells)) + r" \\"
 
 
 def make_table(

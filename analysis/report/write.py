@@ -8,16 +8,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from analysis.figures import model_colours
+from analysis.observations import Observation, observe_result
 from analysis.profile_results import profile_results
 from analysis.report.content import Content, make_content
 from analysis.report.figure_files import NAMES, draw_profile, draw_rooflines
-from analysis.report.templates import render_html, render_markdown
+from analysis.report.run_figures import draw_runs
+from analysis.report.run_numbers import number_runs
+from analysis.report.table import Table
+from analysis.report.templates import DrawnFigures, render_html, render_markdown
 from analysis.results import run_results
 from bench.errors import UserError
 from bench.records import CeilingsRecord, ProfileRecord, RunRecord
 
 #: What a report's folder holds.
-_OURS = frozenset({"report.html", "report.md", "figures", "tables", ".DS_Store"})
+_OURS = frozenset({"report.html", "report.md", "report.pdf", "figures", "tables", ".DS_Store"})
 
 
 def write_report(
@@ -28,38 +32,46 @@ def write_report(
     profiles: Sequence[ProfileRecord] = (),
     run_ids: Mapping[str, str] | None = None,
     unreadable: Sequence[str] = (),
+    imported: Sequence[Observation] = (),
     written: datetime | None = None,
 ) -> Path:
     """Write the report of `measurements` into `folder` and return the path of `report.html`.
 
     `profiles` give the runs their counted bytes and have sections of their own. Beside it:
-    `report.md`, `figures/*.png` and `.svg`, `tables/*.csv`. `run_ids` maps record ids to tracked
-    runs; `unreadable` names runs that could not be read. An earlier report in the folder is
+    `report.md`, `figures/*.png` and `.svg`, `tables/*.csv`, `.md` and `.tex`. `run_ids` maps record
+    ids to tracked runs; `unreadable` names runs that could not be read; `imported` are runs that
+    were measured elsewhere. An earlier report in the folder is
     replaced. Raises `UserError` without a measurement, for a folder that holds anything else, or
     where nothing can be written.
     """
-    if not measurements:
+    if not measurements and not imported:
         raise UserError("no measurements to report: run mlproject run first")
     results = run_results(measurements, ceilings, run_ids, profiles)
     profiled = profile_results(profiles, results, ceilings, run_ids)
     ids = run_ids or {}
     when = written or datetime.now(timezone.utc)
-    content = make_content(results, profiled, ids, unreadable, when)
+    runs = [*map(observe_result, results), *imported]
+    run_numbers = number_runs(runs)
+    content = make_content(runs, profiled, ids, unreadable, when, run_numbers)
     points = [result.point for result in results if result.point]
-    archs = [result.record.config.arch for result in results]
+    archs = [run.arch for run in runs]
     colours = model_colours([*archs, *(profile.record.config.arch for profile in profiled)])
     numbers = itertools.count(1)
     path = folder / "report.html"
     try:
         _clear(folder)
-        figures = draw_rooflines(points, folder / "figures", numbers, ids, colours)
+        place = folder / "figures"
+        figures = (
+            draw_rooflines(points, place, numbers, ids, colours, run_numbers) if results else []
+        )
         of_profiles = {
-            profile.number: draw_profile(profile, folder / "figures", numbers, colours)
-            for profile in profiled
+            profile.number: draw_profile(profile, place, numbers, colours) for profile in profiled
         }
+        of_runs = draw_runs(runs, place, numbers, colours, run_numbers)
+        drawn = DrawnFigures(figures, of_profiles, of_runs)
         _write_tables(content, folder)
-        _write_text(folder / "report.md", render_markdown(content, figures, of_profiles))
-        _write_text(path, render_html(content, figures, of_profiles))
+        _write_text(folder / "report.md", render_markdown(content, drawn))
+        _write_text(path, render_html(content, drawn))
     except OSError as error:
         raise UserError(
             f"out={str(folder)!r}: cannot write the report there ({error.strerror or error}); "
@@ -80,6 +92,7 @@ def _clear(folder: Path) -> None:
                 f"out={str(folder)!r}: holds other files ({foreign[0]}); "
                 "give a new folder, or that of an earlier report"
             )
+    (folder / "report.pdf").unlink(missing_ok=True)
     for name in ("figures", "tables"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for pattern in NAMES:
@@ -89,7 +102,12 @@ def _clear(folder: Path) -> None:
 
 def _write_tables(content: Content, folder: Path) -> None:
     for table in content.tables:
-        _write_text(folder / "tables" / f"{table.name}.csv", table.csv())
+        for suffix, text in _forms(table):
+            _write_text(folder / "tables" / f"{table.name}.{suffix}", text)
+
+
+def _forms(table: Table) -> tuple[tuple[str, str], ...]:
+    return ("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -91,7 +91,7 @@ class Server:
         def search_runs(query, **_):
             if error is not None:
                 raise error
-            kinds = [kind for kind in ("ceilings", "profile") if f"'{kind}'" in query]
+            kinds = [kind for kind in ("ceilings", "profile", "imported") if f"'{kind}'" in query]
             kind = kinds[0] if kinds else "measurement"
             return [_Run(run_id) for run_id, record in runs.items() if record.kind == kind]
 

@@ -26,6 +26,12 @@ OPS = samples.op_profile(
 CPU = samples.cpu_counters(flops=2 * 10**11, dram_bytes=3 * 10**11)
 
 
+@pytest.fixture(autouse=True)
+def without_figures_of_runs(monkeypatch):
+    """They take most of a report's time, and are drawn in the tests of the report itself."""
+    monkeypatch.setattr("analysis.report.write.draw_runs", lambda *_: [])
+
+
 def whole_profile(**changes):
     return make.profile(**{"ops": OPS, "cpu_counters": CPU, **changes})
 
@@ -37,13 +43,14 @@ def measurement_with_work():
 def test_a_profile_has_sections_tables_and_figures_numbered_alike_in_both(tmp_path):
     folder = tmp_path / "r"
     markdown, html = report(folder, profiles=[whole_profile()])
-    assert "### Profile 1: lab resnet18 fp32 batch 10" in markdown
-    assert "<h3>Profile 1: lab resnet18 fp32 batch 10</h3>" in html
-    numbers = [str(number) for number in range(1, 12)]
+    assert "#### Profile 1: lab resnet18 fp32 batch 10" in markdown
+    assert "<h4>Profile 1: lab resnet18 fp32 batch 10</h4>" in html
+    numbers = [str(number) for number in range(1, 16)]
     assert re.findall(r"\*\*Table (\d+)\.", markdown) == numbers
     assert re.findall(r"<strong>Table (\d+)\.", html) == numbers
-    assert re.findall(r"\*\*Figure (\d+)\.", markdown) == ["1", "2", "3"]
-    assert re.findall(r"<strong>Figure (\d+)\.", html) == ["1", "2", "3"]
+    figures = re.findall(r"\*\*Figure (\d+)\.", markdown)
+    assert figures == [str(number + 1) for number in range(len(figures))]
+    assert re.findall(r"<strong>Figure (\d+)\.", html) == figures
     assert re.findall(r"<strong>Figure (\d+), interactive", html) == ["1", "2", "3"]
     assert html.count("plotly.js v") == 1
     links = re.findall(r"\]\(([^)]+)\)", markdown)
@@ -121,7 +128,7 @@ def test_what_a_tool_could_not_do_is_said_once_with_its_full_stop(tmp_path):
     markdown, html = report(tmp_path / "r", profiles=[profile])
     assert "- No device counters: no permission. Ask the administrator.\n" in markdown
     assert "- No times of ops: not asked for.\n" in markdown
-    assert re.findall(r"<strong>Figure (\d+)\.", html) == ["1"]
+    assert re.findall(r"<strong>Figure (\d+), interactive", html) == ["1"]
     assert markdown.count("Nothing to show.") == 2  # copies, processor counters
 
 
@@ -149,9 +156,9 @@ def impossible():
 
 def test_a_profile_that_fails_the_gate_stands_at_the_top_and_gives_no_point(tmp_path):
     markdown, html = report(tmp_path / "r", profiles=[impossible()])
-    box = markdown[: markdown.index("## What was measured")]
+    box = markdown[: markdown.index("## Abstract")]
     assert "> - Profile 1, lab resnet18 fp32 batch 10: invalid: 4 GB counted, under" in box
-    assert html.index("4 GB counted") < html.index("What was measured")
+    assert html.index("4 GB counted") < html.index("<h2>Abstract")
     (row,) = rows(tmp_path / "r", "intensities")
     assert row["not_counted_because"].startswith("profile profile-1 rejected: 4 GB counted")
     (measured,) = rows(tmp_path / "r", "measurements")

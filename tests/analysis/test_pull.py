@@ -8,10 +8,11 @@ from pathlib import Path
 import factories as make
 import pandas as pd
 import pytest
+from observed import published_runs
 
 from analysis import gather_records, pull_runs, split_records
 from analysis.columns import runs_table
-from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, measurement_filter
+from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, imported_filter, measurement_filter
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict
@@ -161,7 +162,11 @@ class Server:
     def __init__(self, monkeypatch, measurements, ceilings, profiles=None):
         self.records = {**measurements, **ceilings, **(profiles or {})}
         self.fetched = []
-        kinds = {CEILINGS_FILTER: ceilings, PROFILES_FILTER: profiles or {}}
+        kinds = {
+            CEILINGS_FILTER: ceilings,
+            PROFILES_FILTER: profiles or {},
+            imported_filter(): {},
+        }
 
         def search_runs(query, *, experiments=None, tracking_uri=None):
             found = kinds.get(query, measurements)
@@ -193,6 +198,23 @@ def test_gather_names_what_it_could_not_read_and_goes_on(monkeypatch):
     assert gathered.ceilings == [roofs]
     assert gathered.run_ids == {"a": "r1", "c": "r3"}
     assert gathered.unreadable == ["name-r2 (r2): no record.json"]
+
+
+def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
+    runs = published_runs()
+    asked = []
+
+    def search_runs(query, **_):
+        asked.append(query)
+        return runs if query == imported_filter("", "old") else []
+
+    monkeypatch.setattr("tracking.search.search_runs", search_runs)
+    gathered = gather_records(campaign="old")
+    assert len(gathered.imported) == 48
+    assert gathered.observations() == gathered.imported
+    first = gathered.imported[0]
+    assert first.label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
+    assert measurement_filter("", "old") in asked
 
 
 def test_gather_counts_a_record_uploaded_twice_once(monkeypatch):

@@ -10,8 +10,9 @@ import factories as make
 import pytest
 
 from analysis.report import write_report
+from analysis.report.markup import markdown_text
 from analysis.report.reproduce import run_command
-from analysis.report.templates import markdown_fence, markdown_text
+from analysis.report.templates import markdown_fence
 from analysis.results import run_results
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
@@ -58,19 +59,23 @@ class Page(HTMLParser):
 
 def test_every_section_and_number_is_there(tmp_path):
     markdown, html = report(tmp_path / "r", run_ids={"run-1": "abc123", "ceilings-1": "def456"})
-    for heading in (
-        "What was measured",
+    sections = [
+        "Abstract",
+        "Questions",
+        "Design and run matrix",
+        "Complexity",
         "Measurements",
-        "Roofline",
-        "Traffic and intensity",
-        "Profiles",
-        "Ceilings",
-        "Environment",
-        "How to reproduce",
+        "Rooflines",
+        "Analysis",
+        "Environment and reproduction",
         "Limits",
-    ):
-        assert f"## {heading}\n" in markdown
-        assert f"<h2>{heading}</h2>" in html
+        "References",
+    ]
+    assert re.findall(r"^## (.*)$", markdown, flags=re.M) == sections
+    assert re.findall(r"<h2>(.*?)</h2>", html) == sections
+    for heading in ("Traffic and intensity", "Ceilings", "Profiles"):
+        assert f"### {heading}\n" in markdown
+        assert f"<h3>{heading}</h3>" in html
     assert "1 run on 1 machine, on 2025-06-01 12:00 UTC." in markdown
     assert "Written 2025-06-02 09:30 UTC" in markdown
     measured = next(line for line in markdown.split("\n") if line.startswith("| 1 | lab |"))
@@ -90,10 +95,13 @@ def test_every_section_and_number_is_there(tmp_path):
 
 def test_tables_and_figures_are_numbered_from_one(tmp_path):
     markdown, html = report(tmp_path / "r")
-    assert re.findall(r"\*\*Table (\d)\.", markdown) == list("123456")
-    assert re.findall(r"<strong>Table (\d)\.", html) == list("123456")
-    assert re.findall(r"\*\*Figure (\d)\.", markdown) == ["1"]
-    assert re.findall(r"<strong>Figure (\d), interactive\.|<strong>Figure \d\.", html) == ["", "1"]
+    for text, mark in ((markdown, r"\*\*"), (html, "<strong>")):
+        tables = [int(n) for n in re.findall(rf"{mark}Table (\d+)\.", text)]
+        figures = [int(n) for n in re.findall(rf"{mark}Figure (\d+)\.", text)]
+        assert tables == list(range(1, 11))
+        assert figures == list(range(1, len(figures) + 1))
+        assert len(figures) == 3
+    assert re.findall(r"<strong>Figure (\d), interactive\.", html) == ["1"]
 
 
 def test_files_that_the_markdown_links_exist(tmp_path):
@@ -127,7 +135,7 @@ def test_problems_stand_at_the_top(tmp_path):
         make.run_record("roofless", environment=make.environment(machine="arm64")),
     ]
     markdown, html = report(tmp_path / "r", records, unreadable=["gone (r9): no record.json"])
-    box = markdown[: markdown.index("## What was measured")]
+    box = markdown[: markdown.index("## Abstract")]
     assert box.count("\n> - ") == 5
     for words in (
         "record not read: gone (r9): no record.json",
@@ -139,7 +147,7 @@ def test_problems_stand_at_the_top(tmp_path):
         assert words in box
         assert words in "".join(Page(html).text)
     assert "5 runs (1 without a result)" in markdown
-    assert html.index('class="problems"') < html.index("What was measured")
+    assert html.index('class="problems"') < html.index("Abstract")
 
 
 def test_hostile_text_is_shown_not_run(tmp_path):
@@ -157,7 +165,7 @@ def test_hostile_text_is_shown_not_run(tmp_path):
     assert "alert" not in "".join(str(tag) for tag in page.tags)
     assert "<script>alert" not in html
     blocks = re.findall(r"(?:^\|.*\n)+", markdown, flags=re.M)
-    assert len(blocks) == 6
+    assert len(blocks) == 10
     for block in blocks:  # one line per row, no cell broken out
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(widths) == 1
@@ -197,7 +205,7 @@ def test_a_roofline_per_machine_and_one_of_all(tmp_path):
         assert f"![{title}]" in markdown
     # a later report with one machine leaves none of these figures behind
     report(tmp_path / "r")
-    assert len(list((tmp_path / "r" / "figures").iterdir())) == 2
+    assert len(list((tmp_path / "r" / "figures").glob("roofline-*"))) == 2
 
 
 def test_no_run_with_a_place_is_a_report_too(tmp_path):
@@ -296,3 +304,117 @@ def test_markdown_text_and_fences():
     assert markdown_text("_a_ <b> & `c`") == r"\_a\_ &lt;b&gt; &amp; \`c\`"
     assert markdown_fence("plain") == "```"
     assert markdown_fence("a ```` b") == "`````"
+
+
+def repeated_records():
+    """Two precisions at three batch sizes, three repeats each."""
+    return [
+        make.run_record(
+            f"{precision}-{batch}-{repeat}",
+            config=RunConfig(arch="resnet18", batch_size=batch, precision=precision, repeat=repeat),
+            resolved=make.resolved(batch_size=batch),
+            measurement=make.measurement(
+                step_s=(0.1 + 0.09 * batch) * speed * (1 + 0.01 * repeat), images=batch
+            ),
+            complexity=make.complexity(batch_size=batch, step_flops=batch * 10**9),
+        )
+        for precision, speed in (("fp32", 1.0), ("amp", 0.5))
+        for batch in (8, 16, 32)
+        for repeat in (1, 2, 3)
+    ]
+
+
+def test_the_analysis_has_its_findings_tables_and_figures(tmp_path):
+    folder = tmp_path / "r"
+    markdown, html = report(folder, repeated_records())
+    for words in ("Precision uplift.", "Batch knee.", "amp is 2 times as fast as fp32"):
+        assert words in markdown
+        assert words in "".join(Page(html).text)
+    uplift = rows(folder, "uplift")
+    assert [row["batch_size"] for row in uplift] == ["8", "16", "32"]
+    assert [float(row["uplift"]) for row in uplift] == pytest.approx([2, 2, 2])
+    assert uplift[0]["runs"] == "amp-8-1 amp-8-2 amp-8-3 fp32-8-1 fp32-8-2 fp32-8-3"
+    repeats = rows(folder, "repeats")
+    assert len(repeats) == 6
+    assert float(repeats[3]["relative_sd"]) == pytest.approx(0.0098, abs=1e-4)
+    (model,) = (row for row in rows(folder, "predictions") if row["precision"] == "fp32")
+    # 0.1 s a step and 0.09 s an image, by the geometric mean of 1.01, 1.02 and 1.03
+    assert float(model["fixed_ms"]) == pytest.approx(102, rel=1e-3)
+    assert float(model["per_image_ms"]) == pytest.approx(91.8, rel=1e-3)
+    assert float(model["held_out_error"]) == pytest.approx(0, abs=1e-9)
+    for name in ("uplift", "complexity", "points", "environments", "batch-gains"):
+        assert (folder / "tables" / f"{name}.md").read_text("utf-8").startswith("**Table ")
+        assert r"\toprule" in (folder / "tables" / f"{name}.tex").read_text("utf-8")
+
+
+def test_every_figure_names_its_runs(tmp_path):
+    markdown, _ = report(tmp_path / "r", repeated_records())
+    captions = [line for line in markdown.splitlines() if line.startswith("**Figure ")]
+    assert len(captions) == 10
+    assert all(re.search(r"Runs [\d, to]+\. \(\[SVG", line) for line in captions)
+
+
+def test_imported_runs_are_reported_as_far_as_they_go(tmp_path):
+    from observed import published
+
+    folder = tmp_path / "r"
+    markdown, html = report(folder, [], [], imported=published())
+    assert "48 runs (48 imported) on 7 machines." in markdown
+    assert "resnet50 fp32: from 398 images/s at batch 128 to 8.8 at batch 256" in markdown
+    assert len(rows(folder, "imported")) == 48
+    assert "No run has a place under a roof" in "".join(Page(html).text)
+    assert not list((folder / "figures").glob("roofline-*"))
+    assert not (folder / "tables" / "intensities.csv").exists()
+    for line in markdown.splitlines():  # no number of what no one counted
+        assert not re.search(r"\d\s*(GFLOP|FLOP/byte)", line)
+
+
+def test_recorded_and_imported_runs_stand_side_by_side(tmp_path):
+    from observed import published
+
+    folder = tmp_path / "r"
+    markdown, _ = report(folder, imported=published()[:3])
+    assert "4 runs (3 imported) on 2 machines, on 2025-06-01 12:00 UTC." in markdown
+    assert [row["number"] for row in rows(folder, "imported")] == ["2", "3", "4"]
+
+
+def test_devices_are_held_against_one_of_them(tmp_path):
+    many = make.run_record(
+        "two",
+        config=RunConfig(arch="resnet18", batch_size=10, devices=2),
+        measurement=make.measurement(step_s=1.25, images=20),
+    )
+    report(tmp_path / "r", [make.run_record("one"), many])
+    (row,) = rows(tmp_path / "r", "scaling")
+    assert float(row["scaling_efficiency"]) == pytest.approx(0.8)  # 16 of 2 x 10 images/s
+    assert row["runs"] == "two one"
+
+
+def test_the_same_tables_for_latex_and_markdown_are_escaped():
+    from analysis.report.markup import latex_text
+    from analysis.report.table import Column, make_table
+
+    assert latex_text("50 % of a_b & \\x{y} <z>") == (
+        r"50 \% of a\_b \& \textbackslash{}x\{y\} \textless{}z\textgreater{}"
+    )
+    columns = (Column("a_b", ("a",), lambda x: x), Column("n", ("n",), len, numeric=True))
+    table = make_table(3, "t", "50 %", columns, ["x|y", "#"], shown=1)
+    assert table.latex().splitlines() == [
+        r"\begin{table}",
+        r"\caption{50 \%}\label{tab:t}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"a\_b & n \\",
+        r"\midrule",
+        r"x\textbar{}y & 3 \\",
+        r"\# & 1 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    assert table.markdown().splitlines()[2:] == [
+        "| a_b | n |",
+        "| --- | ---: |",
+        r"| x\|y | 3 |",
+        r"| \# | 1 |",
+    ]

@@ -1,0 +1,180 @@
+"""Faster, slower, tie or undecided: what each pair's interval says against a stated threshold.
+
+A change counts if it is surely larger than the threshold, a tie is one surely smaller. Both need
+the interval to lie on one side; anything else is undecided, and said to be. p-values are raised
+for the number of configurations before they decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import special
+
+from analysis.comparison.metrics import ComparedMetric
+from analysis.groups import Group
+from analysis.quantities import percent, times
+from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio, estimate_window
+
+Judgement = Literal["better", "worse", "tie", "undecided"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One configuration of A against its counterpart of B; `estimate` is of B over A.
+
+    p-values are corrected ones, two-sided; None where nothing can be tested.
+    """
+
+    a: Group
+    b: Group
+    metric: ComparedMetric
+    estimate: RatioEstimate
+    p_different: float | None
+    p_tie: float | None
+    judgement: Judgement
+    because: str
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Machine, model, precision and batch, each as `A -> B` where the two differ."""
+        return tuple(
+            f"{prefix}{ours}" if ours == theirs else f"{prefix}{ours} -> {theirs}"
+            for prefix, ours, theirs in (
+                ("", self.a.first.env, self.b.first.env),
+                ("", self.a.first.arch, self.b.first.arch),
+                ("", self.a.first.precision, self.b.first.precision),
+                ("batch ", self.a.batch_size, self.b.batch_size),
+            )
+        )
+
+    @property
+    def label(self) -> str:
+        """What was compared, for people."""
+        return " ".join(self.parts)
+
+    @property
+    def word(self) -> str:
+        """The judgement in the metric's words, such as faster."""
+        better, worse = self.metric.words
+        return {"better": better, "worse": worse}.get(self.judgement, self.judgement)
+
+
+@dataclass(frozen=True)
+class _Tested:
+    a: Group
+    b: Group
+    estimate: RatioEstimate
+    p_more: float  # of the hypothesis that B is not more than the threshold above A
+    p_less: float
+    p_tie: float
+
+
+def compare_pairs(
+    pairs: Sequence[tuple[Group, Group]],
+    metric: ComparedMetric,
+    *,
+    threshold: float = 0.02,
+    level: float = 0.95,
+    correction: str = "holm",
+) -> list[Comparison]:
+    """Judge every pair (A, B): a change of less than `threshold` (a share) is of no consequence."""
+    limit = 1 + threshold
+    estimates = [
+        estimate_ratio(b.repeats(metric.name), a.repeats(metric.name), level=level)
+        for a, b in pairs
+    ]
+    tested = [
+        _test(a, b, estimate, limit)
+        for (a, b), estimate in zip(pairs, estimates, strict=True)
+        if estimate.deviation is not None
+    ]
+    correct = CORRECTIONS[correction]
+    different = correct([min(1.0, 2 * min(one.p_more, one.p_less)) for one in tested])
+    ties = correct([min(1.0, 2 * one.p_tie) for one in tested])
+    found = {
+        (id(one.a), id(one.b)): _judged(one, metric, p_different, p_tie, 1 - level, limit)
+        for one, p_different, p_tie in zip(tested, different, ties, strict=True)
+    }
+    return [
+        found.get((id(a), id(b))) or _unrepeated(a, b, metric, estimate, limit, level)
+        for (a, b), estimate in zip(pairs, estimates, strict=True)
+    ]
+
+
+def _test(a: Group, b: Group, estimate: RatioEstimate, limit: float) -> _Tested:
+    p = _known
+    return _Tested(
+        a,
+        b,
+        estimate,
+        p_more=p(estimate.p_above, limit),
+        p_less=p(estimate.p_below, 1 / limit),
+        p_tie=max(p(estimate.p_above, 1 / limit), p(estimate.p_below, limit)),
+    )
+
+
+def _known(test: Callable[[float], float | None], limit: float) -> float:
+    value = test(limit)
+    return 1.0 if value is None else value
+
+
+def _judged(
+    one: _Tested,
+    metric: ComparedMetric,
+    p_different: float,
+    p_tie: float,
+    alpha: float,
+    limit: float,
+) -> Comparison:
+    more = one.p_more < one.p_less
+    judgement: Judgement = "undecided"
+    span = _span(one.estimate)
+    because = f"the interval ({span}) leaves open whether the change passes {percent(limit - 1)}"
+    if p_different <= alpha:
+        judgement = "better" if more == (metric.better == "higher") else "worse"
+        because = f"{span}, beyond {percent(limit - 1)}"
+    elif p_tie <= alpha:
+        judgement, because = "tie", f"{span}, within {percent(limit - 1)}"
+    elif min(2 * min(one.p_more, one.p_less), 2 * one.p_tie) <= alpha:
+        because = f"{span} alone would decide, but not among so many configurations"
+    return Comparison(one.a, one.b, metric, one.estimate, p_different, p_tie, judgement, because)
+
+
+def _span(estimate: RatioEstimate) -> str:
+    return f"{times(estimate.low or 0.0)} to {times(estimate.high or 0.0)}"
+
+
+def _unrepeated(
+    a: Group,
+    b: Group,
+    metric: ComparedMetric,
+    estimate: RatioEstimate,
+    limit: float,
+    level: float,
+) -> Comparison:
+    """One window on each side decides nothing; say what it does tell."""
+    because = "one run on each side: repeat-to-repeat variance unknown"
+    deviation = _within_windows(a, b, metric)
+    quantile = float(special.ndtri((1 + level) / 2))
+    if deviation is not None:
+        low, high = (estimate.ratio * math.exp(s * quantile * deviation) for s in (-1, 1))
+        because += f"; between these two windows {times(low)} to {times(high)}"
+    excess = abs(math.log(estimate.ratio)) - math.log(limit)
+    room = (excess / quantile) ** 2 - (deviation or 0.0) ** 2
+    if excess > 0 and room > 0:
+        most = math.sqrt(room / 2)
+        because += f"; would hold for repeats that scatter by less than {percent(most)}"
+    return Comparison(a, b, metric, estimate, None, None, "undecided", because)
+
+
+def _within_windows(a: Group, b: Group, metric: ComparedMetric) -> float | None:
+    """Standard error of the ratio's logarithm from the iterations of two windows alone."""
+    if metric.window is None or len(a.runs) + len(b.runs) != 2:
+        return None
+    found = [estimate_window(group.first.iteration_times_s, metric.window) for group in (a, b)]
+    errors = [window.deviation / window.value for window in found if window is not None]
+    return math.hypot(*errors) if len(errors) == 2 else None

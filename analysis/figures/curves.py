@@ -1,0 +1,177 @@
+"""Quantities over batch size: a line per model, precision and machine, with their spread.
+
+Colour is the model, the marker the precision, the dashes the machine (where axes hold several).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from analysis.figures.log_axes import FONT_PT, legend_below, say_empty, size_in
+from analysis.figures.style import (
+    OTHER_MODELS,
+    OTHER_PRECISION,
+    PRECISION_MARKERS,
+    machine_dashes,
+    model_colours,
+)
+
+#: More points than this are drawn smaller and half transparent, so that a crowd shows its density.
+_CROWD = 60
+#: Values that span more than this factor need a logarithmic axis to be read.
+_WIDE = 8.0
+#: Tick labels of batch sizes that fit side by side, per inch.
+_TICKS_PER_IN = 2.2
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity over batch size; `lows` and `highs` are the ends of its spread, if it has any.
+
+    `open` markers are of modelled values, filled ones of measured.
+    """
+
+    arch: str
+    precision: str
+    env: str
+    batches: tuple[int, ...]
+    values: tuple[float, ...]
+    lows: tuple[float | None, ...] = ()
+    highs: tuple[float | None, ...] = ()
+    open: bool = False
+
+
+def draw_curves(
+    axes: Axes,
+    curves: Sequence[Curve],
+    ylabel: str,
+    *,
+    colours: Mapping[str, str] | None = None,
+    dashes: Mapping[str, tuple[float, tuple[float, ...]]] | None = None,
+    logarithmic: bool | None = None,
+    legend: bool = True,
+    empty: str = "no batch sizes to draw",
+) -> None:
+    """Draw curves over batch size; the axis is logarithmic where values span a factor of 8.
+
+    `colours` and `dashes` keep models and machines the same in several axes.
+    """
+    palette = colours or model_colours(curve.arch for curve in curves)
+    lines = dashes or machine_dashes(curve.env for curve in curves)
+    crowded = sum(len(curve.batches) for curve in curves) > _CROWD
+    for curve in curves:
+        _draw(axes, curve, palette, lines, crowded)
+    values = [value for curve in curves for value in curve.values]
+    ends = [end for c in curves for end in (*c.lows, *c.highs) if end is not None]
+    _prepare(axes, [b for curve in curves for b in curve.batches], [*values, *ends], logarithmic)
+    axes.set_ylabel(ylabel, fontsize=FONT_PT + 0.5)
+    if not values:
+        say_empty(axes, empty)
+    if legend:
+        legend_below(axes, curve_handles(curves, palette, lines))
+
+
+def curve_handles(
+    curves: Sequence[Curve],
+    colours: Mapping[str, str],
+    dashes: Mapping[str, tuple[float, tuple[float, ...]]],
+) -> list[Artist]:
+    """Return a legend entry per model and precision, and per machine where there are several."""
+    archs = sorted({curve.arch for curve in curves})
+    handles: list[Artist] = [
+        Line2D([], [], color=colours.get(arch, OTHER_MODELS), linewidth=2.5, label=arch)
+        for arch in archs
+    ]
+    precisions = {curve.precision: curve.open for curve in curves}
+    handles += [
+        Line2D([], [], color="#555555", linestyle="", marker=_marker(precision), markersize=4,
+               markerfacecolor="white" if is_open else "#555555", label=precision)
+        for precision, is_open in sorted(precisions.items())
+    ]  # fmt: skip
+    envs = sorted({curve.env for curve in curves})
+    if len(envs) > 1:
+        handles += [
+            Line2D([], [], color="#555555", linewidth=1.2, linestyle=dashes[env], label=env)
+            for env in envs
+        ]
+    return handles
+
+
+def _draw(
+    axes: Axes,
+    curve: Curve,
+    colours: Mapping[str, str],
+    dashes: Mapping[str, tuple[float, tuple[float, ...]]],
+    crowded: bool,
+) -> None:
+    colour = colours.get(curve.arch, OTHER_MODELS)
+    axes.plot(
+        curve.batches,
+        curve.values,
+        color=colour,
+        linestyle=dashes.get(curve.env, "-"),
+        linewidth=0.8 if crowded else 1.4,
+        alpha=0.6 if crowded else 1.0,
+        marker=_marker(curve.precision),
+        markersize=2.5 if crowded else 4,
+        markerfacecolor="white" if curve.open else colour,
+        zorder=4,
+    )
+    for batch, low, high in zip(curve.batches, curve.lows, curve.highs, strict=False):
+        if low is not None and high is not None:
+            axes.plot([batch, batch], [low, high], color=colour, marker="_", markersize=4,
+                      linewidth=0.9, alpha=0.6 if crowded else 1.0, zorder=3)  # fmt: skip
+
+
+def _marker(precision: str) -> str:
+    return PRECISION_MARKERS.get(precision, OTHER_PRECISION)
+
+
+def _prepare(
+    axes: Axes, batches: Iterable[int], values: Sequence[float], logarithmic: bool | None
+) -> None:
+    axes.set_xscale("log", base=2)
+    sizes = sorted(set(batches)) or [1]
+    axes.set_xlim(sizes[0] / 1.3, sizes[-1] * 1.3)
+    axes.xaxis.set_major_locator(FixedLocator(_some(sizes, size_in(axes)[0])))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_locator(FixedLocator([]))
+    positive = [value for value in values if value > 0]
+    wide = bool(positive) and max(positive) / min(positive) > _WIDE
+    if wide if logarithmic is None else logarithmic:
+        low, high = min(positive, default=1.0), max(positive, default=10.0)
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.4, high * 1.4)
+        steps = (1.0, 2.0, 5.0) if high / low < 300 else (1.0,)
+        axes.yaxis.set_major_locator(LogLocator(10, subs=steps, numticks=12))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(0, 1.12 * max([*values, 1e-9]))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel("Batch size (images)", fontsize=FONT_PT + 0.5)
+    plain(axes)
+
+
+def plain(axes: Axes) -> None:
+    """Set small tick labels, a light grid and no box, as every figure here has them."""
+    axes.tick_params(labelsize=FONT_PT)
+    axes.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _some(sizes: Sequence[int], width_in: float) -> list[int]:
+    """As many sizes as have room for their labels, the smallest and the largest among them."""
+    most = max(2, int(width_in * _TICKS_PER_IN))
+    if len(sizes) <= most:
+        return list(sizes)
+    step = (len(sizes) - 1) / (most - 1)
+    return sorted({sizes[round(place * step)] for place in range(most)})

@@ -1,0 +1,110 @@
+"""The forest plot: each comparison's ratio with its interval, against no change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
+
+from analysis.comparison.judge import Comparison, Judgement
+from analysis.figures.log_axes import FONT_PT, legend_below, say_empty
+
+#: A shape and a colour for each judgement, so that either alone tells them apart.
+_LOOKS: Mapping[Judgement, tuple[str, str]] = {
+    "better": ("^", "#0072B2"),
+    "worse": ("v", "#D55E00"),
+    "tie": ("s", "#555555"),
+    "undecided": ("o", "#999999"),
+}
+#: Rows of a page; beyond, the names would touch.
+MOST_ROWS = 60
+_FEW_DECADES = 8.0
+
+
+def forest_height_in(rows: int) -> float:
+    """Return the height of a figure for so many comparisons."""
+    return 1.4 + 0.19 * max(2, min(rows, MOST_ROWS))
+
+
+def draw_forest(axes: Axes, comparisons: Sequence[Comparison], *, threshold: float) -> None:
+    """Draw B / A of each comparison; the band is where a change is of no consequence.
+
+    Of more than 60 those farthest from 1 are drawn, and the axes say how many were not. A marker
+    without an interval is a comparison of single runs.
+    """
+    shown = sorted(comparisons, key=lambda c: -abs(c.estimate.ratio - 1))[:MOST_ROWS]
+    shown = [one for one in comparisons if any(one is other for other in shown)]
+    for row, one in enumerate(shown):
+        marker, colour = _LOOKS[one.judgement]
+        low, high = one.estimate.low, one.estimate.high
+        if low is not None and high is not None:
+            axes.plot([low, high], [row, row], color=colour, linewidth=1.4, zorder=3)
+        axes.plot([one.estimate.ratio], [row], marker=marker, markersize=5, linestyle="",
+                  color=colour, zorder=4,
+                  markerfacecolor="white" if low is None else colour)  # fmt: skip
+    axes.axvspan(1 / (1 + threshold), 1 + threshold, color="#EEEEEE", zorder=1)
+    axes.axvline(1, color="#777777", linewidth=0.8, zorder=2)
+    _label(axes, shown, len(comparisons) - len(shown))
+    if not shown:
+        say_empty(axes, "nothing to compare")
+    _legend(axes, shown)
+
+
+def _label(axes: Axes, shown: Sequence[Comparison], hidden: int) -> None:
+    axes.set_xscale("log")
+    values = [
+        value
+        for one in shown
+        for value in (one.estimate.ratio, one.estimate.low, one.estimate.high)
+        if value is not None
+    ]
+    low, high = min([0.97, *values]), max([1.03, *values])
+    axes.set_xlim(low / 1.03, high * 1.03)
+    narrow = high / low < _FEW_DECADES
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
+    if narrow:
+        axes.set_xscale("linear")
+        axes.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+    else:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    common, names = _names(shown)
+    axes.set_yticks(range(len(shown)), names, parse_math=False)
+    axes.set_ylim(len(shown) - 0.3, -0.7)
+    axes.tick_params(labelsize=FONT_PT)
+    axes.tick_params(axis="y", length=0)
+    if shown:
+        metric = shown[0].metric
+        axes.set_xlabel(f"B / A, {metric.unit} ({metric.better} is better)", fontsize=FONT_PT)
+    axes.grid(True, axis="x", color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    title = [common] * bool(common) + [f"and {hidden} nearer to 1"] * bool(hidden)
+    axes.set_title("; ".join(title), loc="left", fontsize=FONT_PT, parse_math=False)
+
+
+def _names(shown: Sequence[Comparison]) -> tuple[str, list[str]]:
+    """What all rows share, and what each row adds, with its numbers of repeats."""
+    columns = list(zip(*(one.parts for one in shown), strict=True))
+    shared = [len(shown) > 1 and len(set(column)) == 1 for column in columns]
+    common = " ".join(column[0] for column, same in zip(columns, shared, strict=True) if same)
+    return common, [_name(one, shared) for one in shown]
+
+
+def _name(one: Comparison, shared: Sequence[bool]) -> str:
+    own = [part for part, same in zip(one.parts, shared, strict=True) if not same]
+    counts = (side.repeats(one.metric.name).count for side in (one.a, one.b))
+    return f"{' '.join(own)} ({':'.join(map(str, counts))})"
+
+
+def _legend(axes: Axes, shown: Sequence[Comparison]) -> None:
+    used = {one.judgement: one.word for one in shown}
+    handles = [
+        Line2D([], [], marker=marker, color=colour, linestyle="-", markersize=5,
+               label=used[judgement])
+        for judgement, (marker, colour) in _LOOKS.items()
+        if judgement in used
+    ]  # fmt: skip
+    legend_below(axes, handles)

@@ -1,0 +1,63 @@
+"""What a finding is: a sentence, the numbers that it rests on, and the runs that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from analysis.groups import Group
+from analysis.observations import Observation
+from analysis.quantities import interval, percent, three_digits
+from analysis.statistics.ratio import RatioEstimate
+from bench.records import Finding
+
+
+@dataclass(frozen=True)
+class ReportFinding:
+    """One thing that the runs show. `kind` is a short name, `runs` are the ids of all it cites."""
+
+    kind: str
+    headline: str
+    evidence: tuple[str, ...]
+    runs: tuple[str, ...]
+    advice: str | None = None
+
+
+def rate_of(group: Group) -> str:
+    """Format a group's images/s, with the deviation of its repeats where there are any."""
+    repeats = group.repeats()
+    deviation = repeats.relative_deviation
+    if deviation is None:
+        known = "" if repeats.count == 1 else f" (mean of {repeats.count})"
+        return f"{three_digits(repeats.centre)} images/s{known}"
+    return (
+        f"{three_digits(repeats.centre)} images/s (SD {percent(deviation)}, "
+        f"{repeats.count} repeats)"
+    )
+
+
+def ratio_of(estimate: RatioEstimate) -> str:
+    """Format a ratio with its interval, or say that there is none."""
+    if estimate.low is None or estimate.high is None:
+        return f"{three_digits(estimate.ratio)}x (single runs, no interval)"
+    ends = interval(estimate.low, estimate.high)
+    return f"{three_digits(estimate.ratio)}x (95 %: {ends})"
+
+
+def names_of(groups: Iterable[Group]) -> tuple[str, ...]:
+    """Return the ids of all runs of `groups`, each once."""
+    return tuple(dict.fromkeys(name for group in groups for name in group.names))
+
+
+def own_findings(run: Observation, *codes: str) -> list[Finding]:
+    """Return what the run's own record, or its place under the roof, says under these codes."""
+    findings = run.result.findings if run.result else ()
+    return [finding for finding in findings if finding.code in codes]
+
+
+def by_machine_and_model(runs: Sequence[Observation]) -> dict[tuple[str, str], list[Observation]]:
+    """Return the runs by machine and model, in the order they come."""
+    found: dict[tuple[str, str], list[Observation]] = {}
+    for run in runs:
+        found.setdefault((run.env, run.arch), []).append(run)
+    return found

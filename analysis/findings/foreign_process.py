@@ -1,0 +1,27 @@
+"""Others on the device, or on the processor that ran the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from analysis.findings.finding import ReportFinding, own_findings
+from analysis.observations import Observation
+
+KIND = "foreign process"
+
+
+def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+    """Yield one finding per machine that was not alone with its measurement."""
+    machines: dict[str, list[tuple[Observation, str]]] = {}
+    for run in runs:
+        for one in own_findings(run, "foreign-process", "busy-host"):
+            machines.setdefault(run.env, []).append((run, one.message))
+    for env, found in machines.items():
+        names = tuple(dict.fromkeys(run.name for run, _ in found))
+        yield ReportFinding(
+            kind=KIND,
+            headline=f"{env}: other programs ran beside {len(names)} of the measurements.",
+            evidence=tuple(f"{run.label}: {message}" for run, message in found),
+            runs=names,
+            advice="Measure these again on an idle machine before comparing them.",
+        )

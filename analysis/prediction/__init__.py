@@ -1,0 +1,16 @@
+"""Images/s at batch sizes that were not measured, how surely, and where no prediction is made."""
+
+from analysis.prediction.curve import MeasuredBatch, PredictedCurve, fit_curve, measured_batches
+from analysis.prediction.memory import MemoryModel, memory_of
+from analysis.prediction.predict import Prediction, predict_batch
+
+__all__ = [
+    "MeasuredBatch",
+    "MemoryModel",
+    "PredictedCurve",
+    "Prediction",
+    "fit_curve",
+    "measured_batches",
+    "memory_of",
+    "predict_batch",
+]

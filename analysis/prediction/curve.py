@@ -1,0 +1,131 @@
+"""One configuration over its measured batch sizes: the model, its interval and its held-out error.
+
+The interval is of a new measurement at that batch: Student's t with as many degrees of freedom as
+there are batch sizes beyond the model's two terms, so with three sizes it is as wide as one degree
+of freedom makes it. The deviation is what the fit leaves over, with the scatter of repeats, if it
+is known, as its floor. How far the model misses a batch size that it was not shown is told beside
+it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import special
+
+from analysis.findings.memory_spill import before_cliff
+from analysis.groups import Group
+from analysis.prediction.step_model import StepModel, fit_step, leverage
+from bench.errors import UserError
+
+#: Two terms need two sizes, and an error a third.
+FEWEST_SIZES = 3
+_TERMS = 2
+
+
+@dataclass(frozen=True)
+class MeasuredBatch:
+    """A batch size with the throughput of its repeats, their relative deviation and their runs."""
+
+    batch_size: int
+    images_per_s: float
+    relative_deviation: float | None
+    runs: tuple[str, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Time of a step by its throughput."""
+        return self.batch_size / self.images_per_s
+
+
+@dataclass(frozen=True)
+class PredictedCurve:
+    """The fitted model. Errors are relative ones of images/s: predicted over measured, less 1.
+
+    `held_out` gives for each batch size what the model fitted without it makes of it.
+    """
+
+    measured: tuple[MeasuredBatch, ...]
+    model: StepModel
+    least_per_image_s: float  # by the roof, 0 where there is none
+    held_out: tuple[tuple[int, float], ...]
+    deviation: float
+
+    @property
+    def held_out_error(self) -> float:
+        """The root mean square of the held-out errors."""
+        return math.sqrt(sum(error**2 for _, error in self.held_out) / len(self.held_out))
+
+    def images_per_s(self, batch_size: int, level: float = 0.95) -> tuple[float, float, float]:
+        """Return the predicted images/s with both ends of its interval."""
+        value = self.model.images_per_s(batch_size)
+        sizes, steps_s = _columns(self.measured)
+        spread = leverage(sizes, steps_s, batch_size, self.model.step_s(batch_size))
+        quantile = float(special.stdtrit(len(sizes) - _TERMS, (1 + level) / 2))
+        factor = math.exp(quantile * self.deviation * math.sqrt(1 + spread))
+        return value, value / factor, value * factor
+
+
+def measured_batches(curve: Sequence[Group]) -> list[MeasuredBatch]:
+    """Return the batch sizes of a curve, smallest first, as far as no memory spilled."""
+    found = []
+    for group in before_cliff(curve):
+        repeats = group.repeats()
+        found.append(
+            MeasuredBatch(
+                group.batch_size or 0, repeats.centre, repeats.relative_deviation, group.names
+            )
+        )
+    return found
+
+
+def fit_curve(measured: Sequence[MeasuredBatch], least_per_image_s: float = 0.0) -> PredictedCurve:
+    """Fit the model and leave each batch size out once.
+
+    Raises `UserError` for fewer than three sizes.
+    """
+    if len(measured) < FEWEST_SIZES:
+        known = ", ".join(f"{one.batch_size}" for one in measured) or "none"
+        raise UserError(
+            f"a prediction needs {FEWEST_SIZES} measured batch sizes, here {known}: measure more"
+        )
+    sizes, steps_s = _columns(measured)
+    model = fit_step(sizes, steps_s, least_per_image_s)
+    held_out = tuple(
+        _held_out(measured, place, least_per_image_s) for place in range(len(measured))
+    )
+    left = [model.step_s(b) / t - 1 for b, t in zip(sizes, steps_s, strict=True)]
+    residual = math.sqrt(sum(error**2 for error in left) / (len(sizes) - _TERMS))
+    scatter = [one.relative_deviation for one in measured if one.relative_deviation is not None]
+    repeats = math.sqrt(sum(one**2 for one in scatter) / len(scatter)) if scatter else 0.0
+    deviation = max(residual, repeats)
+    return PredictedCurve(tuple(measured), model, least_per_image_s, held_out, deviation)
+
+
+def least_image_s(curve: Sequence[Group]) -> float:
+    """Return the least time of an image by the roof that the curve's runs stand under, else 0.
+
+    Of arithmetic alone: the bytes of a step hold its parameters too, which are not of an image.
+    """
+    found = []
+    for result in (run.result for group in curve for run in group.runs):
+        point = result.point if result else None
+        measurement = result.record.measurement if result else None
+        if point is not None and measurement is not None:
+            found.append(point.times.compute_s / measurement.images_per_iteration)
+    return min(found, default=0.0)
+
+
+def _held_out(
+    measured: Sequence[MeasuredBatch], place: int, least_per_image_s: float
+) -> tuple[int, float]:
+    left = measured[place]
+    others = [*measured[:place], *measured[place + 1 :]]
+    model = fit_step(*_columns(others), least_per_image_s)
+    return left.batch_size, model.images_per_s(left.batch_size) / left.images_per_s - 1
+
+
+def _columns(measured: Sequence[MeasuredBatch]) -> tuple[list[float], list[float]]:
+    return [float(one.batch_size) for one in measured], [one.step_s for one in measured]

@@ -1,0 +1,235 @@
+"""The report's figures of runs: over batch size, side by side, repeats and iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures.batch_curves import (
+    device_memory_gb,
+    efficiency_curves,
+    intensity_curves,
+    memory_curves,
+    modelled_memory_curves,
+    scaling_curves,
+    throughput_curves,
+)
+from analysis.figures.canvas import panel_axes, single_axes
+from analysis.figures.curves import Curve, curve_handles, draw_curves
+from analysis.figures.log_axes import FONT_PT
+from analysis.figures.prediction import draw_prediction
+from analysis.figures.rows import (
+    draw_distributions,
+    draw_models,
+    draw_real_synthetic,
+    draw_variability,
+    rows_height_in,
+)
+from analysis.figures.style import OTHER_MODELS, machine_dashes
+from analysis.figures.trace import draw_trace, traced_runs
+from analysis.findings.input_bound import synthetic_pairs
+from analysis.findings.variability import scatters
+from analysis.groups import group_runs
+from analysis.observations import Observation
+from analysis.report.batch_tables import predicted_curves
+from analysis.report.figure_files import FigureFile, saved_figure
+from analysis.report.run_numbers import RunNumbers
+
+#: Panels of one figure; further machines or models go to the next.
+_PANELS = 8
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    title: str
+    caption: str
+    figure: Figure
+    runs: tuple[str, ...]
+
+
+def draw_runs(
+    runs: Sequence[Observation],
+    folder: Path,
+    numbers: Iterator[int],
+    colours: Mapping[str, str],
+    run_numbers: RunNumbers,
+) -> list[FigureFile]:
+    """Draw every figure of runs that has something to show; each says which runs it shows."""
+    drawings = (
+        _throughput(runs, colours),
+        _over_batch(runs, scaling_curves, "Gain over batch size", "Relative images/s",
+                    "Throughput over that of the smallest batch", colours),
+        _over_batch(runs, efficiency_curves, "Efficiency over batch size",
+                    "Share of the compute peak",
+                    "Attained FLOP/s over the compute roof of each run's own machine", colours),
+        _over_batch(runs, intensity_curves, "Intensity over batch size", "FLOP/byte",
+                    "Filled markers were counted; an open one stands for the whole interval of "
+                    "modelled bytes, eager below and fused above", colours),
+        _memory(runs, colours),
+        _models(runs, colours),
+        _variability(runs),
+        _real_synthetic(runs, colours),
+        _distributions(runs, colours),
+        _traces(runs, colours),
+        _predictions(runs, colours),
+    )  # fmt: skip
+    return [
+        saved_figure(
+            one.figure,
+            folder,
+            f"runs-{place}",
+            next(numbers),
+            one.title,
+            one.caption,
+            runs=run_numbers.words(one.runs),
+        )
+        for place, one in enumerate((one for found in drawings for one in found), start=1)
+    ]
+
+
+def _throughput(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+    caption = "Bars are one standard deviation between repeats to either side"
+    yield from _panels(
+        runs, throughput_curves, "Throughput over batch size", "Images/s", caption, colours
+    )
+
+
+def _over_batch(
+    runs: Sequence[Observation],
+    curves_of: Callable[[Iterable[Observation]], list[Curve]],
+    title: str,
+    ylabel: str,
+    caption: str,
+    colours: Mapping[str, str],
+) -> Iterator[_Drawn]:
+    yield from _panels(runs, curves_of, title, ylabel, caption, colours)
+
+
+def _panels(
+    runs: Sequence[Observation],
+    curves_of: Callable[[Iterable[Observation]], list[Curve]],
+    title: str,
+    ylabel: str,
+    caption: str,
+    colours: Mapping[str, str],
+    extra: Callable[[Axes, str], None] = lambda axes, env: None,
+) -> Iterator[_Drawn]:
+    """One panel per machine that has a curve, with one legend for all.
+
+    Where no curve has two batch sizes there is nothing to see over them.
+    """
+    machines: dict[str, list[Curve]] = {}
+    curves = curves_of(runs)
+    if all(len(curve.batches) < 2 for curve in curves):
+        return
+    for curve in curves:
+        machines.setdefault(curve.env, []).append(curve)
+    envs = list(machines)
+    for start in range(0, len(envs), _PANELS):
+        part = envs[start : start + _PANELS]
+        figure, axes = panel_axes(len(part))
+        for one, env in zip(axes, part, strict=True):
+            draw_curves(one, machines[env], ylabel, colours=colours, legend=False)
+            one.set_title(env, loc="left", fontsize=FONT_PT, parse_math=False)
+            extra(one, env)
+        shown = [curve for env in part for curve in machines[env]]
+        solid = dict.fromkeys(part, machine_dashes(["one"])["one"])
+        labels = [h for h in curve_handles(shown, colours, solid) if h.get_label() not in part]
+        figure.legend(handles=labels, loc="outside lower center", ncols=6, fontsize=FONT_PT,
+                      frameon=False)  # fmt: skip
+        names = [run.name for run in runs if run.env in part and run.throughput_images_per_s]
+        yield _Drawn(title, caption, figure, tuple(names))
+
+
+def _memory(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+    totals = device_memory_gb(runs)
+    measured = {(curve.env, curve.arch, curve.precision) for curve in memory_curves(runs)}
+
+    def both(some: Iterable[Observation]) -> list[Curve]:
+        known = list(some)
+        modelled = modelled_memory_curves(known)
+        return memory_curves(known) + (modelled if not measured else [])
+
+    def limit(axes: Axes, env: str) -> None:
+        total = totals.get(env)
+        low, high = axes.get_ylim()
+        if total is not None and total < 3 * high:
+            axes.set_ylim(low, max(high, 1.1 * total))
+            axes.axhline(total, color="#222222", linewidth=1.0, linestyle="--")
+
+    caption = (
+        "Peak memory that was measured (filled), or the cost model's sum (open) where none was; "
+        "a dashed line is the device's memory, where it is near"
+    )
+    yield from _panels(runs, both, "Memory over batch size", "GB", caption, colours, limit)
+
+
+def _models(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+    groups = group_runs(runs)
+    places = {(group.first.env, group.first.arch) for group in groups}
+    if len(places) > 1:
+        figure, axes = single_axes(height_in=rows_height_in(len(places)))
+        draw_models(axes, groups, colours=colours)
+        caption = "The fastest batch of each machine and model; its size stands above the marker"
+        names = tuple(name for group in groups for name in group.names)
+        yield _Drawn("Models and machines", caption, figure, names)
+
+
+def _variability(runs: Sequence[Observation]) -> Iterator[_Drawn]:
+    found = scatters(runs)
+    if found:
+        figure, axes = single_axes(height_in=rows_height_in(len(found)))
+        draw_variability(axes, found)
+        names = [name for one in found for group in one.groups for name in group.names]
+        caption = "Relative standard deviation of images/s between repeats of one configuration"
+        yield _Drawn("Variability by machine", caption, figure, tuple(names))
+
+
+def _real_synthetic(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+    pairs = synthetic_pairs(group_runs(runs))
+    if pairs:
+        figure, axes = single_axes(height_in=rows_height_in(len(pairs)))
+        draw_real_synthetic(axes, pairs, colours=colours)
+        names = [name for pair in pairs for group in pair for name in group.names]
+        caption = "The same configuration with images from disk and with tensors made once"
+        yield _Drawn("Real against synthetic data", caption, figure, tuple(names))
+
+
+def _distributions(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+    timed = [run for run in runs if len(run.iteration_times_s) > 1]
+    if timed:
+        figure, axes = single_axes(height_in=rows_height_in(len(timed)))
+        draw_distributions(axes, timed, colours=colours)
+        caption = "Outliers are over five robust deviations from the median; none is left out"
+        yield _Drawn("Iteration times", caption, figure, tuple(run.name for run in timed))
+
+
+def _traces(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+    shown = traced_runs([run for run in runs if len(run.iteration_times_s) > 1])
+    if shown:
+        figure, axes = panel_axes(len(shown))
+        for one, run in zip(axes, shown, strict=False):
+            draw_trace(one, run, colours.get(run.arch, OTHER_MODELS))
+        caption = (
+            "The windows that drifted most, then those with most outliers; a triangle is an "
+            "iteration of over 1.6 times the median, a dashed line where a drift set in"
+        )
+        yield _Drawn("Iterations in order", caption, figure, tuple(run.name for run in shown))
+
+
+def _predictions(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+    found = predicted_curves(runs)
+    for start in range(0, len(found), _PANELS):
+        part = found[start : start + _PANELS]
+        figure, axes = panel_axes(len(part))
+        for one, (group, curve) in zip(axes, part, strict=True):
+            first = group.first
+            label = f"{first.env} {first.arch} {first.precision}"
+            draw_prediction(one, curve, label, colours.get(first.arch, OTHER_MODELS))
+        caption = "Markers are measured; the line is the model, the band a new measurement's 95 %"
+        names = [name for _, curve in part for one in curve.measured for name in one.runs]
+        yield _Drawn("Throughput predicted between batch sizes", caption, figure, tuple(names))

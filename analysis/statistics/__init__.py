@@ -1,0 +1,29 @@
+"""Intervals that hold for repeats of windows of iterations; `docs/statistics.md` says why."""
+
+from analysis.statistics.multiple import CORRECTIONS, benjamini_hochberg, holm
+from analysis.statistics.outliers import Outliers, find_outliers
+from analysis.statistics.ratio import RatioEstimate, estimate_ratio
+from analysis.statistics.repeats import RepeatEstimate, Repeats, repeats_of
+from analysis.statistics.serial import block_length, effective_count, lag_one_correlation
+from analysis.statistics.steady import SteadyState, steady_state
+from analysis.statistics.window import WindowEstimate, estimate_window
+
+__all__ = [
+    "CORRECTIONS",
+    "Outliers",
+    "RatioEstimate",
+    "RepeatEstimate",
+    "Repeats",
+    "SteadyState",
+    "WindowEstimate",
+    "benjamini_hochberg",
+    "block_length",
+    "effective_count",
+    "estimate_ratio",
+    "estimate_window",
+    "find_outliers",
+    "holm",
+    "lag_one_correlation",
+    "repeats_of",
+    "steady_state",
+]

@@ -1,0 +1,147 @@
+"""`mlproject compare` as a user calls it: records, campaigns, run ids; its gate and its files."""
+
+import json
+
+import factories as make
+import numpy as np
+import pytest
+from observed import Imported, published, published_runs, repeated
+from test_analysis_commands import invoke, records_on_disk
+
+import commands.compare
+from analysis.comparison import METRICS, compare_pairs, pair_runs, read_side
+from analysis.figures import draw_forest, forest_height_in, single_axes
+from bench.config import RunConfig
+from bench.errors import UserError
+from tracking.store import TrackingError
+
+THROUGHPUT = METRICS["throughput_images_per_s"]
+
+
+def runs_on_disk(folder, name, step_s, **config):
+    records = [
+        make.run_record(
+            f"{name}-{repeat}",
+            config=RunConfig(arch="resnet18", batch_size=10, repeat=repeat, **config),
+            measurement=make.measurement(step_s=step_s * wobble),
+        )
+        for repeat, wobble in enumerate((0.999, 1.0, 1.001), 1)
+    ]
+    return f"records={records_on_disk(folder / name, *records)}"
+
+
+@pytest.mark.parametrize(("step_s", "word", "code"), [(0.9, "faster", 0), (1.1, "slower", 1)])
+def test_the_gate_fails_where_b_is_slower(tmp_path, step_s, word, code):
+    a, b = runs_on_disk(tmp_path, "a", 1.0), runs_on_disk(tmp_path, "b", step_s)
+    done = invoke(commands.compare, a, b)
+    assert done.return_value == code
+    assert word in done.output
+    assert "told apart by no setting" in done.output
+
+
+def test_the_files_hold_the_table_and_the_picture(tmp_path):
+    a = runs_on_disk(tmp_path, "a", 1.0)
+    b = runs_on_disk(tmp_path, "b", 0.9, channels_last="false")
+    done = invoke(commands.compare, a, b, "--out", tmp_path / "out", "--format", "json")
+    facts = json.loads(done.output)
+    assert facts["told_apart_by"] == ["channels_last"]
+    (one,) = facts["comparisons"]
+    assert one["verdict"] == "faster"
+    assert one["ratio"] == pytest.approx(1 / 0.9, rel=1e-3)
+    assert one["a_runs"] == ["a-1", "a-2", "a-3"]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {f"comparison.{suffix}" for suffix in ("csv", "md", "tex", "png", "svg")}
+    assert r"\begin{tabular}" in (tmp_path / "out" / "comparison.tex").read_text("utf-8")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    a, b = runs_on_disk(tmp_path, "a", 1.0), runs_on_disk(tmp_path, "b", 1.0)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot write there"):
+        invoke(commands.compare, a, b, "--out", tmp_path / "file" / "x")
+
+
+def serve(monkeypatch, runs):
+    asked = []
+
+    def search_runs(query, **_):
+        asked.append(query)
+        return runs(query) if "'imported'" in query else []
+
+    monkeypatch.setattr("tracking.search.search_runs", search_runs)
+    return asked
+
+
+def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
+    ids = ["0" * 32, "1" * 32]
+    run = published_runs()[0]
+    asked = serve(
+        monkeypatch, lambda _: [Imported(i, run.params, run.metrics, run.tags) for i in ids]
+    )
+    assert [one.name for one in read_side(", ".join(ids))] == ids
+    assert len(asked) == 2  # measurements, then imported runs
+    assert f"attributes.run_id IN ('{ids[0]}', '{ids[1]}')" in asked[0]
+    read_side("campaign=night")
+    assert "tags.`mlproject.campaign` = 'night'" in " ".join(asked)
+    read_side("params.arch = 'vgg16'")
+    assert any(query.endswith("params.arch = 'vgg16'") for query in asked)
+
+
+@pytest.mark.parametrize(
+    ("side", "message"),
+    [
+        ("campaign=none-such", "'campaign=none-such': no measurement matches"),
+        ("f" * 32, f"run {'f' * 32}: no tracked measurement has this id"),
+        (" ", "a side is empty"),
+        ("records=/no/such/folder", "no such folder"),
+    ],
+)
+def test_a_side_without_runs_is_one_line(monkeypatch, side, message):
+    serve(monkeypatch, lambda _: [])
+    with pytest.raises(UserError, match=message) as refusal:
+        read_side(side)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_server_that_fails_is_one_line(monkeypatch):
+    def fail(_):
+        raise TrackingError("http://server: refused")
+
+    serve(monkeypatch, fail)
+    with pytest.raises(UserError, match="http://server: refused"):
+        invoke(commands.compare, "campaign=a", "campaign=b")
+
+
+def forest(comparisons, threshold=0.02):
+    figure, axes = single_axes(3.5, forest_height_in(len(comparisons)))
+    draw_forest(axes, comparisons, threshold=threshold)
+    figure.draw_without_rendering()
+    return axes
+
+
+def test_the_forest_shows_each_interval_at_its_ratio():
+    runs = [run for run in published() if run.env == "rtx4090"]
+    a = [run for run in runs if run.precision == "fp32"]
+    b = [run for run in runs if run.precision == "amp"]
+    comparisons = compare_pairs(pair_runs(a, b, THROUGHPUT.name).pairs, THROUGHPUT)
+    axes = forest(comparisons)
+    assert len(axes.get_yticks()) == len(comparisons) == 9
+    ends = {tuple(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2}
+    assert all((c.estimate.low, c.estimate.high) in ends for c in comparisons)
+
+
+def test_the_forest_takes_nothing_one_and_too_many():
+    assert [text.get_text() for text in forest([]).texts] == ["nothing to compare"]
+    pairs = [
+        pair
+        for batch in range(80)
+        for pair in pair_runs(
+            repeated(f"a{batch}", [100.0], batch_size=batch),
+            repeated(f"b{batch}", [100.0 + batch], batch_size=batch),
+            THROUGHPUT.name,
+        ).pairs
+    ]
+    axes = forest(compare_pairs(pairs, THROUGHPUT))
+    assert len(axes.get_yticks()) == 60
+    assert axes.get_title(loc="left") == "lab resnet18 fp32; and 20 nearer to 1"
+    assert np.ptp(forest(compare_pairs(pairs[:1], THROUGHPUT)).get_xlim()) > 0.05

@@ -1,0 +1,278 @@
+"""Pairs that agree in all but one thing, judged without being fooled by noise or by many tries."""
+
+import factories as make
+import numpy as np
+import pytest
+from observed import observation, published, repeated
+from test_statistics import windows
+
+from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
+from analysis.comparison.table import comparison_table
+from analysis.observations import observe_imported, observe_result
+from analysis.results import run_results
+from bench.config import RunConfig
+from bench.errors import UserError
+
+THROUGHPUT = METRICS["throughput_images_per_s"]
+
+
+def compare(a, b, metric=THROUGHPUT, **options):
+    return compare_pairs(pair_runs(a, b, metric.name).pairs, metric, **options)
+
+
+def test_configurations_are_paired_where_only_the_precision_differs():
+    a = [observation("a1", batch_size=32), observation("a2", batch_size=64)]
+    b = [
+        observation("b1", batch_size=64, precision="amp"),
+        observation("b2", batch_size=128, precision="amp"),
+    ]
+    found = pair_runs(a, b, THROUGHPUT.name)
+    assert found.apart == ("precision",)
+    assert [(x.names, y.names) for x, y in found.pairs] == [(("a2",), ("b1",))]
+    assert [group.names for group in found.only_a] == [("a1",)]
+    assert [group.names for group in found.only_b] == [("b2",)]
+
+
+def test_repeats_of_a_configuration_stand_together():
+    found = pair_runs(repeated("a", [1, 2, 3]), repeated("b", [1, 2], env="other"), THROUGHPUT.name)
+    assert found.apart == ("env",)
+    ((a, b),) = found.pairs
+    assert (a.names, b.names) == (("a-1", "a-2", "a-3"), ("b-1", "b-2"))
+
+
+def test_a_setting_that_both_sides_share_tells_nothing_apart():
+    a = [observation("a1", precision="amp")]
+    b = [observation("b1", precision="amp"), observation("b2", precision="fp32")]
+    found = pair_runs(a, b, THROUGHPUT.name)
+    assert found.apart == ()
+    assert [(x.names, y.names) for x, y in found.pairs] == [(("a1",), ("b1",))]
+
+
+def test_two_values_on_one_side_are_not_mixed_up_as_repeats():
+    a = [observation("a1", 10, precision="fp32")]
+    b = [observation("b1", 20, precision="amp"), observation("b2", 15, precision="tf32")]
+    ratios = {one.b.first.precision: one.estimate.ratio for one in compare(a, b)}
+    assert ratios == pytest.approx({"amp": 2.0, "tf32": 1.5})
+
+
+def test_what_else_differs_is_said():
+    a = [observation("a1", software={"torch": "2.11.0", "driver": "570"})]
+    b = [observation("b1", software={"torch": "2.15.0", "driver": "570"})]
+    assert pair_runs(a, b, THROUGHPUT.name).software == ("torch: A 2.11.0, B 2.15.0",)
+
+
+def test_failed_runs_and_runs_without_the_metric_are_named():
+    a = [observation("a1"), observation("a2", outcome="oom", reason="out of memory", metrics={})]
+    b = [observation("b1"), observation("b2", metrics={}), observation("b3", float("nan"))]
+    left_out = pair_runs(a, b, THROUGHPUT.name).left_out
+    assert left_out == (
+        "a2 (lab resnet18 fp32 batch 10): oom, out of memory",
+        "b2 (lab resnet18 fp32 batch 10): no throughput_images_per_s",
+        "b3 (lab resnet18 fp32 batch 10): throughput_images_per_s is nan, which has no ratio",
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ([observation("x")], [observation("x")], "run x is in A and in B"),
+        ([], [observation("b")], r"A: none of its 0 runs has a .* \(no run matches\)"),
+        (
+            [observation("a")],
+            [observation("b", outcome="oom", reason="no memory", metrics={})],
+            r"B: none of its 1 runs .*b \(lab resnet18 fp32 batch 10\): oom, no memory",
+        ),
+        (
+            [observation("a", arch="vgg16"), observation("a2", precision="amp")],
+            [observation("b", arch="vgg16", precision="amp")],
+            "the nearest two differ in",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(a, b, message):
+    with pytest.raises(UserError, match=message) as refusal:
+        pair_runs(a, b, THROUGHPUT.name)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_metric_that_has_no_better_is_refused():
+    with pytest.raises(UserError, match="metric='batch_size': compare one of throughput"):
+        compared_metric("batch_size")
+
+
+def test_a_judgement_by_hand():
+    """Means 100 and 110 with a relative deviation of 1 %: 1.1 within a half-width of 2.3 %."""
+    wobble = np.exp([-0.01, 0.0, 0.01])
+    (found,) = compare(repeated("a", 100 * wobble), repeated("b", 110 * wobble))
+    assert found.estimate.ratio == pytest.approx(1.1)
+    half = 2.77645 * 0.01 * np.sqrt(2 / 3)
+    assert np.log(found.estimate.low) == pytest.approx(np.log(1.1) - half, rel=1e-4)
+    assert (found.judgement, found.word) == ("better", "faster")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "word"),
+    [
+        (1.10, 0.01, "faster"),
+        (0.90, 0.01, "slower"),
+        (1.001, 0.003, "tie"),
+        (1.02, 0.003, "undecided"),  # right on the threshold
+        (1.10, 0.10, "undecided"),
+        (1.0, 0.05, "undecided"),  # no sign of a change is no proof of a tie
+    ],
+)
+def test_each_verdict_has_its_interval(ratio, spread, word):
+    wobble = np.exp(spread * np.array([-1.0, 0.0, 1.0]))
+    (found,) = compare(repeated("a", 100 * wobble), repeated("b", 100 * ratio * wobble))
+    low, high = found.estimate.low, found.estimate.high
+    assert found.word == word
+    assert {
+        "faster": low > 1.02,
+        "slower": high < 1 / 1.02,
+        "tie": low > 1 / 1.02 and high < 1.02,
+        "undecided": True,
+    }[word]
+
+
+def test_less_is_better_where_it_is():
+    wobble = np.exp([-0.001, 0.0, 0.001])
+    metric = METRICS["iteration_time_ms_p50"]
+
+    def runs(name, time):
+        return [
+            observation(f"{name}{i}", metrics={metric.name: time * x}) for i, x in enumerate(wobble)
+        ]
+
+    (found,) = compare(runs("a", 10), runs("b", 8), metric)
+    assert found.estimate.ratio == pytest.approx(0.8)
+    assert (found.judgement, found.word) == ("better", "faster")
+    memory = METRICS["peak_memory_mb"]
+    a = [observation(f"a{i}", metrics={memory.name: 100 * x}) for i, x in enumerate(wobble)]
+    b = [observation(f"b{i}", metrics={memory.name: 120 * x}) for i, x in enumerate(wobble)]
+    assert compare(a, b, memory)[0].word == "worse"
+
+
+def test_single_runs_decide_nothing_and_say_why():
+    rng = np.random.default_rng(1)
+    times = windows(rng, (2,), 0.3, noise=0.02)
+    (found,) = compare(
+        [observation("a", 100, times_s=times[0])], [observation("b", 200, times_s=times[1])]
+    )
+    assert found.judgement == "undecided"
+    assert found.p_different is None
+    assert found.because.startswith("one run on each side: repeat-to-repeat variance unknown")
+    assert "between these two windows 1.9" in found.because
+    # ln 2 - ln 1.02 = 0.673 over 1.96 sqrt(2) is 24 %
+    assert "would hold for repeats that scatter by less than 24 %" in found.because
+
+
+def test_single_runs_without_iterations_have_no_window_to_speak_of():
+    (found,) = compare([observation("a", 100)], [observation("b", 101)])
+    assert found.because == "one run on each side: repeat-to-repeat variance unknown"
+
+
+def test_one_new_run_against_a_repeated_baseline_can_be_judged():
+    (found,) = compare(repeated("a", [100, 101, 99, 100]), [observation("b", 80)])
+    assert found.word == "slower"
+    assert found.estimate.method.startswith("pooled t")
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.7])
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (3, 3), (5, 5), (3, 5), (1, 3), (2, 5)])
+def test_noise_is_called_faster_in_fewer_than_5_of_100(phi, ours, theirs):
+    """No effect, correlated iterations, repeats that scatter by 3 %, and no margin to hide in."""
+    rng = np.random.default_rng(21)
+    pairs = []
+    for number in range(1500):
+        a, b = (windows(rng, (count,), phi, between=0.03) for count in (ours, theirs))
+        runs = [
+            repeated(f"{side}{number}", 10 / times.mean(axis=1), seed=number)
+            for side, times in (("a", a), ("b", b))
+        ]
+        pairs.append(pair_runs(*runs, THROUGHPUT.name).pairs[0])
+    found = compare_pairs(pairs, THROUGHPUT, threshold=1e-9, correction="none")
+    words = [one.word for one in found]
+    assert words.count("faster") / len(words) < 0.05
+    assert words.count("slower") / len(words) < 0.05
+    if (ours, theirs) == (1, 1):
+        assert set(words) == {"undecided"}
+        assert all("repeat-to-repeat variance unknown" in one.because for one in found)
+
+
+@pytest.mark.parametrize("correction", ["holm", "bh"])
+def test_among_many_configurations_chance_finds_nothing(correction):
+    """Of 40 families of 25 configurations without an effect at most 5 % may hold a finding."""
+    rng = np.random.default_rng(22)
+    families = 0
+    for _ in range(200):
+        pairs = []
+        for batch in range(25):
+            rates = 100 * np.exp(0.02 * rng.standard_normal((2, 3)))
+            pairs += pair_runs(
+                repeated("a", rates[0], batch_size=batch),
+                repeated("b", rates[1], batch_size=batch),
+                THROUGHPUT.name,
+            ).pairs
+        found = compare_pairs(pairs, THROUGHPUT, threshold=1e-9, correction=correction)
+        families += any(one.judgement in ("better", "worse") for one in found)
+    assert families / 200 <= 0.05
+
+
+def test_a_verdict_that_many_configurations_take_away_says_so():
+    wobble = np.exp([-0.012, 0.0, 0.012])
+    a = [r for n in range(20) for r in repeated(f"a{n}", 100 * wobble, batch_size=n)]
+    b = [r for n in range(20) for r in repeated(f"b{n}", 106 * wobble, batch_size=n)]
+    assert compare(a, b, correction="none")[0].word == "faster"
+    found = compare(a, b)[0]
+    assert found.word == "undecided"
+    assert "not among so many configurations" in found.because
+
+
+def test_published_repeats_are_used_as_they_were_summed_up():
+    """RTX 4090, resnet50, batch 64: 807.54 over 415.22 is 1.945; deviations 0.49 % and 0.44 %."""
+    runs = [run for run in published() if run.env == "rtx4090" and run.arch == "resnet50"]
+    a = [run for run in runs if run.precision == "fp32"]
+    b = [run for run in runs if run.precision == "amp"]
+    pairing = pair_runs(a, b, THROUGHPUT.name)
+    assert pairing.apart == ("precision",)
+    found = {one.a.batch_size: one for one in compare(a, b)}
+    assert sorted(found) == [64, 128, 256]
+    estimate = found[64].estimate
+    assert estimate.ratio == pytest.approx(807.54 / 415.22)
+    expected = np.hypot(3.98 / 807.54, 1.82 / 415.22) / np.sqrt(3)
+    assert estimate.deviation == pytest.approx(expected)
+    assert all(one.word == "faster" for one in found.values())
+
+
+def test_a_recorded_run_is_observed_with_its_settings():
+    record = make.run_record(config=RunConfig(arch="vgg16", repeat=2, campaign="night"))
+    (result,) = run_results([record], [], {"run-1": "abc"})
+    seen = observe_result(result)
+    assert (seen.name, seen.arch, seen.batch_size, seen.env) == ("abc", "vgg16", 10, "lab")
+    assert (seen.campaign, seen.device) == ("night", "Example CPU")
+    assert not {"repeat", "campaign"} & seen.settings.keys()
+    assert seen.throughput_images_per_s == 10
+    assert len(seen.iteration_times_s) == 10
+
+
+def test_an_imported_run_is_what_was_written_down():
+    from observed import published_runs
+
+    seen = observe_imported(published_runs()[0])
+    assert seen.label == "mac_cpu mobilenet_v2 fp32 batch 16"
+    assert seen.imported_from == "published_runs.csv"
+    assert (seen.count, seen.deviations) == (3, {"throughput_images_per_s": 0.19})
+    assert seen.iteration_times_s == ()
+    assert "iters" not in seen.settings
+
+
+def test_the_table_names_runs_values_and_sides():
+    wobble = np.exp([-0.001, 0.0, 0.001])
+    a, b = repeated("a", 100 * wobble), repeated("b", 110 * wobble, precision="amp")
+    pairing = pair_runs(a, b, THROUGHPUT.name)
+    table = comparison_table(compare_pairs(pairing.pairs, THROUGHPUT), pairing)
+    (row,) = table.cells
+    assert row[:4] == ["lab resnet18 fp32 -> amp batch 10", "100 (3)", "110 (3)", "1.1"]
+    header, values = table.csv().splitlines()
+    assert header.startswith("configuration,a_throughput_images_per_s,a_repeats,")
+    assert values.endswith("a-1 a-2 a-3,b-1 b-2 b-3")

@@ -1,0 +1,390 @@
+"""Findings say what the data show, cite their runs, and otherwise say nothing."""
+
+import factories as make
+import numpy as np
+import pytest
+import samples
+from observed import observation, published, repeated
+
+from analysis.findings import KINDS, find_all
+from analysis.findings.batch_knee import gain_per_doubling, knee_of
+from analysis.findings.memory_spill import cliff_of
+from analysis.findings.next_knob import most_gain
+from analysis.findings.precision_uplift import uplifts
+from analysis.findings.variability import scatters
+from analysis.groups import batch_curves
+from analysis.observations import observe_result
+from analysis.results import run_results
+from bench.config import RunConfig
+from bench.records import Finding, Telemetry, Verdict
+
+
+def of_kind(runs, kind):
+    return list(KINDS[kind](runs))
+
+
+def observed(*records, ceilings=None, profiles=()):
+    roofs = [make.ceilings_record()] if ceilings is None else ceilings
+    return [observe_result(result) for result in run_results(records, roofs, None, profiles)]
+
+
+def curve(rates, **settings):
+    return [
+        observation(f"b{batch}", rate, batch_size=batch, **settings)
+        for batch, rate in rates.items()
+    ]
+
+
+# The published reports
+
+
+@pytest.fixture(scope="module")
+def published_findings():
+    return find_all(published())
+
+
+def about(findings, kind, *words):
+    return [
+        one for one in findings if one.kind == kind and all(word in one.headline for word in words)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (("rtx4090", "resnet50 fp32", "398", "8.8 at batch 256"), {"line-28", "line-29"}),
+        (("rtx4090", "vgg16 fp32", "220", "at batch 128"), {"line-33", "line-34", "line-35"}),
+        (("rtx4090", "mobilenet_v2 fp32", "862", "39.1"), {"line-22", "line-23"}),
+        (("rtx4090", "vgg16 amp", "408", "27.7"), {"line-37", "line-38"}),
+        (("rtx4080", "resnet50 fp32", "366", "31 at batch 128"), {"line-41", "line-42"}),
+    ],
+)
+def test_the_laptops_collapses_are_found_with_their_cause_and_runs(
+    published_findings, words, lines
+):
+    (found,) = about(published_findings, "memory spill", *words)
+    assert "Likely cause: device memory spilling to host memory" in found.headline
+    assert lines <= set(found.runs)
+
+
+def test_vgg16_is_told_down_to_its_last_batch(published_findings):
+    (found,) = about(published_findings, "memory spill", "vgg16 fp32")
+    assert any(line.startswith("batch 256: 5.88 images/s") for line in found.evidence)
+    assert any("128 amp, whose activations are smaller, runs at 408" in e for e in found.evidence)
+
+
+def test_nothing_else_collapsed(published_findings):
+    assert len(about(published_findings, "memory spill")) == 5
+
+
+@pytest.mark.parametrize(
+    ("arch", "words"),
+    [("mobilenet_v2", "1.68 to 1.78"), ("resnet50", "1.92 to 1.94"), ("vgg16", "1.81")],
+)
+def test_the_uplift_of_amp_per_model_leaves_the_spilled_batches_out(
+    published_findings, arch, words
+):
+    (found,) = about(published_findings, "precision uplift", arch)
+    assert f"rtx4090, {arch}: amp is {words} times as fast as fp32." in found.headline
+    assert "memory spilled there" in found.headline
+
+
+def test_the_knee_on_the_t4_is_at_64(published_findings):
+    (found,) = about(published_findings, "batch knee", "colab_t4")
+    assert found.headline == (
+        "colab_t4, resnet50 fp32: the knee is at batch 64; beyond it a doubling gives +2.6 %."
+    )
+    assert found.runs == ("line-45", "line-46", "line-47")
+
+
+def test_no_word_of_intensity_or_roofs_where_none_is_known(published_findings):
+    text = " ".join(str(one) for one in published_findings).lower()
+    assert "flop" not in text
+    assert "roof" not in text
+    assert "intensity" not in text
+
+
+def test_repeats_on_the_mac_cpu_scatter_most(published_findings):
+    (found,) = about(published_findings, "variability")
+    assert "on mac_cpu (17 %) as on rtx4090 (1 %)" in found.headline
+
+
+# Memory spill
+
+
+@pytest.mark.parametrize(
+    ("rates", "place"),
+    [
+        ({32: 100, 64: 110, 128: 70}, 2),  # 0.636 of it is left
+        ({32: 100, 64: 110, 128: 78}, None),  # 0.709
+        ({32: 100, 64: 30, 128: 20}, 1),
+        ({32: 100}, None),
+    ],
+)
+def test_a_cliff_loses_more_than_30_percent(rates, place):
+    (found,) = batch_curves(curve(rates))
+    assert cliff_of(found) == place
+
+
+def test_a_cpu_has_no_device_memory_to_spill():
+    assert of_kind(curve({32: 100, 64: 10}, backend="cpu"), "memory spill") == []
+
+
+def test_a_drop_within_the_noise_is_no_cliff():
+    runs = repeated("a", [50, 200], batch_size=32) + repeated("b", [30, 110], batch_size=64)
+    assert of_kind(runs, "memory spill") == []
+
+
+def spilling(batch, step_s, peak_gb, **environment):
+    peak = int(peak_gb * 1e9)
+    return make.run_record(
+        f"batch-{batch}",
+        config=RunConfig(arch="resnet18", batch_size=batch),
+        resolved=make.resolved(backend="cuda", batch_size=batch),
+        measurement=samples.measurement(
+            (step_s,) * 10, images=batch, peak_memory_reserved_bytes=peak
+        ),
+        environment=make.environment(device=make.gpu(memory_bytes=16 * make.GIGA), **environment),
+    )
+
+
+def test_a_records_own_memory_and_system_speak_for_the_cause():
+    runs = observed(spilling(64, 1, 8, virtualization="wsl2"),
+                    spilling(128, 20, 16, virtualization="wsl2"))  # fmt: skip
+    (found,) = of_kind(runs, "memory spill")
+    assert "which Windows' driver (here or below WSL) does silently" in found.headline
+    assert "batch 64: peak 50 % of the device's memory" in found.evidence
+    assert "batch 128: peak 100 % of the device's memory" in found.evidence
+
+
+def test_a_cliff_with_room_in_memory_is_not_put_down_to_memory():
+    (found,) = of_kind(observed(spilling(64, 1, 2), spilling(128, 20, 4)), "memory spill")
+    assert "Likely cause: unknown, as its peak was 25 %" in found.headline
+
+
+# Knee
+
+
+def test_the_knee_by_hand():
+    """100, 150, 156: the best less 5 % is 148.2, so batch 64; doublings give 50 % and 4 %."""
+    (groups,) = batch_curves(curve({32: 100, 64: 150, 128: 156}))
+    found = knee_of(groups)
+    assert found.knee.batch_size == 64
+    assert found.gains == pytest.approx((0.5, 0.04))
+
+
+def test_a_gain_over_several_doublings_is_shared_among_them():
+    (groups,) = batch_curves(curve({16: 100, 64: 144}))
+    assert gain_per_doubling(*groups) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ({8: 100, 16: 150, 32: 220}, "no knee up to batch 32; the last doubling still gave +47 %"),
+        ({8: 100, 16: 98, 32: 90}, "the smallest batch, 8, is within 5 % of the best"),
+    ],
+)
+def test_curves_without_a_bend_are_told_as_they_are(rates, words):
+    (found,) = of_kind(curve(rates), "batch knee")
+    assert words in found.headline
+
+
+@pytest.mark.parametrize("rates", [{8: 1, 16: 2}, {8: 10, 16: 12, 32: 40}, {8: 9, 16: 10, 32: 2}])
+def test_no_knee_of_two_sizes_of_impossible_curves_or_past_a_cliff(rates):
+    assert of_kind(curve(rates), "batch knee") == []
+
+
+# Uplift
+
+
+def test_an_uplift_by_hand():
+    runs = [observation("f", 100), observation("h", 250, precision="amp")]
+    (found,) = uplifts(runs)
+    assert found.estimate.ratio == pytest.approx(2.5)
+    (told,) = of_kind(runs, "precision uplift")
+    assert told.runs == ("h", "f")
+    assert "2.5x (single runs, no interval)" in told.evidence[0]
+
+
+def test_precisions_of_different_batches_or_machines_are_no_pair():
+    runs = [
+        observation("f", 100, batch_size=32),
+        observation("h", 250, precision="amp", batch_size=64),
+        observation("g", 250, precision="amp", batch_size=32, env="other"),
+    ]
+    assert of_kind(runs, "precision uplift") == []
+
+
+# What a run says of itself
+
+
+def with_verdict(record_id, code, message, **changes):
+    finding = Finding(code=code, level="suspect", message=message)
+    return make.run_record(
+        record_id, verdict=Verdict(level="suspect", findings=(finding,)), **changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("throttled", "throttled"),
+        ("foreign process", "foreign-process"),
+        ("foreign process", "busy-host"),
+    ],
+)
+def test_what_the_telemetry_saw_is_told_by_machine(kind, code):
+    runs = observed(with_verdict("r1", code, "it did so"), make.run_record("r2"))
+    (found,) = of_kind(runs, kind)
+    assert found.runs == ("r1",)
+    assert found.evidence == ("lab resnet18 fp32 batch 10: it did so",)
+    assert of_kind(runs[1:], kind) == []
+
+
+def test_telemetry_itself_leads_to_the_finding():
+    from bench.verdict import judge
+
+    record = make.run_record(
+        telemetry=samples.facts(
+            Telemetry, interval_s=0.2, series=(), throttle_share={"SwPowerCap": 0.4}
+        )
+    )
+    record = record.model_copy(update={"verdict": judge(record)})
+    (found,) = of_kind(observed(record), "throttled")
+    assert "SwPowerCap in 40% of the samples" in found.evidence[0]
+
+
+def test_a_run_above_its_roof_is_told_first():
+    runs = observed(make.run_record("fast", measurement=make.measurement(step_s=0.4)))
+    found = find_all(runs)
+    assert found[0].kind == "above the roof"
+    assert found[0].runs == ("fast",)
+    assert "125 % of the compute ceiling" in found[0].evidence[0]
+
+
+def test_a_drifting_window_is_told_with_its_place():
+    rng = np.random.default_rng(1)
+    times = 0.1 * (1 + 0.005 * rng.standard_normal(90))
+    steady = observation("still", times_s=times)
+    moved = times.copy()
+    moved[60:] *= 1.2
+    runs = [steady, observation("moved", times_s=moved)]
+    (found,) = of_kind(runs, "drifting")
+    assert found.runs == ("moved",)
+    assert found.headline.startswith(
+        "lab: 1 of 2 windows were not in steady state; 1 became slower"
+    )
+    assert (
+        "20 % slower than the first (p < 0.0001), most of it after iteration 60 of 90"
+        in (found.evidence[0])
+    )
+
+
+def test_two_counts_of_one_models_work_are_inconsistent():
+    other = make.complexity(step_flops=200 * make.GIGA)
+    runs = observed(make.run_record("r1"), make.run_record("r2", complexity=other))
+    (found,) = of_kind(runs, "inconsistent FLOP")
+    assert "10 to 20 GFLOP an image" in found.headline
+    assert set(found.runs) == {"r1", "r2"}
+    assert of_kind(runs[:1] * 2, "inconsistent FLOP") == []
+
+
+def test_more_images_in_less_time_are_inconsistent():
+    (found,) = of_kind(curve({8: 10, 16: 40}), "inconsistent times")
+    assert "a step of 16 images took 0.4 s, one of 8 took 0.8 s" in found.headline
+    assert of_kind(curve({8: 10, 16: 21}), "inconsistent times") == []
+    noisy = repeated("a", [5, 20], batch_size=8) + repeated("b", [20, 60], batch_size=16)
+    assert of_kind(noisy, "inconsistent times") == []
+
+
+# What holds a run back
+
+
+def test_waiting_for_data_is_told_with_its_most_gain():
+    record = make.run_record("real", measurement=make.measurement(wait_s=0.4))
+    (found,) = of_kind(observed(record), "input-bound")
+    assert "waiting for data takes 40 % of the step, so 1.67x at most without it" in found.headline
+
+
+def test_real_data_is_held_against_synthetic():
+    metrics = {"throughput_images_per_s": 50.0, "data_wait_share": 0.5}
+    runs = [
+        observation("real", metrics=metrics, data="/images", workers=4),
+        observation("synthetic", 100.0),
+    ]
+    (found,) = of_kind(runs, "input-bound")
+    assert "synthetic data: 100 images/s, 2x (single runs, no interval) of 50 images/s" in (
+        found.evidence
+    )
+    assert of_kind(runs[1:], "input-bound") == []
+
+
+def test_a_step_that_does_not_grow_with_the_batch_is_launch_bound():
+    runs = curve({8: 100, 16: 196, 32: 300}, backend="cuda")
+    (found,) = of_kind(runs, "launch-bound")
+    assert "up to batch 16" in found.headline
+    assert found.evidence == ("batch 8 to 16: the step takes 80 and 81.6 ms",)
+    assert of_kind(curve({8: 100, 16: 196}, backend="cpu"), "launch-bound") == []
+    assert of_kind(curve({8: 100, 16: 150}, backend="cuda"), "launch-bound") == []
+
+
+def test_the_next_knob_and_its_most_gain_by_hand():
+    """100 GFLOP at 200 GFLOP/s take 0.5 s of a step of 1 s: compute-bound, 2x at most."""
+    (run,) = observed(make.run_record())
+    assert most_gain(run.result.point) == pytest.approx(2)
+    (found,) = of_kind([run], "next knob")
+    assert "bound by compute" in found.headline
+    assert "at most 2x, by the compute roof of this precision" in found.headline
+    assert found.runs == ("run-1",)
+
+
+def test_the_most_gain_of_a_starved_step_is_its_wait():
+    """0.4 of 1 s is waiting, and the roof asks for 0.5: without the wait 0.6 s, so 1.67x."""
+    (run,) = observed(make.run_record(measurement=make.measurement(wait_s=0.4)))
+    assert run.result.point.bound == "input"
+    assert most_gain(run.result.point) == pytest.approx(1 / 0.6)
+
+
+def test_nothing_is_promised_at_the_roof_or_without_one():
+    fast = make.run_record(measurement=make.measurement(step_s=0.51))
+    assert of_kind(observed(fast), "next knob") == []
+    assert of_kind(observed(make.run_record(), ceilings=[]), "next knob") == []
+
+
+# Variability
+
+
+def test_scatter_is_pooled_over_configurations_by_hand():
+    """Logs +-0.01 and +-0.03 around their means: variances 0.0002 and 0.0018, mean 0.001."""
+    runs = repeated("a", np.exp([-0.01, 0.01]), batch_size=1)
+    runs += repeated("b", np.exp([-0.03, 0.03]), batch_size=2)
+    (found,) = scatters(runs)
+    assert found.deviation == pytest.approx(np.sqrt(0.001))
+    assert found.degrees == 2
+
+
+def test_cloud_and_local_are_named_where_records_tell():
+    def runs(env, provider, spread):
+        return [
+            make.run_record(
+                f"{env}-{repeat}-{batch}",
+                config=RunConfig(arch="resnet18", batch_size=batch, repeat=repeat),
+                resolved=make.resolved(batch_size=batch),
+                measurement=make.measurement(step_s=1 + spread * (repeat - 2)),
+                environment=make.environment(label=env, cloud_provider=provider),
+            )
+            for batch in (10, 20)
+            for repeat in (1, 2, 3)
+        ]
+
+    both = observed(*runs("desk", "none", 0.001), *runs("rented", "gcp", 0.05))
+    (found,) = of_kind(both, "variability")
+    assert "on rented (cloud, gcp) (5 %) as on desk (local) (0.1 %)" in found.headline
+    alike = observed(*runs("desk", "none", 0.04), *runs("rented", "gcp", 0.05))
+    assert of_kind(alike, "variability") == []
+
+
+def test_clean_single_runs_are_no_news():
+    assert find_all([observation("r1")]) == []
+    assert find_all([]) == []

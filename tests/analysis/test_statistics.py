@@ -1,0 +1,250 @@
+"""Intervals that cover what they say, tests that find what is there, and hand-worked cases."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import signal, special, stats
+
+from analysis.statistics import (
+    benjamini_hochberg,
+    block_length,
+    effective_count,
+    estimate_ratio,
+    estimate_window,
+    find_outliers,
+    holm,
+    lag_one_correlation,
+    repeats_of,
+    steady_state,
+)
+from analysis.statistics.repeats import joined, summarised_repeats
+
+ITERATIONS = 100
+
+
+def windows(rng, shape, phi, noise=0.05, between=0.0, step_s=0.1):
+    """Iteration times, last axis: AR(1) noise of relative deviation `noise` around each repeat's
+    own level, which scatters by `between`."""
+    shocks = rng.standard_normal((*shape, ITERATIONS + 100))
+    correlated = signal.lfilter([1], [1, -phi], shocks, axis=-1)[..., 100:]
+    correlated *= math.sqrt(1 - phi**2) * noise
+    levels = np.exp(between * rng.standard_normal((*shape, 1)))
+    return step_s * levels * (1 + correlated)
+
+
+def repeats(times):
+    return repeats_of((1 / times.mean(axis=-1)).tolist())
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.7])
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_a_windows_interval_covers_its_own_level_95_times_in_100(phi, statistic):
+    rng = np.random.default_rng(77)
+    found = [estimate_window(one, statistic) for one in windows(rng, (600,), phi)]
+    covered = np.mean([one.low <= 0.1 <= one.high for one in found])
+    assert 0.93 <= covered <= 0.97
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.7])
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_the_interval_of_repeats_covers_95_times_in_100(phi, count):
+    rng = np.random.default_rng(8)
+    times = windows(rng, (3000, count), phi, between=0.03)
+    found = [repeats(one).interval() for one in times]
+    covered = np.mean([one.low <= 10.0 <= one.high for one in found])
+    assert 0.93 <= covered <= 0.97
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.7])
+@pytest.mark.parametrize(("ours", "theirs"), [(3, 3), (5, 5), (3, 5), (1, 3), (1, 5)])
+def test_the_interval_of_a_ratio_covers_95_times_in_100(phi, ours, theirs):
+    rng = np.random.default_rng(9)
+    a = windows(rng, (6000, ours), phi, between=0.03, step_s=0.1)
+    b = windows(rng, (6000, theirs), phi, between=0.03, step_s=0.12)
+    found = [estimate_ratio(repeats(x), repeats(y)) for x, y in zip(a, b, strict=True)]
+    covered = np.mean([one.low <= 1.2 <= one.high for one in found])
+    assert 0.93 <= covered <= 0.97
+
+
+@pytest.mark.parametrize("scatter", [0.5, 2.0])
+def test_two_repeats_against_five_are_never_judged_too_surely(scatter):
+    rng = np.random.default_rng(10)
+    a = windows(rng, (3000, 2), 0.5, between=0.03)
+    b = windows(rng, (3000, 5), 0.5, between=0.03 * scatter)
+    found = [estimate_ratio(repeats(x), repeats(y)) for x, y in zip(a, b, strict=True)]
+    assert np.mean([one.low <= 1 <= one.high for one in found]) >= 0.93
+
+
+def test_one_window_on_each_side_gives_a_ratio_without_an_interval():
+    found = estimate_ratio(repeats_of([20.0]), repeats_of([10.0]))
+    assert found.ratio == pytest.approx(2)
+    assert (found.low, found.high, found.deviation) == (None, None, None)
+    assert found.p_above(1.0) is None
+    assert found.p_below(1.0) is None
+    assert "repeat-to-repeat variance unknown" in found.method
+
+
+def test_welch_by_hand():
+    """Logs 1, 2, 3 against 1, 3, 5: variances 1 and 4, so the error is sqrt(1/3 + 4/3)."""
+    a = repeats_of([math.exp(x) for x in (1, 2, 3)])
+    b = repeats_of([math.exp(x) for x in (1, 3, 5)])
+    found = estimate_ratio(a, b)
+    assert found.ratio == pytest.approx(math.exp(-1))
+    assert found.deviation == pytest.approx(math.sqrt(5 / 3))
+    # (5/3)^2 / ((1/3)^2 / 2 + (4/3)^2 / 2) = 25/9 / (17/18) = 50/17
+    assert found.degrees == pytest.approx(50 / 17)
+    assert found.p_below(1.0) == pytest.approx(
+        stats.ttest_ind([1, 2, 3], [1, 3, 5], equal_var=False, alternative="less").pvalue
+    )
+    assert found.p_above(1.0) == pytest.approx(1 - found.p_below(1.0))
+
+
+def test_one_repeat_against_three_by_hand():
+    """Logs 4 against 1, 2, 3: the only variance is 1, the error sqrt(1 + 1/3), with 2 degrees."""
+    found = estimate_ratio(repeats_of([math.exp(4)]), repeats_of([math.exp(x) for x in (1, 2, 3)]))
+    assert found.deviation == pytest.approx(math.sqrt(4 / 3))
+    assert found.degrees == 2
+    half = 4.30265 * math.sqrt(4 / 3)
+    assert math.log(found.high) == pytest.approx(2 + half, rel=1e-5)
+    assert math.log(found.low) == pytest.approx(2 - half, rel=1e-5)
+
+
+def test_equal_repeats_differ_surely():
+    found = estimate_ratio(repeats_of([2.0, 2.0, 2.0]), repeats_of([1.0, 1.0, 1.0]))
+    assert (found.low, found.high) == pytest.approx((2, 2))
+    assert (found.p_above(1.5), found.p_below(1.5), found.p_below(3.0)) == (0, 1, 0)
+
+
+def test_the_interval_of_repeats_by_hand():
+    """Logs 1, 2, 3: mean 2, error 1 / sqrt(3), Student's t with 2 degrees is 4.30265."""
+    found = repeats_of([math.exp(x) for x in (1, 2, 3)]).interval()
+    assert found.value == pytest.approx(math.exp(2))
+    assert math.log(found.high) == pytest.approx(2 + 4.30265 / math.sqrt(3), rel=1e-5)
+    assert repeats_of([5.0]).interval().low is None
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 0.0], [-1.0]])
+def test_repeats_without_a_logarithm_are_refused(values):
+    with pytest.raises(ValueError, match="above 0"):
+        repeats_of(values)
+
+
+def test_groups_of_repeats_join_as_if_they_had_been_one():
+    whole = repeats_of([1.0, 2.0, 3.0, 4.0, 5.0])
+    parts = joined([repeats_of([1.0, 2.0]), repeats_of([3.0, 4.0]), repeats_of([5.0])])
+    assert parts.count == 5
+    assert parts.log_mean == pytest.approx(whole.log_mean)
+    assert parts.log_variance == pytest.approx(whole.log_variance)
+    assert joined([repeats_of([1.0]), summarised_repeats(2.0, None, 3)]).log_variance is None
+
+
+def test_repeats_that_were_summed_up_elsewhere():
+    known = summarised_repeats(100.0, 2.0, 3)
+    assert known.centre == pytest.approx(100)
+    assert known.relative_deviation == pytest.approx(0.02)
+    assert summarised_repeats(100.0, 2.0, 1).log_variance is None  # one has no deviation
+
+
+def test_the_lag_one_correlation_by_hand():
+    """Deviations -1, 0, 1, 0 x 5: products of neighbours sum to 0; the bias puts 1/n back."""
+    assert lag_one_correlation([0, 1, 2, 1] * 5) == pytest.approx(1 / 20)
+    assert lag_one_correlation([0, 1] * 10) == 0  # neighbours that differ count as independent
+    assert lag_one_correlation([3.0] * 10) == 0
+    assert effective_count([0, 1] * 10) == 20
+    assert effective_count([0, 1, 2, 1] * 5) == pytest.approx(20 * 0.95 / 1.05)
+
+
+def test_the_correlation_is_found_without_bias():
+    rng = np.random.default_rng(3)
+    found = np.mean([lag_one_correlation(one) for one in windows(rng, (2000,), 0.6)])
+    assert found == pytest.approx(0.6, abs=0.01)
+
+
+def test_blocks_grow_with_the_correlation():
+    rng = np.random.default_rng(4)
+    lengths = [
+        np.mean([block_length(one) for one in windows(rng, (300,), phi)]) for phi in (0, 0.4, 0.8)
+    ]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < 3
+    assert lengths[2] > 8
+    assert block_length([1.0] * 50) == 1
+    assert block_length([1.0, 2.0, 3.0]) == 1
+
+
+def test_block_length_against_the_theory_for_ar_1():
+    """With the true covariances of AR(1) the best length is (6 phi^2 / (1 - phi^2)^2 n)^(1/3)."""
+    rng = np.random.default_rng(5)
+    shocks = rng.standard_normal(50_000)
+    long = signal.lfilter([1], [1, -0.5], shocks)
+    theory = (6 * 0.5**2 / (1 - 0.5**2) ** 2 * len(long)) ** (1 / 3)
+    assert block_length(long) == pytest.approx(theory, rel=0.15)
+
+
+def test_too_few_iterations_have_no_interval():
+    assert estimate_window([0.1] * 4) is None
+    assert steady_state([0.1] * 14) is None
+
+
+def test_a_windows_interval_is_the_same_each_time():
+    times = windows(np.random.default_rng(1), (1,), 0.3)[0]
+    assert estimate_window(times) == estimate_window(times)
+    assert estimate_window(times, seed=1) != estimate_window(times)
+
+
+def test_independent_iterations_have_the_textbooks_error():
+    """5 % noise on 0.1 s over 100 iterations: an error of 0.5 ms of the mean."""
+    rng = np.random.default_rng(2)
+    found = [estimate_window(one, "mean") for one in windows(rng, (100,), 0.0)]
+    assert np.median([one.deviation for one in found]) == pytest.approx(0.0005, rel=0.1)
+    quantile = special.stdtrit(found[0].effective_count - 1, 0.975)
+    assert found[0].high - found[0].value == pytest.approx(quantile * found[0].deviation)
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.4, 0.7])
+def test_correlated_noise_is_not_called_drift(phi):
+    rng = np.random.default_rng(11)
+    found = [steady_state(one).drifting for one in windows(rng, (2000,), phi)]
+    assert np.mean(found) < 0.025
+
+
+def test_a_drift_and_a_step_are_found_and_placed():
+    rng = np.random.default_rng(12)
+    times = windows(rng, (200,), 0.3, noise=0.02)
+    ramp = times * np.linspace(1, 1.1, ITERATIONS)
+    assert np.mean([steady_state(one).drifting for one in ramp]) > 0.95
+    times[:, 60:] *= 1.1
+    found = [steady_state(one) for one in times]
+    assert np.mean([one.drifting for one in found]) > 0.95
+    assert np.median([one.changed_at for one in found if one.drifting]) == 60
+    assert np.median([one.change for one in found]) == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_sure_but_tiny_change_is_no_drift():
+    times = np.r_[np.full(50, 0.1), np.full(50, 0.101)]
+    found = steady_state(times)
+    assert found.change == pytest.approx(0.01)
+    assert found.p_value < 1e-6
+    assert not found.drifting
+
+
+def test_outliers_are_named_and_their_weight_told():
+    """Nine of 0.1 s and one of 0.2 s: the mean is 0.11, of which the outlier adds 0.01."""
+    found = find_outliers([0.1] * 4 + [0.2] + [0.1] * 5)
+    assert (found.slow, found.fast, found.count) == ((4,), (), 1)
+    assert found.share_of_mean == pytest.approx(0.01 / 0.11)
+    assert find_outliers([0.1] * 9 + [0.01]).fast == (9,)
+    assert find_outliers([0.1, 0.1001, 0.1]).count == 0
+
+
+def test_holm_by_hand():
+    """0.01 x 4, 0.02 x 3, 0.03 x 2, then 0.04 may not fall under 0.06."""
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_benjamini_hochberg_by_hand():
+    """0.04 x 4/4, 0.03 x 4/3, 0.005 x 4/2, 0.004 x 4/1: from the top, never rising."""
+    assert benjamini_hochberg([0.04, 0.004, 0.03, 0.005]) == pytest.approx([0.04, 0.01, 0.04, 0.01])
