@@ -20,6 +20,7 @@ from bench.errors import UserError
 COMMANDS = {
     "run": "Measure one configuration as one tracked run.",
     "sweep": "Measure a whole matrix, one tracked run per configuration and repeat.",
+    "tune": "Find the fastest setting of a model's knobs, and what each knob gave.",
     "ceilings": "Measure this machine's roofs.",
     "profile": "Look inside one step: time per op, and the device's counters.",
     "counters": "Add up the counters in Nsight Compute's files.",
@@ -28,9 +29,15 @@ COMMANDS = {
     "accept": "Measure a whole device into a folder of records, without a server.",
     "pull": "Write tracked runs as CSV or Parquet.",
     "report": "Write tables, rooflines and a report of tracked runs.",
-    "sync": "Upload records that are not on the tracking server yet.",
+    "compare": "Compare two sets of runs, and fail where the second is slower.",
+    "predict": "Predict images/s at a batch size that was not measured.",
+    "sync": "Upload records that are not on the tracking server yet; copy runs between servers.",
+    "import": "Take the results of other programs from their files.",
     "doctor": "Say what works on this machine, and the remedy for what does not.",
 }
+
+#: Where a subcommand's name cannot be a module's.
+_MODULES = {"import": "import_results"}
 
 
 class _Commands(click.Group):
@@ -42,7 +49,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"commands.{cmd_name}").command
+        module = _MODULES.get(cmd_name, cmd_name)
+        command: click.Command = import_module(f"commands.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

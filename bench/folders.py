@@ -28,6 +28,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from bench.errors import UserError
 from bench.records import (
     CeilingsRecord,
+    ImportedRecord,
     Machine,
     ProfiledStep,
     ProfileRecord,
@@ -46,9 +47,11 @@ _RESERVE_BYTES = 4 * 2**20
 #: Start times of one process, read twice, differ by less.
 _SAME_START_S = 1.0
 
+#: What this project measures.
+MeasuredRecord = RunRecord | CeilingsRecord | ProfileRecord
 #: What a record folder, and a tracked run, may hold.
-AnyRecord = Annotated[RunRecord | CeilingsRecord | ProfileRecord, Field(discriminator="kind")]
-ANY_RECORD: TypeAdapter[RunRecord | CeilingsRecord | ProfileRecord] = TypeAdapter(AnyRecord)
+AnyRecord = Annotated[MeasuredRecord | ImportedRecord, Field(discriminator="kind")]
+ANY_RECORD: TypeAdapter[MeasuredRecord | ImportedRecord] = TypeAdapter(AnyRecord)
 #: What a worker writes of its own part.
 AnyAccount = Annotated[
     RunRecord | CeilingsRecord | ProfiledStep | Machine, Field(discriminator="kind")
@@ -181,7 +184,8 @@ class RecordFolder:
 def record_folders(records: Path) -> Iterator[RecordFolder]:
     """Yield the record folders below `records`, oldest first, half-written ones too.
 
-    Raises `UserError` where `records` is no folder.
+    Links are left out: whoever wrote one could have us write elsewhere. Raises `UserError` where
+    `records` is no folder.
     """
     if not records.is_dir():
         raise UserError(
@@ -189,14 +193,19 @@ def record_folders(records: Path) -> Iterator[RecordFolder]:
         )
     for path in sorted(records.iterdir()):
         folder = RecordFolder(path)
+        if path.is_symlink():
+            continue
         if folder.config.is_file() or folder.record.is_file():
             yield folder
 
 
-def read_records(records: Path) -> list[AnyRecord]:
-    """Return every whole record below `records`, oldest first; half-written folders are left."""
+def read_records(records: Path) -> list[MeasuredRecord]:
+    """Return every whole record below `records`, oldest first; half-written folders are left.
+
+    So are imported ones: they hold another program's results, not what they were made of.
+    """
     found = (folder.read_record() for folder in record_folders(records))
-    return [record for record in found if record is not None]
+    return [each for each in found if each is not None and not isinstance(each, ImportedRecord)]
 
 
 def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:

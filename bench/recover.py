@@ -23,6 +23,9 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
         return record
     if folder.in_use():
         return None
+    record = folder.read_record()
+    if record is not None:  # written, and the folder left, since the first look
+        return record
     asked_at = datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc)
     if _kind(folder) == "profile":
         return recover_profile(folder, asked_at)

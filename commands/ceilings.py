@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from bench.records import CeilingsRecord
-from commands.recorded import finish, format_option, records_option, track_option
+from commands.recorded import finish, format_option, new_folder, records_option, track_option
 
 
 @click.command()
@@ -41,8 +41,9 @@ def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: 
             _facts(known),
             tracked=tracked,
             form=form,
+            fresh=False,
         )
-    folder = RecordFolder.create(records)
+    folder = new_folder(records, tracked=tracked)
     with WorkerProgress("ceilings") as progress:
         record = launch_ceilings(backend, folder, progress.on_event)
     return finish(folder, record, _facts(record), tracked=tracked, form=form)

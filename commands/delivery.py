@@ -22,24 +22,32 @@ _TRY_AGAIN_S = 60.0
 class Delivery:
     """Uploads each record as it is made; a server that fails costs no measurement.
 
-    `problem` is why something did not get there, or None.
+    `problem` is why something did not get there, or None. `project_run` is the run that
+    `mlflow run` made for this process, if it made one; `kind` says what it then is.
     """
 
     def __init__(
-        self, campaign: str, *, tracked: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        campaign: str,
+        *,
+        tracked: bool,
+        kind: str = "sweep",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._campaign = campaign
         self._tracked = tracked
         self._clock = clock
         self._not_before_s = 0.0
-        self._project_run: str | None = None
+        self._kind = kind
+        self.project_run: str | None = None
         self._left: list[RecordFolder] = []
+        self._refused = 0
         self._why: str | None = None
 
     @property
     def problem(self) -> str | None:
         """Why some records are not on the server, or None if all are."""
-        return self._why if self._left else None
+        return self._why if self._left or self._refused else None
 
     def begin(self, params: dict[str, str]) -> None:
         """Make the run that `mlflow run` made, if it made one, the sweep's own."""
@@ -47,7 +55,7 @@ class Delivery:
             from tracking.campaign import take_project_run
 
             with self._noting():
-                self._project_run = take_project_run(self._campaign, params)
+                self.project_run = take_project_run(self._campaign, params, self._kind)
 
     def runs_elsewhere(self) -> list[PastRun]:
         """Return the campaign's runs that the server knows; none where it cannot be asked."""
@@ -85,23 +93,30 @@ class Delivery:
         """Try once more what is left, and end the sweep's own run with `note` for description."""
         self._not_before_s = 0.0
         self._try_left()
-        if self._project_run is not None:
+        if self.project_run is not None:
             from tracking.campaign import end_project_run
 
             status = "KILLED" if interrupted else "FINISHED"
             with self._noting():
-                end_project_run(self._project_run, note, status=status)
+                end_project_run(self.project_run, note, status=status)
 
     def _try_left(self) -> None:
         if not self._left or self._clock() < self._not_before_s:
             return
+        from tracking.store import TrackingError
         from tracking.upload import upload
 
         with self._noting():
             while self._left:
                 record = self._left[0].read_record()
-                if record is not None:
-                    upload(self._left[0], record)
+                try:
+                    if record is not None:
+                        upload(self._left[0], record)
+                except TrackingError as error:
+                    if error.away:
+                        raise
+                    self._why = str(error)  # of this one record: the others go on
+                    self._refused += 1
                 self._left.pop(0)
 
     @contextmanager

@@ -12,7 +12,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import ProfileRecord, ToolName
 from commands.configured import checked_config, one_option_per_field
-from commands.recorded import finish, format_option, records_option, track_option
+from commands.recorded import finish, format_option, new_folder, records_option, track_option
 
 if TYPE_CHECKING:
     from bench.records import RunRecord
@@ -65,12 +65,11 @@ def command(
             f"devices={config.devices}, nodes={config.nodes}: a profile looks at one device's "
             "step; use devices=1 and nodes=1"
         )
-    from bench.folders import RecordFolder
     from bench.profiling.launch import launch_profile
     from commands.progress import WorkerProgress
 
     names = None if AUTO in tools else cast(tuple[ToolName, ...], tools)
-    folder = RecordFolder.create(records)
+    folder = new_folder(records, tracked=tracked)
     with WorkerProgress(f"{config.arch} {config.precision}") as progress:
         record = launch_profile(config, folder, names, timed, progress.on_event)
     return finish(folder, record, _facts(record), tracked=tracked, form=form)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bench.folders import AnyRecord, RecordFolder
+from bench.folders import MeasuredRecord, RecordFolder
 
 #: Exit codes by how a measurement ended.
 EXIT_CODES = {"ok": 0, "oom": 1, "crashed": 1, "unsupported": 2, "refused": 2, "interrupted": 130}
@@ -30,14 +30,33 @@ format_option = click.option(
 )
 
 
+def new_folder(records: Path, *, tracked: bool) -> RecordFolder:
+    """Make the folder of a new record; it remembers the run that `mlflow run` made for it."""
+    folder = RecordFolder.create(records)
+    if tracked:
+        from tracking.memory import remember_project_run
+
+        remember_project_run(folder)
+    return folder
+
+
 def finish(
-    folder: RecordFolder, record: AnyRecord, facts: dict[str, Any], *, tracked: bool, form: str
+    folder: RecordFolder,
+    record: MeasuredRecord,
+    facts: dict[str, Any],
+    *,
+    tracked: bool,
+    form: str,
+    fresh: bool = True,
 ) -> int:
-    """Upload the record if asked, print `facts` with where it lies, and return the exit code."""
+    """Upload the record if asked, print `facts` with where it lies, and return the exit code.
+
+    `fresh`: this process has just measured it.
+    """
     facts = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason} | facts
     code = EXIT_CODES[record.outcome]
     if tracked:
-        run_id, problem = _upload(folder, record)
+        run_id, problem = _upload(folder, record, fresh=fresh)
         facts["run_id"] = run_id
         if problem is not None:
             _say_not_tracked(folder, problem)
@@ -54,13 +73,15 @@ def finish(
     return code
 
 
-def _upload(folder: RecordFolder, record: AnyRecord) -> tuple[str | None, str | None]:
+def _upload(
+    folder: RecordFolder, record: MeasuredRecord, *, fresh: bool
+) -> tuple[str | None, str | None]:
     """Return the run id, or the reason why there is none."""
     from tracking.store import TrackingError
     from tracking.upload import upload
 
     try:
-        return upload(folder, record), None
+        return upload(folder, record, fresh=fresh), None
     except TrackingError as error:
         return None, str(error)
 

@@ -10,7 +10,7 @@ import click
 from bench.config import RunConfig
 from bench.records import RunRecord
 from commands.configured import checked_config, one_option_per_field
-from commands.recorded import finish, format_option, records_option, track_option
+from commands.recorded import finish, format_option, new_folder, records_option, track_option
 
 
 @click.command()
@@ -32,11 +32,10 @@ def command(records: Path, tracked: bool, form: str, **values: str) -> int:
     if node_rank(config) > 0:
         return _take_part(config)
     # The launcher comes last: psutil and NVML cost time that a wrong value should not.
-    from bench.folders import RecordFolder
     from bench.launch import launch_measurement
     from commands.progress import WorkerProgress
 
-    folder = RecordFolder.create(records)
+    folder = new_folder(records, tracked=tracked)
     with WorkerProgress(f"{config.arch} {config.precision}") as progress:
         record = launch_measurement(config, folder, progress.on_event)
     return finish(folder, record, _facts(record), tracked=tracked, form=form)

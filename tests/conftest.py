@@ -12,7 +12,7 @@ sys.path[:0] = [str(PROJECT / "tests" / "bench"), str(PROJECT / "tests"), str(PR
 
 
 def pytest_configure():
-    """Let Ctrl-C through: what a shell starts in the background ignores it, and children inherit."""
+    """Let Ctrl-C through: what a shell starts in the background ignores it, children too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

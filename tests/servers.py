@@ -35,14 +35,14 @@ def mlflow_server(folder, port=None):
             start_new_session=True,
         )
         try:
-            _wait_until_it_answers(process, uri, folder / "server.log")
+            wait_until_it_answers(process, uri, folder / "server.log")
             yield uri
         finally:
             os.killpg(process.pid, 15)
             process.wait(timeout=30)
 
 
-def _wait_until_it_answers(process, uri, log):
+def wait_until_it_answers(process, uri, log):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from typing import cast
 
+from mlflow.entities import Param, RunTag
+
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import Outcome
 from bench.sweep.past_run import PastRun
 from tracking import schema
+from tracking.owner import owner_tags
+from tracking.patience import AFTER_A_RUN_S, Patience
 from tracking.search import TrackedRun, search_runs
 from tracking.store import open_client, tracking_call
 
@@ -29,7 +33,7 @@ def campaign_runs(campaign: str) -> list[PastRun]:
 
 
 @tracking_call
-def take_project_run(campaign: str, params: dict[str, str]) -> str | None:
+def take_project_run(campaign: str, params: dict[str, str], kind: str = "sweep") -> str | None:
     """Make the run that `mlflow run` made for this process the sweep's own, and return its id.
 
     From then on every record gets a run of its own, as in a sweep started without MLflow. None
@@ -38,22 +42,24 @@ def take_project_run(campaign: str, params: dict[str, str]) -> str | None:
     run_id = os.environ.pop("MLFLOW_RUN_ID", None)
     if run_id is None:
         return None
-    client = open_client()
-    os.environ["MLFLOW_EXPERIMENT_ID"] = client.get_run(run_id).info.experiment_id
-    tags = {schema.KIND: "sweep", schema.CAMPAIGN: campaign, schema.RUN_NAME: f"{campaign}_sweep"}
-    for key, value in tags.items():
-        client.set_tag(run_id, key, value)
-    for key, value in params.items():
-        client.log_param(run_id, key, value)
+    client, ask = open_client(), Patience(AFTER_A_RUN_S)
+    os.environ["MLFLOW_EXPERIMENT_ID"] = ask(client.get_run, run_id).info.experiment_id
+    tags = {schema.KIND: kind, schema.CAMPAIGN: campaign, schema.RUN_NAME: f"{campaign}_{kind}"}
+    ask(
+        client.log_batch,
+        run_id,
+        params=[Param(*pair) for pair in params.items()],
+        tags=[RunTag(*pair) for pair in {**tags, **owner_tags()}.items()],
+    )
     return run_id
 
 
 @tracking_call
 def end_project_run(run_id: str, note: str, *, status: str) -> None:
     """End the sweep's own run with the table of its results as description."""
-    client = open_client()
-    client.set_tag(run_id, schema.NOTE, note)
-    client.set_terminated(run_id, status)
+    client, ask = open_client(), Patience(AFTER_A_RUN_S)
+    ask(client.set_tag, run_id, schema.NOTE, note)
+    ask(client.set_terminated, run_id, status)
 
 
 def _past_run(run: TrackedRun) -> PastRun | None:

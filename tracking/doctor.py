@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.doctor import Check
+from tracking.patience import AFTER_A_RUN_S, http_settings
 from tracking.store import TrackingError, open_client, public_uri, tracking_call
 
 _SQLITE = "sqlite:///"
@@ -43,4 +44,5 @@ def tracking_checks() -> list[Check]:
 
 @tracking_call
 def _count_experiments() -> int:
-    return len(open_client().search_experiments())
+    with http_settings(AFTER_A_RUN_S):
+        return len(open_client().search_experiments())

@@ -5,23 +5,37 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mlflow.entities import RunTag
+
 from tracking import schema
+from tracking.owner import owner_tags
+from tracking.patience import AFTER_A_RUN_S, Patience, no_repeats
 from tracking.store import experiment_id, open_client, tracking_call
 
 
 @tracking_call
 def log_report(
-    folder: Path, *, name: str, tags: dict[str, str], tracking_uri: str | None = None
+    folder: Path,
+    *,
+    name: str,
+    tags: dict[str, str],
+    tracking_uri: str | None = None,
+    run_id: str | None = None,
 ) -> str:
     """Make a finished run of kind `report` with the files of `folder` and return its id.
 
-    Under `mlflow run` the run that MLflow made is used. Raises `TrackingError`.
+    A run of that `run_id`, or the one that `mlflow run` made, is used if there is one. Raises
+    `TrackingError`.
     """
-    client = open_client(tracking_uri)
-    own = os.environ.get("MLFLOW_RUN_ID")
-    run_id = own or client.create_run(experiment_id(client), run_name=name).info.run_id
-    for key, value in {schema.KIND: "report", schema.RUN_NAME: name, **tags}.items():
-        client.set_tag(run_id, key, value)
-    client.log_artifacts(run_id, str(folder), schema.REPORT_ARTIFACTS)
-    client.set_terminated(run_id)
+    client, ask = open_client(tracking_uri), Patience(AFTER_A_RUN_S)
+    tags = {schema.KIND: "report", schema.RUN_NAME: name, **tags, **owner_tags()}
+    run_id = run_id or os.environ.get("MLFLOW_RUN_ID")
+    if run_id is None:
+        where = ask(experiment_id, client)
+        with no_repeats():
+            run_id = client.create_run(where, run_name=name, tags=tags).info.run_id
+    else:
+        ask(client.log_batch, run_id, tags=[RunTag(*tag) for tag in tags.items()])
+    ask(client.log_artifacts, run_id, str(folder), schema.REPORT_ARTIFACTS)
+    ask(client.set_terminated, run_id)
     return str(run_id)

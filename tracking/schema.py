@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,18 @@ OUTCOME = "mlproject.outcome"
 REASON = "mlproject.reason"
 #: Set last: a run that carries it holds the whole record.
 UPLOADED = "mlproject.uploaded"
+#: Who fills the run: a machine (hashed) and a process there, `pid@start`; for `sync --reap`.
+HOST = "mlproject.host"
+PROCESS = "mlproject.process"
+#: On a run that was copied from another server: the run there, and that the copy is whole.
+COPIED_FROM = "mlproject.copied_from"
+COPIED = "mlproject.copied"
+#: On a run whose numbers another program measured: true, and where they were read.
+IMPORTED = "mlproject.imported"
+SOURCE_FILE = "mlproject.source_file"
+SOURCE_SHA256 = "mlproject.source_sha256"
+SOURCE_LINE = "mlproject.source_line"
+SOURCE_FORMAT = "mlproject.source_format"
 NOTE = "mlflow.note.content"
 RUN_NAME = "mlflow.runName"
 
@@ -46,7 +59,7 @@ STATUS = {
 }
 
 #: MLflow cuts longer tags silently.
-_TAG_CHARACTERS = 5000
+TAG_CHARACTERS = 5000
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,16 @@ class Point:
     value: float
     step: int
     unix_s: float
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a record becomes on the server."""
+
+    params: dict[str, str]
+    tags: dict[str, str]
+    metrics: Sequence[Point]
+    status: str
 
 
 def run_name(record: RunRecord | ProfileRecord) -> str:
@@ -152,9 +175,9 @@ def ceilings_metrics(record: CeilingsRecord) -> list[Point]:
 def note(record: RunRecord) -> str:
     """Return the summary that MLflow's UI shows as the run's description (Markdown)."""
     facts = summary(record)
-    lines = [f"**{_safe(run_name(record))}**: {record.outcome}"]
+    lines = [f"**{safe(run_name(record))}**: {record.outcome}"]
     if record.reason:
-        lines.append(f"Reason: {_safe(record.reason)}")
+        lines.append(f"Reason: {safe(record.reason)}")
     if "throughput_images_per_s" in facts:
         lines.append(
             f"{facts['throughput_images_per_s']:.4g} images/s, "
@@ -167,9 +190,9 @@ def note(record: RunRecord) -> str:
             f"{facts['intensity_min']:.3g} and {facts['intensity_max']:.3g} FLOP/byte"
         )
     if record.environment is not None:
-        lines.append(f"Device: {_safe(record.environment.device.name)}")
+        lines.append(f"Device: {safe(record.environment.device.name)}")
     for finding in record.verdict.findings if record.verdict else ():
-        lines.append(f"- {finding.level}: {_safe(finding.message)}")
+        lines.append(f"- {finding.level}: {safe(finding.message)}")
     return "\n\n".join(lines)
 
 
@@ -180,22 +203,22 @@ def ceilings_note(record: CeilingsRecord) -> str:
         if ceiling.peak_flops_per_s is not None:
             lines.append(
                 f"- {ceiling.math_mode}: {ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s "
-                f"({_safe(ceiling.source)})"
+                f"({safe(ceiling.source)})"
             )
     return "\n\n".join(lines)
 
 
 def profile_note(record: ProfileRecord) -> str:
     """Return the description of a profile (Markdown)."""
-    lines = [f"**{_safe(run_name(record))}**, profiled: {record.outcome}"]
+    lines = [f"**{safe(run_name(record))}**, profiled: {record.outcome}"]
     if record.reason:
-        lines.append(f"Reason: {_safe(record.reason)}")
+        lines.append(f"Reason: {safe(record.reason)}")
     lines += [f"{name}: {value:.4g}" for name, value in profile_summary(record).items()]
     for section in ("ops", "counters", "cpu_counters"):
         if section in record.missing:
-            lines.append(f"No {section}: {_safe(record.missing[section])}")
+            lines.append(f"No {section}: {safe(record.missing[section])}")
     for finding in record.verdict.findings if record.verdict else ():
-        lines.append(f"- {finding.level}: {_safe(finding.message)}")
+        lines.append(f"- {finding.level}: {safe(finding.message)}")
     return "\n\n".join(lines)
 
 
@@ -204,7 +227,7 @@ def _common_tags(
 ) -> dict[str, str]:
     found = {KIND: record.kind, RECORD_ID: record.record_id, OUTCOME: record.outcome}
     if record.reason is not None:
-        found[REASON] = record.reason[:_TAG_CHARACTERS]
+        found[REASON] = record.reason[:TAG_CHARACTERS]
     if environment is not None:
         found |= {
             ENV: environment.label,
@@ -223,6 +246,6 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
     """Text from a record, unable to become markup in the UI's description."""
     return text.replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +15,17 @@ from mlflow.tracking import MlflowClient
 from pydantic import ValidationError
 
 from bench.errors import UserError
-from bench.folders import ANY_RECORD, AnyRecord, write_atomically
+from bench.folders import ANY_RECORD, MeasuredRecord, write_atomically
 from bench.places import cache_folder
+from bench.records import ImportedRecord
 from tracking import schema
+from tracking.finding import all_experiments
+from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience
 from tracking.store import open_client, tracking_call
 
 _PAGE = 1000
+#: What servers call their runs; it becomes the name of a file here.
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -49,28 +55,54 @@ def search_runs(
     `TrackingError` for everything the server refuses, a malformed filter too.
     """
     client = open_client(tracking_uri)
-    ids = _experiment_ids(client, experiments)
+    ask = Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
+    ids = _experiment_ids(client, ask, experiments)
     runs: list[TrackedRun] = []
     token: str | None = None
     while True:
-        page = client.search_runs(ids, filter_string, max_results=_PAGE, page_token=token)
+        page = ask(client.search_runs, ids, filter_string, max_results=_PAGE, page_token=token)
         runs += [_tracked(run) for run in page]
         token = page.token
         if not token:
             return runs
 
 
+def runs_filter(filter_string: str = "", campaign: str | None = None) -> str:
+    """Return MLflow's filter for runs that match `filter_string` and are of `campaign`.
+
+    Raises `UserError` for a campaign that no run can carry.
+    """
+    conditions = [filter_string.strip()] if filter_string.strip() else []
+    if campaign is not None:
+        if not campaign or set("'\"`\\") & set(campaign):
+            raise UserError(f"campaign={campaign!r}: use the label given to mlproject run")
+        conditions.append(f"tags.`{schema.CAMPAIGN}` = '{campaign}'")
+    return " and ".join(conditions)
+
+
 @tracking_call
-def download_record(run_id: str, tracking_uri: str | None = None) -> AnyRecord:
+def download_record(run_id: str, tracking_uri: str | None = None) -> MeasuredRecord:
     """Return the record of a run, from the cache of this user where it was fetched before.
 
-    Raises `UserError` where the run holds no record of this version, and `TrackingError`.
+    Raises `UserError` where the run holds no record of this version, or one that was imported,
+    and `TrackingError`.
     """
+    record = _download(run_id, tracking_uri)
+    if isinstance(record, ImportedRecord):
+        raise UserError(f"run {run_id}: imported from {record.source_file}, not measured by us")
+    return record
+
+
+def _download(run_id: str, tracking_uri: str | None) -> MeasuredRecord | ImportedRecord:
+    if not _RUN_ID.fullmatch(run_id):
+        raise UserError(f"run {run_id[:80]!r}: no run's id")
     cached = cache_folder() / "records" / f"{run_id}.json"
     with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
         return ANY_RECORD.validate_json(cached.read_bytes())
     with tempfile.TemporaryDirectory() as folder:
-        path = open_client(tracking_uri).download_artifacts(run_id, schema.RECORD_ARTIFACT, folder)
+        ask = Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
+        download = open_client(tracking_uri).download_artifacts
+        path = ask(download, run_id, schema.RECORD_ARTIFACT, folder)
         text = Path(path).read_text(encoding="utf-8")
     try:
         record = ANY_RECORD.validate_json(text)
@@ -84,8 +116,8 @@ def download_record(run_id: str, tracking_uri: str | None = None) -> AnyRecord:
     return record
 
 
-def _experiment_ids(client: MlflowClient, names: Sequence[str] | None) -> list[str]:
-    found = {e.name: e.experiment_id for e in client.search_experiments()}
+def _experiment_ids(client: MlflowClient, ask: Patience, names: Sequence[str] | None) -> list[str]:
+    found = {e.name: e.experiment_id for e in all_experiments(client, ask)}
     if names is None:
         return list(found.values())
     if unknown := [name for name in names if name not in found]:

@@ -3,68 +3,81 @@
 from __future__ import annotations
 
 import functools
-import logging
+import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import mlflow
 import requests
 from mlflow.exceptions import MlflowException
+from mlflow.store.db import utils as db_utils
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
+
+from tracking.memory import server_name
+from tracking.patience import http_settings, is_away, is_unauthenticated, said
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: A first contact with an SQLite file prints a line per schema migration.
-for _noisy in ("mlflow.store.db.utils", "alembic", "alembic.runtime.migration"):
-    logging.getLogger(_noisy).setLevel(logging.WARNING)
+#: What a server, its database or the way there can raise.
+_FAILURES = (MlflowException, requests.RequestException, SQLAlchemyError, OSError)
+#: MLflow's own ten tries to open a database that is away take 100 s; these take 1 s.
+_DATABASE_TRIES = 4
 
-
-#: MLflow's own settings wait four minutes for a server that is gone. It reads them at each
-#: request; whoever has set them keeps his values.
-_PATIENCE = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-}
-#: A bar per downloaded file would bury what a command says.
-_QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
 #: `user:password@` of a URI, wherever a message quotes one.
 _CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
 
 
 class TrackingError(Exception):
-    """The server could not be used; the message is one line and holds no credentials."""
+    """The server could not be used; the message is one line and holds no credentials.
+
+    `away`: whether it can be used for nothing now, as opposed to having refused this one thing.
+    """
+
+    def __init__(self, message: str, *, away: bool = True) -> None:
+        super().__init__(message)
+        self.away = away
+
+
+@contextmanager
+def server_errors(tracking_uri: str | None = None) -> Iterator[None]:
+    """Turn everything that a server, its database or the way there can do into `TrackingError`."""
+    try:
+        with http_settings():
+            yield
+    except _FAILURES as error:
+        line = _CREDENTIALS.sub("", said(error))
+        away = is_away(error) or is_unauthenticated(error)
+        raise TrackingError(f"{public_uri(tracking_uri)}: {line}"[:400], away=away) from error
 
 
 def tracking_call(function: Callable[P, T]) -> Callable[P, T]:
-    """Turn everything that a server, its database or the way there can do into `TrackingError`."""
+    """Raise `TrackingError` for what the server named by `tracking_uri`, or the usual one, does."""
+    names = inspect.signature(function)
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
+        with server_errors(names.bind(*args, **kwargs).arguments.get("tracking_uri")):
             return function(*args, **kwargs)
-        except (MlflowException, requests.RequestException, SQLAlchemyError, OSError) as error:
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise TrackingError(_CREDENTIALS.sub("", f"{public_uri()}: {line}")[:400]) from error
 
     return wrapped
 
 
 def open_client(tracking_uri: str | None = None) -> MlflowClient:
     """Return a client of `tracking_uri`, or of `MLFLOW_TRACKING_URI`, or of the embedded store."""
-    for name, value in (_PATIENCE | _QUIET).items():
-        os.environ.setdefault(name, value)
-    return MlflowClient(tracking_uri=tracking_uri or mlflow.get_tracking_uri())
+    uri = tracking_uri or str(mlflow.get_tracking_uri())
+    if not uri.startswith(("http://", "https://")):
+        db_utils.MAX_RETRY_COUNT = _DATABASE_TRIES
+    return MlflowClient(tracking_uri=uri)
 
 
 def public_uri(tracking_uri: str | None = None) -> str:
     """Return the tracking URI without user name, password and query."""
-    uri = tracking_uri or str(mlflow.get_tracking_uri())
-    return _CREDENTIALS.sub("", uri).partition("?")[0]
+    return server_name(tracking_uri or str(mlflow.get_tracking_uri()))
 
 
 def experiment_id(client: MlflowClient) -> str:
@@ -75,7 +88,19 @@ def experiment_id(client: MlflowClient) -> str:
     if given := os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return given
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
-    if not name:
-        return "0"
-    experiment = client.get_experiment_by_name(name)
-    return experiment.experiment_id if experiment else str(client.create_experiment(name))
+    return experiment_named(client, name) if name else "0"
+
+
+def experiment_named(client: MlflowClient, name: str) -> str:
+    """Return the id of the experiment of that name, made if new, by whoever comes first."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    return str(found.experiment_id)

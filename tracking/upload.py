@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
-from mlflow.entities import Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking import MlflowClient
 
-from bench.folders import AnyRecord, RecordFolder, write_atomically
-from bench.records import CeilingsRecord, ProfileRecord, RunRecord
-from tracking import schema
+from bench.folders import AnyRecord, RecordFolder
+from bench.records import CeilingsRecord, ImportedRecord, ProfileRecord, RunRecord
+from tracking import memory, schema
+from tracking.finding import RECORD, belongs, is_whole, run_of, the_one
+from tracking.imported import imported_content
+from tracking.owner import owner_tags
+from tracking.patience import AFTER_A_RUN_S, Patience, no_repeats
 from tracking.store import experiment_id, open_client, public_uri, tracking_call
 
 #: A server's limits for one request.
@@ -35,49 +37,58 @@ _ARTIFACTS = (
 _ARTIFACT_FOLDERS = ("ncu", "perf")
 
 
-@dataclass(frozen=True)
-class _Upload:
-    """What a record becomes on the server."""
-
-    params: dict[str, str]
-    tags: dict[str, str]
-    metrics: Sequence[schema.Point]
-    status: str
-
-
 @tracking_call
-def upload(folder: RecordFolder, record: AnyRecord, tracking_uri: str | None = None) -> str:
+def upload(
+    folder: RecordFolder,
+    record: AnyRecord,
+    tracking_uri: str | None = None,
+    *,
+    fresh: bool = False,
+    ask: Patience | None = None,
+) -> str:
     """Bring `record` to the server and return its run id; a whole copy there is left as it is.
 
     Under `mlflow run` the record fills the run that MLflow made, named by `MLFLOW_RUN_ID`;
     otherwise a new run with the record's own times. A run that an earlier attempt left
-    incomplete is completed. Raises `TrackingError`; nothing on disk is lost by it.
+    incomplete is completed. `fresh`: this process has just made the record, so that only a folder
+    which remembers an attempt has to be looked for on the server. Raises `TrackingError` once `ask`
+    has no patience left, or if the server refuses; nothing on disk is lost by it.
     """
-    client = open_client(tracking_uri)
-    content = _content(record)
-    run_id = _existing_run(client, folder, record) or _new_run(client, record, content.tags)
-    if isinstance(record, ProfileRecord) and (timed := _timed_run(client, record)):
-        content.tags[schema.TIMED_RUN_ID] = timed
-    _remember(folder, run_id, tracking_uri, whole=False)
-    run = client.get_run(run_id)
-    if run.data.tags.get(schema.UPLOADED) != "true":
-        fresh = {key: text for key, text in content.params.items() if key not in run.data.params}
-        _log(client, run_id, content, fresh)
-        for name in _ARTIFACTS:
-            if (folder.path / name).is_file():
-                client.log_artifact(run_id, str(folder.path / name))
-        for name in _ARTIFACT_FOLDERS:
-            if (folder.path / name).is_dir():
-                client.log_artifacts(run_id, str(folder.path / name), name)
-        client.set_terminated(run_id, content.status, end_time=_end_ms(record))
-        client.set_tag(run_id, schema.UPLOADED, "true")
-    _remember(folder, run_id, tracking_uri, whole=True)
-    return run_id
+    here = public_uri(tracking_uri)
+    ask = ask or Patience(AFTER_A_RUN_S)
+    with memory.uploading(folder, ask.limit_s):
+        known = memory.recall(folder, here)
+        if known is not None and known.whole and known.run_id:
+            return known.run_id
+        client = open_client(tracking_uri)
+        content = content_of(record)
+        if isinstance(record, ProfileRecord) and record.timed_record_id:
+            timed = run_of(client, ask, record.timed_record_id)
+            if timed is not None:
+                content.tags[schema.TIMED_RUN_ID] = timed.info.run_id
+        run = _remembered_run(client, ask, known, record)
+        if run is None and not (fresh and known is None):
+            run = run_of(client, ask, record.record_id)
+        found = run is not None
+        if run is None:
+            memory.remember(folder, here, None, whole=False)
+            run = _new_run(client, ask, record, content.tags)
+            if not fresh:  # another machine may hold a copy of the folder and be at it too
+                run = the_one(client, ask, RECORD, record.record_id) or run
+        memory.remember(folder, here, run.info.run_id, whole=False)
+        unfinished = not is_whole(run)
+        if unfinished:
+            _fill(client, ask, run, content, folder, found=found)
+        if unfinished or run.info.status == "RUNNING":
+            ask(client.set_terminated, run.info.run_id, content.status, end_time=_end_ms(record))
+        memory.remember(folder, here, run.info.run_id, whole=True)
+    return str(run.info.run_id)
 
 
 def is_uploaded(folder: RecordFolder, tracking_uri: str | None = None) -> bool:
     """Whether the folder remembers a whole upload to this server."""
-    return bool(_remembered(folder).get(public_uri(tracking_uri), {}).get("whole"))
+    known = memory.recall(folder, public_uri(tracking_uri))
+    return known is not None and known.whole
 
 
 @tracking_call
@@ -85,45 +96,38 @@ def end_refused_run(reason: str) -> None:
     """End the run that `mlflow run` made for a configuration which never became a measurement."""
     run_id = os.environ.get("MLFLOW_RUN_ID")
     if run_id:
-        client = open_client()
-        client.set_tag(run_id, schema.REASON, reason[:5000])
-        client.set_tag(run_id, schema.OUTCOME, "refused")
-        client.set_terminated(run_id, "FAILED")
+        client, ask = open_client(), Patience(AFTER_A_RUN_S)
+        tags = {schema.REASON: reason[:5000], schema.OUTCOME: "refused"}
+        ask(client.log_batch, run_id, tags=[RunTag(*tag) for tag in tags.items()])
+        ask(client.set_terminated, run_id, "FAILED")
 
 
-def _content(record: AnyRecord) -> _Upload:
+def content_of(record: AnyRecord) -> schema.Content:
+    """Return the params, tags, metrics and status that a record becomes on the server."""
+    if isinstance(record, ImportedRecord):
+        return imported_content(record)
     status = schema.STATUS[record.outcome]
     if isinstance(record, CeilingsRecord):
         tags, points = schema.ceilings_tags(record), schema.ceilings_metrics(record)
-        return _Upload({}, tags, points, status)
+        return schema.Content({}, tags, points, status)
     if isinstance(record, ProfileRecord):
         tags, points = schema.profile_tags(record), schema.profile_metrics(record)
-        return _Upload(schema.params(record), tags, points, status)
-    return _Upload(schema.params(record), schema.tags(record), schema.metrics(record), status)
+        return schema.Content(schema.params(record), tags, points, status)
+    return schema.Content(
+        schema.params(record), schema.tags(record), schema.metrics(record), status
+    )
 
 
-def _existing_run(client: MlflowClient, folder: RecordFolder, record: AnyRecord) -> str | None:
-    """The run of an earlier attempt, or the one that `mlflow run` made for this process.
-
-    An earlier attempt is known by what the folder remembers, or by the record id on the server.
-    """
-    here = public_uri(client.tracking_uri)
-    for run_id in (_remembered(folder).get(here, {}).get("run_id"), _project_run(client)):
-        if run_id and _belongs(client, run_id, record):
-            return str(run_id)
-    return _run_of(client, record.record_id)
-
-
-def _run_of(client: MlflowClient, record_id: str) -> str | None:
-    experiments = [found.experiment_id for found in client.search_experiments()]
-    wanted = f"tags.`{schema.RECORD_ID}` = '{record_id}'"
-    found = client.search_runs(experiments, wanted, max_results=1)
-    return str(found[0].info.run_id) if found else None
-
-
-def _timed_run(client: MlflowClient, record: ProfileRecord) -> str | None:
-    """The run of the measurement that a profile explains, if it is on this server."""
-    return _run_of(client, record.timed_record_id) if record.timed_record_id else None
+def _remembered_run(
+    client: MlflowClient, ask: Patience, known: memory.Copy | None, record: AnyRecord
+) -> Run | None:
+    """The run of an earlier attempt from here, or the one that `mlflow run` made for us."""
+    for run_id in (known.run_id if known else None, _project_run(client)):
+        if run_id is not None:
+            run = belongs(client, ask, run_id, record.record_id)
+            if run is not None:
+                return run
+    return None
 
 
 def _project_run(client: MlflowClient) -> str | None:
@@ -132,53 +136,83 @@ def _project_run(client: MlflowClient) -> str | None:
     return run_id if run_id and client.tracking_uri == open_client().tracking_uri else None
 
 
-def _belongs(client: MlflowClient, run_id: str, record: AnyRecord) -> bool:
-    """Whether the run exists and holds this record or none."""
-    try:
-        tags = client.get_run(run_id).data.tags
-    except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return False
-        raise
-    return tags.get(schema.RECORD_ID, record.record_id) == record.record_id
+def _new_run(client: MlflowClient, ask: Patience, record: AnyRecord, tags: dict[str, str]) -> Run:
+    """Make the record's run. Where the answer is lost, look first whether the server made it."""
+    where = ask(experiment_id, client)
+    tried = False
+
+    def attempt() -> Run:
+        nonlocal tried
+        if tried and (made := run_of(client, ask, record.record_id)) is not None:
+            return made
+        tried = True
+        with no_repeats():
+            return client.create_run(
+                where,
+                start_time=int(record.created.timestamp() * 1000),
+                tags={**tags, **owner_tags(), "mlflow.source.name": "mlproject"},
+                run_name=tags[schema.RUN_NAME],
+            )
+
+    return ask(attempt)
 
 
-def _new_run(client: MlflowClient, record: AnyRecord, tags: dict[str, str]) -> str:
-    started_ms = int(record.created.timestamp() * 1000)
-    run = client.create_run(
-        experiment_id(client),
-        start_time=started_ms,
-        tags={schema.RECORD_ID: record.record_id, "mlflow.source.name": "mlproject"},
-        run_name=tags[schema.RUN_NAME],
-    )
-    return str(run.info.run_id)
+def _fill(
+    client: MlflowClient,
+    ask: Patience,
+    run: Run,
+    content: schema.Content,
+    folder: RecordFolder,
+    *,
+    found: bool,
+) -> None:
+    """Log what the record holds in as few requests as the server's limits allow.
 
-
-def _log(client: MlflowClient, run_id: str, content: _Upload, params: dict[str, str]) -> None:
-    """Log in as few requests as the server's limits allow."""
+    Everything may be sent twice: files and tags are overwritten, and the server keeps equal
+    parameters and equal points once. The tag that says whole goes with the last points.
+    """
+    run_id = run.info.run_id
+    repository = get_artifact_repository(run.info.artifact_uri, tracking_uri=client.tracking_uri)
+    for path, place in _files(folder.path):
+        ask(repository.log_artifact, str(path), place)
+    tags = [RunTag(schema.UPLOADED, "true")]
+    if found:
+        tags += [RunTag(*tag) for tag in {**content.tags, **owner_tags()}.items()]
     metrics = [Metric(p.key, p.value, int(p.unix_s * 1000), p.step) for p in content.metrics]
-    tags = [RunTag(key, value) for key, value in content.tags.items()]
-    pairs = [Param(key, value) for key, value in params.items()]
-    first = _METRICS_PER_BATCH - len(tags) - len(pairs[:_PARAMS_PER_BATCH])
-    client.log_batch(run_id, metrics[:first], pairs[:_PARAMS_PER_BATCH], tags)
-    for start in range(first, len(metrics), _METRICS_PER_BATCH):
-        client.log_batch(run_id, metrics[start : start + _METRICS_PER_BATCH])
+    params = [
+        Param(key, text) for key, text in content.params.items() if key not in run.data.params
+    ]
+    last = min(len(metrics), _METRICS_PER_BATCH - len(tags) - _PARAMS_PER_BATCH)
+    for start in range(0, len(metrics) - last, _METRICS_PER_BATCH):
+        end = min(start + _METRICS_PER_BATCH, len(metrics) - last)
+        ask(client.log_batch, run_id, metrics[start:end])
+    for start in range(0, len(params) - _PARAMS_PER_BATCH, _PARAMS_PER_BATCH):
+        ask(client.log_batch, run_id, params=params[start : start + _PARAMS_PER_BATCH])
+    rest = params[(len(params) - 1) // _PARAMS_PER_BATCH * _PARAMS_PER_BATCH :] if params else []
+    ask(client.log_batch, run_id, metrics[len(metrics) - last :], rest, tags)
 
 
-def _end_ms(record: AnyRecord) -> int | None:
-    if not isinstance(record, RunRecord) or record.process is None:
-        return None
-    return int((record.created.timestamp() + record.process.real_s) * 1000)
+def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
+    """The artifacts of a record with the folder of the run that each goes to.
+
+    Links are left out: a folder that somebody else wrote must not name files of this machine.
+    """
+    for name in _ARTIFACTS:
+        if _is_plain(folder / name):
+            yield folder / name, None
+    for name in _ARTIFACT_FOLDERS:
+        for root, folders, files in os.walk(folder / name, onerror=None):
+            folders[:] = sorted(each for each in folders if not Path(root, each).is_symlink())
+            for file in sorted(files):
+                if _is_plain(Path(root, file)) and not (folder / name).is_symlink():
+                    yield Path(root, file), Path(root).relative_to(folder).as_posix()
 
 
-def _remembered(folder: RecordFolder) -> dict[str, dict[str, Any]]:
-    try:
-        remembered = json.loads(folder.uploaded.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return remembered if isinstance(remembered, dict) else {}
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
-def _remember(folder: RecordFolder, run_id: str, tracking_uri: str | None, *, whole: bool) -> None:
-    known = _remembered(folder) | {public_uri(tracking_uri): {"run_id": run_id, "whole": whole}}
-    write_atomically(folder.uploaded, json.dumps(known, indent=1))
+def _end_ms(record: AnyRecord) -> int:
+    """When the run ended: its start where no duration is known, never the upload's time."""
+    known = record.process if isinstance(record, RunRecord) else None
+    return int((record.created.timestamp() + (known.real_s if known else 0.0)) * 1000)

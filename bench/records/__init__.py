@@ -10,6 +10,7 @@ from bench.records.ceilings import CacheRoof, Ceiling, CeilingSample, CeilingsRe
 from bench.records.complexity import Complexity, MemoryFootprint, OpCost
 from bench.records.counters import Counters, CpuCounters, KernelTotals
 from bench.records.environment import DeviceInfo, Environment, Machine
+from bench.records.imported import ImportedRecord, SourceFormat
 from bench.records.measurement import Measurement, ResolvedConfig
 from bench.records.ops import Copies, OpProfile, OpTime
 from bench.records.process import ProcessFigures, Series, Telemetry
@@ -34,6 +35,7 @@ __all__ = [
     "Environment",
     "Facts",
     "Finding",
+    "ImportedRecord",
     "KernelTotals",
     "Level",
     "Machine",
@@ -54,6 +56,7 @@ __all__ = [
     "ResolvedConfig",
     "RunRecord",
     "Series",
+    "SourceFormat",
     "Telemetry",
     "ToolName",
     "Verdict",

@@ -1,10 +1,8 @@
 """Records on a real MLflow server over HTTP: whole, once, and with their own times."""
 
-import json
-
 import pytest
 import samples
-from servers import free_port, mlflow_server
+from servers import free_port
 
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -12,16 +10,10 @@ from bench.exports import write_exports
 from bench.folders import RecordFolder
 from tracking import schema
 from tracking.search import download_record, search_runs
-from tracking.store import TrackingError, open_client, public_uri
+from tracking.store import TrackingError, open_client
 from tracking.upload import end_refused_run, is_uploaded, upload
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with mlflow_server(tmp_path_factory.mktemp("server")) as uri:
-        yield uri
 
 
 @pytest.fixture
@@ -88,25 +80,6 @@ def test_uploading_again_adds_nothing(tracking, tmp_path):
     wanted = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
     assert [run.run_id for run in search_runs(wanted)] == [first]
     assert len(tracking.get_metric_history(first, schema.ITERATION_TIME_MS)) == 6
-
-
-def test_an_upload_that_was_cut_is_completed_in_the_same_run(tracking, tmp_path, monkeypatch):
-    folder, record = filed(tmp_path, samples.run_record())
-
-    def broken(*_):
-        raise OSError("connection reset")
-
-    with monkeypatch.context() as cut:
-        cut.setattr("mlflow.tracking.MlflowClient.log_artifact", broken)
-        with pytest.raises(TrackingError, match="connection reset"):
-            upload(folder, record)
-    assert not is_uploaded(folder)
-    run_id = json.loads(folder.uploaded.read_text())[public_uri()]["run_id"]
-    assert upload(folder, record) == run_id
-    assert is_uploaded(folder)
-    assert tracking.get_run(run_id).info.status == "FINISHED"
-    assert len(tracking.get_metric_history(run_id, schema.ITERATION_TIME_MS)) == 6
-    assert download_record(run_id) == record
 
 
 def test_under_mlflow_run_the_record_fills_the_run_that_it_made(tracking, tmp_path, monkeypatch):

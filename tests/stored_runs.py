@@ -1,0 +1,104 @@
+"""What a test's MLflow server really holds, read from its database and its artifact folder."""
+
+import sqlite3
+from contextlib import closing, contextmanager
+
+import samples
+
+from bench.exports import write_exports
+from bench.folders import RecordFolder
+from tracking import schema, upload
+
+
+def filed(records, record=None):
+    """Write a record as `mlproject run` would, under an id of its own."""
+    folder = RecordFolder.create(records)
+    record = record or samples.run_record(telemetry=samples.telemetry())
+    record = type(record).model_validate({**record.model_dump(), "record_id": folder.record_id})
+    folder.write(folder.config, record.config)
+    folder.close(record)
+    write_exports(folder, record)
+    return folder, record
+
+
+class Store:
+    """The store of `servers.mlflow_server(folder)`."""
+
+    def __init__(self, folder):
+        self._database = folder / "server.db"
+        self._artifacts = folder / "artifacts"
+
+    def query(self, sql, *values):
+        with closing(sqlite3.connect(self._database, timeout=30)) as connection:
+            return connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def locked(self):
+        """The server can neither read nor write its database."""
+        with closing(sqlite3.connect(self._database, timeout=30)) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            try:
+                yield
+            finally:
+                connection.rollback()
+
+    def runs_of(self, record_id, tag=schema.RECORD_ID):
+        """Ids of all runs of a record, deleted ones too."""
+        sql = "SELECT run_uuid FROM tags WHERE key = ? AND value = ?"
+        return [run_id for (run_id,) in self.query(sql, tag, record_id)]
+
+    def active(self, run_ids):
+        sql = "SELECT lifecycle_stage FROM runs WHERE run_uuid = ?"
+        return [run_id for run_id in run_ids if self.query(sql, run_id) == [("active",)]]
+
+    def running(self):
+        sql = "SELECT run_uuid FROM runs WHERE status = 'RUNNING' AND lifecycle_stage = 'active'"
+        return [run_id for (run_id,) in self.query(sql)]
+
+    def metrics(self, run_id):
+        sql = "SELECT key, step, timestamp, value FROM metrics WHERE run_uuid = ?"
+        return sorted(self.query(sql, run_id))
+
+    def params(self, run_id):
+        return dict(self.query("SELECT key, value FROM params WHERE run_uuid = ?", run_id))
+
+    def tags(self, run_id):
+        return dict(self.query("SELECT key, value FROM tags WHERE run_uuid = ?", run_id))
+
+    def info(self, run_id):
+        sql = "SELECT status, start_time, end_time, name FROM runs WHERE run_uuid = ?"
+        return self.query(sql, run_id)[0]
+
+    def artifacts(self, run_id):
+        """The bytes of each artifact by its path within the run."""
+        [root] = self._artifacts.glob(f"*/{run_id}/artifacts")
+        return {
+            path.relative_to(root).as_posix(): path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file()
+        }
+
+
+def assert_equals_record(store, run_id, folder, record):
+    """The run holds exactly what the record says, with its times, and has ended as it did."""
+    content = upload.content_of(record)
+    assert store.params(run_id) == content.params
+    expected = [(p.key, p.step, int(p.unix_s * 1000), p.value) for p in content.metrics]
+    assert store.metrics(run_id) == sorted(expected)
+    tags = store.tags(run_id)
+    assert {**tags, **content.tags} == tags
+    assert tags[schema.UPLOADED] == "true"
+    started_ms = int(record.created.timestamp() * 1000)
+    real_s = record.process.real_s if getattr(record, "process", None) else 0.0
+    ended_ms = int((record.created.timestamp() + real_s) * 1000)
+    name = content.tags[schema.RUN_NAME]
+    assert store.info(run_id) == (content.status, started_ms, ended_ms, name)
+    names = [name for name in upload._ARTIFACTS if (folder.path / name).is_file()]
+    assert store.artifacts(run_id) == {name: (folder.path / name).read_bytes() for name in names}
+
+
+def assert_one_run(store, folder, record):
+    """The server holds the record once, whole and ended; return the run."""
+    [run_id] = store.runs_of(record.record_id)
+    assert_equals_record(store, run_id, folder, record)
+    return run_id

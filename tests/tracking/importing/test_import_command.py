@@ -1,0 +1,146 @@
+"""`mlproject import`: records and tracked runs, marked, once, whatever else happens."""
+
+import json
+
+import pytest
+from servers import free_port
+
+from bench.errors import UserError
+from bench.folders import RecordFolder, read_records, record_folders
+from mlproject import main
+from tracking import schema
+from tracking.search import download_record, search_runs
+from tracking.store import open_client
+
+TABLE = (
+    "source,env,device,backend,arch,precision,batch_size,repeats,images_per_s,odd col/umn\n"
+    "report-a,mac_cpu,Apple M3 Max CPU,cpu,mobilenet_v2,fp32,16,3,1.74,x\n"
+    "report-a,gcp_l4,NVIDIA L4,cuda,resnet50,amp,256,7,382.52,<b>y</b>\n"
+)
+RUN = "iteration,iteration_time_s\n0,0.5\n1,0.25\n2,0.25\n"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, embedded):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.csv").write_text(TABLE)
+    (tmp_path / "cpu_resnet18_fp32_bs8_run2.csv").write_text(RUN)
+    return tmp_path
+
+
+def imported():
+    return {run.name: run for run in search_runs(f"tags.`{schema.IMPORTED}` = 'true'")}
+
+
+def test_results_become_runs_under_our_names_marked_with_their_source(place):
+    assert main(["import", "table.csv", "cpu_resnet18_fp32_bs8_run2.csv"]) == 0
+    runs = imported()
+    l4 = runs["gcp_l4_resnet50_amp_bs256"]
+    assert l4.status == "FINISHED"
+    assert l4.metrics == {"throughput_images_per_s": 382.52, "batch_size": 256.0}
+    assert l4.params == {
+        "arch": "resnet50",
+        "backend": "cuda",
+        "precision": "amp",
+        "batch_size": "256",
+        "env": "gcp_l4",
+        "campaign": "imported",
+        "repeats": "7",
+    }
+    assert l4.tags[schema.KIND] == "imported"
+    assert l4.tags[schema.SOURCE_FILE] == "table.csv"
+    assert l4.tags[schema.SOURCE_LINE] == "3"
+    assert len(l4.tags[schema.SOURCE_SHA256]) == 64
+    assert l4.tags[schema.ENV] == "gcp_l4"
+    assert l4.tags[schema.DEVICE] == "NVIDIA L4"
+    assert l4.tags["imported.source"] == "report-a"
+    assert l4.tags["imported.odd_col_umn"] == "<b>y</b>"
+    own = runs["cpu_resnet18_fp32_bs8_run2"]
+    history = open_client().get_metric_history(own.run_id, schema.ITERATION_TIME_MS)
+    assert [point.value for point in history] == [500.0, 250.0, 250.0]
+    assert own.metrics["throughput_images_per_s"] == pytest.approx(24.0)
+
+
+def test_importing_twice_adds_nothing(place, capsys):
+    assert main(["import", "table.csv"]) == 0
+    before = imported()
+    (place / "table.csv").rename(place / "moved.csv")
+    assert main(["import", "moved.csv"]) == 0
+    assert "2 known already" in capsys.readouterr().out
+    assert imported() == before
+    for folder in record_folders(place / "records"):
+        folder.uploaded.unlink()
+    assert main(["import", "moved.csv"]) == 0
+    assert {run.run_id for run in imported().values()} == {r.run_id for r in before.values()}
+
+
+def test_a_bad_row_is_named_and_the_good_ones_go_in(place, capsys):
+    (place / "table.csv").write_text(TABLE + "report-a,x,y,cuda,vgg16,fp32,64,3,nan,z\n")
+    assert main(["import", "table.csv"]) == 1
+    said = capsys.readouterr()
+    assert "table.csv:4: images_per_s: 'nan' is not a number" in said.err
+    assert "2 imported, 1 not taken" in said.out
+    assert len(imported()) == 2
+
+
+def test_a_server_that_is_away_costs_nothing(place, monkeypatch, capsys):
+    with monkeypatch.context() as away:
+        away.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+        away.setattr("tracking.patience.AFTER_A_RUN_S", 0.0)
+        assert main(["import", "table.csv"]) == 3
+    assert "safe on disk" in capsys.readouterr().err
+    assert main(["sync"]) == 0
+    assert len(imported()) == 2
+
+
+def test_an_imported_run_is_no_measurement_of_ours(place, capsys):
+    main(["import", "table.csv"])
+    assert read_records(place / "records") == []
+    run = next(iter(imported().values()))
+    with pytest.raises(UserError, match=r"imported from table.csv"):
+        download_record(run.run_id)
+    assert main(["pull"]) == 2  # no measurement, said in a line
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_facts_of_the_user_fill_what_files_leave_open(place):
+    (place / "bare.csv").write_text("batch_size,images_per_s\n8,100\n")
+    assert main(["import", "bare.csv", "--set", "arch=resnet18", "--set", "env=lab"]) == 0
+    assert list(imported()) == ["lab_resnet18_unknown_bs8"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--set", "speed=9"], "FACT=VALUE"),
+        (["--set", "batch_size=many"], "whole number"),
+        (["--campaign", "../../etc"], "letters, digits"),
+    ],
+)
+def test_a_wrong_value_is_one_line(place, capsys, arguments, told):
+    assert main(["import", "table.csv", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert len(err.splitlines()) == 1
+
+
+def test_hostile_text_stays_text(place):
+    (place / "evil.csv").write_text(
+        "arch,env,batch_size,images_per_s,=cmd|' /C calc'!A0,../../x\n"
+        "resnet18,../../../etc/passwd,8,100,=1+1,${jndi:ldap://x}\n"
+    )
+    assert main(["import", "evil.csv"]) == 0
+    [run] = imported().values()
+    assert run.params["env"] == "etc-passwd"
+    assert {path.name for path in place.iterdir() if path.is_dir()} <= {"cache", "records"}
+    [folder] = record_folders(place / "records")
+    assert folder.path.parent == place / "records"
+    assert json.loads(folder.record.read_text())["extra"]["../../x"] == "${jndi:ldap://x}"
+
+
+def test_a_record_that_claims_to_be_imported_is_validated_like_any(place):
+    folder = RecordFolder(place / "records" / "imported-x")
+    folder.path.mkdir(parents=True)
+    folder.record.write_text('{"kind": "imported", "record_id": "../../x", "arch": "a"}')
+    with pytest.raises(UserError, match="not a record"):
+        folder.read_record()

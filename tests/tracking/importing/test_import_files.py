@@ -1,0 +1,298 @@
+"""Files of other programs: what they say is taken, nothing is added, each bad row has its line."""
+
+import json
+
+import pytest
+
+from tracking.importing import read_results
+
+PUBLISHED = (
+    "source,env,device,backend,arch,precision,batch_size,repeats,images_per_s,images_per_s_sd\n"
+    "report-a,mac_cpu,Apple M3 Max CPU,cpu,mobilenet_v2,fp32,16,3,1.74,0.19\n"
+    "report-a,rtx4090,NVIDIA GeForce RTX 4090 Laptop GPU,cuda,resnet50,amp,64,3,807.54,3.98\n"
+)
+TIMM = (
+    "model,train_samples_per_sec,train_step_time,train_batch_size,train_img_size,param_count\n"
+    "resnet50,1218.01,419.528,512,224,25.56\n"
+    "vgg11,954.03,536.508,512,224,132.86\n"
+)
+OPTIMUM = {
+    "config": {
+        "name": "vit",
+        "backend": {
+            "name": "pytorch",
+            "task": "image-classification",
+            "model": "google/vit-base-patch16-224",
+            "device": "cuda",
+            "torch_dtype": "float32",
+        },
+        "scenario": {
+            "name": "training",
+            "max_steps": 5,
+            "warmup_steps": 2,
+            "training_arguments": {
+                "per_device_train_batch_size": 8,
+                "gradient_accumulation_steps": 1,
+            },
+        },
+        "environment": {"gpu": ["Tesla T4"], "cpu": "Xeon", "optimum_benchmark_version": "0.5.0"},
+    },
+    "report": {
+        "overall": {"latency": {"unit": "s", "values": [9.0, 9.0, 0.5, 0.25, 0.25]}},
+        "train": {
+            "memory": None,
+            "latency": {"unit": "s", "values": [0.5, 0.25, 0.25]},
+            "throughput": {"unit": "samples/s", "value": 24.0},
+        },
+    },
+}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(content, name="results.csv", **given):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_results(path, campaign="old", given=given)
+
+    return read
+
+
+def test_a_published_table_is_taken_row_by_row(read):
+    found = read(PUBLISHED)
+    assert found.problems == []
+    mac, rtx = found.records
+    assert (mac.env, mac.device, mac.backend) == ("mac_cpu", "Apple M3 Max CPU", "cpu")
+    assert (mac.arch, mac.precision, mac.batch_size) == ("mobilenet_v2", "fp32", 16)
+    assert mac.throughput_images_per_s == 1.74
+    assert mac.metrics == {"throughput_images_per_s_std": 0.19}
+    assert mac.params == {"repeats": "3"}
+    assert mac.extra == {"source": "report-a"}
+    assert (mac.source_file, mac.source_line) == ("results.csv", 2)
+    assert rtx.source_line == 3
+    assert mac.iteration_times_s is None
+    assert "does not say" in mac.missing["iteration_times_s"]
+    assert "does not say" in mac.missing["measured_at"]
+    assert mac.campaign == "old"
+
+
+def test_names_and_units_of_older_ledgers_are_understood(read):
+    found = read(
+        "Run,Model,GPU,dtype,BS,avg_iter_ms,Throughput (img/s),maxrss_kb,real_s,notes\n"
+        "rtx4090_vgg16_amp_bs64_run2,vgg16,RTX 4090,float32,64,160.0,400,1000000,31.5,warm room\n"
+        ",resnet18,RTX 4090,fp16,128,64.0,,,,\n"
+    )
+    assert found.problems == []
+    first, second = found.records
+    assert (first.arch, first.device, first.precision) == ("vgg16", "RTX 4090", "fp32")
+    assert (first.env, first.repeat) == ("rtx4090", 2)  # from the run's label
+    assert first.metrics["iteration_time_ms_mean"] == 160.0
+    assert first.metrics["max_rss_mb"] == pytest.approx(1024.0)
+    assert first.metrics["real_s"] == 31.5
+    assert first.extra["notes"] == "warm room"
+    assert second.throughput_images_per_s == pytest.approx(2000.0)
+    assert "batch size" in second.extra["throughput_from"]
+    assert second.precision == "fp16"
+    assert second.env is None
+
+
+@pytest.mark.parametrize(
+    ("label", "facts"),
+    [
+        ("mac_cpu_mobilenet_v2_fp32_bs16_run3", ("mac_cpu", "mobilenet_v2", "fp32", 16, 3)),
+        ("gcp-l4_resnet50_amp-bf16_bs256", ("gcp-l4", "resnet50", "amp-bf16", 256, None)),
+    ],
+)
+def test_a_run_per_file_takes_its_facts_from_the_files_name(read, label, facts):
+    found = read("iteration,iteration_time_s,data_wait_s\n0,0.5,0\n1,0.25,0\n2,0.25,0\n", label)
+    [record] = found.records
+    env, arch, precision, batch, repeat = facts
+    assert (record.env, record.arch, record.precision) == (env, arch, precision)
+    assert (record.batch_size, record.repeat) == (batch, repeat)
+    assert record.iteration_times_s == (0.5, 0.25, 0.25)
+    assert record.throughput_images_per_s == pytest.approx(3 * batch)
+    assert record.metrics["iteration_time_ms_p50"] == 250.0
+    assert record.metrics["window_s"] == 1.0
+    assert record.source_line is None
+
+
+def test_warm_up_rows_are_left_out_and_columns_that_never_change_are_facts(read):
+    found = read(
+        "iter,phase,step_time_ms,model,batch_size\n"
+        "0,warmup,900,resnet18,8\n0,measure,100,resnet18,8\n1,measure,300,resnet18,8\n"
+    )
+    [record] = found.records
+    assert record.iteration_times_s == (0.1, 0.3)
+    assert (record.arch, record.batch_size) == ("resnet18", 8)
+
+
+def test_a_run_with_a_hole_in_it_is_no_run(read):
+    times = "iteration,iteration_time_s\n0,0.5\n1,0.5\n3,0.5\n"
+    found = read(times, "cpu_resnet18_fp32_bs8.csv")
+    assert found.records == []
+    assert "line 4: iteration 3 follows 1" in str(found.problems[0])
+    found = read("iteration,iteration_time_s\n0,0.5\n1,nan\n", "cpu_resnet18_fp32_bs8.csv")
+    assert found.records == []
+    assert found.problems[0].line == 3
+
+
+def test_timm_results_are_taken_with_milliseconds_and_what_their_name_says(read):
+    found = read(TIMM, "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv")
+    assert found.problems == []
+    record = found.records[0]
+    assert record.source_format == "timm"
+    assert record.throughput_images_per_s == 1218.01
+    assert record.metrics["iteration_time_ms_mean"] == 419.528
+    assert (record.batch_size, record.params["image_size"]) == (512, "224")
+    assert (record.precision, record.env) == ("amp", "rtx3090")
+    assert record.extra == {"param_count": "25.56"}
+
+
+def test_timm_rows_without_training_are_named(read):
+    found = read(
+        "model,infer_samples_per_sec,infer_batch_size,train_samples_per_sec,error\n"
+        "resnet50,4000,256,,\nvgg16,,,,CUDA out of memory\nresnet18,9000,256,800,\n"
+    )
+    assert [record.arch for record in found.records] == ["resnet18"]
+    assert [problem.line for problem in found.problems] == [2, 3]
+    assert "inference alone" in found.problems[0].reason
+    assert "out of memory" in found.problems[1].reason
+
+
+def test_an_optimum_report_is_taken_with_its_own_steps(read):
+    [record] = read(json.dumps(OPTIMUM), "benchmark.json").records
+    assert record.source_format == "optimum-benchmark"
+    assert record.arch == "google/vit-base-patch16-224"
+    assert (record.backend, record.device, record.precision) == ("cuda", "Tesla T4", "fp32")
+    assert record.batch_size == 8
+    assert record.iteration_times_s == (0.5, 0.25, 0.25)
+    assert record.throughput_images_per_s == 24.0
+
+
+def test_an_optimum_report_and_its_configuration_may_lie_side_by_side(read, tmp_path):
+    (tmp_path / "benchmark_config.json").write_text(json.dumps(OPTIMUM["config"]))
+    [record] = read(json.dumps(OPTIMUM["report"]), "benchmark_report.json").records
+    assert record.batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"report": {"load": {}}}, "no training"),
+        ({"config": {"backend": {"task": "text-classification"}}}, "no images"),
+        ({"config": {}}, "benchmark_config.json"),
+    ],
+)
+def test_an_optimum_report_of_something_else_is_refused(read, change, reason):
+    found = read(json.dumps({**OPTIMUM, **change}), "benchmark.json")
+    assert found.records == []
+    assert reason in found.problems[0].reason
+
+
+BAD_CELLS = {
+    "nan": "not a number",
+    "inf": "not a number",
+    "-5": "negative",
+    "0": "not above zero",
+    "fast": "not a number",
+    "=1+2": "a formula",
+    "1e999": "too large",
+    '"1,234"': "two ways",
+    '"12,5"': "decimal point",
+    "\uff11\uff12": "not a number",
+    "0x10": "not a number",
+}
+
+
+@pytest.mark.parametrize(("cell", "reason"), BAD_CELLS.items())
+def test_a_bad_cell_costs_its_row_and_is_named_by_line_and_column(read, cell, reason):
+    found = read(f"model,batch_size,images_per_s\nresnet18,8,100\nvgg16,8,{cell}\nvgg11,8,50\n")
+    assert [record.arch for record in found.records] == ["resnet18", "vgg11"]
+    [problem] = found.problems
+    assert problem.line == 3
+    assert reason in problem.reason
+    assert "images_per_s" in problem.reason
+
+
+def test_rows_that_are_none_are_named_and_the_others_taken(read):
+    found = read(
+        "model,batch_size,images_per_s\nresnet18,8\n,8,5\nvgg16,8,100\nvgg11,x,100\n"
+        f"{'a' * 20000},8,100\nalexnet,8,100\n=cmd|calc,8,100\nvgg13,8,\n"
+    )
+    assert [record.arch for record in found.records] == ["vgg16", "alexnet"]
+    assert [problem.line for problem in found.problems] == [2, 3, 5, 6, 8, 9]
+
+
+def test_tables_as_spreadsheets_write_them_are_read(read):
+    plain = read("model,batch_size,images_per_s\nresnet18,8,12.5\n").records[0]
+    for content in (
+        b"\xef\xbb\xbfmodel,batch_size,images_per_s\r\nresnet18,8,12.5\r\n",
+        b"model;batch_size;images_per_s\r\nresnet18;8;12,5\r\n",
+        "model\tbatch_size\timages_per_s\nresnet18\t8.0\t12.50\n".encode("utf-16"),
+        b'\n\nmodel,batch_size,images_per_s\n\n"resnet18",8,12.5\n',
+    ):
+        found = read(content)
+        assert found.problems == []
+        assert found.records[0].record_id == plain.record_id
+
+
+def test_a_row_that_could_be_thousands_in_a_semicolon_table_is_refused(read):
+    found = read("model;batch_size;images_per_s\nresnet18;8;1,234\nvgg16;8;1,25\n")
+    assert [record.arch for record in found.records] == ["vgg16"]
+    assert "two ways" in found.problems[0].reason
+
+
+def test_the_same_result_has_the_same_identity_wherever_it_stands(read):
+    first = read(PUBLISHED)
+    head, mac, rtx = PUBLISHED.splitlines()
+    turned = read("\n".join([head, rtx, mac, rtx]), "other.csv")
+    assert {r.record_id for r in turned.records} == {r.record_id for r in first.records}
+    assert turned.repeated == 1
+    other = read(PUBLISHED.replace("807.54", "807.55"))
+    assert other.records[1].record_id != first.records[1].record_id
+
+
+def test_what_the_user_adds_fills_gaps_alone(read):
+    found = read("model,images_per_s\nresnet18,10\n", env="lab", arch="vgg16", batch_size="32")
+    [record] = found.records
+    assert (record.env, record.arch, record.batch_size) == ("lab", "resnet18", 32)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no header"),
+        (b"\xff\x00\x80junk", "not UTF-8"),
+        (b"model,images_per_s\0\n", "not text"),
+        (b"model,model,images_per_s\n", "twice"),
+        (b"a,b\n1,2\n", "no column of it is known"),
+        (b"," * 600 + b"\n", "columns"),
+        (b"[" * 100000, "nested too deep"),
+        (b'{"report": {"train": {"throughput": {"value": NaN}}}}', "not a number"),
+        (b'{"report": ' + b"1" * 10000 + b"}", "digits"),
+        (b"{not json", "Expecting"),
+        (b"cos\nsystem\n(S'touch pwned'\ntR.", "known"),
+    ],
+)
+def test_files_that_are_no_results_are_refused_in_one_line(read, content, reason, tmp_path):
+    found = read(content)
+    assert found.records == []
+    [problem] = found.problems
+    assert problem.line is None
+    assert reason in problem.reason
+    assert "\n" not in str(problem)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    found = read_results(tmp_path, campaign="old", given={})
+    assert "not a file" in found.problems[0].reason
+    found = read_results(tmp_path / "nowhere.csv", campaign="old", given={})
+    assert "No such file" in found.problems[0].reason
+
+
+def test_a_file_too_large_for_results_is_not_read(tmp_path):
+    with (tmp_path / "huge.csv").open("wb") as file:
+        file.truncate(65 * 2**20)  # a hole: takes no room
+    found = read_results(tmp_path / "huge.csv", campaign="old", given={})
+    assert "64 MiB" in found.problems[0].reason

@@ -1,0 +1,203 @@
+"""Runs from a laptop's embedded store to a shared server: each once, whole, with its own times."""
+
+import math
+import os
+
+import pytest
+import samples
+from faulty_proxy import faulty_proxy
+from mlflow.entities import Metric, Param
+from stored_runs import assert_equals_record, filed
+
+from bench.config import RunConfig
+from bench.errors import UserError
+from mlproject import main
+from tracking import schema
+from tracking.copy_runs import Copier, source_uri
+from tracking.patience import Patience
+from tracking.store import TrackingError, open_client
+from tracking.upload import upload
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def laptop(tmp_path, monkeypatch, embedded):
+    """An embedded store, as MLflow's settings name it."""
+    monkeypatch.chdir(tmp_path)
+    return embedded
+
+
+@pytest.fixture
+def elsewhere(server, laptop):
+    """The client of the shared server."""
+    return open_client(server)
+
+
+def any_run(client, tmp_path, name="any", experiment="0", parent=None):
+    """A run that this project did not make, with everything a run may hold."""
+    tags = {"mlflow.parentRunId": parent} if parent else {}
+    run = client.create_run(experiment, start_time=1000, tags=tags, run_name=name)
+    run_id = run.info.run_id
+    points = [Metric("loss", 1 / (step + 1), 2000 + step, step) for step in range(1500)]
+    params = [Param(f"p{number}", f"value {number}") for number in range(120)]
+    for start in (0,) if parent else (0, 750):
+        client.log_batch(run_id, points[start : start + 750])
+    for start in (0,) if parent else (0, 60):
+        client.log_batch(run_id, params=params[start : start + 60])
+    client.log_metric(run_id, "broken", math.nan, timestamp=5, step=0)
+    client.set_tag(run_id, "team", "a | b")
+    (tmp_path / "plot.svg").write_text("<svg/>")
+    client.log_artifact(run_id, str(tmp_path / "plot.svg"), "figures/deep")
+    client.set_terminated(run_id, "FAILED", end_time=9000)
+    return run_id
+
+
+def copies(store, run_id):
+    return store.active(store.runs_of(run_id, schema.COPIED_FROM))
+
+
+def test_a_record_becomes_the_same_run_there(laptop, server, store, tmp_path):
+    record = samples.run_record(config=RunConfig(campaign="c1"), telemetry=samples.telemetry())
+    folder, record = filed(tmp_path / "records", record)
+    upload(folder, record)
+    copier = Copier(source_uri(None, server), server)
+    [run] = copier.runs()
+    assert copier.copy(run) == "copied"
+    [there] = store.runs_of(record.record_id)
+    assert_equals_record(store, there, folder, record)
+    assert copier.copy(run) == "there already"
+    assert upload(folder, record, server) == there
+    assert store.runs_of(record.record_id) == [there]
+
+
+def test_any_run_becomes_the_same_run_there_in_an_experiment_of_the_same_name(
+    laptop, elsewhere, server, store, tmp_path
+):
+    experiment = laptop.create_experiment(f"nights {tmp_path.name}")
+    parent = any_run(laptop, tmp_path, "parent", experiment)
+    child = any_run(laptop, tmp_path, "child", experiment, parent)
+    copier = Copier(source_uri(None, server), server)
+    states = {copier.copy(run) for run in copier.runs()}
+    assert states == {"copied"}
+    [there] = copies(store, parent)
+    assert store.info(there) == ("FAILED", 1000, 9000, "parent")
+    assert store.params(there) == {f"p{number}": f"value {number}" for number in range(120)}
+    points = [point for point in store.metrics(there) if point[0] == "loss"]
+    assert [(step, at) for _, step, at, _ in points] == [(i, 2000 + i) for i in range(1500)]
+    assert math.isnan(elsewhere.get_run(there).data.metrics["broken"])
+    assert store.tags(there)["team"] == "a | b"
+    assert store.artifacts(there) == {"figures/deep/plot.svg": b"<svg/>"}
+    where = elsewhere.get_run(there).info.experiment_id
+    assert elsewhere.get_experiment(where).name == f"nights {tmp_path.name}"
+    [child_there] = copies(store, child)
+    assert store.tags(child_there)["mlflow.parentRunId"] == there
+
+
+def test_a_run_on_its_way_back_is_known(laptop, server, store, tmp_path):
+    run_id = any_run(laptop, tmp_path, parent="none")
+    there = Copier(source_uri(None, server), server)
+    [run] = there.runs()
+    there.copy(run)
+    back = Copier(server, os.environ["MLFLOW_TRACKING_URI"])
+    [copied] = [run for run in back.runs() if run.info.run_id in copies(store, run_id)]
+    assert back.copy(copied) == "there already"
+
+
+def test_a_run_that_goes_on_is_left(laptop, server):
+    laptop.create_run("0")
+    copier = Copier(source_uri(None, server), server)
+    [run] = copier.runs()
+    assert copier.copy(run) == "still running"
+
+
+def test_whatever_answer_is_lost_the_next_copy_completes_it_once(
+    laptop, proxied, server, store, tmp_path, monkeypatch
+):
+    proxy, uri = proxied
+    monkeypatch.setattr("tracking.copy_runs.Patience", lambda *_: Patience(0.0, 30.0))
+    number = 0
+    while True:
+        number += 1
+        run_id = any_run(laptop, tmp_path, parent="none")
+        [run] = [
+            run for run in Copier(source_uri(None, uri), uri).runs() if run.info.run_id == run_id
+        ]
+        proxy.fail(number, "lost")
+        copier = Copier(source_uri(None, uri), uri)
+        copier.runs()
+        try:
+            copier.copy(run)
+        except TrackingError:
+            assert proxy.hit.is_set()
+        proxy.heal()
+        if not proxy.hit.is_set():  # more than there are requests
+            break
+        copier = Copier(source_uri(None, uri), uri)
+        copier.runs()
+        copier.copy(run)
+        [there] = copies(store, run_id)
+        assert store.info(there)[0] == "FAILED"
+        assert store.tags(there)[schema.COPIED] == "true"
+        assert len(store.metrics(there)) == len(laptop.get_metric_history(run_id, "loss")) + 1
+        assert store.artifacts(there) == {"figures/deep/plot.svg": b"<svg/>"}
+    assert number > 10
+
+
+def test_the_command_copies_what_was_asked_for_and_no_run_twice(
+    laptop, server, store, tmp_path, capsys
+):
+    kept = [
+        filed(tmp_path / "records", samples.run_record(config=RunConfig(campaign=name)))
+        for name in ("mine", "mine", "other")
+    ]
+    for folder, record in kept:
+        upload(folder, record)
+    assert main(["sync", "--to", server, "--campaign", "mine"]) == 0
+    assert "2 copied" in capsys.readouterr().out
+    assert store.runs_of(kept[2][1].record_id) == []
+    assert main(["sync", "--to", server]) == 0  # records first, then the runs, which are known
+    out = capsys.readouterr().out
+    assert "3 there already" in out
+    for folder, record in kept:
+        [there] = store.active(store.runs_of(record.record_id))
+        assert_equals_record(store, there, folder, record)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--from", "sqlite:///{tmp}/nowhere.db", "--to", "{server}"], "no such store"),
+        (["--from", "{server}", "--to", "{server}"], "same store"),
+        (["--campaign", "c"], "--to or --from"),
+        (["--campaign", "c'x", "--to", "{server}"], "label"),
+        (["--older-than", "1h"], "--reap"),
+        (["--reap", "--older-than", "soon"], "24h"),
+    ],
+)
+def test_a_wrong_value_is_one_line(laptop, server, tmp_path, capsys, arguments, told):
+    filled = [each.format(tmp=tmp_path, server=server) for each in arguments]
+    assert main(["sync", *filled]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "nowhere.db").exists()
+
+
+def test_an_artifact_whose_name_leads_out_is_refused(laptop, server, tmp_path, monkeypatch):
+    any_run(laptop, tmp_path, parent="none")
+    copier = Copier(source_uri(None, server), server)
+    [run] = copier.runs()
+    bad = type("Bad", (), {"path": "../../outside.txt", "is_dir": False})
+    monkeypatch.setattr(copier._from, "list_artifacts", lambda *_: [bad])
+    with pytest.raises(UserError, match="leads out"):
+        copier.copy(run)
+
+
+def test_a_source_that_goes_away_is_said_by_its_own_name(laptop, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("tracking.copy_runs.Patience", lambda *_: Patience(0.0, 30.0))
+    with faulty_proxy(server) as (proxy, uri):
+        copier = Copier(uri, os.environ["MLFLOW_TRACKING_URI"])
+        proxy.fail(1, "503", times=100)
+        with pytest.raises(TrackingError, match=uri.rpartition(":")[2]):
+            copier.runs()

@@ -1,0 +1,93 @@
+"""Record folders that somebody else wrote: read as data, and never a way out of their place."""
+
+import json
+import os
+
+import pytest
+import samples
+from stored_runs import filed
+
+from bench.errors import UserError
+from bench.folders import record_folders
+from mlproject import main
+from tracking import memory
+from tracking.search import download_record, search_runs
+
+
+@pytest.fixture
+def records(embedded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "records"
+
+
+def test_a_linked_record_folder_is_not_followed(records, tmp_path):
+    filed(tmp_path / "elsewhere")
+    records.mkdir()
+    [real] = (tmp_path / "elsewhere").iterdir()
+    (records / real.name).symlink_to(real, target_is_directory=True)
+    assert list(record_folders(records)) == []
+    assert main(["sync"]) == 0
+    assert not (real / "uploaded.json").exists()
+
+
+def test_a_folder_that_claims_another_record_is_named_and_the_others_go_on(records, capsys):
+    folder, record = filed(records)
+    claim, _ = filed(records)
+    text = folder.record.read_text()
+    claim.record.write_text(text.replace(record.record_id, "../../../etc/x"))
+    assert main(["sync"]) == 1
+    said = capsys.readouterr()
+    assert claim.record_id in said.err
+    assert "1 uploaded, 1 failed" in said.out
+
+
+def test_a_record_that_is_no_record_costs_itself_alone(records, capsys):
+    filed(records)
+    bad, _ = filed(records)
+    hostile = samples.run_record().model_dump(mode="json")
+    hostile["__class__"] = {"__reduce__": ["os.system", "touch pwned"]}
+    bad.record.write_text(json.dumps(hostile))
+    assert main(["sync"]) == 1
+    assert "1 uploaded, 1 failed" in capsys.readouterr().out
+    assert not os.path.lexists("pwned")
+
+
+def test_a_deep_record_is_refused_not_crashed_on(records, capsys):
+    bad, _ = filed(records)
+    bad.record.write_text('{"kind": "measurement", "config": ' + "[" * 100_000)
+    assert main(["sync"]) == 1
+    assert "not a record" in capsys.readouterr().err
+
+
+def test_a_linked_lock_does_not_empty_the_file_it_points_to(records, tmp_path):
+    folder, _ = filed(records)
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (folder.path / ".uploading.lock").symlink_to(precious)
+    with pytest.raises(memory.LockedError, match="link"), memory.uploading(folder, 0.0):
+        pass
+    assert precious.read_text() == "kept"
+
+
+def test_a_linked_memory_is_replaced_not_written_through(records, tmp_path):
+    folder, _ = filed(records)
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    folder.uploaded.symlink_to(precious)
+    assert main(["sync"]) == 0
+    assert precious.read_text() == "kept"
+    assert memory.recall(folder, memory.server_name(os.environ["MLFLOW_TRACKING_URI"])).whole
+
+
+@pytest.mark.parametrize("run_id", ["../../x", "a/b", "", "x" * 99, "..", "a\\b"])
+def test_a_run_id_that_leads_out_of_the_cache_is_refused(run_id):
+    with pytest.raises(UserError, match="no run's id"):
+        download_record(run_id)
+
+
+def test_text_of_a_record_cannot_become_markup_in_the_ui(records):
+    record = samples.failed_record("crashed", "<script>alert(1)</script> | [x](javascript:x)")
+    filed(records, record)
+    assert main(["sync"]) == 0
+    [run] = search_runs()
+    assert "<script" not in run.tags["mlflow.note.content"]

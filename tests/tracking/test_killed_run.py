@@ -1,0 +1,100 @@
+"""`mlproject run` itself, with the server away or the command killed: nothing lost, all ended."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from stored_runs import assert_one_run
+
+from bench.folders import RecordFolder
+from mlproject import main
+from tracking import schema
+from tracking.store import open_client
+
+PROJECT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def records(proxy, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLPROJECT_RECORDS", str(tmp_path))
+    return tmp_path
+
+
+def run(iters=5):
+    options = {"arch": "crashing_models:small", "backend": "cpu", "batch-size": 2}
+    options |= {"image-size": 32, "warmup-iters": 1, "iters": iters, "max-seconds": "none"}
+    return subprocess.Popen(
+        [
+            *(sys.executable, str(PROJECT / "mlproject.py"), "run"),
+            *(f"--{name}={value}" for name, value in options.items()),
+        ],
+        env={**os.environ, "PYTHONPATH": str(PROJECT / "tests" / "bench")},
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def only(records):
+    [folder] = [RecordFolder(path) for path in records.iterdir() if (path / "config.json").exists()]
+    return folder, folder.read_record()
+
+
+@pytest.mark.parametrize("way", ["503", "hang", "401"])
+def test_a_server_that_fails_ends_the_command_with_one_line_and_sync_goes_on(
+    proxy, store, records, way
+):
+    proxy.fail(1, way, times=10_000)
+    command = run()
+    _, err = command.communicate(timeout=200)
+    assert command.returncode == 3, err
+    [line] = [line for line in err.splitlines() if line.startswith("mlproject:")]
+    assert "safe in" in line
+    assert "mlproject sync" in line
+    assert "Traceback" not in err
+    proxy.heal()
+    assert main(["sync"]) == 0
+    assert_one_run(store, *only(records))
+
+
+def test_a_command_killed_while_it_uploads_is_completed_by_sync(proxy, store, records):
+    proxy.fail(4, "hang")
+    command = run()
+    assert proxy.hit.wait(timeout=200)
+    command.kill()
+    command.communicate(timeout=60)
+    proxy.heal()
+    folder, record = only(records)
+    [cut] = store.runs_of(record.record_id)
+    assert store.info(cut)[0] == "RUNNING"
+    assert main(["sync"]) == 0
+    assert assert_one_run(store, folder, record) == cut
+
+
+def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
+    proxy, store, records, monkeypatch
+):
+    made = open_client().create_run("0").info.run_id  # as `mlflow run` makes it
+    monkeypatch.setenv("MLFLOW_RUN_ID", made)
+    command = run(iters=10**7)
+    monkeypatch.delenv("MLFLOW_RUN_ID")
+    while not any("window_started" in file.read_text() for file in records.glob("*/journal.jsonl")):
+        assert command.poll() is None, command.communicate()
+    family = [*psutil.Process(command.pid).children(recursive=True), psutil.Process(command.pid)]
+    for process in family:
+        process.kill()
+    command.communicate(timeout=60)
+    psutil.wait_procs(family, timeout=30)
+    assert main(["sync"]) == 0
+    folder, record = only(records)
+    assert record.outcome == "interrupted"
+    assert store.runs_of(record.record_id) == [made]
+    assert store.info(made)[0] == "KILLED"
+    assert store.tags(made)[schema.OUTCOME] == "interrupted"
+    assert json.loads(folder.uploaded.read_text())

@@ -1,0 +1,155 @@
+"""Runs left RUNNING: ended when their process is gone, and left alone in any doubt."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import samples
+from stored_runs import filed
+
+from mlproject import main
+from tracking import owner, schema
+from tracking.reap import reap
+from tracking.upload import upload
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def client(embedded):
+    return embedded
+
+
+@pytest.fixture
+def gone():
+    """The name of a process of this machine that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    name = f"{process.pid}@{time.time():.2f}"
+    process.wait()
+    return name
+
+
+def running(client, age_s=0.0, **tags):
+    started_ms = int((time.time() - age_s) * 1000)
+    return client.create_run("0", start_time=started_ms, tags=tags).info.run_id
+
+
+def ours(process, host=None):
+    return {
+        schema.KIND: "measurement",
+        schema.HOST: host or owner.this_host(),
+        schema.PROCESS: process,
+    }
+
+
+def test_a_run_whose_process_is_gone_is_ended_with_the_reason(client, gone):
+    run_id = running(client, **ours(gone))
+    [looked] = reap()
+    assert looked.ended
+    run = client.get_run(run_id)
+    assert run.info.status == "KILLED"
+    assert "is gone" in run.data.tags[schema.REASON]
+    assert reap() == []
+
+
+def test_a_run_whose_process_lives_is_left_however_old(client):
+    me = owner.owner_tags()
+    running(client, 100 * HOUR_S, **{schema.KIND: "sweep"}, **me)
+    [looked] = reap(older_than_s=1.0)
+    assert not looked.ended
+
+
+def test_a_process_number_that_another_process_has_now_is_gone(client):
+    running(client, **ours(f"{os.getpid()}@1000000.0"))
+    [looked] = reap()
+    assert looked.ended
+
+
+@pytest.mark.parametrize(("age_h", "ended"), [(1, False), (3, True)])
+def test_a_run_of_another_machine_is_ended_only_past_the_age_given(client, gone, age_h, ended):
+    running(client, age_h * HOUR_S, **ours(f"1@{time.time() - age_h * HOUR_S:.2f}", "f" * 12))
+    assert [looked.ended for looked in reap()] == [False]
+    assert [looked.ended for looked in reap(older_than_s=2 * HOUR_S)] == [ended]
+
+
+def test_an_old_measurement_that_another_machine_uploads_now_is_not_old(client):
+    running(client, 99 * HOUR_S, **ours(f"1@{time.time():.2f}", "f" * 12))
+    assert [looked.ended for looked in reap(older_than_s=2 * HOUR_S)] == [False]
+
+
+def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(client):
+    run_id = running(client, **{"mlflow.source.type": "PROJECT", "mlflow.source.name": "/p"})
+    [looked] = reap()
+    assert looked.ended
+    assert client.get_run(run_id).data.tags[schema.OUTCOME] == "interrupted"
+
+
+def test_a_run_that_mlflow_started_for_a_living_process_is_left(client):
+    run_id = running(client, **{"mlflow.source.type": "PROJECT"})
+    alive = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "MLFLOW_RUN_ID": run_id},
+    )
+    try:
+        alive.stdout.readline()
+        assert [looked.ended for looked in reap()] == [False]
+    finally:
+        alive.kill()
+        alive.wait()
+    assert [looked.ended for looked in reap()] == [True]
+
+
+def test_a_run_for_which_mlflow_still_makes_the_environment_is_left(client):
+    alive = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()", "mlflow", "run", "."],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        alive.stdout.readline()
+        running(client, **{"mlflow.source.type": "PROJECT"})
+        assert [looked.ended for looked in reap()] == [False]
+    finally:
+        alive.kill()
+        alive.wait()
+
+
+def test_runs_of_other_programs_are_not_looked_at(client):
+    run_id = running(client, 999 * HOUR_S, team="theirs")
+    assert reap(older_than_s=1.0) == []
+    assert client.get_run(run_id).info.status == "RUNNING"
+
+
+def test_a_second_run_of_a_record_that_is_whole_is_deleted(client, gone, tmp_path):
+    folder, record = filed(tmp_path)
+    whole = upload(folder, record)
+    twin = running(client, **ours(gone), **{schema.RECORD_ID: record.record_id})
+    [looked] = reap()
+    assert "deleted" in looked.why
+    assert client.get_run(twin).info.lifecycle_stage == "deleted"
+    assert client.get_run(whole).info.lifecycle_stage == "active"
+
+
+def test_a_run_that_was_ended_is_completed_by_its_record(client, gone, tmp_path):
+    folder, record = filed(tmp_path, samples.run_record())
+    cut = running(client, **ours(gone), **{schema.RECORD_ID: record.record_id})
+    reap()
+    assert upload(folder, record) == cut
+    assert client.get_run(cut).info.status == "FINISHED"
+
+
+def test_the_command_says_what_it_ended_and_what_it_left(
+    client, gone, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    running(client, **ours(gone))
+    running(client, 5 * HOUR_S, **ours(f"1@{time.time() - 5 * HOUR_S:.2f}", "f" * 12))
+    assert main(["sync", "--reap"]) == 0
+    out = capsys.readouterr().out
+    assert "1 ended, 1 left running" in out
+    assert main(["sync", "--reap", "--older-than", "2h"]) == 0
+    assert "1 ended, 0 left running" in capsys.readouterr().out

@@ -1,0 +1,281 @@
+"""Every request of an upload, gone wrong in every way: nothing lost, nothing twice, all told."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faulty_proxy import WAYS
+from servers import free_port
+from stored_runs import assert_equals_record, assert_one_run, filed
+
+from bench.folders import RecordFolder
+from mlproject import main
+from tracking import memory, schema
+from tracking.patience import Patience
+from tracking.store import TrackingError, open_client
+from tracking.upload import is_uploaded, upload
+
+PROJECT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+#: create, four artifacts, one batch, the end.
+REQUESTS = 7
+
+
+def impatient(way=None):
+    """Gives up at the first failure; a server that hangs is not waited for long."""
+    return Patience(0.0, 2.0 if way == "hang" else 30.0)
+
+
+def mlproject(*arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, str(PROJECT / "mlproject.py"), *arguments],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_upload_is_these_requests(proxy, tmp_path):
+    folder, record = filed(tmp_path)
+    upload(folder, record, fresh=True)
+    assert len(proxy.requests) == REQUESTS, proxy.requests
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_request_fails_a_later_sync_completes_it_once(proxy, store, tmp_path, way):
+    for number in range(1, REQUESTS + 1):
+        folder, record = filed(tmp_path)
+        proxy.fail(number, way)
+        with pytest.raises(TrackingError) as caught:
+            upload(folder, record, fresh=True, ask=impatient(way))
+        assert proxy.hit.is_set()
+        assert "\n" not in str(caught.value)
+        assert caught.value.away
+        assert not is_uploaded(folder)
+        proxy.heal()
+        upload(folder, record)
+        assert_one_run(store, folder, record)
+        assert is_uploaded(folder)
+
+
+@pytest.mark.parametrize("way", ["refuse", "lost", "half", "500", "503", "429"])
+def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, way):
+    for number in range(1, REQUESTS + 1):
+        folder, record = filed(tmp_path)
+        proxy.fail(number, way)
+        upload(folder, record, fresh=True, ask=Patience(5.0))
+        assert proxy.hit.is_set()
+        assert_one_run(store, folder, record)
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_sync_that_fails_is_completed_by_the_next(proxy, store, tmp_path, number):
+    """The eleven requests of one that must look for the record first, each lost on its way back."""
+    folder, record = filed(tmp_path)
+    proxy.fail(number, "lost")
+    with pytest.raises(TrackingError):
+        upload(folder, record, ask=impatient())
+    assert proxy.hit.is_set()
+    proxy.heal()
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def test_a_slow_server_that_gets_on_is_not_cut_off(proxy, store, tmp_path):
+    proxy.delay_s = 0.4
+    folder, record = filed(tmp_path)
+    upload(folder, record, ask=Patience(2.0))  # eleven requests take 4.4 s
+    assert_one_run(store, folder, record)
+
+
+def test_settings_of_the_user_that_repeat_requests_do_not_make_two_runs(
+    proxy, store, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+    folder, record = filed(tmp_path)
+    proxy.fail(1, "lost")
+    upload(folder, record, fresh=True, ask=Patience(5.0))
+    assert_one_run(store, folder, record)
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("401", "MLFLOW_TRACKING_USERNAME"),
+        ("403", "right to write"),
+        ("500", "fails (500)"),
+        ("hang", "does not answer"),
+        ("lost", "connection broke"),
+    ],
+)
+def test_the_user_is_told_what_happened(proxy, tmp_path, way, told):
+    folder, record = filed(tmp_path)
+    proxy.fail(1, way)
+    with pytest.raises(TrackingError) as caught:
+        upload(folder, record, fresh=True, ask=impatient(way))
+    assert told in str(caught.value)
+
+
+def test_refused_credentials_are_not_tried_again(proxy, tmp_path):
+    folder, record = filed(tmp_path)
+    proxy.fail(1, "401", times=100)
+    with pytest.raises(TrackingError):
+        upload(folder, record, fresh=True, ask=Patience(30.0))
+    assert len(proxy.requests) == 1
+
+
+def test_a_database_that_is_lost_is_told_and_the_record_completed_later(proxy, store, tmp_path):
+    folder, record = filed(tmp_path)
+    proxy.fail(4, "500")
+    with pytest.raises(TrackingError):
+        upload(folder, record, fresh=True, ask=impatient())
+    with store.locked(), pytest.raises(TrackingError, match="does not answer"):
+        upload(folder, record, ask=impatient("hang"))
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def test_a_server_that_cannot_keep_artifacts_is_told_and_completed_later(
+    proxy, store, server_folder, tmp_path
+):
+    folder, record = filed(tmp_path)
+    kept = server_folder / "artifacts"
+    kept.rename(server_folder / "kept")
+    kept.write_text("a file where the folder was")
+    try:
+        with pytest.raises(TrackingError, match=r"fails \(500\)"):
+            upload(folder, record, ask=impatient())
+    finally:
+        kept.unlink()
+        (server_folder / "kept").rename(kept)
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def test_a_command_that_cannot_upload_says_so_in_one_line_and_sync_goes_on(
+    proxy, store, tmp_path, monkeypatch, capsys
+):
+    kept = [filed(tmp_path) for _ in range(3)]
+    with monkeypatch.context() as hurried:
+        hurried.setattr("tracking.patience.AFTER_A_RUN_S", 0.0)
+        proxy.fail(16, "503", times=1000)
+        assert main(["sync", "--records", str(tmp_path)]) == 3
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "mlproject:" in line]
+    assert "sync again later" in line
+    proxy.heal()
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    assert "1 there already, 2 uploaded" in capsys.readouterr().out
+    for folder, record in kept:
+        assert_one_run(store, folder, record)
+
+
+def test_a_server_that_is_gone_at_the_start_loses_nothing(store, tmp_path, monkeypatch, proxied):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    folder, record = filed(tmp_path)
+    with pytest.raises(TrackingError, match="refused"):
+        upload(folder, record, fresh=True, ask=impatient())
+    assert store.runs_of(record.record_id) == []
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxied[1])
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def test_syncs_at_once_upload_each_record_once(proxy, store, tmp_path):
+    filed_here = [filed(tmp_path) for _ in range(4)]
+    proxy.delay_s = 0.05  # so that they meet
+    syncs = [mlproject("sync", "--records", str(tmp_path)) for _ in range(2)]
+    for sync in syncs:
+        _, err = sync.communicate(timeout=180)
+        assert sync.returncode == 0, err
+    for folder, record in filed_here:
+        assert_one_run(store, folder, record)
+
+
+def test_syncs_at_once_of_two_copies_of_a_folder_leave_one_run(proxy, store, tmp_path):
+    """As on two machines, which share no lock: the runs are made at once, and one is deleted."""
+    folder, record = filed(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    proxy.delay_s = 0.3
+    syncs = [mlproject("sync", "--records", str(tmp_path / name)) for name in ("one", "two")]
+    codes = [(sync.communicate(timeout=180), sync.returncode)[1] for sync in syncs]
+    proxy.delay_s = 0.0
+    for name, code in zip(("one", "two"), codes, strict=True):
+        if code:  # its run was deleted while it filled it
+            mlproject("sync", "--records", str(tmp_path / name)).communicate(timeout=120)
+    [run_id] = store.active(store.runs_of(record.record_id))
+    assert_equals_record(store, run_id, folder, record)
+
+
+def test_an_upload_that_another_process_holds_is_left_to_it(proxy, store, tmp_path, capsys):
+    _, record = filed(tmp_path)
+    with memory.uploading(RecordFolder(tmp_path / record.record_id), 0.0):
+        assert main(["sync", "--records", str(tmp_path)]) == 0
+    assert "being uploaded by another process" in capsys.readouterr().out
+    assert store.runs_of(record.record_id) == []
+
+
+@pytest.mark.parametrize("number", [4, 9])
+def test_a_sync_killed_in_the_middle_is_completed_by_the_next(proxy, store, tmp_path, number):
+    folder, record = filed(tmp_path)
+    proxy.fail(number, "hang")
+    killed = mlproject("sync", "--records", str(tmp_path))
+    assert proxy.hit.wait(timeout=60)
+    killed.kill()
+    killed.communicate(timeout=60)
+    proxy.heal()
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def test_a_run_deleted_by_its_user_before_it_was_whole_is_made_again(proxy, store, tmp_path):
+    folder, record = filed(tmp_path)
+    proxy.fail(5, "500")
+    with pytest.raises(TrackingError):
+        upload(folder, record, fresh=True, ask=impatient())
+    [cut] = store.runs_of(record.record_id)
+    open_client().delete_run(cut)
+    run_id = upload(folder, record)
+    assert run_id != cut
+    assert store.active(store.runs_of(record.record_id)) == [run_id]
+
+
+def test_a_folder_of_somebody_else_sends_no_file_of_this_machine(proxy, store, tmp_path):
+    folder, record = filed(tmp_path / "records")
+    secret = tmp_path / "id_rsa"
+    secret.write_text("a key")
+    (folder.path / "console.log").symlink_to(secret)
+    (folder.path / "ncu").mkdir()
+    (folder.path / "ncu" / "report.csv").symlink_to(secret)
+    (folder.path / "perf").symlink_to(tmp_path)
+    (folder.path / "ncu" / "real.csv").write_text("a,b\n")
+    run_id = upload(folder, record)
+    kept = store.artifacts(run_id)
+    assert b"a key" not in kept.values()
+    assert kept["ncu/real.csv"] == b"a,b\n"
+    assert "console.log" not in kept
+
+
+def test_what_a_folder_remembers_is_data_and_nothing_else(proxy, store, tmp_path):
+    folder, record = filed(tmp_path)
+    hostile = {proxy_uri(): {"run_id": "../../0/x'; DROP TABLE runs", "whole": "yes"}}
+    folder.uploaded.write_text(json.dumps(hostile))
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def proxy_uri():
+    return os.environ["MLFLOW_TRACKING_URI"]
+
+
+def test_a_record_says_which_process_brings_it(proxy, store, tmp_path):
+    folder, record = filed(tmp_path)
+    tags = store.tags(upload(folder, record))
+    assert tags[schema.PROCESS].startswith(f"{os.getpid()}@")
+    assert len(tags[schema.HOST]) == 12

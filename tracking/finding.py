@@ -1,0 +1,84 @@
+"""Which run on a server holds a record: looked for by tag, and one of several chosen by rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlflow.entities import Experiment, Run
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from tracking import schema
+from tracking.patience import Patience
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The tag that says what a run was made for, and the one that is set when it is all there."""
+
+    tag: str
+    whole: str
+
+
+RECORD = Mark(schema.RECORD_ID, schema.UPLOADED)
+COPY = Mark(schema.COPIED_FROM, schema.COPIED)
+
+
+def runs_with(client: MlflowClient, ask: Patience, tag: str, value: str) -> list[Run]:
+    """Return the active runs of all experiments whose `tag` is `value`."""
+    if set("'\"`\\") & set(value):  # would end the filter's string
+        return []
+    wanted = f"tags.`{tag}` = '{value}'"
+    ids = [found.experiment_id for found in all_experiments(client, ask)]
+    return list(ask(client.search_runs, ids, wanted, max_results=_PAGE))
+
+
+def all_experiments(client: MlflowClient, ask: Patience) -> list[Experiment]:
+    """Return every active experiment, over all pages."""
+    found: list[Experiment] = []
+    token: str | None = None
+    while True:
+        page = ask(client.search_experiments, max_results=_PAGE, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def run_of(client: MlflowClient, ask: Patience, record_id: str) -> Run | None:
+    """Return the run of a record, or None where the server has none."""
+    return the_one(client, ask, RECORD, record_id)
+
+
+def the_one(client: MlflowClient, ask: Patience, mark: Mark, value: str) -> Run | None:
+    """Return the run of a record where two uploads may have made one each; delete the other.
+
+    A whole one stays, else the one whose id sorts first: whoever looks decides alike.
+    """
+    found = runs_with(client, ask, mark.tag, value)
+    if not found:
+        return None
+    chosen = min(found, key=lambda run: (not is_whole(run, mark), run.info.run_id))
+    for run in found:
+        if run is not chosen and not is_whole(run, mark):
+            ask(client.delete_run, run.info.run_id)
+    return chosen
+
+
+def belongs(client: MlflowClient, ask: Patience, run_id: str, record_id: str) -> Run | None:
+    """Return the run if it exists and holds this record or none."""
+    try:
+        run: Run = ask(client.get_run, run_id)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+    holds = run.data.tags.get(schema.RECORD_ID, record_id)
+    return run if holds == record_id and run.info.lifecycle_stage == "active" else None
+
+
+def is_whole(run: Run, mark: Mark = RECORD) -> bool:
+    """Whether the run holds all of what it was made for."""
+    return run.data.tags.get(mark.whole) == "true"

@@ -1,0 +1,194 @@
+"""From what a file says of one result to a record: nothing added, nothing guessed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from bench.records import ImportedRecord, SourceFormat
+
+_BACKENDS = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
+_PRECISIONS = {
+    "float32": "fp32",
+    "torch.float32": "fp32",
+    "float": "fp32",
+    "mixed": "amp",
+    "mixed-precision": "amp",
+    "amp_bf16": "amp-bf16",
+    "amp_bfloat16": "amp-bf16",
+    "amp_fp16": "amp-fp16",
+    "amp_float16": "amp-fp16",
+}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
+_LABEL = re.compile(
+    r"(?P<rest>[A-Za-z0-9._-]+)_(?P<precision>fp32|tf32|fp16|bf16|amp(?:-[a-z0-9]+)?)"
+    r"_bs(?P<batch_size>[0-9]{1,6})(?:_run(?P<repeat>[0-9]{1,6}))?"
+)
+#: Families whose members' names have underscores: in a label they begin where these words do.
+_FAMILIES = re.compile(
+    r"(?:^|_)((?:alexnet|convnext|densenet|efficientnet|googlenet|inception|maxvit|mnasnet|"
+    r"mobilenet|regnet|resnet|resnext|shufflenet|squeezenet|swin|vgg|vit|wide_resnet)\w*)$"
+)
+_NOT_TOLD = "the source does not say"
+
+
+@dataclass
+class Told:
+    """What a file says of one result; names of facts as in the record and its metrics."""
+
+    format: SourceFormat
+    line: int | None
+    texts: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    extra: dict[str, str] = field(default_factory=dict)
+    measured_at: datetime | None = None
+    iteration_times_s: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file, and what the user adds to it."""
+
+    name: str
+    sha256: str
+    campaign: str
+    given: dict[str, str]
+    imported_at: datetime
+
+
+def record_of(told: Told, source: Source) -> ImportedRecord:
+    """Return the record of one result. Raises `ValueError` where it lacks what makes it one."""
+    texts = _completed(told, source)
+    arch = texts.get("arch")
+    if arch is None:
+        raise ValueError("no model is named: add --set arch=NAME")
+    if not _NAME.fullmatch(arch):
+        raise ValueError(f"model={arch[:40]!r} is no model's name")
+    metrics = dict(told.numbers)
+    throughput = metrics.pop("throughput_images_per_s", None)
+    if throughput is None:
+        throughput = _derived(told)
+    if throughput is None:
+        raise ValueError("no throughput, and no iteration time with its batch size")
+    known = {
+        "device": texts.get("device"),
+        "backend": _backend(texts.get("backend")),
+        "precision": _precision(texts.get("precision")),
+        "env": _as_label(texts.get("env")),
+        "batch_size": told.counts.get("batch_size"),
+        "repeat": told.counts.get("repeat"),
+        "iteration_times_s": told.iteration_times_s,
+        "measured_at": told.measured_at,
+        "source_line": told.line,
+        "throughput_images_per_s": throughput,
+    }
+    return ImportedRecord(
+        record_id=_identity(told, source),
+        created=told.measured_at or source.imported_at,
+        source_file=source.name,
+        source_sha256=source.sha256,
+        source_format=told.format,
+        campaign=source.campaign,
+        arch=arch,
+        **known,
+        params={
+            name: str(told.counts[name])
+            for name in ("image_size", "iterations", "warmup_iters", "repeats")
+            if name in told.counts
+        },
+        metrics=metrics,
+        extra=told.extra,
+        missing={name: _why(name) for name, fact in known.items() if fact is None},
+    )
+
+
+def facts_in_name(name: str) -> dict[str, str]:
+    """Return what a label such as `rtx4090_resnet50_amp_bs64_run1` says of its run."""
+    found = _LABEL.fullmatch(name)
+    if found is None:
+        return {}
+    facts = {key: text for key, text in found.groupdict().items() if text and key != "rest"}
+    family = _FAMILIES.search(found["rest"])
+    if family is None:
+        return facts
+    facts["arch"] = family[1]
+    if env := found["rest"][: family.start(1)].rstrip("_"):
+        facts["env"] = env
+    return facts
+
+
+def _completed(told: Told, source: Source) -> dict[str, str]:
+    """The texts, with what a label and then the user says where the file is silent."""
+    texts = dict(told.texts)
+    for more in (facts_in_name(texts.get("label", "")), source.given):
+        for name, text in more.items():
+            if name in ("batch_size", "repeat"):
+                told.counts.setdefault(name, int(text))
+            else:
+                texts.setdefault(name, text)
+    if label := texts.pop("label", None):
+        told.extra.setdefault("label", label)
+    return texts
+
+
+def _derived(told: Told) -> float | None:
+    """Images over time, where the file gives both and no rate; it then says so itself."""
+    batch = told.counts.get("batch_size")
+    if batch is None:
+        return None
+    if told.iteration_times_s:
+        told.extra["throughput_from"] = "batch size x iterations / sum of their times"
+        return batch * len(told.iteration_times_s) / sum(told.iteration_times_s)
+    mean_ms = told.numbers.get("iteration_time_ms_mean")
+    if mean_ms is None:
+        return None
+    told.extra["throughput_from"] = "batch size / mean iteration time"
+    return batch * 1e3 / mean_ms
+
+
+def _identity(told: Told, source: Source) -> str:
+    """Equal for the same result in whatever file, on whatever line, imported whenever.
+
+    What the user adds belongs to it: it is what tells results apart whose files do not.
+    """
+    says = {
+        "format": told.format,
+        "texts": told.texts,
+        "numbers": told.numbers,
+        "counts": told.counts,
+        "extra": told.extra,
+        "measured_at": told.measured_at.isoformat() if told.measured_at else None,
+        "iteration_times_s": told.iteration_times_s,
+        "given": source.given,
+    }
+    canonical = json.dumps(says, sort_keys=True, separators=(",", ":"))
+    return f"imported-{hashlib.sha256(canonical.encode()).hexdigest()[:20]}"
+
+
+def now() -> datetime:
+    """Return the time of an import, to the second."""
+    return datetime.now(timezone.utc).replace(microsecond=0)
+
+
+def _why(name: str) -> str:
+    return "the source is one whole file" if name == "source_line" else _NOT_TOLD
+
+
+def _as_label(text: str | None) -> str | None:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text or "").strip("-._")[:64]
+    return plain or None
+
+
+def _backend(text: str | None) -> str | None:
+    if text is None:
+        return None
+    lower = text.lower().partition(":")[0]
+    return _BACKENDS.get(lower, lower)[:64]
+
+
+def _precision(text: str | None) -> str | None:
+    return None if text is None else _PRECISIONS.get(text.lower(), text.lower())[:64]

@@ -1,0 +1,91 @@
+"""Reports of Hugging Face's optimum-benchmark: `benchmark.json`, or its two halves side by side.
+
+Field names: `BenchmarkReport` and `TrainingConfig` of huggingface/optimum-benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bench.summary import iteration_statistics_ms
+from tracking.importing.facts import Told
+from tracking.importing.numerals import count, positive
+from tracking.importing.tables import decoded, read_bytes
+
+
+def parse_json(text: str) -> Any:
+    """Return what a JSON text says; NaN and infinity are none. Raises `ValueError`."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def told_by_report(content: Any, path: Path) -> Told:
+    """Return what a report says of training. Raises `ValueError` where it is none of images."""
+    config, report = _halves(content, path)
+    training = report.get("train")
+    if not isinstance(training, dict):
+        raise ValueError("no training in this report")
+    backend = _part(config, "backend")
+    task = backend.get("task")
+    if task is not None and "image" not in str(task):
+        raise ValueError(f"trains {str(task)[:60]!r}: its samples are no images")
+    if task is None:
+        raise ValueError("no benchmark_config.json beside it says what was trained")
+    told = Told("optimum-benchmark", None)
+    times = _part(training, "latency").get("values")
+    if isinstance(times, list) and times:
+        told.iteration_times_s = tuple(positive(repr(each)) for each in times)
+        told.numbers |= iteration_statistics_ms(told.iteration_times_s)
+    rate = _part(training, "throughput").get("value")
+    if rate is not None:
+        told.numbers["throughput_images_per_s"] = positive(repr(rate))
+    _take_config(told, config, backend)
+    return told
+
+
+def _take_config(told: Told, config: dict[str, Any], backend: dict[str, Any]) -> None:
+    environment = _part(config, "environment")
+    for fact, text in {
+        "arch": backend.get("model"),
+        "backend": backend.get("device"),
+        "precision": backend.get("torch_dtype") or backend.get("dtype"),
+        "device": (environment.get("gpu") or [None])[0]
+        if backend.get("device") != "cpu"
+        else environment.get("cpu"),
+    }.items():
+        if isinstance(text, str) and text.strip():
+            told.texts[fact] = text.strip()[:200]
+    arguments = _part(_part(config, "scenario"), "training_arguments")
+    if (batch := arguments.get("per_device_train_batch_size")) is not None:
+        told.counts["batch_size"] = count(repr(batch))
+    for name in ("name", "optimum_benchmark_version"):
+        text = config.get(name) or environment.get(name)
+        if isinstance(text, str):
+            told.extra[name] = text[:1000]
+    accumulated = arguments.get("gradient_accumulation_steps", 1)
+    if accumulated != 1:
+        told.extra["gradient_accumulation_steps"] = str(accumulated)[:20]
+
+
+def _halves(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration and the report; a report alone has its configuration beside it."""
+    if not isinstance(content, dict):
+        raise ValueError("no report of optimum-benchmark")
+    if isinstance(content.get("report"), dict):
+        return _part(content, "config"), content["report"]
+    beside = path.with_name("benchmark_config.json")
+    config = parse_json(decoded(read_bytes(beside), beside)) if beside.is_file() else {}
+    return config if isinstance(config, dict) else {}, content
+
+
+def _part(whole: dict[str, Any], name: str) -> dict[str, Any]:
+    part = whole.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")

@@ -1,0 +1,107 @@
+"""A table in a text file, cell by cell: nothing in it is executed, expanded or guessed."""
+
+from __future__ import annotations
+
+import csv
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import UserError
+
+#: A ledger of ten thousand runs is 2 MB; a longer file is no ledger.
+_MOST_BYTES = 64 * 2**20
+_MOST_COLUMNS = 500
+_CELL_CHARACTERS = 10_000
+_DELIMITERS = ",;\t|"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: the line it begins on, and its cells by column; or why it is none."""
+
+    line: int
+    cells: dict[str, str]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns as the header names them, in order, and what parts the cells."""
+
+    columns: tuple[str, ...]
+    delimiter: str
+    rows: tuple[Row, ...]
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's bytes. Raises `UserError` for what is no file, too large or unreadable."""
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise UserError(f"{path}: not a file")
+        if about.st_size > _MOST_BYTES:
+            raise UserError(f"{path}: {about.st_size >> 20} MiB; results are below 64 MiB")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+
+
+def decoded(content: bytes, path: Path) -> str:
+    """Return the text of a file in UTF-8, or in UTF-16 with its mark. Raises `UserError`."""
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        text = content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text: save it as CSV UTF-8") from None
+    if "\0" in text:
+        raise UserError(f"{path}: not text")
+    return text
+
+
+def parse_table(text: str, path: Path) -> Table:
+    """Return the table in `text`. Raises `UserError` where its header cannot be understood."""
+    lines = text.splitlines(keepends=True)
+    first = next((line for line in lines if line.strip()), "")
+    delimiter = max(_DELIMITERS, key=first.count)
+    rows = _cells(lines, delimiter)
+    header = next(rows, None)
+    if header is None or isinstance(header[1], str):
+        raise UserError(f"{path}: no header: name the columns in the first line")
+    columns = tuple(name.strip() for name in header[1])
+    if len(columns) > _MOST_COLUMNS:
+        raise UserError(f"{path}: {len(columns)} columns; a ledger has at most {_MOST_COLUMNS}")
+    named = [name for name in columns if name]
+    if twice := {name for name in named if named.count(name) > 1}:
+        raise UserError(f"{path}: column {min(twice)!r} is there twice: rename one")
+    return Table(columns, delimiter, tuple(_row(columns, *row) for row in rows))
+
+
+def _row(columns: tuple[str, ...], line: int, cells: list[str] | str) -> Row:
+    if isinstance(cells, str):
+        return Row(line, {}, cells)
+    if len(cells) != len(columns):
+        return Row(line, {}, f"{len(cells)} cells under {len(columns)} columns")
+    named = zip(columns, cells, strict=True)
+    return Row(line, {name: cell.strip() for name, cell in named if name})
+
+
+def _cells(lines: list[str], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
+    """The rows that are not empty, with the line that each begins on; a reason for a bad one."""
+    before = csv.field_size_limit(_CELL_CHARACTERS)
+    try:
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        while True:
+            line = reader.line_num + 1
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield line, f"not a row of a table ({error})"
+                continue
+            if any(cell.strip() for cell in cells):
+                yield line, cells
+    finally:
+        csv.field_size_limit(before)

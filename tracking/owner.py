@@ -1,0 +1,65 @@
+"""Which process, on which machine, a tracked run waits for, so that one left behind is ended."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import uuid
+from functools import lru_cache
+from pathlib import Path
+
+import psutil
+
+from tracking import schema
+
+#: Start times of one process, read twice, differ by less.
+_SAME_START_S = 1.0
+
+
+def owner_tags() -> dict[str, str]:
+    """Return the tags that name this process: its machine (hashed), its id and when it started."""
+    me = psutil.Process()
+    return {
+        schema.HOST: this_host(),
+        schema.PROCESS: f"{me.pid}@{me.create_time():.2f}",
+    }
+
+
+@lru_cache
+def this_host() -> str:
+    """Return twelve hex digits that name this machine and tell nothing else of it."""
+    try:
+        known = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        known = f"{uuid.getnode():x}"
+    return hashlib.sha256(f"{platform.node()} {known}".encode()).hexdigest()[:12]
+
+
+def is_running(process: str) -> bool | None:
+    """Whether a process of this machine, named as in the tag, still runs; None for no such name."""
+    pid, _, started = process.partition("@")
+    try:
+        wanted = float(started)
+        found = psutil.Process(int(pid))
+        return (
+            found.status() != psutil.STATUS_ZOMBIE
+            and abs(found.create_time() - wanted) < _SAME_START_S
+        )
+    except ValueError:
+        return None
+    except psutil.AccessDenied:
+        return True
+    except (psutil.Error, OverflowError):
+        return False
+
+
+def runs_it(run_id: str) -> bool:
+    """Whether a process of this machine works for a run that `mlflow run` made."""
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get("MLFLOW_RUN_ID") == run_id:
+                return True
+        except (psutil.Error, OSError):
+            continue
+    return False
