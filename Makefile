@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 UI_PORT ?= 5001
+SERVER_PORT ?= 5002
 UPGRADE ?=
 
 BIN := .venv/bin
@@ -16,11 +17,11 @@ CAMPAIGN := make-run
 SMALL := -P arch=resnet18 -P batch_size=16 -P data=$(IMAGES) -P workers=2 \
 	-P warmup_iters=3 -P iters=20 -P campaign=$(CAMPAIGN)
 
-COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.10 \
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 \
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help run ui test test-fast test-cluster lint format setup setup-dev lock clean
+.PHONY: help run ui server test test-fast test-cluster lint format setup setup-dev lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -43,6 +44,9 @@ ui: setup ## open the tracked runs in MLflow's web pages
 	   $(TRACKED) MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server \
 	     --backend-store-uri $(URI) --port $(UI_PORT) --workers 1 ;; \
 	esac
+
+server: setup-dev ## the shared server on this machine, for a look (needs Postgres; docs/server.md)
+	@$(ACTIVATED) exec python -m tracking.server look --port $(SERVER_PORT)
 
 test: setup-dev ## set up, then run every test
 	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest
@@ -70,8 +74,10 @@ setup-dev:
 	@$(PYTHON) -m bootstrap --dev
 
 lock: setup ## write requirements*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	@$(COMPILE) --output-file requirements.txt
-	@$(COMPILE) --extra dev --constraint requirements.txt --output-file requirements-dev.txt
+	@$(COMPILE) --output-file requirements.txt pyproject.toml
+	@$(COMPILE) --extra dev --constraint requirements.txt --output-file requirements-dev.txt \
+		pyproject.toml
+	@$(COMPILE) --output-file tracking/server/requirements.txt tracking/server/requirements.in
 
 clean: ## remove .venv and what tools left; keeps data, records, reports and tracked runs
 	@if [ -e .venv/.mlproject-setup.lock ]; then rm -rf .venv; fi

@@ -1,0 +1,223 @@
+"""Back-ups that come back: everything is dropped, restored, and equal."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import free_local_port
+from mlflow.entities import Metric
+from mlflow.tracking import MlflowClient
+
+from bench.errors import UserError
+from tracking.server import backup, look, postgres
+from tracking.server.process import database_uri
+from tracking.server.users import Users
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(postgres_programs):
+    """A Postgres with three runs in a database to copy from."""
+    folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
+    folder.chmod(0o755)
+    made = look.settings_in(folder, free_local_port())
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        postgres.running(folder, made.postgres_port, made.postgres_password),
+    ):
+        patch.setenv("PGPASSWORD", made.postgres_password)
+        with store(made) as client:
+            some_runs(client, 3)
+        sql(made, "ALTER DATABASE mlflow RENAME TO three_runs")
+        yield made
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def settings(cluster, tmp_path, monkeypatch):
+    """The settings of a server with three runs and one artifact, each test its own."""
+    monkeypatch.setenv("PGPASSWORD", cluster.postgres_password)
+    sql(cluster, "DROP DATABASE IF EXISTS mlflow")
+    sql(cluster, "CREATE DATABASE mlflow TEMPLATE three_runs")
+    file = tmp_path / "artifacts" / "workspaces" / "default" / "a file.csv"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(bytes(range(256)))
+    return replace(cluster, artifacts=str(tmp_path / "artifacts"), backups=tmp_path / "backups")
+
+
+def sql(settings, statement):
+    subprocess.run(
+        [
+            *(postgres.program("psql"), "-qAt", "-h", "127.0.0.1", "-U", "mlflow"),
+            *("-p", str(settings.postgres_port), "-d", "postgres", "-c", statement),
+        ],
+        env={**os.environ, "PGPASSWORD": settings.postgres_password},
+        check=True,
+    )
+
+
+@contextmanager
+def store(settings):
+    """MLflow's client on the database itself, and no connection left when the block ends."""
+    client = MlflowClient(database_uri(settings))
+    yield client
+    client._tracking_client.store.engine.dispose()
+
+
+def stored(settings):
+    with store(settings) as client:
+        return everything(client)
+
+
+def everything(client):
+    return [
+        (
+            dict(run.info),
+            run.data.to_dictionary(),
+            [dict(point) for point in client.get_metric_history(run.info.run_id, "m")],
+        )
+        for run in client.search_runs(["0"], order_by=["attributes.run_id"])
+    ]
+
+
+def some_runs(client, count):
+    for number in range(count):
+        run = client.create_run("0", tags={"number": str(number)})
+        client.log_batch(run.info.run_id, [Metric("m", step / 3, step, step) for step in range(9)])
+        client.set_terminated(run.info.run_id)
+
+
+def files(settings):
+    root = settings.artifacts_folder
+    return {path.name: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("python", ["new", "old"])
+def test_all_is_equal_after_everything_was_dropped_and_again_after_that(
+    settings, monkeypatch, python
+):
+    if python == "old":  # such as Debian 12's, which knows no filters of archives
+        monkeypatch.delattr(tarfile, "data_filter")
+    before = stored(settings)
+    assert len(before) == 3
+    made = backup.back_up(settings)
+    sql(settings, "DROP DATABASE mlflow")
+    sql(settings, "CREATE DATABASE mlflow")
+    shutil.rmtree(settings.artifacts_folder)
+    backup.restore(settings, made, replace=False)
+    assert stored(settings) == before
+    assert files(settings) == {"a file.csv": bytes(range(256))}
+    shutil.rmtree(made)
+    backup.restore(settings, backup.back_up(settings), replace=True)
+    assert stored(settings) == before
+
+
+def test_what_is_there_goes_only_when_asked_and_is_kept_even_then(settings):
+    made = backup.back_up(settings)
+    with store(settings) as client:
+        some_runs(client, 1)
+    (settings.artifacts_folder / "newer.txt").write_text("newer")
+    with pytest.raises(UserError, match="--replace"):
+        backup.restore(settings, made, replace=False)
+    assert len(stored(settings)) == 4
+    backup.restore(settings, made, replace=True)
+    assert len(stored(settings)) == 3
+    assert "newer.txt" not in files(settings)
+    [aside] = settings.artifacts_folder.parent.glob("artifacts.replaced-*")
+    assert (aside / "newer.txt").read_text() == "newer"
+    sql(settings, "DROP DATABASE mlflow")
+    sql(settings, f"ALTER DATABASE mlflow_{aside.suffix[1:].replace('-', '_')} RENAME TO mlflow")
+    assert len(stored(settings)) == 4
+
+
+def test_a_damaged_back_up_changes_nothing(settings):
+    before = stored(settings)
+    made = backup.back_up(settings)
+    dump = made / "database.dump"
+    dump.write_bytes(dump.read_bytes()[:-2000])
+    with pytest.raises(UserError, match="pg_restore"):
+        backup.restore(settings, made, replace=True)
+    assert stored(settings) == before
+    assert files(settings) == {"a file.csv": bytes(range(256))}
+
+
+@pytest.mark.parametrize("evil", ["../escaped.txt", "FOLDER/escaped.txt", "link"])
+@pytest.mark.parametrize("python", ["new", "old"])
+def test_an_archive_cannot_write_outside_the_artifacts(
+    settings, tmp_path, monkeypatch, evil, python
+):
+    if python == "old":  # such as Debian 12's, which knows no filters of archives
+        monkeypatch.delattr(tarfile, "data_filter")
+    made = backup.back_up(settings)
+    with tarfile.open(made / "artifacts.tar", "w") as archive:
+        member = tarfile.TarInfo(evil.replace("FOLDER", str(tmp_path)))
+        member.type = tarfile.SYMTYPE if evil == "link" else tarfile.REGTYPE
+        member.linkname = str(tmp_path / "escaped")
+        archive.addfile(member)
+    with pytest.raises(UserError, match="outside"):
+        backup.restore(settings, made, replace=True)
+    assert not list(tmp_path.rglob("*escaped*"))
+
+
+def test_a_running_server_is_backed_up_and_never_restored_into(server):
+    made = backup.back_up(server.settings)
+    assert (made / "database.dump").stat().st_size > 10_000
+    assert made.stat().st_mode & 0o077 == 0
+    with pytest.raises(UserError, match="in use: stop"):
+        backup.restore(server.settings, made, replace=True)
+    assert "reader" in Users(server.settings).all()
+
+
+def test_the_oldest_back_ups_go(server, tmp_path):
+    settings = replace(server.settings, backups=tmp_path / "backups", backups_kept=2)
+    for name in ("20260101T000000Z", "20260102T000000Z"):
+        (settings.backups / name).mkdir(parents=True)
+        (settings.backups / name / "backup.json").write_text("{}")
+    (settings.backups / "something of mine").mkdir()
+    made = backup.back_up(settings)
+    kept = {path.name for path in settings.backups.iterdir()}
+    assert kept == {"20260102T000000Z", made.name, "something of mine"}
+
+
+def test_half_a_back_up_is_told_from_a_whole_one(settings, tmp_path):
+    with pytest.raises(UserError, match="no whole back-up"):
+        backup.restore(settings, tmp_path, replace=True)
+
+
+def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings):
+    sql(settings, "DROP DATABASE mlflow")
+    with pytest.raises(UserError, match="pg_dump"):
+        backup.back_up(settings)
+    assert list(settings.backups.iterdir()) == []
+    unwritable = replace(settings, backups=settings.artifacts_folder / "workspaces" / "x.txt" / "y")
+    (settings.artifacts_folder / "workspaces" / "x.txt").touch()
+    with pytest.raises(UserError, match="no back-up was made"):
+        backup.back_up(unwritable)
+
+
+def test_an_upgrade_of_a_database_that_needs_none_keeps_the_runs(settings):
+    before = stored(settings)
+    given = {
+        "SERVER_NAME": settings.name,
+        "MLFLOW_AUTH_ADMIN_PASSWORD": settings.admin_password,
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": settings.flask_key,
+        "POSTGRES_PASSWORD": settings.postgres_password,
+        "POSTGRES_PORT": str(settings.postgres_port),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tracking.server", "upgrade"],
+        cwd=Path(__file__).resolve().parents[3],
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert stored(settings) == before

@@ -1,0 +1,140 @@
+"""The files that others read: compose, systemd, Docker, the settings that all of them share."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tools_of_wheels import installed_tool
+
+from tracking.server.settings import SECRETS, checked
+from tracking.server.settings_file import read_file, write_settings
+
+PROJECT = Path(__file__).resolve().parents[3]
+SERVER = PROJECT / "tracking" / "server"
+UNITS = sorted((SERVER / "systemd").glob("mlproject-*"))
+
+
+def compose(tmp_path, settings_file):
+    """What a compose program makes of compose.yaml; no container is started."""
+    # podman-compose asks podman for its version before it reads anything
+    podman = tmp_path / "podman"
+    podman.write_text("#!/bin/sh\necho podman version 5.0.0\n")
+    podman.chmod(0o755)
+    return subprocess.run(
+        [
+            *(installed_tool("podman-compose"), "--env-file", str(settings_file)),
+            *("-f", str(SERVER / "compose.yaml"), "config"),
+        ],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def settings_file(tmp_path):
+    write_settings(tmp_path / "server.env", "mlflow.lab.org")
+    return tmp_path / "server.env"
+
+
+@pytest.fixture
+def services(tmp_path, settings_file):
+    done = compose(tmp_path, settings_file)
+    assert done.returncode == 0, done.stderr
+    return yaml.safe_load(done.stdout)["services"]
+
+
+def test_containers_get_the_settings_that_a_plain_host_gets(services, settings_file):
+    inside = checked(services["mlflow"]["environment"])
+    outside = checked(read_file(settings_file))
+    assert inside.admin_password == outside.admin_password
+    assert inside.artifacts == outside.artifacts
+    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"] == outside.postgres_password
+    assert services["proxy"]["environment"]["SERVER_NAME"] == outside.name
+
+
+def test_only_the_proxy_is_reached_from_outside_and_knows_no_secret(services):
+    published = {name: service.get("ports") for name, service in services.items()}
+    assert {name for name, ports in published.items() if ports} == {"proxy"}
+    assert [str(port).split(":")[0] for port in published["proxy"]] == ["80", "443", "443"]
+    assert not set(services["proxy"]["environment"]) & set(SECRETS)
+    assert set(services["postgres"]["environment"]) & set(SECRETS) == {"POSTGRES_PASSWORD"}
+
+
+def test_images_are_pinned_and_the_database_is_no_newer_than_its_tools(services):
+    for service in services.values():
+        if "image" in service:
+            assert re.search(r":\d+\.\d+[\d.]*-[a-z]+$", service["image"])
+    [base] = re.findall(r"^FROM (.*)$", (SERVER / "Dockerfile").read_text(), re.MULTILINE)
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-trixie", base)
+    assert re.fullmatch(r"postgres:17\..*", services["postgres"]["image"])  # trixie's pg_dump
+
+
+@pytest.mark.parametrize("name", ["SERVER_NAME", "POSTGRES_PASSWORD"])
+def test_compose_refuses_a_file_without(tmp_path, settings_file, name):
+    lines = settings_file.read_text().splitlines()
+    settings_file.write_text("\n".join(line for line in lines if not line.startswith(name)))
+    done = compose(tmp_path, settings_file)
+    assert done.returncode != 0
+    assert name in done.stderr
+
+
+def test_hadolint_is_content():
+    text = (SERVER / "Dockerfile").read_text()
+    command = [installed_tool("hadolint"), "--no-color", "-"]
+    assert subprocess.run(command, input=text, capture_output=True, text=True).stdout == ""
+
+
+def test_every_way_starts_the_same_program():
+    """The one that refuses weak secrets: nobody calls `mlflow server` by himself."""
+    assert 'ENTRYPOINT ["python", "-m", "tracking.server"]' in (SERVER / "Dockerfile").read_text()
+    unit = (SERVER / "systemd" / "mlproject-server.service").read_text()
+    assert re.search(r"^ExecStart=\S+/python -m tracking\.server start$", unit, re.MULTILINE)
+    for file in [*SERVER.glob("*.yaml"), *SERVER.glob("*.sh"), SERVER / "Dockerfile", *UNITS]:
+        assert "mlflow server" not in file.read_text(), file
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_understands_its_units(tmp_path):
+    for unit in UNITS:
+        # systemd also asks whether the program is there
+        text = unit.read_text().replace("/opt/mlproject-server/venv/bin/python", sys.executable)
+        (tmp_path / unit.name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *(tmp_path / unit.name for unit in UNITS)],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_server_needs_nothing_of_mlproject_but_what_its_image_copies(tmp_path):
+    copied = [*SERVER.glob("*.py"), PROJECT / "bench" / "errors.py"]
+    copied += [PROJECT / "bench" / "__init__.py", PROJECT / "tracking" / "__init__.py"]
+    for file in copied:
+        there = tmp_path / file.relative_to(PROJECT)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, there)
+    modules = [f"tracking.server.{file.stem}" for file in SERVER.glob("*.py")]
+    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\nimport {', '.join(modules)}"
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "COPY bench/__init__.py bench/errors.py bench/" in (SERVER / "Dockerfile").read_text()
+    assert "bench/{__init__,errors}.py" in (SERVER / "install.sh").read_text()
+
+
+def test_the_servers_packages_are_those_that_the_tests_run():
+    def pin(file):
+        return re.findall(r"^mlflow==(\S+)$", (PROJECT / file).read_text(), re.MULTILINE)
+
+    assert pin("tracking/server/requirements.txt") == pin("requirements.txt")
+
+
+def test_settings_are_kept_out_of_git_and_of_images():
+    assert "server.env" in (PROJECT / ".gitignore").read_text().split()
+    assert "**/server.env" in (PROJECT / ".dockerignore").read_text().split()

@@ -1,0 +1,188 @@
+"""The proxy, a real Caddy with the project's own Caddyfile: TLS, limits, closed doors."""
+
+import http.server
+import os
+import shutil
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+import samples
+from conftest import free_local_port
+from filed_records import filed
+
+from tracking.store import open_client
+from tracking.upload import upload
+
+CADDYFILE = Path(__file__).resolve().parents[3] / "tracking" / "server" / "Caddyfile"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("caddy") is None, reason="no caddy here: apt install caddy"),
+]
+
+
+@contextmanager
+def caddy(folder, upstream, **settings):
+    """Run the project's Caddyfile for localhost; yields its URL and the file of its authority."""
+    port = free_local_port()
+    text = CADDYFILE.read_text()
+    # a test changes no trust store and takes neither port 80 nor Caddy's own
+    own = "{\n\tadmin off\n\tskip_install_trust\n\tauto_https disable_redirects\n"
+    assert "\n{\n" in text
+    (folder / "Caddyfile").write_text(text.replace("\n{\n", f"\n{own}", 1))
+    log = (folder / "caddy.log").open("wb")
+    process = subprocess.Popen(
+        ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"],
+        env={
+            **os.environ,
+            "SERVER_NAME": f"localhost:{port}",
+            "MLFLOW": upstream,
+            "XDG_DATA_HOME": str(folder),
+            "XDG_CONFIG_HOME": str(folder),
+            **settings,
+        },
+        stdout=log,
+        stderr=log,
+    )
+    authority = folder / "caddy" / "pki" / "authorities" / "local" / "root.crt"
+    try:
+        wait_for_certificate(process, port, authority)
+        yield f"https://localhost:{port}", str(authority)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        log.close()
+
+
+def wait_for_certificate(process, port, authority):
+    for _ in range(600):
+        assert process.poll() is None, (authority.parents[4] / "caddy.log").read_text()
+        try:
+            requests.head(f"https://localhost:{port}", verify=str(authority), timeout=1)
+            return
+        except (requests.RequestException, OSError):
+            threading.Event().wait(0.05)
+    raise AssertionError("caddy does not answer")
+
+
+@pytest.fixture(scope="module")
+def proxy(server, tmp_path_factory):
+    upstream = server.url.removeprefix("http://")
+    with caddy(tmp_path_factory.mktemp("caddy"), upstream, MAX_UPLOAD="1MB") as running:
+        yield running
+
+
+@pytest.fixture
+def ask(proxy, server):
+    url, authority = proxy
+
+    def asked(method, path, **kwargs):
+        auth = ("writer", server.passwords["writer"])
+        return requests.request(
+            method, url + path, auth=auth, verify=authority, timeout=30, **kwargs
+        )
+
+    return asked
+
+
+def test_a_record_goes_through_it_with_mlflows_own_variables(
+    as_writer, proxy, monkeypatch, tmp_path
+):
+    url, authority = proxy
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", authority)
+    run_id = upload(*filed(tmp_path, samples.run_record()))
+    client = open_client()
+    assert client.get_run(run_id).info.status == "FINISHED"
+    assert {file.path for file in client.list_artifacts(run_id)} >= {"record.json"}
+
+
+def test_a_stranger_to_the_certificate_is_not_spoken_to(proxy):
+    with pytest.raises(requests.exceptions.SSLError):
+        requests.get(proxy[0], timeout=30)
+
+
+def test_browsers_are_told_to_stay_with_tls(ask):
+    answer = ask("GET", "/")
+    assert answer.headers["Strict-Transport-Security"].startswith("max-age=")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["X-Frame-Options"] == "SAMEORIGIN"
+    assert "Server" not in answer.headers
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["length told", "in chunks"])
+def test_a_request_beyond_the_limit_is_refused_and_leaves_nothing(ask, server, told):
+    info = ask("POST", "/api/2.0/mlflow/runs/create", json={"experiment_id": "0"}).json()
+    where = info["run"]["info"]["artifact_uri"].removeprefix("mlflow-artifacts:/")
+    body = b"x" * 2_000_000
+    try:
+        answer = ask(
+            *("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{where}/big.bin"),
+            data=body if told else iter([body[:1_000_000], body[1_000_000:]]),
+        )
+        assert answer.status_code >= 400
+    except requests.ConnectionError:
+        pass  # closed in the middle of the body
+    whole = [f for f in server.settings.artifacts_folder.rglob("big.bin") if f.stat().st_size]
+    assert not [file for file in whole if file.stat().st_size >= len(body)]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ajax-api/3.0/mlflow/assistant/message",
+        "/gateway/some-endpoint/mlflow/invocations",
+        "/ajax-api/2.0/mlflow/gateway-proxy",
+        "/ajax-api/3.0/mlflow/demo/generate",
+        "/ajax-api/3.0/mlflow/jobs/1",
+    ],
+)
+def test_what_would_run_commands_or_call_out_is_closed(ask, path):
+    answer = ask("POST", path, json={})
+    assert (answer.status_code, answer.text) == (403, "")
+
+
+def test_a_file_of_a_run_gets_none_of_the_pages_rights(ask):
+    answer = ask("GET", "/get-artifact?run_id=none&path=evil.html")
+    assert answer.headers["Content-Security-Policy"] == "sandbox allow-scripts"
+
+
+def test_endless_headers_are_refused(ask):
+    assert ask("GET", "/health", headers={"X-Long": "x" * 100_000}).status_code == 431
+
+
+def test_more_requests_at_once_than_the_limit_are_told_to_come_again(tmp_path):
+    two_inside, go_on = threading.Barrier(3), threading.Event()
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.path == "/slow":
+                two_inside.wait(timeout=30)
+                go_on.wait(timeout=30)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{upstream.server_port}"
+    with caddy(tmp_path, address, MAX_REQUESTS="2") as (url, authority):
+        with ThreadPoolExecutor() as others:
+            waiting = [
+                others.submit(requests.get, f"{url}/slow", verify=authority, timeout=60)
+                for _ in range(2)
+            ]
+            two_inside.wait(timeout=30)
+            assert requests.get(url, verify=authority, timeout=30).status_code == 503
+            go_on.set()
+            assert [future.result().status_code for future in waiting] == [200, 200]
+        assert requests.get(url, verify=authority, timeout=30).status_code == 200
+    upstream.shutdown()
+    upstream.server_close()

@@ -1,0 +1,227 @@
+"""Who may do what: every request of the framework, as everybody, over HTTP."""
+
+import base64
+import http.client
+import re
+
+import pytest
+import samples
+from filed_records import filed
+from mlflow.tracking import MlflowClient
+
+from tracking import schema
+from tracking.server.users import Users
+from tracking.upload import upload
+
+pytestmark = pytest.mark.slow
+
+API = "/api/2.0/mlflow"
+FILES = "/api/2.0/mlflow-artifacts/artifacts"
+
+
+@pytest.fixture(scope="module")
+def run(server):
+    """A run of the writer's, with one metric and one file."""
+    made = server.ask("writer", "POST", f"{API}/runs/create", json={"experiment_id": "0"})
+    info = made.json()["run"]["info"]
+    where = info["artifact_uri"].removeprefix("mlflow-artifacts:/")
+    server.ask("writer", "PUT", f"{FILES}/{where}/there.txt", data=b"words").raise_for_status()
+    return {"id": info["run_id"], "files": where}
+
+
+LOOKING = [
+    ("POST", f"{API}/experiments/search", {"max_results": 9}),
+    ("GET", f"{API}/experiments/get?experiment_id=0", None),
+    ("GET", f"{API}/experiments/get-by-name?experiment_name=Default", None),
+    ("GET", f"{API}/runs/get?run_id=RUN", None),
+    ("POST", f"{API}/runs/search", {"experiment_ids": ["0"]}),
+    ("POST", f"{API}/logged-models/search", {"experiment_ids": ["0"]}),
+    ("GET", f"{API}/metrics/get-history?run_id=RUN&metric_key=a", None),
+    ("GET", f"{API}/artifacts/list?run_id=RUN", None),
+    ("GET", f"{FILES}?path=WHERE", None),
+    ("GET", f"{FILES}/WHERE/there.txt", None),
+    ("GET", "/get-artifact?run_id=RUN&path=there.txt", None),
+]
+WRITING = [
+    ("POST", f"{API}/experiments/create", {"name": "NEW"}),
+    ("POST", f"{API}/runs/create", {"experiment_id": "0"}),
+    ("POST", f"{API}/runs/update", {"run_id": "RUN", "status": "FINISHED"}),
+    ("POST", f"{API}/runs/log-batch", {"run_id": "RUN", "tags": [{"key": "k", "value": "v"}]}),
+    ("POST", f"{API}/runs/log-metric", {"run_id": "RUN", "key": "a", "value": 1, "timestamp": 1}),
+    ("POST", f"{API}/runs/log-parameter", {"run_id": "RUN", "key": "p", "value": "1"}),
+    ("POST", f"{API}/runs/set-tag", {"run_id": "RUN", "key": "k", "value": "v"}),
+    ("POST", f"{API}/runs/delete-tag", {"run_id": "RUN", "key": "k"}),
+    ("PUT", f"{FILES}/WHERE/new.txt", "words"),
+]
+#: What no measuring machine needs, and the admin keeps to himself.
+RULING = [
+    ("POST", f"{API}/runs/delete", {"run_id": "RUN"}),
+    ("POST", f"{API}/experiments/delete", {"experiment_id": "0"}),
+    ("DELETE", f"{FILES}/WHERE/there.txt", None),
+    ("POST", f"{API}/users/create", {"username": "new", "password": "k3u9f8w2n4v7x1z6"}),
+    ("PATCH", f"{API}/users/update-admin", {"username": "reader", "is_admin": True}),
+    ("GET", "/signup", None),
+]
+
+
+def ask(server, user, request, run):
+    method, path, body = request
+    path = path.replace("RUN", run["id"]).replace("WHERE", run["files"])
+    if isinstance(body, str):
+        return server.ask(user, method, path, data=body)
+    if body is not None:
+        changes = {"RUN": run["id"], "NEW": f"made by {user}"}
+        body = {key: changes.get(str(value), value) for key, value in body.items()}
+    return server.ask(user, method, path, json=body)
+
+
+def path_of(request):
+    return f"{request[0]} {request[1].rpartition('/')[2].partition('?')[0]}"
+
+
+@pytest.mark.parametrize("request_", LOOKING + WRITING + RULING, ids=path_of)
+@pytest.mark.parametrize("who", ["nobody", "a wrong password"])
+def test_without_a_good_password_nothing_is_answered(server, run, request_, who):
+    user = None if who == "nobody" else ("writer", "a wrong password")
+    answer = ask(server, user, request_, run)
+    assert answer.status_code == 401
+    assert "words" not in answer.text
+
+
+@pytest.mark.parametrize("request_", LOOKING, ids=path_of)
+def test_readers_may_look_at_everything(server, run, request_):
+    assert ask(server, "reader", request_, run).status_code == 200
+
+
+@pytest.mark.parametrize("request_", WRITING, ids=path_of)
+def test_readers_may_write_nothing(server, run, request_):
+    assert ask(server, "reader", request_, run).status_code == 403
+
+
+@pytest.mark.parametrize("request_", LOOKING + WRITING, ids=path_of)
+def test_writers_may_look_and_write(server, run, request_):
+    assert ask(server, "writer", request_, run).status_code == 200
+
+
+@pytest.mark.parametrize("user", ["writer", "reader", "stranger"])
+@pytest.mark.parametrize("request_", RULING, ids=path_of)
+def test_only_the_admin_may_delete_and_rule(server, run, request_, user):
+    assert ask(server, user, request_, run).status_code == 403
+
+
+@pytest.mark.parametrize("request_", LOOKING + WRITING, ids=path_of)
+def test_a_user_without_a_role_sees_nothing(server, run, request_):
+    answer = ask(server, "stranger", request_, run)
+    if path_of(request_) in ("POST search",):
+        assert answer.json() == {}
+    else:
+        assert answer.status_code == 403
+
+
+def test_the_lists_above_hold_every_request_that_the_framework_makes(as_writer, run, tmp_path):
+    """The server's own log says which: an upload, a second one, and what reading needs."""
+    log = as_writer.settings.state / "mlflow.log"
+    before = log.stat().st_size
+    folder, record = filed(tmp_path, samples.run_record())
+    run_id = upload(folder, record)
+    upload(folder, record)
+    client = MlflowClient()
+    client.search_runs(["0"], f"tags.`{schema.RECORD_ID}` = '{record.record_id}'")
+    client.get_metric_history(run_id, schema.ITERATION_TIME_MS)
+    client.download_artifacts(run_id, schema.RECORD_ARTIFACT, str(tmp_path))
+    made = {general(*found) for found in requests_in(log.read_text()[before:])}
+    known = {general(method, path) for method, path, _ in LOOKING + WRITING}
+    assert len(made) > 6
+    assert made <= known | {("GET", f"{API}/server-info"), ("GET", "/version")}
+
+
+def requests_in(text):
+    return re.findall(r'"(\w+) (/\S*) HTTP', text)
+
+
+def general(method, path):
+    """A request without what differs from run to run."""
+    path = path.partition("?")[0].replace("/ajax-api/", "/api/").replace("/api/3.0/", "/api/2.0/")
+    return method, f"{FILES}/FILE" if path.startswith(f"{FILES}/") else path
+
+
+# What comes in by other doors
+
+
+OUT = "../../../../../../server.env"  # the settings file lies above the artifacts
+NAMES_THAT_LEAD_OUT = [
+    OUT,
+    OUT.replace("/", "%2F"),
+    OUT.replace(".", "%2e"),
+    OUT.replace("/", "%252f").replace(".", "%252e"),
+    OUT.replace("/", "\\"),
+    f"a/../{OUT}",
+    f"./{OUT}",
+]
+
+
+@pytest.mark.parametrize("name", [*NAMES_THAT_LEAD_OUT, "/FOLDER/server.env", "file:///FOLDER/x"])
+@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
+def test_no_file_name_leads_out_of_the_artifacts(server, run, name, method):
+    folder = server.settings.state
+    outside = {path for path in folder.iterdir() if path.is_file()}
+    secrets = (folder / "server.env").read_text()
+    # http.client sends the path as it is; requests would tidy it up before
+    connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=30)
+    connection.request(
+        method,
+        f"{FILES}/{run['files']}/{name}".replace("/FOLDER", str(folder)),
+        body=b"SERVER_NAME=evil" if method == "PUT" else None,
+        headers={"Authorization": basic("admin", server.settings.admin_password)},
+    )
+    answer = connection.getresponse().read().decode()
+    connection.close()
+    assert server.settings.admin_password not in answer
+    assert (folder / "server.env").read_text() == secrets
+    assert {path for path in folder.iterdir() if path.is_file()} == outside
+
+
+def basic(user, password):
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize("host", ["evil.example.org", "127.0.0.1:1", "localhost.evil.org", ""])
+def test_another_name_than_the_servers_is_refused(server, host):
+    answer = server.ask("writer", "GET", f"{API}/experiments/get", headers={"Host": host})
+    assert answer.status_code in (400, 403)
+
+
+def test_the_servers_own_name_is_answered(server):
+    answer = server.ask(
+        *("reader", "GET", f"{API}/experiments/get?experiment_id=0"),
+        headers={"Host": server.settings.name},
+    )
+    assert answer.status_code == 200
+
+
+def test_a_page_of_another_site_cannot_write_with_a_visitors_login(server):
+    for origin, status in (("https://evil.example.org", 403), ("https://localhost", 200)):
+        answer = server.ask(
+            *("writer", "POST", f"{API}/runs/create"),
+            json={"experiment_id": "0"},
+            headers={"Origin": origin},
+        )
+        assert answer.status_code == status, origin
+
+
+def test_a_removed_user_and_a_changed_password_are_refused_at_once(server):
+    users = Users(server.settings)
+    path = f"{API}/experiments/get?experiment_id=0"
+    first, second = "k3u9f8w2n4v7x1z6q0", "w2k3n4u9v7f8x1z6q9"
+    users.add("leaver", first, "reader")
+    assert server.ask(("leaver", first), "GET", path).status_code == 200
+    users.add("leaver", second, "writer")
+    assert server.ask(("leaver", first), "GET", path).status_code == 401
+    assert server.ask(("leaver", second), "GET", path).status_code == 200
+    assert users.all()["leaver"] == "writer"
+    users.remove("leaver")
+    assert server.ask(("leaver", second), "GET", path).status_code == 401
+
+
+def test_the_server_runs_no_jobs_and_no_gateway(server):
+    assert server.ask("writer", "GET", "/ajax-api/3.0/mlflow/gateway/secrets/config").ok is False

@@ -1,0 +1,149 @@
+"""What a server does not start with: each in one line that names the variable, never the value."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.errors import UserError
+from tracking.server.settings import SECRETS, checked
+from tracking.server.settings_file import new_secret, read_file, write_settings
+
+PROJECT = Path(__file__).resolve().parents[3]
+SERVER = PROJECT / "tracking" / "server"
+GOOD = {"SERVER_NAME": "mlflow.lab.org", **{name: new_secret() for name in SECRETS}}
+
+
+def refusal(**changes):
+    with pytest.raises(UserError) as refused:
+        checked(GOOD | changes)
+    return str(refused.value)
+
+
+def test_good_settings_are_taken():
+    settings = checked(GOOD)
+    assert settings.admin_password == GOOD["MLFLOW_AUTH_ADMIN_PASSWORD"]
+    assert settings.artifacts_folder == Path("/var/lib/mlproject-server/artifacts")
+    assert checked(GOOD | {"ARTIFACTS": "s3://runs/here"}).artifacts_folder is None
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize(
+    ("weak", "why"),
+    [
+        ("", "is missing"),
+        ("k3u9f8w2n4v7x1z", "has 15 characters"),
+        ("aaaaaaaaaaaaaaaaaaaaaaaa", "repeats few characters"),
+        ("abcabcabcabcabcabcabcabc", "repeats few characters"),
+        ("changeme-changeme-1", "placeholder"),
+        ("CHANGE_ME_PLEASE_2026", "placeholder"),
+        ("p4ssw0rd-of-the-server", "placeholder"),
+        ("my-very-secret-thing", "placeholder"),
+        ("mlflow-mlflow-server", "placeholder"),
+        ("1234567890abcdefghij", "placeholder"),
+    ],
+)
+def test_a_weak_secret_is_refused(name, weak, why):
+    message = refusal(**{name: weak})
+    assert f"{name} " in message
+    assert why in message
+    assert "\n" not in message
+    assert not weak or weak not in message
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (0, 2), (1, 2)])
+def test_no_two_secrets_are_the_same(first, second):
+    message = refusal(**{SECRETS[first]: GOOD[SECRETS[second]]})
+    assert f"{SECRETS[second]} is the same as {SECRETS[first]}" in message
+    assert GOOD[SECRETS[second]] not in message
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    message = refusal(**dict.fromkeys(SECRETS, ""), SERVER_NAME="")
+    assert all(name in message for name in (*SECRETS, "SERVER_NAME"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SERVER_NAME", "*"),
+        ("SERVER_NAME", "*.lab.org"),
+        ("SERVER_NAME", "https://mlflow.lab.org"),
+        ("SERVER_NAME", "mlflow.lab.org\nevil"),
+        ("MLFLOW_PORT", "http"),
+        ("POSTGRES_PORT", "-1"),
+        ("BACKUPS_KEPT", "0"),
+        ("MAX_UPLOAD", "lots"),
+        ("MAX_REQUESTS", "0"),
+        ("ARTIFACTS", "somewhere"),
+        ("ARTIFACTS", "http://bucket"),
+    ],
+)
+def test_a_wrong_value_is_named(name, value):
+    assert f"{name} is " in refusal(**{name: value})
+
+
+def test_settings_show_no_secret_when_printed():
+    assert not any(GOOD[name] in repr(checked(GOOD)) for name in SECRETS)
+
+
+# The file
+
+
+def test_a_written_file_is_good_and_its_owners_alone(tmp_path):
+    write_settings(tmp_path / "server.env", "mlflow.lab.org")
+    assert checked(read_file(tmp_path / "server.env")).name == "mlflow.lab.org"
+    assert (tmp_path / "server.env").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_in_use_is_never_written_over(tmp_path):
+    write_settings(tmp_path / "server.env", "mlflow.lab.org")
+    before = (tmp_path / "server.env").read_text()
+    with pytest.raises(UserError, match="exists"):
+        write_settings(tmp_path / "server.env", "mlflow.lab.org")
+    assert (tmp_path / "server.env").read_text() == before
+
+
+@pytest.mark.parametrize("value", ['"quoted"', "'quoted'", "two words", "$HOME", "a#b", "back\\"])
+def test_what_others_would_read_differently_is_refused_unquoted(tmp_path, value):
+    (tmp_path / "server.env").write_text(f"# mine\n\nPOSTGRES_PASSWORD={value}\n")
+    with pytest.raises(UserError, match="line 3: POSTGRES_PASSWORD") as refused:
+        read_file(tmp_path / "server.env")
+    assert value not in str(refused.value)
+
+
+@pytest.mark.parametrize("line", ["export A=1", "A: 1", "a=1", "=1", "words"])
+def test_a_line_that_is_no_setting_is_named(tmp_path, line):
+    (tmp_path / "server.env").write_text(line + "\n")
+    with pytest.raises(UserError, match="line 1: not NAME=value"):
+        read_file(tmp_path / "server.env")
+
+
+def test_the_example_names_every_setting_and_gives_no_secret():
+    example = SERVER / "server.env.example"
+    given = read_file(example)
+    assert not any(given[name] for name in SECRETS)
+    for name in re.findall(r"^#?([A-Z_0-9]+)=", example.read_text(), re.MULTILINE):
+        if not name.startswith(("AWS_", "MLFLOW_S3_")):  # their own libraries read them
+            readers = (SERVER / "settings.py", SERVER / "compose.yaml")
+            assert all(name in reader.read_text() for reader in readers), name
+
+
+@pytest.mark.parametrize("subcommand", ["check", "start", "backup", "health"])
+def test_every_command_refuses_in_one_line_with_exit_code_2(subcommand):
+    weak = GOOD | {"POSTGRES_PASSWORD": "changeme"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tracking.server", subcommand],
+        cwd=PROJECT,
+        env={**os.environ, **weak},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert "POSTGRES_PASSWORD has 8 characters" in line
+    assert "changeme" not in line

@@ -1,0 +1,171 @@
+"""`python -m tracking.server`: what the operator of a server types; `docs/server.md`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from bench.errors import UserError
+from tracking.server.settings import ServerSettings, checked
+from tracking.server.settings_file import new_secret, read_file, write_settings
+
+#: Where a password of a user comes from when it is not made: a command line can be read by all.
+USER_PASSWORD = "MLPROJECT_USER_PASSWORD"  # noqa: S105
+
+
+@click.group(context_settings={"max_content_width": 100})
+@click.option(
+    "--settings",
+    "file",
+    type=click.Path(path_type=Path),
+    help="The settings file; without it the environment holds the settings.",
+)
+@click.pass_context
+def server(context: click.Context, file: Path | None) -> None:
+    """Run and look after the shared tracking server."""
+    context.obj = file
+
+
+def _settings(context: click.Context) -> ServerSettings:
+    file: Path | None = context.obj
+    return checked({**os.environ, **(read_file(file) if file else {})})
+
+
+@server.command()
+@click.argument("name")
+@click.argument("file", type=click.Path(path_type=Path))
+def settings(name: str, file: Path) -> None:
+    """Write a settings FILE for the public DNS name NAME, with secrets made for it."""
+    write_settings(file, name)
+    click.echo(f"{file}: written, with secrets; the admin's password is in it")
+
+
+@server.command()
+@click.pass_context
+def check(context: click.Context) -> None:
+    """Say whether a server would start with these settings (exit 2 if not)."""
+    click.echo(f"settings of {_settings(context).name}: good")
+
+
+@server.command()
+@click.pass_context
+def start(context: click.Context) -> None:
+    """Become the MLflow server, if the settings are good."""
+    from tracking.server.process import command, environment, prepare
+
+    settings = _settings(context)
+    prepare(settings)
+    words = command(settings)
+    os.execvpe(words[0], words, environment(settings))  # noqa: S606
+
+
+@server.command()
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("data/server"))
+@click.option("--port", type=click.IntRange(1, 65535), default=5002)
+def look(folder: Path, port: int) -> None:
+    """Run Postgres and MLflow on this machine, on localhost only, until Ctrl-C."""
+    from tracking.server.look import look
+
+    look(folder, port)
+
+
+@server.command()
+@click.pass_context
+def health(context: click.Context) -> None:
+    """Say whether the server and its database answer (exit 1 if not)."""
+    from tracking.server.users import Users
+
+    settings = _settings(context)
+    try:
+        Users(settings).all()
+    except UserError as error:
+        click.echo(f"unhealthy: {error}", err=True)
+        sys.exit(1)
+    click.echo("healthy")
+
+
+@server.command()
+@click.pass_context
+def backup(context: click.Context) -> None:
+    """Write the database and the artifacts to a new folder under BACKUP_FOLDER."""
+    from tracking.server.backup import back_up
+
+    click.echo(back_up(_settings(context)))
+
+
+@server.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--replace", is_flag=True, help="Even if the server holds runs already.")
+@click.pass_context
+def restore(context: click.Context, folder: Path, replace: bool) -> None:
+    """Bring the back-up in FOLDER to the server, which must be stopped."""
+    from tracking.server.backup import restore
+
+    restore(_settings(context), folder, replace=replace)
+    click.echo("restored; start the server again")
+
+
+@server.command()
+@click.pass_context
+def upgrade(context: click.Context) -> None:
+    """Bring the tables to what this MLflow needs, with the server stopped and backed up."""
+    from tracking.server.process import database_uri, environment
+
+    settings = _settings(context)
+    words = [sys.executable, "-m", "mlflow", "db", "upgrade", database_uri(settings)]
+    sys.exit(subprocess.run(words, env=environment(settings)).returncode)
+
+
+@server.group()
+def users() -> None:
+    """Who may write, and who may look."""
+
+
+@users.command("add")
+@click.argument("name")
+@click.option("--role", type=click.Choice(["writer", "reader"]), required=True)
+@click.pass_context
+def add_user(context: click.Context, name: str, role: str) -> None:
+    """Make a user, or give one that exists a new password and role.
+
+    The password is that of MLPROJECT_USER_PASSWORD; without it one is made and shown once.
+    """
+    from tracking.server.users import Users
+
+    given = os.environ.get(USER_PASSWORD)
+    password = given or new_secret()
+    Users(_settings(context)).add(name, password, role)
+    click.echo(f"{name}: {role}" + ("" if given else f", password {password} (shown only now)"))
+
+
+@users.command("remove")
+@click.argument("name")
+@click.pass_context
+def remove_user(context: click.Context, name: str) -> None:
+    """Take a user away; the runs stay."""
+    from tracking.server.users import Users
+
+    Users(_settings(context)).remove(name)
+    click.echo(f"{name}: removed")
+
+
+@users.command("list")
+@click.pass_context
+def list_users(context: click.Context) -> None:
+    """Show every user and role."""
+    from tracking.server.users import Users
+
+    for name, role in Users(_settings(context)).all().items():
+        click.echo(f"{name}: {role}")
+
+
+if __name__ == "__main__":
+    try:
+        server(prog_name="python -m tracking.server")
+    except UserError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)

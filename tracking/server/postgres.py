@@ -1,0 +1,140 @@
+"""A Postgres of one's own on this machine: made from the system's package, gone with the caller."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.errors import UserError
+from tracking.server.process import POSTGRES_NAME
+
+#: Where the packages of Debian, Fedora and Homebrew put what is not on the path.
+_FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
+#: The user that Debian's and Fedora's packages make: Postgres refuses to run as root.
+_OWNER = "postgres"
+_START_S = 60
+
+
+def program(name: str) -> str:
+    """Return the path of a program of Postgres, the newest; raises UserError without one."""
+    found = [file for folder in _FOLDERS for file in Path("/").glob(f"{folder[1:]}/{name}")]
+    if found:
+        return str(max(found, key=lambda file: [int(n) for n in _numbers(file)]))
+    on_path = shutil.which(name)
+    if on_path is None:
+        raise UserError(
+            f"no {name} here: install Postgres, e.g. `sudo apt-get install postgresql` or "
+            "`brew install postgresql@17`"
+        )
+    return on_path
+
+
+@contextmanager
+def running(folder: Path, port: int, password: str) -> Iterator[None]:
+    """Run a Postgres in `folder`, on 127.0.0.1 only, until the block ends; new if none is there.
+
+    As root its processes and files are those of the user `postgres`, who must be able to enter
+    `folder`. Raises UserError where it cannot start.
+    """
+    data = folder / "postgres"
+    if not (data / "PG_VERSION").exists():
+        _make(data, password)
+    log = folder / "postgres.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [program("postgres"), "-D", str(data), "-p", str(port), *_options()],
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            start_new_session=True,
+            user=_owner(),
+            group=_owner(),
+            extra_groups=[] if _owner() else None,
+        )
+    try:
+        _wait_until_it_answers(process, port, log)
+        _make_database(port, password)
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)  # fast: it lets no client keep it up
+        process.wait(timeout=60)
+
+
+def _options() -> list[str]:
+    # no socket file: its folder may be one that the owner cannot write to, or a path too long
+    return [
+        *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
+        *("-c", "logging_collector=off"),
+    ]
+
+
+def _owner() -> str | None:
+    """Return whose the processes are to be, None for the caller's own."""
+    return _OWNER if os.name == "posix" and os.geteuid() == 0 else None
+
+
+def _make(data: Path, password: str) -> None:
+    data.mkdir(parents=True)
+    first = data.parent / "postgres.first"  # initdb reads the password from a file only
+    first.touch(mode=0o600)
+    first.write_text(password, encoding="utf-8")
+    if owner := _owner():
+        for path in (data, first):
+            shutil.chown(path, owner, owner)
+    try:
+        done = subprocess.run(
+            [
+                *(program("initdb"), "-D", str(data), "-U", POSTGRES_NAME, "-E", "UTF8"),
+                *("--locale=C", "--auth=scram-sha-256", f"--pwfile={first}"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            user=_owner(),
+            group=_owner(),
+            extra_groups=[] if _owner() else None,
+        )
+    finally:
+        first.unlink()
+    if done.returncode:
+        shutil.rmtree(data)
+        why = (done.stderr.strip().splitlines() or ["initdb failed"])[-1]
+        hint = f"; as root: can {_OWNER} enter that folder?" if _owner() else ""
+        raise UserError(f"no database could be made in {data}: {why}{hint}")
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    asked = [program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+    deadline = time.monotonic() + _START_S
+    while subprocess.run(asked).returncode:
+        if process.poll() is not None or time.monotonic() > deadline:
+            last = (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
+            raise UserError(f"Postgres does not start; the end of {log}: {last}")
+        time.sleep(0.1)
+
+
+def _make_database(port: int, password: str) -> None:
+    """Make the database that is named like its role, unless it is there."""
+    place = ["-h", "127.0.0.1", "-p", str(port), "-U", POSTGRES_NAME]
+    environment = {**os.environ, "PGPASSWORD": password}
+    there = subprocess.run(
+        [program("psql"), *place, "-d", "postgres", "-Atc", "SELECT datname FROM pg_database"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    if there.returncode:
+        raise UserError(f"Postgres refuses its own settings: {there.stderr.strip()}")
+    if POSTGRES_NAME not in there.stdout.split():
+        subprocess.run([program("createdb"), *place, POSTGRES_NAME], check=True, env=environment)
+
+
+def _numbers(file: Path) -> list[str]:
+    digits = "".join(c if c.isdigit() else " " for c in str(file))
+    return digits.split()

@@ -1,0 +1,123 @@
+"""The settings of a server, and what it refuses to start with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import UserError
+
+#: What must be secret. MLflow and Postgres read them under these very names.
+ADMIN_PASSWORD = "MLFLOW_AUTH_ADMIN_PASSWORD"  # noqa: S105
+SECRETS = (ADMIN_PASSWORD, "MLFLOW_FLASK_SERVER_SECRET_KEY", "POSTGRES_PASSWORD")
+
+_SHORTEST_SECRET = 16
+_FEWEST_DIFFERENT_CHARACTERS = 8
+#: What people leave in place, compared without case, digits' disguises and punctuation.
+_PLACEHOLDERS = (
+    *("changeme", "changethis", "placeholder", "replaceme", "yourpassword", "yoursecret"),
+    *("password", "passwort", "secret", "default", "example", "letmein", "qwerty", "mlflow"),
+    *("mlproject", "postgres", "admin", "12345678", "abcdefgh"),
+)
+#: A DNS name. `*` would let any Host header in, a blank or brace would end Caddy's line.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_SIZE = re.compile(r"[1-9][0-9]*(KB|MB|GB)")
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What a server needs to know; made by `checked`, so that none exists with a weak secret."""
+
+    name: str
+    bind: str
+    port: int
+    admin: str
+    admin_password: str
+    flask_key: str
+    postgres_host: str
+    postgres_port: int
+    postgres_password: str
+    artifacts: str
+    state: Path
+    backups: Path
+    backups_kept: int
+
+    def __repr__(self) -> str:
+        """Name the server only: a settings object in a traceback must not show its secrets."""
+        return f"ServerSettings({self.name!r})"
+
+    @property
+    def url(self) -> str:
+        """Where MLflow itself answers on this machine, behind the proxy."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def artifacts_folder(self) -> Path | None:
+        """The local folder of the artifacts, None where a bucket holds them."""
+        return None if "://" in self.artifacts else Path(self.artifacts)
+
+
+def checked(given: Mapping[str, str]) -> ServerSettings:
+    """Make settings of variables; raises UserError for all that is missing or weak, in one line."""
+    wrong = [*_weak_secrets(given), *_wrong_values(given)]
+    if wrong:
+        raise UserError("the server does not start: " + "; ".join(wrong))
+    state = Path(given.get("STATE_FOLDER") or "/var/lib/mlproject-server")
+    return ServerSettings(
+        name=given["SERVER_NAME"],
+        bind=given.get("MLFLOW_BIND") or "127.0.0.1",
+        port=int(given.get("MLFLOW_PORT") or 5000),
+        admin=given.get("MLFLOW_AUTH_ADMIN_USERNAME") or "admin",
+        admin_password=given[ADMIN_PASSWORD],
+        flask_key=given["MLFLOW_FLASK_SERVER_SECRET_KEY"],
+        postgres_host=given.get("POSTGRES_HOST") or "127.0.0.1",
+        postgres_port=int(given.get("POSTGRES_PORT") or 5432),
+        postgres_password=given["POSTGRES_PASSWORD"],
+        artifacts=given.get("ARTIFACTS") or str(state / "artifacts"),
+        state=state,
+        backups=Path(given.get("BACKUP_FOLDER") or "/var/backups/mlproject-server"),
+        backups_kept=int(given.get("BACKUPS_KEPT") or 14),
+    )
+
+
+def _weak_secrets(given: Mapping[str, str]) -> list[str]:
+    wrong = [f"{name} {why}" for name in SECRETS if (why := weakness(given.get(name, "")))]
+    for index, name in enumerate(SECRETS):
+        for other in SECRETS[:index]:
+            if given.get(name) and given.get(name) == given.get(other):
+                wrong.append(f"{name} is the same as {other}: give each its own")
+    return wrong
+
+
+def weakness(secret: str) -> str | None:
+    """Say what is wrong with a secret, without quoting it; None for a good one."""
+    if not secret:
+        return "is missing: `openssl rand -hex 24` makes one"
+    if len(secret) < _SHORTEST_SECRET:
+        return f"has {len(secret)} characters: {_SHORTEST_SECRET} or more are needed"
+    if len(set(secret)) < _FEWEST_DIFFERENT_CHARACTERS:
+        return "repeats few characters: `openssl rand -hex 24` makes a good one"
+    plain = re.sub(r"[^a-z0-9]", "", secret.lower())
+    undisguised = plain.translate(str.maketrans("013457", "oleast"))
+    if any(word in plain or word in undisguised for word in _PLACEHOLDERS):
+        return "is or holds a placeholder: `openssl rand -hex 24` makes a good one"
+    return None
+
+
+def _wrong_values(given: Mapping[str, str]) -> list[str]:
+    wrong = []
+    name = given.get("SERVER_NAME", "")
+    if not _NAME.fullmatch(name):
+        wrong.append(f"SERVER_NAME is {name!r}: the public DNS name, such as mlflow.lab.org")
+    for number in ("MLFLOW_PORT", "POSTGRES_PORT", "BACKUPS_KEPT", "MAX_REQUESTS"):
+        if not re.fullmatch(r"([1-9][0-9]{0,4})?", given.get(number, "")):
+            wrong.append(f"{number} is {given[number]!r}: a whole number above 0")
+    size = given.get("MAX_UPLOAD", "")
+    if size and not _SIZE.fullmatch(size):
+        wrong.append(f"MAX_UPLOAD is {size!r}: a size such as 512MB or 2GB")
+    artifacts = given.get("ARTIFACTS", "")
+    if artifacts and not artifacts.startswith(("/", "s3://", "gs://")):
+        wrong.append(f"ARTIFACTS is {artifacts!r}: an absolute folder, s3://bucket or gs://bucket")
+    return wrong
