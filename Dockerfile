@@ -21,10 +21,12 @@ COPY . .
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
     && git config --system --add safe.directory /opt/mlproject
 
-# what NVIDIA's toolkit looks at: every card, its libraries and nvidia-smi
+# what NVIDIA's toolkit looks at: every card, its libraries and nvidia-smi; and what records name
+ARG IMAGE=mlproject
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    HOME=/tmp
+    HOME=/tmp \
+    MLPROJECT_IMAGE=${IMAGE}
 
 # any user may write here (`docker run --user`), so that records belong to whoever mounts it
 RUN useradd --no-log-init --uid 1000 --no-create-home measurer \

@@ -44,15 +44,21 @@ _SYSTEMD_WORDS = {"microsoft": "hyperv", "oracle": "virtualbox", "amazon": "kvm"
 
 
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the container runtime around this process, or `none`.
+    """Return the container runtime around this process, with its image if that is told, or `none`.
 
-    Raises `UnknownFactError` on Windows, whose containers leave no sign that we know.
+    Nothing inside a container knows its image; `MLPROJECT_IMAGE` tells it, as ours does. Raises `UnknownFactError` on Windows, whose containers leave no sign that we know.
     """
     system = platform.system()
     if system == "Windows":
         raise UnknownFactError("not looked for on Windows")
     if system == "Darwin":
         return "none"
+    runtime = _container_runtime(root, environ)
+    image = environ.get("MLPROJECT_IMAGE")
+    return f"{runtime} ({image})" if image and runtime != "none" else runtime
+
+
+def _container_runtime(root: Path, environ: Mapping[str, str]) -> str:
     if "KUBERNETES_SERVICE_HOST" in environ:
         return "kubernetes"
     for file, runtime in _CONTAINER_FILES.items():

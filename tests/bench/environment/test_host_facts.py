@@ -39,6 +39,12 @@ def test_container_runtimes_leave_signs(tree, files, runtime):
     assert container(tree({**BARE, **files}), environ={}) == runtime
 
 
+def test_an_image_is_named_where_its_container_tells_it(tree):
+    told = {"MLPROJECT_IMAGE": "mlproject:7"}
+    assert container(tree(BARE), told) == "none"
+    assert container(tree({**BARE, ".dockerenv": ""}), told) == "docker (mlproject:7)"
+
+
 def test_a_kubernetes_pod_is_told_by_its_environment(tree):
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert container(tree({**BARE, ".dockerenv": ""}), environ) == "kubernetes"
