@@ -1,4 +1,4 @@
-"""Every lever of speed trains the same function: the loss after 20 steps, against plain fp32."""
+"""Every lever of speed trains the same function: the losses of 20 steps, against plain fp32."""
 
 import shutil
 
@@ -15,13 +15,13 @@ from bench.team import Team
 from bench.worker.prepare import build_step, set_switches
 
 PLAIN = {"channels_last": "false", "fused_optimizer": "false"}
-#: Relative, of a loss: sums in another order in fp32, and 8 bits of a bf16 number (2^-8).
-TOLERANCE = {"fp32": 1e-3, "amp": 2**-6}
-pytestmark = pytest.mark.slow
+#: Of what the loss falls by: sums in another order in fp32, and the 8 bits of a bf16 number.
+TOLERANCE = {"fp32": 2**-12, "amp": 2**-6}
 
 
-def loss_after_20_steps(arch, **knobs):
-    config = RunConfig(arch=arch, backend="cpu", batch_size=8, image_size=32, seed=7, **knobs)
+def losses(**knobs):
+    known = {"arch": "small_models:batch_normed", "backend": "cpu", "batch_size": 8, "seed": 7}
+    config = RunConfig(**{**known, "image_size": 32, **PLAIN, **knobs})
     device = open_device("cpu")
     precision = open_precision(config.precision, device)
     precision.apply()
@@ -31,20 +31,21 @@ def loss_after_20_steps(arch, **knobs):
     try:
         batches = open_batches(config, resolved, device.torch_device)
         step = build_step(config, resolved, device, precision, Phases(), Team())
-        for _ in range(20):
-            loss = step(batches.next)
+        return [float(step(batches.next)) for _ in range(20)]
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(False)
-    return float(loss)
+
+
+def distance(some, others):
+    """The largest difference on the way down, of how far down it is."""
+    pairs = zip(some, others, strict=True)
+    return max(abs(one - other) for one, other in pairs) / (others[0] - others[-1])
 
 
 @pytest.fixture(scope="module")
 def plain():
-    return {arch: loss_after_20_steps(arch, **PLAIN) for arch in ("resnet18", OWN)}
-
-
-OWN = "crashing_models:small"
+    return losses()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp"])
@@ -59,18 +60,17 @@ OWN = "crashing_models:small"
     ],
 )
 def test_a_lever_trains_the_same_function(plain, precision, lever):
-    loss = loss_after_20_steps("resnet18", precision=precision, **{**PLAIN, **lever})
-    assert loss == pytest.approx(plain["resnet18"], rel=TOLERANCE[precision])
+    assert distance(losses(precision=precision, **lever), plain) < TOLERANCE[precision]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize("precision", ["fp32", "amp"])
 def test_a_compiled_step_trains_the_same_function(plain, precision):
-    loss = loss_after_20_steps(OWN, precision=precision, compile="default")
-    assert loss == pytest.approx(plain[OWN], rel=TOLERANCE[precision])
+    assert distance(losses(precision=precision, compile="default"), plain) < TOLERANCE[precision]
 
 
-def test_another_function_is_seen(plain):
-    assert loss_after_20_steps("resnet18", grad_accum_steps=2, **PLAIN) != pytest.approx(
-        plain["resnet18"], rel=TOLERANCE["amp"]
-    )
+@pytest.mark.parametrize("other", [{"seed": 8}, {"grad_accum_steps": 2, "batch_size": 7}])
+def test_another_function_is_seen(plain, other):
+    assert plain[-1] < plain[0] - 0.1
+    assert distance(losses(**other), plain) > TOLERANCE["amp"]
