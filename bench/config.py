@@ -28,7 +28,7 @@ FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
 
 #: Fields that came after the first records, and the value that means what was measured before there
 #: was a choice. It is left out of `config_id`: old records keep theirs and stay comparable.
-MEANT_BEFORE = {"devices": 1, "nodes": 1, "allocator": "system"}
+MEANT_BEFORE = {"devices": 1, "nodes": 1, "allocator": "system", "data_only": False}
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -67,6 +67,9 @@ class RunConfig(BaseModel):
         SYNTHETIC,
         description="synthetic (made once on the device), fakedata, or an ImageFolder's path",
     )
+    data_only: bool = Field(
+        False, description="measure the loader alone: an iteration fetches a batch, no model runs"
+    )
     image_size: AutoCount = Field("auto", description="pixels a side; auto: the model's own size")
     warmup_iters: Annotated[int, Field(ge=1)] = Field(
         10, description="iterations before the measured window"
@@ -80,7 +83,7 @@ class RunConfig(BaseModel):
         )
     )
     workers: Auto | Annotated[int, Field(ge=0)] = Field(
-        "auto", description="processes that decode images; auto: from the cores, at most 8"
+        "auto", description="processes that decode images; auto: from the cores, at most 16"
     )
     prefetch_factor: PositiveInt = Field(2, description="batches each loader process keeps ready")
     persistent_workers: bool = Field(True, description="keep loader processes between epochs")
@@ -149,6 +152,25 @@ class RunConfig(BaseModel):
                 "a CUDA graph holds one device's step: "
                 "use cuda_graphs=true with devices=1 and nodes=1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _loader_alone(self) -> RunConfig:
+        if not self.data_only:
+            return self
+        if self.data == SYNTHETIC:
+            raise ValueError(
+                "data_only=true measures the loader, which data=synthetic has none of: "
+                "give data=fakedata or the path of an ImageFolder"
+            )
+        if self.world_size > 1:
+            raise ValueError(
+                "data_only=true measures the loader of one process: use devices=1 and nodes=1"
+            )
+        of_a_step = ("phases", "compile", "cuda_graphs", "grad_accum_steps")
+        fields = type(self).model_fields
+        if asked := [name for name in of_a_step if getattr(self, name) != fields[name].default]:
+            raise ValueError(f"data_only=true runs no step: leave out {', '.join(asked)}")
         return self
 
     @property

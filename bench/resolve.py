@@ -12,8 +12,11 @@ from bench.models import default_image_size
 from bench.precision import Fp32
 from bench.records import ResolvedConfig
 
-#: More loader processes than this stopped paying in torchvision's references.
-_MAX_WORKERS = 8
+#: At 300 images/s or more of a core (docs/datasets.md), 16 load some 5000.
+_MAX_WORKERS = 16
+#: On a CPU a loader's core is enough for these: the lightest model, shufflenet_v2_x0_5, takes 90
+#: images/s of each, mobilenet_v2 14. Idle loader processes cost memory alone.
+_TRAINING_CORES = 4
 
 
 def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfig:
@@ -56,8 +59,7 @@ def _max_seconds(config: RunConfig, device: Device) -> float | str:
 def _workers(config: RunConfig, device: Device) -> int:
     if config.data == SYNTHETIC:
         return 0
-    cores = max(1, usable_cores() // config.devices)
-    if device.backend == "cpu":
-        # The step needs the cores, and decoding for it takes a fraction of one.
-        cores = max(1, cores // 4)
-    return _number(config.workers, min(_MAX_WORKERS, cores))
+    cores = usable_cores() // config.devices
+    # The thread that drives an accelerator needs a core for itself, or the step waits for it.
+    free = cores // _TRAINING_CORES if device.backend == "cpu" else cores - 1
+    return _number(config.workers, min(_MAX_WORKERS, max(1, free)))

@@ -79,10 +79,13 @@ def _findings(record: RunRecord) -> Iterator[Finding]:
         yield Finding(code=record.outcome, level="invalid", message=record.reason or record.outcome)
     if record.measurement is not None:
         yield from _of_window(record.measurement)
+        if not record.config.data_only:
+            yield from _of_training(record.measurement)
     if record.telemetry is not None:
         yield from _of_telemetry(record.telemetry, record.environment)
-    if record.resolved is not None and not record.resolved.native_math:
-        mode = record.resolved.math_mode
+    resolved = None if record.config.data_only else record.resolved
+    if resolved is not None and not resolved.native_math:
+        mode = resolved.math_mode
         yield Finding(
             code="emulated", level="note", message=f"this device computes {mode} by emulation"
         )
@@ -114,6 +117,10 @@ def _of_window(measurement: Measurement) -> Iterator[Finding]:
             level="suspect",
             message=f"iteration times leave {gap:.1%} of the window unexplained",
         )
+
+
+def _of_training(measurement: Measurement) -> Iterator[Finding]:
+    """What only a step with a model can be told."""
     share = data_wait_share(measurement)
     if share > _INPUT_BOUND_SHARE:
         yield Finding(

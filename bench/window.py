@@ -111,8 +111,12 @@ class Window:
         hidden_syncs: int | None,
         work: WorkSet | None,
         ranks: DistributedFigures | None,
+        no_model: str | None = None,
     ) -> Measurement | None:
-        """Return the raw times, up to where an interrupt cut them; None without an iteration."""
+        """Return the raw times, up to where an interrupt cut them; None without an iteration.
+
+        `no_model` says why there was none, and so why its loss and work are missing.
+        """
         if self.timer is None:
             return None
         if not self.end_clock_s:
@@ -136,6 +140,7 @@ class Window:
             "first_loss": _finite(self.first_loss),
             "last_loss": _finite(self.last_loss),
         }
+        why = _WHY_MISSING | (dict.fromkeys(_OF_A_MODEL, no_model) if no_model else {})
         return Measurement(
             iteration_times_s=tuple(times),
             iteration_clock=self.timer.kind,
@@ -146,7 +151,7 @@ class Window:
             window_start_unix_s=self.start_unix_s,
             images_per_iteration=images_per_iteration,
             startup_s=startup_s,
-            missing={name: _WHY_MISSING[name] for name, fact in facts.items() if fact is None},
+            missing={name: why[name] for name, fact in facts.items() if fact is None},
             **facts,
         )
 
@@ -160,6 +165,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+_OF_A_MODEL = ("hidden_syncs", "work", "first_loss", "last_loss")
 _WHY_MISSING = {
     "phase_times_s": "phases=true was not asked for",
     "ended_early": "the window held all its iterations",

@@ -6,11 +6,10 @@ Drawing an image's noise costs about what decoding a JPEG does. The step without
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torchvision.datasets import FakeData
-from torchvision.transforms import Compose, Normalize, ToTensor
 
-from bench.inputs.image_folder import MEAN, STD
 from bench.inputs.sampler import Draw
 from bench.models import NUM_CLASSES
 
@@ -18,14 +17,13 @@ IMAGES = 10_000  # an epoch; more where a batch is larger
 
 
 class FakeImages:
-    """Random images as float32 [3, S, S] with a random label, made when asked for."""
+    """Random images as uint8 [S, S, 3] with a random label, made when asked for."""
 
     def __init__(self, image_size: int, batch_size: int) -> None:
         self._images = FakeData(
             size=max(IMAGES, batch_size),
             image_size=(3, image_size, image_size),
             num_classes=NUM_CLASSES,
-            transform=Compose([ToTensor(), Normalize(MEAN, STD)]),
         )
 
     def __len__(self) -> int:
@@ -33,4 +31,4 @@ class FakeImages:
 
     def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int]:
         image, label = self._images[draw.image]
-        return image, label
+        return torch.from_numpy(np.array(image)), label

@@ -1,4 +1,4 @@
-"""Real images from disk: decoded, cut to size and normalised, as ImageNet training does."""
+"""Real images from disk: decoded and cut to size, as ImageNet training does."""
 
 from __future__ import annotations
 
@@ -6,46 +6,28 @@ from pathlib import Path
 
 import torch
 from torchvision.datasets import ImageFolder
-from torchvision.datasets.folder import pil_loader
-from torchvision.transforms import (
-    CenterCrop,
-    Compose,
-    Normalize,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    ToTensor,
-)
 
 from bench.dataset import check_image_folder
 from bench.errors import UserError
+from bench.inputs.cutting import CentreCut, RandomCut
+from bench.inputs.decoding import decode_rgb
 from bench.inputs.loader import Unreadable
 from bench.inputs.sampler import Draw
 from bench.models import NUM_CLASSES
 
-#: ImageNet's mean and standard deviation of R, G and B, from torchvision's references.
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
-#: Shorter side before the centre crop, over the crop: torchvision's references take 256 and 224.
-RESIZE_RATIO = 256 / 224
-
 
 class DecodedImages:
-    """Images of an ImageFolder as float32 [3, S, S] with their class number.
+    """Images of an ImageFolder as uint8 [S, S, 3] with their class number.
 
-    Decoded by Pillow. Without `augment` the shorter side becomes 256/224 of S and the centre is
-    cut out; with it a random part is resized and half of the images are mirrored.
+    Without `augment` the shorter side becomes 256/224 of S and the centre is cut out; with it a
+    random part is resized and half of the images are mirrored.
     """
 
     def __init__(self, root: Path, image_size: int, *, augment: bool) -> None:
         self._root = root
         self._augment = augment
         self._files: list[tuple[str, int]] = _open(root).samples
-        if augment:
-            cut = [RandomResizedCrop(image_size), RandomHorizontalFlip()]
-        else:
-            cut = [Resize(round(image_size * RESIZE_RATIO)), CenterCrop(image_size)]
-        self._transform = Compose([*cut, ToTensor(), Normalize(MEAN, STD)])
+        self._cut = RandomCut(image_size) if augment else CentreCut(image_size)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -53,23 +35,23 @@ class DecodedImages:
     def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int] | Unreadable:
         file, label = self._files[draw.image]
         try:
-            image = pil_loader(file)
+            picture = decode_rgb(file)
         except MemoryError:
             raise
-        except Exception as error:  # Pillow's decoders raise many kinds on damaged data
+        except Exception as error:  # decoders raise many kinds on damaged data
             reason = " ".join(str(error).split())
             return Unreadable(
                 f"data={str(self._root)!r}: {file!r} cannot be decoded ({reason}): "
                 "replace or delete it"
             )
         if not self._augment:
-            return self._transform(image), label
+            return self._cut(picture), label
         # The draw's own seed, and torch's generator left as it was: with no loader processes it
         # is the one that the model's dropout draws from.
         state = torch.get_rng_state()
         torch.default_generator.manual_seed(draw.seed)
         try:
-            return self._transform(image), label
+            return self._cut(picture), label
         finally:
             torch.set_rng_state(state)
 

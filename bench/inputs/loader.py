@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any, Protocol
@@ -14,7 +15,12 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from bench.errors import UserError
+from bench.inputs.normalise import Normalise
+from bench.inputs.prefetch import DeviceSlot, PrefetchedTransfer
 from bench.inputs.sampler import ALL, Draw, Shard, ShuffledDraws
+from bench.inputs.transfer import Batch, Transfer
+
+_LONGEST_DEATH_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Unreadable:
 
 
 class Images(Protocol):
-    """Makes one sample, image float32 [3, S, S] and label, of each draw; picklable."""
+    """Makes one sample, image uint8 [S, S, 3] and label, of each draw; picklable."""
 
     def __len__(self) -> int: ...
 
@@ -61,37 +67,59 @@ class LoaderBatches:
 
     def __init__(self, images: Images, device: torch.device, options: LoaderOptions) -> None:
         self.workers = options.workers
-        self._device = device
-        self._non_blocking = options.non_blocking
-        self._layout = torch.channels_last if options.channels_last else torch.contiguous_format
         self._loader: DataLoader[Any] | None = _data_loader(images, options)
         self._iterator = self._start()
+        self._transfer = _open_transfer(self._fetch, device, options)
 
-    def next(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def next(self) -> Batch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
-        try:
-            batch = next(self._iterator)
-        except StopIteration:
-            self._iterator = self._start()
-            batch = next(self._iterator)
-        if isinstance(batch, Unreadable):
-            raise UserError(batch.reason)
-        images, labels = (part.to(self._device, non_blocking=self._non_blocking) for part in batch)
-        return images.contiguous(memory_format=self._layout), labels
+        return self._transfer.next()
 
     def close(self) -> None:
         """End the loader processes; a batch in the making is finished first."""
         # Dropping the iterator is not enough: the traceback of an interrupt holds on to it.
         shut_down = getattr(self._iterator, "_shutdown_workers", None)
         if shut_down is not None:
-            shut_down()
+            # Once a process was killed, torch raises here whenever another of them ends.
+            with suppress(RuntimeError):
+                shut_down()
+        self._transfer.close()
         self._loader, self._iterator = None, iter(())
+
+    def _fetch(self) -> Batch:
+        try:
+            batch = next(self._iterator, None)
+            if batch is None:
+                self._iterator = self._start()
+                batch = next(self._iterator)
+        except (ConnectionError, EOFError) as error:
+            # The other end of a pipe is gone before its process is: torch's handler raises here
+            # and names it, unless the system has no such signal.
+            time.sleep(_LONGEST_DEATH_S)
+            raise RuntimeError("a loader process ended before its work did") from error
+        if isinstance(batch, Unreadable):
+            raise UserError(batch.reason)
+        images, labels = batch
+        return images, labels
 
     def _start(self) -> Iterator[Any]:
         if self._loader is None:
             raise RuntimeError("these batches are closed")
         with _interrupts_held():
             return iter(self._loader)
+
+
+def _open_transfer(
+    fetch: Callable[[], Batch], device: torch.device, options: LoaderOptions
+) -> Transfer | PrefetchedTransfer:
+    normalise = Normalise(device, channels_last=options.channels_last)
+    if device.type != "cuda":
+        return Transfer(fetch, normalise, device, non_blocking=options.non_blocking)
+
+    def make_slot(host: Batch) -> DeviceSlot:
+        return DeviceSlot(host, normalise, device, non_blocking=options.non_blocking)
+
+    return PrefetchedTransfer(fetch, make_slot, device)
 
 
 def _data_loader(images: Images, options: LoaderOptions) -> DataLoader[Any]:

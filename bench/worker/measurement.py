@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bench.config import RunConfig
+from bench.fetching import NO_MODEL
 from bench.folders import RecordFolder
 from bench.journal import JournalWriter
 from bench.profiling.fingerprint import work_set
@@ -49,6 +50,8 @@ def write_account(
         "environment": or_reason("environment", lambda: work.rig.environment(folder), missing),
         "complexity": or_reason("complexity", work.complexity, missing),
     }
+    if work.rig.config.data_only:
+        missing["complexity"] = NO_MODEL
     for name, value in facts.items():
         if value is None:
             missing.setdefault(name, "the outcome is ok" if name == "reason" else str(reason))
@@ -95,6 +98,10 @@ class Work:
                 self._work = work_set(once, rig.device)
                 return loss
 
+            if rig.config.data_only:  # nothing to look into
+                rig.warm_up()
+                rig.measure()
+                return
             look_before = not rig.device.profiler_stays and rig.config.warmup_iters > 1
             rig.warm_up(looked_at if look_before else None)
             rig.measure()
@@ -120,8 +127,11 @@ class Work:
             hidden_syncs=self._hidden_syncs,
             work=self._work,
             ranks=self.ranks,
+            no_model=NO_MODEL if rig.config.data_only else None,
         )
 
     def complexity(self) -> Complexity | None:
-        """Return what the measured step had to do, if a window was measured."""
+        """Return what the measured step had to do, if a window was measured and a model ran."""
+        if self.rig.config.data_only:
+            return None
         return self.rig.complexity() if self.measurement() is not None else None

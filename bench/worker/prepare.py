@@ -10,6 +10,7 @@ import torch
 
 from bench.config import RunConfig
 from bench.devices import Device
+from bench.fetching import FetchingStep
 from bench.models import build_model
 from bench.phases import NvtxPhases, Phases, TimedPhases
 from bench.precision import Fp32
@@ -50,7 +51,12 @@ def build_step(
     phases: Phases,
     team: Team,
 ) -> Callable[[Callable[[], Batch]], torch.Tensor]:
-    """Return the training step of `config`'s model, on the device, in its layout."""
+    """Return the training step of `config`'s model, on the device, in its layout.
+
+    With `data_only` there is no model, and the step only fetches.
+    """
+    if config.data_only:
+        return FetchingStep()
     layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
     model = build_model(config.arch).to(device.torch_device).to(memory_format=layout)
     optimizer = make_optimizer(model, fused=resolved.fused_optimizer)

@@ -52,6 +52,12 @@ def test_torchvisions_names_are_read_without_importing_it():
         ({"devices": "2", "cuda_graphs": "true"}, ["devices=1 and nodes=1"]),
         ({"nodes": "2", "cuda_graphs": "true"}, ["devices=1 and nodes=1"]),
         ({"devices": "0"}, ["devices='0'"]),
+        ({"data_only": "true"}, ["data=synthetic", "data=fakedata"]),
+        (
+            {"data_only": "true", "data": "photos", "compile": "default", "phases": "true"},
+            ["data_only=true runs no step", "phases, compile"],
+        ),
+        ({"data_only": "true", "data": "photos", "devices": "2"}, ["devices=1 and nodes=1"]),
     ],
 )
 def test_a_wrong_value_is_named_with_its_remedy_in_one_line(values, words):
@@ -92,12 +98,14 @@ def test_kept_results_have_the_ids_that_their_configurations_have_today():
 
 
 @pytest.mark.parametrize(
-    ("field", "other"), [("devices", 2), ("nodes", 2), ("allocator", "retain")]
+    ("field", "other"),
+    [("devices", 2), ("nodes", 2), ("allocator", "retain"), ("data_only", True)],
 )
 def test_a_later_field_defines_the_measurement_unless_it_means_what_was_before(field, other):
     before = RunConfig(**MEANT_BEFORE)
-    assert set(MEANT_BEFORE) == {"devices", "nodes", "allocator"}
-    assert RunConfig(**{**MEANT_BEFORE, field: other}).config_id != before.config_id
+    assert set(MEANT_BEFORE) == {"devices", "nodes", "allocator", "data_only"}
+    after = RunConfig.model_construct(**{**dict(before), field: other})
+    assert after.config_id != before.config_id
 
 
 def test_devices_and_nodes_are_not_the_same_measurement():

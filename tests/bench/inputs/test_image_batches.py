@@ -34,7 +34,7 @@ def test_full_batches_in_the_asked_layout(opened, generated):
             assert labels.dtype == torch.int64
 
 
-def test_image_is_resized_cut_and_normalised(generated):
+def test_image_is_resized_and_cut(generated):
     images = DecodedImages(generated, 224, augment=False)
     for number in (0, 7, 17):
         file, label = images._files[number]
@@ -42,16 +42,16 @@ def test_image_is_resized_cut_and_normalised(generated):
         scale = 256 / min(photo.size)
         photo = photo.resize([int(side * scale) for side in photo.size], Image.Resampling.BILINEAR)
         left, top = (round((side - 224) / 2) for side in photo.size)
-        pixels = np.asarray(photo.crop((left, top, left + 224, top + 224)), dtype=np.float32) / 255
-        expected = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+        expected = np.asarray(photo.crop((left, top, left + 224, top + 224)), dtype=np.int16)
         image, number_of_class = images[Draw(number, 0)]
         assert number_of_class == label
-        np.testing.assert_allclose(image.numpy(), expected.transpose(2, 0, 1), atol=1e-5)
+        assert image.dtype == torch.uint8
+        assert np.abs(image.numpy() - expected).max() <= 1
 
 
 def test_other_sizes_keep_the_ratio(generated):
     image, _ = DecodedImages(generated, 299, augment=False)[Draw(0, 0)]
-    assert image.shape == (3, 299, 299)
+    assert image.shape == (299, 299, 3)
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -180,7 +180,8 @@ def test_killed_loader_process_is_told_and_can_be_closed(opened, generated):
 
     def kill_and_go_on():
         os.kill(victim.pid, signal.SIGKILL)
-        take(batches, 50)
+        while True:  # batches that were ready come first, however many
+            batches.next()
 
     with pytest.raises(RuntimeError, match="worker"):
         kill_and_go_on()
@@ -214,5 +215,5 @@ def test_pinned_batches_arrive_whole_on_the_gpu(generated, resolved):
     on_gpu = drawn(torch.device("cuda"), backend="cuda", pin_memory=True, workers=2)
     on_cpu = drawn(torch.device("cpu"))
     for (images, labels), (expected, expected_labels) in zip(on_gpu, on_cpu, strict=True):
-        assert torch.equal(images, expected)
+        torch.testing.assert_close(images, expected)
         assert torch.equal(labels, expected_labels)

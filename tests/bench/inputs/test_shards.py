@@ -115,3 +115,11 @@ def test_processes_of_one_machine_share_its_cores(monkeypatch):
     assert resolved(nodes=4) == (12, 8)
     assert resolved(devices=100) == (1, 1)
     assert resolved(devices=4, threads=5, workers=6) == (5, 6)
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (16, 15), (64, 16)])
+def test_beside_an_accelerator_all_cores_but_one_load(monkeypatch, cores, workers):
+    monkeypatch.setattr("bench.resolve.usable_cores", lambda: cores)
+    device = open_device("cpu")
+    monkeypatch.setattr(device, "backend", "cuda")
+    assert resolve(RunConfig(data="fakedata"), device, Fp32()).workers == workers

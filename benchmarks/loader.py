@@ -1,0 +1,208 @@
+"""This framework's loader alone beside torchvision's stock pipeline, on the same files, in turns.
+
+    mlproject dataset generate --out data/generated
+    python benchmarks/loader.py data/generated --workers 1 --workers 2
+
+Stock is ImageFolder, Pillow, Resize, CenterCrop, ToTensor and Normalize in torch's DataLoader with
+as many worker processes and batches of the same size. Both end with a normalised float32 batch on
+the device. In every round both load the same number of batches, the first one alternating; batches
+that were ready beforehand are thrown away. Ratios are taken within a round; quoted is their
+geometric mean with a 95 % t-interval over the rounds. Per core means per second of processor time
+of the whole process tree: what a machine with so many cores to spare can load.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+from scipy import stats
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))
+
+from bench.environment import cpu_model, usable_cores  # noqa: E402
+
+OURS, STOCK = "mlproject", "torchvision"
+PREFETCH = 2
+
+
+@dataclass(frozen=True)
+class Task:
+    """What both load."""
+
+    folder: Path
+    workers: int
+    batch_size: int
+    image_size: int
+    augment: bool
+    device: Any
+
+    def ours(self) -> tuple[Callable[[], Any], Callable[[], None]]:
+        """Return what fetches the next batch, and what ends it."""
+        from bench.inputs.image_folder import open_image_folder
+        from bench.inputs.loader import LoaderBatches, LoaderOptions
+
+        images = open_image_folder(
+            str(self.folder),
+            image_size=self.image_size,
+            augment=self.augment,
+            batch_size=self.batch_size,
+        )
+        options = LoaderOptions(
+            batch_size=self.batch_size,
+            seed=0,
+            workers=self.workers,
+            prefetch_factor=PREFETCH,
+            persistent_workers=True,
+            pin_memory=self.device.type == "cuda",
+            non_blocking=True,
+            channels_last=True,
+        )
+        batches = LoaderBatches(images, self.device, options)
+        return batches.next, batches.close
+
+    def stock(self) -> tuple[Callable[[], Any], Callable[[], None]]:
+        """Return the same of torchvision's, which draws with replacement and so has no epochs."""
+        import torch
+        from torch.utils.data import DataLoader, RandomSampler
+        from torchvision import transforms as T  # noqa: N812
+        from torchvision.datasets import ImageFolder
+
+        if self.augment:
+            cut = [T.RandomResizedCrop(self.image_size), T.RandomHorizontalFlip()]
+        else:
+            cut = [T.Resize(round(self.image_size * 256 / 224)), T.CenterCrop(self.image_size)]
+        normal = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        folder = ImageFolder(self.folder, T.Compose([*cut, T.ToTensor(), normal]))
+        loader = DataLoader(
+            folder,
+            batch_size=self.batch_size,
+            sampler=RandomSampler(folder, replacement=True, num_samples=10**9),
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            prefetch_factor=PREFETCH if self.workers else None,
+        )
+        batches: Iterator[Any] = iter(loader)
+
+        def fetch() -> Any:
+            images, labels = (part.to(self.device, non_blocking=True) for part in next(batches))
+            return images.contiguous(memory_format=torch.channels_last), labels
+
+        return fetch, getattr(batches, "_shutdown_workers", lambda: None)
+
+
+@dataclass
+class Rounds:
+    """Images per second, and per second of processor time, round by round."""
+
+    task: Task
+    per_s: dict[str, list[float]] = field(default_factory=lambda: {OURS: [], STOCK: []})
+    per_core: dict[str, list[float]] = field(default_factory=lambda: {OURS: [], STOCK: []})
+
+    def run(self, rounds: int, batches: int) -> None:
+        """Open both once and let them take turns."""
+        opened = {OURS: self.task.ours(), STOCK: self.task.stock()}
+        try:
+            for number in range(rounds):
+                names = [OURS, STOCK] if number % 2 else [STOCK, OURS]
+                for name in names:
+                    self._time(name, opened[name][0], batches)
+        finally:
+            for _, close in opened.values():
+                close()
+
+    def _time(self, name: str, fetch: Callable[[], Any], batches: int) -> None:
+        for _ in range(1 + max(1, self.task.workers) * PREFETCH):
+            fetch()
+        busy_s, begin_s = _processor_s(), time.perf_counter()
+        for _ in range(batches):
+            fetch()
+        _wait(self.task.device)
+        images = batches * self.task.batch_size
+        self.per_s[name].append(images / (time.perf_counter() - begin_s))
+        self.per_core[name].append(images / (_processor_s() - busy_s))
+
+    def row(self) -> str:
+        """Return the medians and the two ratios."""
+        cells = [str(self.task.workers), "random cut" if self.task.augment else "centre"]
+        for rates in (self.per_s, self.per_core):
+            cells += [f"{statistics.median(rates[name]):.0f}" for name in (OURS, STOCK)]
+            cells.append(_ratio(rates))
+        return f"| {' | '.join(cells)} |"
+
+
+def _processor_s() -> float:
+    """Processor time of this process and of the loaders' so far, in seconds."""
+    this = psutil.Process()
+    times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+def _wait(device: Any) -> None:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+def _ratio(rates: dict[str, list[float]]) -> str:
+    logs = [math.log(a / b) for a, b in zip(rates[OURS], rates[STOCK], strict=True)]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return f"{math.exp(mean):.2f}"
+    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return f"{math.exp(mean):.2f} ({math.exp(mean - half):.2f} to {math.exp(mean + half):.2f})"
+
+
+HEADER = (
+    "| workers | cut | mlproject images/s | torchvision | ratio (95 %) "
+    "| mlproject images/s per core | torchvision | ratio (95 %) |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--workers", multiple=True, type=click.IntRange(0), default=[1], show_default=True)
+@click.option("--batch-size", default=32, show_default=True)
+@click.option("--image-size", default=224, show_default=True)
+@click.option("--batches", default=20, show_default=True, help="of one round, each")
+@click.option("--rounds", default=6, show_default=True)
+@click.option("--augment", is_flag=True, help="random cuts and flips instead of the centre")
+@click.option("--device", "name", default="cpu", show_default=True)
+def main(
+    folder: Path,
+    workers: tuple[int, ...],
+    batch_size: int,
+    image_size: int,
+    batches: int,
+    rounds: int,
+    augment: bool,
+    name: str,
+) -> None:
+    """Print a row per number of workers as it is known."""
+    import torch
+
+    click.echo(
+        f"{cpu_model()}, {usable_cores()} cores, {platform.system()}; {rounds} rounds of {batches} "
+        f"batches of {batch_size}, {image_size} pixels, onto {name}\n\n{HEADER}"
+    )
+    for count in workers:
+        task = Task(folder, count, batch_size, image_size, augment, torch.device(name))
+        measured = Rounds(task)
+        measured.run(rounds, batches)
+        click.echo(measured.row())
+
+
+if __name__ == "__main__":
+    main()
