@@ -36,9 +36,6 @@ COMMANDS = {
     "doctor": "Say what works on this machine, and the remedy for what does not.",
 }
 
-#: Where a subcommand's name cannot be a module's.
-_MODULES = {"import": "import_results"}
-
 
 class _Commands(click.Group):
     """Imports a subcommand only when it is asked for, so that --help is instant."""
@@ -49,8 +46,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = _MODULES.get(cmd_name, cmd_name)
-        command: click.Command = import_module(f"commands.{module}").command
+        command: click.Command = import_module(f"commands.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,6 +6,7 @@ import json
 from datetime import datetime, timezone
 
 from bench.config import RunConfig
+from bench.errors import UserError
 from bench.folders import AnyRecord, RecordFolder
 from bench.launch import finish_ceilings, finish_record, unmeasured
 from bench.profiling.launch import recover_profile
@@ -16,7 +17,7 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     """Return the folder's record, made from the worker's account if the launcher died.
 
     Where neither process got to write, the record says that the attempt was interrupted. None
-    while the processes still run.
+    while the processes still run. Raises `UserError` for what this version cannot read.
     """
     record = folder.read_record()
     if record is not None:
@@ -26,6 +27,17 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     record = folder.read_record()
     if record is not None:  # written, and the folder left, since the first look
         return record
+    try:
+        return _recovered(folder)
+    except (ValueError, RecursionError) as error:  # pydantic's and json's are ValueErrors
+        line = str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
+        raise UserError(
+            f"{folder.path}: what its processes left is not of this version ({line[:200]}); "
+            "move the folder away, or recover it with the version that wrote it"
+        ) from None
+
+
+def _recovered(folder: RecordFolder) -> AnyRecord | None:
     asked_at = datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc)
     if _kind(folder) == "profile":
         return recover_profile(folder, asked_at)
@@ -49,5 +61,7 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
 
 def _kind(folder: RecordFolder) -> str:
     """What was asked for: `ceilings`, `profile`, or a configuration."""
-    kind = json.loads(folder.config.read_text(encoding="utf-8")).get("kind", "measurement")
-    return str(kind)
+    asked = json.loads(folder.config.read_text(encoding="utf-8"))
+    if not isinstance(asked, dict):
+        raise ValueError("config.json holds no configuration")
+    return str(asked.get("kind", "measurement"))

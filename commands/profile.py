@@ -65,6 +65,8 @@ def command(
             f"devices={config.devices}, nodes={config.nodes}: a profile looks at one device's "
             "step; use devices=1 and nodes=1"
         )
+    if config.data_only:
+        raise UserError("data_only=true: a profile looks at a training step; use data_only=false")
     from bench.profiling.launch import launch_profile
     from commands.progress import WorkerProgress
 

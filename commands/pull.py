@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
-from commands.selection import campaign_option, experiment_option, filter_option
+from commands.selection import campaign_option, experiment_option, filter_option, refresh_option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,15 +18,22 @@ if TYPE_CHECKING:
 @filter_option
 @campaign_option
 @experiment_option
+@refresh_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="file to write, .csv or .parquet; CSV on standard output if not given",
 )
 def command(
-    filter_string: str, campaign: str | None, experiments: tuple[str, ...], out: Path | None
+    filter_string: str,
+    campaign: str | None,
+    experiments: tuple[str, ...],
+    refresh: bool,
+    out: Path | None,
 ) -> int:
     """Write tracked measurements as a table, one row per run, units in the column names.
+
+    Of a large selection only what is new since the last pull is read.
 
     Exit codes: 0 written; 2 no run matches, or a wrong value.
     """
@@ -37,7 +44,9 @@ def command(
     from tracking.store import TrackingError
 
     try:
-        table = pull_runs(filter_string, experiments=experiments or None, campaign=campaign)
+        table = pull_runs(
+            filter_string, experiments=experiments or None, campaign=campaign, refresh=refresh
+        )
     except TrackingError as error:
         raise UserError(str(error)) from None
     if table.empty:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ from bench.folders import MeasuredRecord, RecordFolder
 #: Exit codes by how a measurement ended.
 EXIT_CODES = {"ok": 0, "oom": 1, "crashed": 1, "unsupported": 2, "refused": 2, "interrupted": 130}
 NOT_TRACKED = 3
+#: A person waits: MLflow's import and a server that does not answer take no longer together, save
+#: on a machine so busy that the import takes all of it.
+_TOLD_WITHIN_S = 8.0
+_AT_LEAST_S = 2.0
 
 records_option = click.option(
     "--records",
@@ -77,11 +82,14 @@ def _upload(
     folder: RecordFolder, record: MeasuredRecord, *, fresh: bool
 ) -> tuple[str | None, str | None]:
     """Return the run id, or the reason why there is none."""
+    began_s = time.monotonic()
+    from tracking.patience import Patience
     from tracking.store import TrackingError
     from tracking.upload import upload
 
+    left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
     try:
-        return upload(folder, record, fresh=fresh), None
+        return upload(folder, record, fresh=fresh, ask=Patience(max(left_s, _AT_LEAST_S))), None
     except TrackingError as error:
         return None, str(error)
 

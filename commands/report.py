@@ -12,7 +12,13 @@ import click
 
 from bench.errors import UserError
 from commands.recorded import NOT_TRACKED, format_option
-from commands.selection import campaign_option, experiment_option, filter_option, no_runs
+from commands.selection import (
+    campaign_option,
+    experiment_option,
+    filter_option,
+    no_runs,
+    refresh_option,
+)
 
 if TYPE_CHECKING:
     from analysis import Gathered, ProfileResult, RunResult
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 @filter_option
 @campaign_option
 @experiment_option
+@refresh_option
 @click.option(
     "--records",
     type=click.Path(path_type=Path, file_okay=False),
@@ -52,6 +59,7 @@ def command(
     filter_string: str,
     campaign: str | None,
     experiments: tuple[str, ...],
+    refresh: bool,
     records: Path | None,
     out: Path,
     printed: bool,
@@ -69,8 +77,9 @@ def command(
     from analysis.report import print_pdf, write_report
 
     gathered = _from_folder(records, campaign) if records is not None else _from_server(
-        filter_string, campaign, experiments
+        filter_string, campaign, experiments, refresh=refresh
     )  # fmt: skip
+    gathered = gathered.told_apart()
     results = run_results(
         gathered.measurements, gathered.ceilings, gathered.run_ids, gathered.profiles
     )
@@ -109,13 +118,19 @@ def _from_folder(records: Path, campaign: str | None) -> Gathered:
     return gathered
 
 
-def _from_server(filter_string: str, campaign: str | None, experiments: Sequence[str]) -> Gathered:
+def _from_server(
+    filter_string: str, campaign: str | None, experiments: Sequence[str], *, refresh: bool
+) -> Gathered:
     from analysis import gather_records
     from tracking.store import TrackingError
 
     try:
         gathered = gather_records(
-            filter_string, experiments=experiments or None, campaign=campaign, watch=_watched
+            filter_string,
+            experiments=experiments or None,
+            campaign=campaign,
+            refresh=refresh,
+            watch=_watched,
         )
     except TrackingError as error:
         raise UserError(str(error)) from None

@@ -56,7 +56,12 @@ def _facts(record: RunRecord) -> dict[str, Any]:
     known = summary(record)
     facts: dict[str, Any] = {
         name: round(known[name], 4)
-        for name in ("throughput_images_per_s", "iteration_time_ms_p50", "attained_gflops")
+        for name in (
+            "throughput_images_per_s",
+            "loader_images_per_s",
+            "iteration_time_ms_p50",
+            "attained_gflops",
+        )
         if name in known
     }
     if record.measurement is not None and record.measurement.ended_early is not None:

@@ -24,6 +24,12 @@ experiment_option = click.option(
     help="only runs of this experiment (may be given again); all by default",
 )
 
+refresh_option = click.option(
+    "--refresh",
+    is_flag=True,
+    help="read all from the server again; shows what was renamed or tagged by hand since",
+)
+
 
 def no_runs(filter_string: str, campaign: str | None, experiments: Sequence[str]) -> UserError:
     """Return the error for a selection that matches nothing, naming what was asked for."""

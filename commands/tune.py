@@ -120,6 +120,8 @@ def _start(context: click.Context, values: dict[str, str], max_batch: int | None
             f"devices={config.devices}, nodes={config.nodes}: a tuning is of one device's step; "
             "use devices=1 and nodes=1"
         )
+    if config.data_only:
+        raise UserError("data_only=true: a tuning is of a training step; use data_only=false")
     if max_batch is not None and config.batch_size != "auto" and config.batch_size > max_batch:
         raise UserError(f"max_batch={max_batch}: below batch_size={config.batch_size}; raise it")
     if context.get_parameter_source("campaign") is ParameterSource.DEFAULT:

@@ -11,6 +11,15 @@ from bench.errors import UserError
 from bench.folders import AnyRecord, RecordFolder
 from tracking.memory import LockedError, uploading
 
+#: In the order in which they are told.
+_FATES = (
+    "uploaded",
+    "there already",
+    "still measuring",
+    "being uploaded by another process",
+    "failed",
+)
+
 
 def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[str]:
     """Upload what is not there yet and return how many met which fate.
@@ -22,7 +31,7 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
     from tracking.store import TrackingError
     from tracking.upload import is_uploaded, upload
 
-    counts: Counter[str] = Counter()
+    counts = Counter(dict.fromkeys(_FATES, 0))
     for folder in folders:
         if is_uploaded(folder, target):
             counts["there already"] += 1

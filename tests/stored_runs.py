@@ -7,7 +7,9 @@ import samples
 
 from bench.exports import write_exports
 from bench.folders import RecordFolder
-from tracking import schema, upload
+from tracking import schema
+from tracking.content import content_of
+from tracking.filling import ARTIFACTS
 
 
 def filed(records, record=None):
@@ -81,7 +83,7 @@ class Store:
 
 def assert_equals_record(store, run_id, folder, record):
     """The run holds exactly what the record says, with its times, and has ended as it did."""
-    content = upload.content_of(record)
+    content = content_of(record)
     assert store.params(run_id) == content.params
     expected = [(p.key, p.step, int(p.unix_s * 1000), p.value) for p in content.metrics]
     assert store.metrics(run_id) == sorted(expected)
@@ -93,7 +95,7 @@ def assert_equals_record(store, run_id, folder, record):
     ended_ms = int((record.created.timestamp() + real_s) * 1000)
     name = content.tags[schema.RUN_NAME]
     assert store.info(run_id) == (content.status, started_ms, ended_ms, name)
-    names = [name for name in upload._ARTIFACTS if (folder.path / name).is_file()]
+    names = [name for name in ARTIFACTS if (folder.path / name).is_file()]
     assert store.artifacts(run_id) == {name: (folder.path / name).read_bytes() for name in names}
 
 

@@ -31,7 +31,14 @@ _PAGE = 1000
 _PARENT = "mlflow.parentRunId"
 #: Of the copy, not of the run: set when it is whole, or by whoever makes it.
 _OWN_TAGS = frozenset(
-    (schema.UPLOADED, schema.COPIED, schema.COPIED_FROM, schema.HOST, schema.PROCESS)
+    (
+        schema.UPLOADED,
+        schema.UPLOADED_AT,
+        schema.COPIED,
+        schema.COPIED_FROM,
+        schema.HOST,
+        schema.PROCESS,
+    )
 )
 
 State = Literal["copied", "there already", "still running"]
@@ -155,7 +162,7 @@ class Copier:
         tags = [RunTag(*pair) for pair in self._tags(run).items()]
         last = [RunTag(schema.COPIED, "true"), RunTag(schema.COPIED_FROM, _origin(run))]
         if is_whole(run):
-            last.append(RunTag(schema.UPLOADED, "true"))
+            last += [RunTag(*tag) for tag in schema.whole_tags().items()]
         with server_errors(self.target):
             for start in range(0, len(params), _PER_BATCH):
                 tell(self._to.log_batch, run_id, params=params[start : start + _PER_BATCH])

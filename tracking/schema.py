@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from bench.environment.identity import environment_id
@@ -28,6 +29,8 @@ OUTCOME = "mlproject.outcome"
 REASON = "mlproject.reason"
 #: Set last: a run that carries it holds the whole record.
 UPLOADED = "mlproject.uploaded"
+#: When that was, by the uploader's clock, as text that sorts: what came after it is looked for.
+UPLOADED_AT = "mlproject.uploaded_at"
 #: Who fills the run: a machine (hashed) and a process there, `pid@start`; for `sync --reap`.
 HOST = "mlproject.host"
 PROCESS = "mlproject.process"
@@ -80,6 +83,16 @@ class Content:
     tags: dict[str, str]
     metrics: Sequence[Point]
     status: str
+
+
+def whole_tags(now: datetime | None = None) -> dict[str, str]:
+    """Return the tags of a run that holds all of its record since `now`."""
+    return {UPLOADED: "true", UPLOADED_AT: sortable(now or datetime.now(timezone.utc))}
+
+
+def sortable(when: datetime) -> str:
+    """Return a time as `UPLOADED_AT` holds it: 2026-11-21T18:00:00.000000Z."""
+    return f"{when.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 def run_name(record: RunRecord | ProfileRecord) -> str:
@@ -184,6 +197,8 @@ def note(record: RunRecord) -> str:
             f"{facts['iteration_time_ms_p50']:.4g} ms per iteration (median of "
             f"{facts['iterations']:.0f})"
         )
+    if "loader_images_per_s" in facts:
+        lines.append(f"{facts['loader_images_per_s']:.4g} images/s from the loader alone")
     if "attained_gflops" in facts:
         lines.append(
             f"{facts['attained_gflops']:.4g} GFLOP/s attained; between "

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mlflow.entities import Run
-from mlflow.tracking import MlflowClient
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from pydantic import ValidationError
 
 from bench.errors import UserError
@@ -19,27 +17,17 @@ from bench.folders import ANY_RECORD, MeasuredRecord, write_atomically
 from bench.places import cache_folder
 from bench.records import ImportedRecord
 from tracking import schema
-from tracking.finding import all_experiments
-from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience
-from tracking.store import open_client, tracking_call
+from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience, http_settings
+from tracking.selection import Selection, chosen_experiments
+from tracking.store import TrackingError, open_client, tracking_call
+from tracking.tracked_run import TrackedRun
 
-_PAGE = 1000
+__all__ = ["TrackedRun", "download_record", "download_records", "runs_filter", "search_runs"]
+
 #: What servers call their runs; it becomes the name of a file here.
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as the server tells it; metrics hold each key's last value."""
-
-    run_id: str
-    name: str
-    status: str
-    start_time: datetime  # UTC
-    params: dict[str, str]
-    metrics: dict[str, float]
-    tags: dict[str, str]
-    artifact_uri: str
+#: Records on their way at once: a server at a distance answers each in its own time.
+_AT_ONCE = 8
 
 
 @tracking_call
@@ -54,17 +42,9 @@ def search_runs(
     `experiments` are names; None means all. Raises `UserError` for an unknown experiment and
     `TrackingError` for everything the server refuses, a malformed filter too.
     """
-    client = open_client(tracking_uri)
-    ask = Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
-    ids = _experiment_ids(client, ask, experiments)
-    runs: list[TrackedRun] = []
-    token: str | None = None
-    while True:
-        page = ask(client.search_runs, ids, filter_string, max_results=_PAGE, page_token=token)
-        runs += [_tracked(run) for run in page]
-        token = page.token
-        if not token:
-            return runs
+    client, ask = open_client(tracking_uri), Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
+    chosen = chosen_experiments(client, ask, experiments)
+    return list(Selection(client, ask, chosen, filter_string).runs())
 
 
 def runs_filter(filter_string: str = "", campaign: str | None = None) -> str:
@@ -81,28 +61,48 @@ def runs_filter(filter_string: str = "", campaign: str | None = None) -> str:
 
 
 @tracking_call
-def download_record(run_id: str, tracking_uri: str | None = None) -> MeasuredRecord:
+def download_record(
+    run_id: str, tracking_uri: str | None = None, artifact_uri: str | None = None
+) -> MeasuredRecord:
     """Return the record of a run, from the cache of this user where it was fetched before.
 
-    Raises `UserError` where the run holds no record of this version, or one that was imported,
-    and `TrackingError`.
+    Who knows the run's `artifact_uri` spares the server a question. Raises `UserError` where the
+    run holds no record of this version, or one that was imported, and `TrackingError`.
     """
-    record = _download(run_id, tracking_uri)
+    record = _download(run_id, tracking_uri, artifact_uri)
     if isinstance(record, ImportedRecord):
         raise UserError(f"run {run_id}: imported from {record.source_file}, not measured by us")
     return record
 
 
-def _download(run_id: str, tracking_uri: str | None) -> MeasuredRecord | ImportedRecord:
+def download_records(
+    runs: Iterable[TrackedRun], tracking_uri: str | None = None
+) -> Iterator[MeasuredRecord | UserError | TrackingError]:
+    """Yield the record of each run in the order given, or why there is none; fetches several."""
+
+    def fetched(run: TrackedRun) -> MeasuredRecord | UserError | TrackingError:
+        try:
+            return download_record(run.run_id, tracking_uri, run.artifact_uri)
+        except (UserError, TrackingError) as error:
+            return error
+
+    with http_settings(), ThreadPoolExecutor(_AT_ONCE) as pool:  # settings are the process's
+        yield from pool.map(fetched, runs)
+
+
+def _download(
+    run_id: str, tracking_uri: str | None, artifact_uri: str | None
+) -> MeasuredRecord | ImportedRecord:
     if not _RUN_ID.fullmatch(run_id):
         raise UserError(f"run {run_id[:80]!r}: no run's id")
     cached = cache_folder() / "records" / f"{run_id}.json"
     with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
         return ANY_RECORD.validate_json(cached.read_bytes())
+    client, ask = open_client(tracking_uri), Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
+    where = artifact_uri or ask(client.get_run, run_id).info.artifact_uri
+    repository = get_artifact_repository(where, tracking_uri=client.tracking_uri)
     with tempfile.TemporaryDirectory() as folder:
-        ask = Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
-        download = open_client(tracking_uri).download_artifacts
-        path = ask(download, run_id, schema.RECORD_ARTIFACT, folder)
+        path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
         text = Path(path).read_text(encoding="utf-8")
     try:
         record = ANY_RECORD.validate_json(text)
@@ -114,27 +114,3 @@ def _download(run_id: str, tracking_uri: str | None) -> MeasuredRecord | Importe
     cached.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(cached, text)
     return record
-
-
-def _experiment_ids(client: MlflowClient, ask: Patience, names: Sequence[str] | None) -> list[str]:
-    found = {e.name: e.experiment_id for e in all_experiments(client, ask)}
-    if names is None:
-        return list(found.values())
-    if unknown := [name for name in names if name not in found]:
-        raise UserError(
-            f"experiment={unknown[0]!r}: not on this server; it has {', '.join(sorted(found))}"
-        )
-    return [found[name] for name in names]
-
-
-def _tracked(run: Run) -> TrackedRun:
-    return TrackedRun(
-        run_id=run.info.run_id,
-        name=run.info.run_name or run.info.run_id,
-        status=run.info.status,
-        start_time=datetime.fromtimestamp(run.info.start_time / 1000, timezone.utc),
-        params=dict(run.data.params),
-        metrics=dict(run.data.metrics),
-        tags=dict(run.data.tags),
-        artifact_uri=run.info.artifact_uri,
-    )

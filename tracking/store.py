@@ -17,8 +17,9 @@ from mlflow.store.db import utils as db_utils
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
+from tracking.failures import is_away, is_unauthenticated, said
 from tracking.memory import server_name
-from tracking.patience import http_settings, is_away, is_unauthenticated, said
+from tracking.patience import http_settings
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
-from mlflow.entities import Metric, Param, Run, RunTag
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.entities import Run, RunTag
 from mlflow.tracking import MlflowClient
 
 from bench.folders import AnyRecord, RecordFolder
-from bench.records import CeilingsRecord, ImportedRecord, ProfileRecord, RunRecord
+from bench.records import ProfileRecord
 from tracking import memory, schema
+from tracking.content import content_of, end_ms
+from tracking.filling import fill
 from tracking.finding import RECORD, belongs, is_whole, run_of, the_one
-from tracking.imported import imported_content
 from tracking.owner import owner_tags
 from tracking.patience import AFTER_A_RUN_S, Patience, no_repeats
 from tracking.store import experiment_id, open_client, public_uri, tracking_call
-
-#: A server's limits for one request.
-_METRICS_PER_BATCH = 1000
-_PARAMS_PER_BATCH = 100
-
-_ARTIFACTS = (
-    "iterations.csv",
-    "telemetry.csv",
-    "environment.json",
-    "console.log",
-    "journal.jsonl",
-    "ops.csv",
-    "kernels.csv",
-    schema.RECORD_ARTIFACT,
-)
-#: Folders that tools leave in a profile's, kept as they are.
-_ARTIFACT_FOLDERS = ("ncu", "perf")
 
 
 @tracking_call
@@ -78,9 +59,9 @@ def upload(
         memory.remember(folder, here, run.info.run_id, whole=False)
         unfinished = not is_whole(run)
         if unfinished:
-            _fill(client, ask, run, content, folder, found=found)
+            fill(client, ask, run, content, folder, found=found)
         if unfinished or run.info.status == "RUNNING":
-            ask(client.set_terminated, run.info.run_id, content.status, end_time=_end_ms(record))
+            ask(client.set_terminated, run.info.run_id, content.status, end_time=end_ms(record))
         memory.remember(folder, here, run.info.run_id, whole=True)
     return str(run.info.run_id)
 
@@ -100,22 +81,6 @@ def end_refused_run(reason: str) -> None:
         tags = {schema.REASON: reason[:5000], schema.OUTCOME: "refused"}
         ask(client.log_batch, run_id, tags=[RunTag(*tag) for tag in tags.items()])
         ask(client.set_terminated, run_id, "FAILED")
-
-
-def content_of(record: AnyRecord) -> schema.Content:
-    """Return the params, tags, metrics and status that a record becomes on the server."""
-    if isinstance(record, ImportedRecord):
-        return imported_content(record)
-    status = schema.STATUS[record.outcome]
-    if isinstance(record, CeilingsRecord):
-        tags, points = schema.ceilings_tags(record), schema.ceilings_metrics(record)
-        return schema.Content({}, tags, points, status)
-    if isinstance(record, ProfileRecord):
-        tags, points = schema.profile_tags(record), schema.profile_metrics(record)
-        return schema.Content(schema.params(record), tags, points, status)
-    return schema.Content(
-        schema.params(record), schema.tags(record), schema.metrics(record), status
-    )
 
 
 def _remembered_run(
@@ -155,64 +120,3 @@ def _new_run(client: MlflowClient, ask: Patience, record: AnyRecord, tags: dict[
             )
 
     return ask(attempt)
-
-
-def _fill(
-    client: MlflowClient,
-    ask: Patience,
-    run: Run,
-    content: schema.Content,
-    folder: RecordFolder,
-    *,
-    found: bool,
-) -> None:
-    """Log what the record holds in as few requests as the server's limits allow.
-
-    Everything may be sent twice: files and tags are overwritten, and the server keeps equal
-    parameters and equal points once. The tag that says whole goes with the last points.
-    """
-    run_id = run.info.run_id
-    repository = get_artifact_repository(run.info.artifact_uri, tracking_uri=client.tracking_uri)
-    for path, place in _files(folder.path):
-        ask(repository.log_artifact, str(path), place)
-    tags = [RunTag(schema.UPLOADED, "true")]
-    if found:
-        tags += [RunTag(*tag) for tag in {**content.tags, **owner_tags()}.items()]
-    metrics = [Metric(p.key, p.value, int(p.unix_s * 1000), p.step) for p in content.metrics]
-    params = [
-        Param(key, text) for key, text in content.params.items() if key not in run.data.params
-    ]
-    last = min(len(metrics), _METRICS_PER_BATCH - len(tags) - _PARAMS_PER_BATCH)
-    for start in range(0, len(metrics) - last, _METRICS_PER_BATCH):
-        end = min(start + _METRICS_PER_BATCH, len(metrics) - last)
-        ask(client.log_batch, run_id, metrics[start:end])
-    for start in range(0, len(params) - _PARAMS_PER_BATCH, _PARAMS_PER_BATCH):
-        ask(client.log_batch, run_id, params=params[start : start + _PARAMS_PER_BATCH])
-    rest = params[(len(params) - 1) // _PARAMS_PER_BATCH * _PARAMS_PER_BATCH :] if params else []
-    ask(client.log_batch, run_id, metrics[len(metrics) - last :], rest, tags)
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
-    """The artifacts of a record with the folder of the run that each goes to.
-
-    Links are left out: a folder that somebody else wrote must not name files of this machine.
-    """
-    for name in _ARTIFACTS:
-        if _is_plain(folder / name):
-            yield folder / name, None
-    for name in _ARTIFACT_FOLDERS:
-        for root, folders, files in os.walk(folder / name, onerror=None):
-            folders[:] = sorted(each for each in folders if not Path(root, each).is_symlink())
-            for file in sorted(files):
-                if _is_plain(Path(root, file)) and not (folder / name).is_symlink():
-                    yield Path(root, file), Path(root).relative_to(folder).as_posix()
-
-
-def _is_plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
-
-
-def _end_ms(record: AnyRecord) -> int:
-    """When the run ended: its start where no duration is known, never the upload's time."""
-    known = record.process if isinstance(record, RunRecord) else None
-    return int((record.created.timestamp() + (known.real_s if known else 0.0)) * 1000)

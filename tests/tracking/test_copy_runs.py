@@ -39,7 +39,9 @@ def any_run(client, tmp_path, name="any", experiment="0", parent=None):
     tags = {"mlflow.parentRunId": parent} if parent else {}
     run = client.create_run(experiment, start_time=1000, tags=tags, run_name=name)
     run_id = run.info.run_id
-    points = [Metric("loss", 1 / (step + 1), 2000 + step, step) for step in range(1500)]
+    points = [
+        Metric("loss", 1 / (step + 1), 2000 + step, step) for step in range(20 if parent else 1500)
+    ]
     params = [Param(f"p{number}", f"value {number}") for number in range(120)]
     for start in (0,) if parent else (0, 750):
         client.log_batch(run_id, points[start : start + 750])
@@ -142,6 +144,24 @@ def test_whatever_answer_is_lost_the_next_copy_completes_it_once(
         assert len(store.metrics(there)) == len(laptop.get_metric_history(run_id, "loss")) + 1
         assert store.artifacts(there) == {"figures/deep/plot.svg": b"<svg/>"}
     assert number > 10
+
+
+def test_a_create_whose_answer_is_lost_is_looked_for_before_it_is_repeated(
+    laptop, proxied, store, tmp_path
+):
+    proxy, uri = proxied
+    first, second = (any_run(laptop, tmp_path, parent="none") for _ in range(2))
+    runs = {run.info.run_id: run for run in Copier(source_uri(None, uri), uri).runs()}
+    copier = Copier(source_uri(None, uri), uri)
+    copier.runs()
+    proxy.fail(0, None)
+    copier.copy(runs[first])
+    [create] = [at for at, line in enumerate(proxy.requests) if line.endswith("/runs/create")]
+    proxy.fail(create, "lost")  # by then the experiment is known, which took a request
+    copier.copy(runs[second])
+    assert proxy.requests[create - 1].endswith("/runs/create")
+    assert proxy.hit.is_set()
+    assert len(store.runs_of(second, schema.COPIED_FROM)) == 1
 
 
 def test_the_command_copies_what_was_asked_for_and_no_run_twice(

@@ -8,7 +8,7 @@ import samples
 from stored_runs import filed
 
 from bench.errors import UserError
-from bench.folders import record_folders
+from bench.folders import RecordFolder, record_folders
 from mlproject import main
 from tracking import memory
 from tracking.search import download_record, search_runs
@@ -57,6 +57,18 @@ def test_a_deep_record_is_refused_not_crashed_on(records, capsys):
     bad.record.write_text('{"kind": "measurement", "config": ' + "[" * 100_000)
     assert main(["sync"]) == 1
     assert "not a record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config", ['{"arch": "resnet18", "from_the_future": 1}', "[]", "{", ""])
+def test_a_half_written_folder_of_another_version_costs_itself_alone(records, capsys, config):
+    filed(records)
+    half = RecordFolder.create(records)
+    half.config.write_text(config)
+    assert main(["sync"]) == 1
+    said = capsys.readouterr()
+    assert "1 uploaded, 1 failed" in said.out
+    assert "not of this version" in said.err
+    assert len(said.err.splitlines()) == 1
 
 
 def test_a_linked_lock_does_not_empty_the_file_it_points_to(records, tmp_path):

@@ -11,7 +11,6 @@ from tracking.store import public_uri
         ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
         ("https://me:secret@server.example:8443/path", "https://server.example:8443/path"),
         ("postgresql://me:s@host/db?password=secret", "postgresql://host/db"),
-        ("sqlite:///mlflow.db", "sqlite:///mlflow.db"),
         ("sqlite:////abs/mlflow.db", "sqlite:////abs/mlflow.db"),
     ],
 )

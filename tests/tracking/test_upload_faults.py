@@ -171,7 +171,7 @@ def test_a_command_that_cannot_upload_says_so_in_one_line_and_sync_goes_on(
     assert "sync again later" in line
     proxy.heal()
     assert main(["sync", "--records", str(tmp_path)]) == 0
-    assert "1 there already, 2 uploaded" in capsys.readouterr().out
+    assert "2 uploaded, 1 there already" in capsys.readouterr().out
     for folder, record in kept:
         assert_one_run(store, folder, record)
 

@@ -42,6 +42,14 @@ def command(settings: ServerSettings) -> list[str]:
     ]
 
 
+#: With MLflow's own 15 connections, 32 clients at once make it answer 400 (`QueuePool limit`). Runs
+#: and users have a pool each; Postgres takes 100 connections unless told otherwise.
+_POOL = {
+    "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE": "20",
+    "MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW": "20",
+}
+
+
 def environment(settings: ServerSettings, given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the server's environment: `given`, the secrets, and MLflow's switches."""
     return {
@@ -57,6 +65,7 @@ def environment(settings: ServerSettings, given: Mapping[str, str] = os.environ)
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_ENABLE_AI_GATEWAY": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        **_POOL,
     }
 
 

@@ -1,4 +1,4 @@
-"""`mlproject import`: results of other programs, from their files to records and tracked runs."""
+"""`mlproject import`: results of other programs, from their files to records and tracked runs."""  # noqa: N999
 
 from __future__ import annotations
 

@@ -1,0 +1,286 @@
+"""A second search of a large selection: what it must see, what it may miss, and what it reads."""
+
+import sqlite3
+import threading
+from contextlib import closing
+from datetime import datetime, timezone
+
+import pytest
+import samples
+from mlflow.entities import ViewType
+from mlflow.tracking import MlflowClient
+from stored_runs import filed
+
+from bench.config import RunConfig
+from tracking import incremental, schema
+from tracking.incremental import search_kept_runs
+from tracking.kept_runs import kept_file, read_kept
+from tracking.search import search_runs
+from tracking.selection import time_prefixes
+from tracking.store import TrackingError, public_uri
+from tracking.upload import upload
+
+MEASURED = f"tags.`{schema.KIND}` = 'measurement'"
+DAY_MS = 86_400_000
+KNOWN = 10
+#: The newest upload, since clocks may differ, and the one whose place tells how many there are.
+ALWAYS_READ = 2
+START_MS = 1_700_000_000_000
+
+
+class Runs:
+    """An experiment of this test's own, filled as our upload would."""
+
+    def __init__(self, uri, name):
+        self.uri, self.name = uri, name
+        self.client = MlflowClient(uri)
+        self.experiment = self.client.create_experiment(name)
+        self.made = 0
+
+    def add(self, *, start_ms=None, uploaded_at=None, whole=True, ended=True, tags=None):
+        self.made += 1
+        tags = {schema.KIND: "measurement", "number": str(self.made), **(tags or {})}
+        if whole:
+            tags |= schema.whole_tags()
+        if uploaded_at is not None:
+            tags[schema.UPLOADED_AT] = uploaded_at
+        start_ms = START_MS + self.made * 1000 if start_ms is None else start_ms
+        run = self.client.create_run(self.experiment, start_time=start_ms, tags=tags)
+        self.client.log_metric(run.info.run_id, "speed", self.made)
+        self.client.log_param(run.info.run_id, "arch", "resnet18")
+        if ended:
+            self.client.set_terminated(run.info.run_id)
+        return run.info.run_id
+
+    def asked(self, filter_string=MEASURED, **how):
+        return {"experiments": [self.name], "tracking_uri": self.uri, **how}
+
+    def kept(self, **how):
+        return search_kept_runs(MEASURED, **self.asked(**how))
+
+    def all(self):
+        return search_runs(MEASURED, **self.asked())
+
+    @property
+    def file(self):
+        return kept_file(public_uri(self.uri), [self.name], MEASURED)
+
+
+@pytest.fixture
+def runs(server, request, monkeypatch):
+    monkeypatch.setattr(incremental, "KEPT_FROM", 2)
+    runs = Runs(server, request.node.name)
+    for day in range(1, KNOWN + 1):
+        runs.add(uploaded_at=f"2026-01-{day:02}T00:00:00.000000Z")
+    assert runs.kept() == runs.all()
+    return runs
+
+
+@pytest.fixture
+def read_ids(monkeypatch):
+    """Ids of every run that the server is made to tell, with how often whole selections were."""
+    ids, search = [], MlflowClient.search_runs
+
+    def watched(self, experiment_ids, *args, **how):
+        page = search(self, experiment_ids, *args, **how)
+        ids.extend(run.info.run_id for run in page)
+        return page
+
+    monkeypatch.setattr(MlflowClient, "search_runs", watched)
+    return ids
+
+
+def test_a_second_search_reads_two_runs_and_tells_all(runs, read_ids):
+    found = runs.kept()
+    told = set(read_ids)
+    assert len(found) == KNOWN
+    assert len(told) <= ALWAYS_READ
+    assert found == runs.all()
+
+
+def test_new_runs_and_late_uploads_of_old_ones_come_in_their_place(runs, read_ids):
+    new = runs.add()
+    late = runs.add(start_ms=START_MS - 300 * DAY_MS)
+    found = runs.kept()
+    told = set(read_ids)
+    assert (found[0].run_id, found[-1].run_id) == (new, late)
+    assert found == runs.all()
+    assert len(told) <= ALWAYS_READ + 2
+
+
+def test_a_run_that_ended_since_is_read_again(runs, read_ids):
+    running = runs.add(whole=False, ended=False)
+    cut = runs.add(uploaded_at="2025-06-01T00:00:00.000000Z", ended=False)
+    by_id = {run.run_id: run for run in runs.kept()}
+    assert (by_id[running].status, by_id[cut].status) == ("RUNNING", "RUNNING")
+    runs.client.log_metric(running, "speed", 99)
+    for key, value in schema.whole_tags().items():
+        runs.client.set_tag(running, key, value)
+    runs.client.set_terminated(running, "FINISHED")
+    runs.client.set_terminated(cut, "KILLED")
+    read_ids.clear()
+    by_id = {run.run_id: run for run in runs.kept()}
+    assert len(set(read_ids)) <= ALWAYS_READ + 2
+    assert (by_id[running].status, by_id[cut].status) == ("FINISHED", "KILLED")
+    assert by_id[running].metrics["speed"] == 99
+
+
+def test_a_run_that_was_never_uploaded_whole_is_read_each_time(runs):
+    run_id = runs.add(whole=False)
+    runs.kept()
+    runs.client.log_metric(run_id, "speed", 7)
+    assert {run.run_id: run for run in runs.kept()}[run_id].metrics["speed"] == 7
+
+
+def test_deleted_runs_are_gone_and_restored_ones_back(runs, read_ids):
+    first, second = [run.run_id for run in runs.kept()][4:6]
+    for run_id in (first, second):
+        runs.client.delete_run(run_id)
+    read_ids.clear()
+    assert {first, second}.isdisjoint(run.run_id for run in runs.kept())
+    assert len(set(read_ids)) <= ALWAYS_READ + 2
+    assert len(runs.kept()) == KNOWN - 2
+    runs.client.restore_run(first)
+    assert runs.kept() == runs.all()
+    assert len(runs.kept()) == KNOWN - 1
+
+
+def test_a_run_deleted_while_another_came_is_gone(runs):
+    gone = runs.kept()[2].run_id
+    runs.client.delete_run(gone)
+    new = runs.add()
+    ids = [run.run_id for run in runs.kept()]
+    assert gone not in ids
+    assert new in ids
+
+
+def test_an_upload_by_a_clock_that_is_years_slow_is_found(runs):
+    run_id = runs.add(uploaded_at="2019-01-01T00:00:00.000000Z")
+    assert run_id in [run.run_id for run in runs.kept()]
+
+
+def test_an_upload_by_a_clock_that_is_years_fast_hides_no_other(runs, read_ids):
+    runs.add(uploaded_at="2099-01-01T00:00:00.000000Z")
+    runs.kept()
+    run_id = runs.add()
+    read_ids.clear()
+    assert run_id in [run.run_id for run in runs.kept()]
+    assert len(set(read_ids)) <= ALWAYS_READ + 2
+
+
+def test_a_renamed_run_shows_with_refresh_and_a_retagged_one_when_it_leaves(runs):
+    renamed, tagged = [run.run_id for run in runs.kept()][4:6]
+    runs.client.update_run(renamed, name="by hand")
+    assert "by hand" not in [run.name for run in runs.kept()]  # as the documentation says
+    assert "by hand" in [run.name for run in runs.kept(refresh=True)]
+    assert "by hand" in [run.name for run in runs.kept()]
+    runs.client.set_tag(tagged, schema.KIND, "no longer")
+    assert tagged not in [run.run_id for run in runs.kept()]
+
+
+def test_a_store_made_anew_has_nothing_of_the_old_one(runs, server_folder):
+    runs.kept()
+    with (
+        closing(sqlite3.connect(server_folder / "server.db", timeout=30)) as connection,
+        connection,
+    ):
+        connection.execute(
+            "UPDATE experiments SET creation_time = creation_time + 1 WHERE experiment_id = ?",
+            (runs.experiment,),
+        )
+        connection.execute(
+            "UPDATE latest_metrics SET value = 1000 WHERE run_uuid IN"
+            " (SELECT run_uuid FROM runs WHERE experiment_id = ?)",
+            (runs.experiment,),
+        )
+    assert {run.metrics["speed"] for run in runs.kept()} == {1000.0}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace(b"resnet18", b"resnet19", 1),
+        lambda text: b"",
+        lambda text: b"[1, 2]\n" + text,
+        lambda text: b"\xff\xfe" + text,
+        lambda text: text.replace(b'"format": 1', b'"format": 0'),
+    ],
+)
+def test_a_damaged_file_is_read_from_the_server_again(runs, damage):
+    runs.file.write_bytes(damage(runs.file.read_bytes()))
+    assert read_kept(runs.file) is None
+    assert runs.kept() == runs.all()
+    assert read_kept(runs.file) is not None
+
+
+def test_two_searches_at_once_both_tell_all_and_leave_a_whole_file(runs):
+    for _ in range(3):
+        runs.add()
+    found, together = [], threading.Barrier(4)
+
+    def search():
+        together.wait()
+        found.append(runs.kept())
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [runs.all()] * 4
+    assert len(read_kept(runs.file).runs) == KNOWN + 3
+
+
+def test_a_small_selection_is_read_whole_and_not_kept(runs, monkeypatch):
+    monkeypatch.setattr(incremental, "KEPT_FROM", KNOWN + 1)
+    runs.client.update_run(runs.kept()[0].run_id, name="by hand")
+    assert "by hand" in [run.name for run in runs.kept(refresh=True)]
+    assert not runs.file.exists()
+    runs.client.update_run(runs.kept()[0].run_id, name="again")
+    assert "again" in [run.name for run in runs.kept()]
+
+
+def test_a_server_that_pages_otherwise_is_read_whole(runs, monkeypatch):
+    monkeypatch.setattr(
+        "tracking.selection.SearchUtils.create_page_token", lambda _: b"not a token"
+    )
+    runs.add()
+    assert runs.kept() == runs.all()
+
+
+def test_a_malformed_filter_is_one_line(runs):
+    with pytest.raises(TrackingError) as refusal:
+        search_kept_runs("this is not a filter", **runs.asked())
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "expected"),
+    [
+        ("2026-11-21T17:50", "2026-11-21T18:05", ["2026-11-21T17", "2026-11-21T18"]),
+        ("2026-11-29T22:10", "2026-12-02T05:00",
+         ["2026-11-29T22", "2026-11-29T23", "2026-11-30", "2026-12"]),
+        ("2025-11-30T23:59", "2026-06-01T00:00", ["2025-11-30T23", "2025-12", "2026"]),
+        ("2024-02-28T23:00", "2024-03-01T00:00", ["2024-02-28T23", "2024-02-29", "2024-03"]),
+        ("2026-11-21T18:00", "2026-11-21T17:59", []),
+    ],
+)  # fmt: skip
+def test_times_begin_with_few_prefixes_that_leave_no_gap(since, until, expected):
+    since, until = (datetime.fromisoformat(f"{text}+00:00") for text in (since, until))
+    assert list(time_prefixes(since, until)) == expected
+
+
+def now():
+    return datetime.now(timezone.utc)
+
+
+def test_what_our_upload_leaves_is_final(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    folder, record = filed(tmp_path, samples.run_record(RunConfig(campaign="final")))
+    began = schema.sortable(now())
+    run_id = upload(folder, record)
+    client = MlflowClient(server)
+    [run] = client.search_runs(["0"], f"attributes.run_id IN ('{run_id}')", ViewType.ACTIVE_ONLY)
+    assert began <= run.data.tags[schema.UPLOADED_AT] <= schema.sortable(now())
+    assert run.info.status == "FINISHED"

@@ -1,0 +1,133 @@
+"""Asking a server that may be away: again while that helps, and never past the patience."""
+
+import os
+
+import pytest
+import requests
+from mlflow.exceptions import MlflowException, RestException
+
+from tracking.failures import is_away, is_unauthenticated, said
+from tracking.patience import Patience, http_settings, no_repeats
+
+AWAY = MlflowException("API request to http://x failed with exception refused")
+TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+REPEATS = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+
+
+class Clock:
+    """Moves only when told, or when somebody sleeps."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = 0.0
+        monkeypatch.setattr("tracking.patience.time.sleep", self.pass_s)
+
+    def __call__(self):
+        return self.now_s
+
+    def pass_s(self, seconds):
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def test_a_server_that_comes_back_in_time_is_answered(clock):
+    answers = [AWAY, AWAY, "here"]
+
+    def ask():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert Patience(6.0, clock=clock)(ask) == "here"
+
+
+def test_a_server_that_stays_away_is_given_up_before_the_limit(clock):
+    def ask():
+        raise AWAY
+
+    with pytest.raises(MlflowException):
+        Patience(6.0, clock=clock)(ask)
+    assert 3.0 < clock.now_s < 6.0
+
+
+def test_an_answer_makes_the_patience_whole_again(clock):
+    patience = Patience(6.0, clock=clock)
+    for _ in range(5):
+        patience(clock.pass_s, 5.0)
+    assert clock.now_s == 25.0
+    waits = []
+
+    def ask():
+        waits.append(os.environ[TIMEOUT])
+        raise AWAY
+
+    with pytest.raises(MlflowException):
+        patience(ask)
+    assert waits[0] == "6"
+    assert waits[-1] < "6"
+
+
+def test_what_the_server_refuses_is_not_asked_again(clock):
+    tries = []
+
+    def ask():
+        tries.append(1)
+        raise RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"})
+
+    with pytest.raises(RestException):
+        Patience(6.0, clock=clock)(ask)
+    assert len(tries) == 1
+
+
+def test_our_settings_leave_the_users_alone_and_go_with_the_block(monkeypatch):
+    monkeypatch.setenv(REPEATS, "7")
+    with http_settings(6.0):
+        assert os.environ[TIMEOUT] == "6"
+        assert os.environ[REPEATS] == "7"
+        with http_settings(2.0):
+            assert os.environ[TIMEOUT] == "2"
+        assert os.environ[TIMEOUT] == "6"
+        with no_repeats():
+            assert os.environ[REPEATS] == "0"
+        assert os.environ[REPEATS] == "7"
+    assert TIMEOUT not in os.environ
+    assert os.environ[REPEATS] == "7"
+
+
+def answered(status):
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError(f"{status} said", response=response)
+
+
+@pytest.mark.parametrize(
+    ("error", "away"),
+    [
+        (AWAY, True),
+        (requests.ConnectionError("reset"), True),
+        (answered(503), True),
+        (answered(429), True),
+        (answered(404), False),
+        (answered(401), False),
+        (RestException({"error_code": "BAD_REQUEST", "message": "QueuePool limit"}), True),
+        (RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "m"}), False),
+        (RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "m"}), True),
+        (ConnectionResetError(), True),
+        (OSError(28, "No space left on device"), False),
+        (ValueError("ours"), False),
+    ],
+)
+def test_failures_are_told_from_refusals(error, away):
+    assert is_away(error) is away
+
+
+def test_credentials_are_told_from_rights():
+    assert is_unauthenticated(answered(401))
+    assert is_unauthenticated(answered(403))
+    assert not is_unauthenticated(answered(404))
+    assert "MLFLOW_TRACKING_USERNAME" in said(answered(401))
+    assert "right to write" in said(answered(403))
