@@ -7,7 +7,7 @@ in `analysis.report`: they take Matplotlib and Plotly along.
 from analysis.gather import Gathered, gather_records, split_records
 from analysis.points import Refusal, RooflinePoint, roofline_point, roofline_points
 from analysis.profile_results import ProfileResult, profile_results
-from analysis.pull import pull_runs
+from analysis.pull import pull_iterations, pull_record, pull_runs
 from analysis.results import RunResult, run_results
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "RunResult",
     "gather_records",
     "profile_results",
+    "pull_iterations",
+    "pull_record",
     "pull_runs",
     "roofline_point",
     "roofline_points",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 Converter = Callable[[list[Any]], "pd.Series[Any]"]
-Reader = Callable[["TrackedRun"], Any]
+Reader = Callable[[Sequence["TrackedRun"]], list[Any]]  # a column at once: many runs, few calls
 
 #: Column -> tag.
 _TAG_COLUMNS = {
@@ -85,9 +85,7 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
     column and the one asked for in `<field>_given`. What a run does not have is missing (NA).
     """
     explained = profile_of_each(runs, profiles)
-    columns = {
-        name: convert([read(run) for run in runs]) for name, (convert, read) in _columns().items()
-    }
+    columns = {name: convert(read(runs)) for name, (convert, read) in _columns().items()}
     profiled = [explained.get(run.run_id) for run in runs]
     columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
     for metric, column in _PROFILE_COLUMNS.items():
@@ -98,10 +96,11 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
 
 def _columns() -> dict[str, tuple[Converter, Reader]]:
     columns: dict[str, tuple[Converter, Reader]] = {
-        "run_id": (_text, lambda run: run.run_id),
-        "name": (_text, lambda run: run.name),
-        "status": (_text, lambda run: run.status),
-        "started": (_time, lambda run: run.start_time),
+        "run_id": (_text, lambda runs: [run.run_id for run in runs]),
+        "name": (_text, lambda runs: [run.name for run in runs]),
+        "status": (_text, lambda runs: [run.status for run in runs]),
+        "started": (_time, lambda runs: [run.start_time for run in runs]),
+        "imported": (_switch, lambda runs: [_is_imported(run) for run in runs]),
     }
     for column, tag in _TAG_COLUMNS.items():
         columns[column] = (_text, _tag_reader(tag))
@@ -110,11 +109,11 @@ def _columns() -> dict[str, tuple[Converter, Reader]]:
         if field in columns:  # env and campaign: the tag holds the label that was used
             continue
         if field in resolved:
-            columns[f"{field}_given"] = (_text, _param_reader(field))
+            columns[f"{field}_given"] = (_text, _given_reader(field))
         else:
             columns[field] = (_converter(RunConfig, field), _param_reader(field))
     for field in resolved:
-        columns[field] = (_converter(ResolvedConfig, field), _param_reader(f"resolved_{field}"))
+        columns[field] = (_converter(ResolvedConfig, field), _used_reader(field))
     for metric, column in _METRIC_COLUMNS.items():
         convert = _whole if metric in _WHOLE_METRICS else _real
         columns[column] = (convert, _metric_reader(metric))
@@ -122,25 +121,48 @@ def _columns() -> dict[str, tuple[Converter, Reader]]:
 
 
 def _tag_reader(tag: str) -> Reader:
-    return lambda run: run.tags.get(tag)
+    return lambda runs: [run.tags.get(tag) for run in runs]
 
 
 def _param_reader(param: str) -> Reader:
-    return lambda run: _unquoted(run.params.get(param))
+    return lambda runs: _unquoted([run.params.get(param) for run in runs])
+
+
+def _given_reader(field: str) -> Reader:
+    """What was asked for; of an imported run nobody knows."""
+    return lambda runs: _unquoted(
+        [None if _is_imported(run) else run.params.get(field) for run in runs]
+    )
+
+
+def _used_reader(field: str) -> Reader:
+    """What was used; a ledger tells it under the setting's own name."""
+    resolved = f"resolved_{field}"
+    return lambda runs: _unquoted(
+        [run.params.get(field if _is_imported(run) else resolved) for run in runs]
+    )
+
+
+def _is_imported(run: TrackedRun) -> bool:
+    return run.tags.get(schema.IMPORTED) == "true"
 
 
 def _metric_reader(metric: str) -> Reader:
-    return lambda run: run.metrics.get(metric)
+    return lambda runs: [run.metrics.get(metric) for run in runs]
 
 
-def _unquoted(value: str | None) -> str | None:
+def _unquoted(values: list[str | None]) -> list[str | None]:
     """Undo the shell quotes that `mlflow run` leaves around the parameters it logs."""
-    if value is None or not (value.startswith("'") and value.endswith("'") and len(value) > 1):
-        return value
+    return [_without_quotes(text) if text and text[0] == "'" else text for text in values]
+
+
+def _without_quotes(text: str) -> str:
+    if not (text.endswith("'") and len(text) > 1):
+        return text
     try:
-        return "".join(shlex.split(value))
+        return "".join(shlex.split(text))
     except ValueError:
-        return value
+        return text
 
 
 def _converter(model: type[BaseModel], field: str) -> Converter:

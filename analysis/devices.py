@@ -19,6 +19,18 @@ def same_device(theirs: Environment, ours: Environment) -> bool:
     return _figures(theirs) == _figures(ours) and _alike(theirs.memory_bytes, ours.memory_bytes)
 
 
+def alike_devices(theirs: Environment, ours: Environment) -> bool:
+    """Whether both are of one kind: what trains has the same name and the same figures."""
+    if theirs.device.backend != ours.device.backend:
+        return False
+    if ours.device.backend == "cpu":
+        return same_device(theirs, ours)
+    a_bytes, b_bytes = theirs.device.memory_bytes, ours.device.memory_bytes
+    if a_bytes is None or b_bytes is None:
+        return theirs.device.name == ours.device.name and a_bytes is b_bytes
+    return theirs.device.name == ours.device.name and _alike(a_bytes, b_bytes)
+
+
 def same_power_limit(theirs: DeviceInfo, ours: DeviceInfo) -> bool:
     """Whether both run at one limit, or neither knows of any."""
     if theirs.power_limit_w is None or ours.power_limit_w is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, imported_filter, measurement_filter
+from analysis.machines import Labels
 from analysis.observations import Observation, observe_imported, observe_result
 from analysis.results import run_results
-from bench.errors import UserError
 from bench.records import CeilingsRecord, ProfileRecord, RunRecord
 from tracking import schema
 
@@ -28,6 +28,16 @@ class Gathered:
     unreadable: list[str] = field(default_factory=list)
     imported: list[Observation] = field(default_factory=list)  # runs that no record is of
 
+    def told_apart(self) -> Gathered:
+        """Return the same with `(1)`, `(2)` after a label that machines of several kinds carry."""
+        labels = Labels([*self.measurements, *self.ceilings, *self.profiles])
+        return replace(
+            self,
+            measurements=[labels.on(record) for record in self.measurements],
+            ceilings=[labels.on(record) for record in self.ceilings],
+            profiles=[labels.on(record) for record in self.profiles],
+        )
+
     def observations(self) -> list[Observation]:
         """Return every measurement as comparisons see it: recorded ones first, in report order."""
         results = run_results(self.measurements, self.ceilings, self.run_ids, self.profiles)
@@ -40,6 +50,7 @@ def gather_records(
     experiments: Sequence[str] | None = None,
     campaign: str | None = None,
     tracking_uri: str | None = None,
+    refresh: bool = False,
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
 ) -> Gathered:
     """Fetch the measurements that match, their profiles, and every measured ceiling of the server.
@@ -49,41 +60,34 @@ def gather_records(
     Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
     and a profile belongs to a configuration. A run whose record cannot be read is named in
     `unreadable`, and the others are used. Raises `UserError` or `TrackingError` if the search
-    itself fails. `watch` wraps the runs while their records come in.
+    itself fails. `refresh` is as in `pull_runs`. `watch` wraps the runs while
+    their records come in.
     """
-    from tracking.search import download_record, search_runs  # takes MLflow along
-    from tracking.store import TrackingError
+    from tracking.incremental import search_kept_runs  # takes MLflow along
+    from tracking.search import download_records
 
-    wanted = search_runs(
-        measurement_filter(filter_string, campaign),
-        experiments=experiments,
-        tracking_uri=tracking_uri,
-    )
-    imported = search_runs(
-        imported_filter(filter_string, campaign),
-        experiments=experiments,
-        tracking_uri=tracking_uri,
-    )
+    def search(wanted: str, names: Sequence[str] | None = None) -> list[TrackedRun]:
+        return search_kept_runs(
+            wanted, experiments=names, tracking_uri=tracking_uri, refresh=refresh
+        )
+
+    wanted = search(measurement_filter(filter_string, campaign), experiments)
+    imported = search(imported_filter(filter_string, campaign), experiments)
     gathered = Gathered(imported=sorted(map(observe_imported, imported), key=Observation.order))
     if not wanted:
         return gathered
     configurations = {run.tags.get(schema.CONFIG_ID) for run in wanted}
     profiles = [
-        run
-        for run in search_runs(PROFILES_FILTER, tracking_uri=tracking_uri)
-        if run.tags.get(schema.CONFIG_ID) in configurations
+        run for run in search(PROFILES_FILTER) if run.tags.get(schema.CONFIG_ID) in configurations
     ]
-    ceilings = search_runs(CEILINGS_FILTER, tracking_uri=tracking_uri)
-    for run in watch([*wanted, *ceilings, *profiles]):
-        try:
-            record = download_record(run.run_id, tracking_uri)
-        except (UserError, TrackingError) as error:
-            gathered.unreadable.append(f"{run.name} ({run.run_id}): {error}")
-            continue
-        if record.record_id in gathered.run_ids:  # uploaded twice: one measurement
-            continue
-        gathered.run_ids[record.record_id] = run.run_id
-        _sort_in(gathered, record)
+    runs = [*wanted, *search(CEILINGS_FILTER), *profiles]
+    records = download_records(runs, tracking_uri)
+    for run, record in zip(watch(runs), records, strict=True):
+        if isinstance(record, Exception):
+            gathered.unreadable.append(f"{run.name} ({run.run_id}): {record}")
+        elif record.record_id not in gathered.run_ids:  # uploaded twice: one measurement
+            gathered.run_ids[record.record_id] = run.run_id
+            _sort_in(gathered, record)
     return gathered
 
 

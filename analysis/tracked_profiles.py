@@ -24,20 +24,27 @@ def profile_of_each(
     explains nothing. One that counted bytes goes before one that did not, then one made of this
     very measurement before one of its configuration.
     """
-    possible = [one for one in profiles if one.tags.get(schema.VERDICT) != "invalid"]
+    of_record: dict[str, list[TrackedRun]] = {}
+    alike: dict[tuple[str, ...], list[TrackedRun]] = {}
+    for one in profiles:
+        if one.tags.get(schema.VERDICT) == "invalid":
+            continue
+        if timed := one.tags.get(schema.TIMED_RECORD_ID):
+            of_record.setdefault(timed, []).append(one)
+        if (key := _likeness(one)) is not None:
+            alike.setdefault(key, []).append(one)
     found = {}
     for run in runs:
-        fitting = [one for one in possible if _is_of(one, run) or _is_like(one, run)]
-        fitting.sort(key=lambda one: ("counted_dram_gb" not in one.metrics, not _is_of(one, run)))
-        if fitting:
-            found[run.run_id] = fitting[0]
+        own = of_record.get(run.tags.get(schema.RECORD_ID, ""), [])
+        key = _likeness(run)
+        fitting = [*own, *(alike.get(key, []) if key is not None else [])]
+        if fitting:  # min takes the first of equals: own before alike, then the newest
+            found[run.run_id] = min(fitting, key=lambda one: "counted_dram_gb" not in one.metrics)
     return found
 
 
-def _is_of(profile: TrackedRun, run: TrackedRun) -> bool:
-    record_id = run.tags.get(schema.RECORD_ID)
-    return record_id is not None and profile.tags.get(schema.TIMED_RECORD_ID) == record_id
-
-
-def _is_like(profile: TrackedRun, run: TrackedRun) -> bool:
-    return all(tag in run.tags and profile.tags.get(tag) == run.tags[tag] for tag in _ALIKE)
+def _likeness(run: TrackedRun) -> tuple[str, ...] | None:
+    """What is equal on a profile and a measurement that belong together; None if not all known."""
+    values = [run.tags.get(tag) for tag in _ALIKE]
+    known = tuple(value for value in values if value is not None)
+    return known if len(known) == len(_ALIKE) else None

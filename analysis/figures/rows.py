@@ -119,7 +119,7 @@ def draw_distributions(
 ) -> None:
     """Draw each window's iteration times over its median: 5 to 95 %, quartiles, outliers.
 
-    An outlier of over 1.6 times the median is drawn at that edge as an arrow.
+    The axis ends at 1.6 times the median; an outlier beyond is an arrow at that edge.
     """
     timed = [run for run in runs if run.iteration_times_s]
     palette = colours or model_colours(run.arch for run in timed)
@@ -137,15 +137,17 @@ def draw_distributions(
             axes.plot([min(times[place], _EDGE)], [row], marker=">" if beyond else "x",
                       markersize=3.5, color=colour, zorder=5)  # fmt: skip
     axes.axvline(1, color="#777777", linewidth=0.7, zorder=2)
+    if axes.get_xlim()[1] > _EDGE:
+        axes.set_xlim(right=_EDGE + 0.01)
     _rows(axes, [run.label for run in shown], len(timed) - len(shown))
     axes.set_xlabel("Iteration time / median", fontsize=FONT_PT + 0.5)
     if shown:
         legend_below(axes, [
             Line2D([], [], color="#555555", linewidth=0.9, label="5 to 95 %"),
             Line2D([], [], color="#555555", linewidth=4, label="quartiles"),
-            Line2D([], [], color="#555555", linestyle="", marker="x", markersize=4,
-                   label="outlier"),
-        ])  # fmt: skip
+            *(Line2D([], [], color="#555555", linestyle="", marker=marker, markersize=4, label=name)
+              for marker, name in (("x", "outlier"), (">", "outlier beyond the axis"))),
+        ], entry_in=1.6)  # fmt: skip
 
 
 def _rows(axes: Axes, names: Sequence[str], hidden: int) -> None:

@@ -64,7 +64,9 @@ _POINTS = (
     share_of("of the peak", "fraction_of_peak", lambda r: r.point.fraction_of_peak),
     Column("bound", ("bound",), bound_word),
     Column("roof", ("ceiling_kind",), lambda r: r.point.ceiling.kind),
-    Column("its source", ("ceiling_source",), lambda r: r.point.ceiling.source, wraps_em=14),
+    # The table of ceilings tells each source once; here it would take most of the page.
+    Column("of", ("ceiling_date", "ceiling_source"),
+           lambda r: (r.point.ceiling.date, r.point.ceiling.source), lambda of: of[0][:10]),
 )  # fmt: skip
 
 

@@ -101,10 +101,8 @@ class Server:
             self.logged.append((folder, name, tags))
             return "report-run"
 
-        monkeypatch.setattr("tracking.search.search_runs", search_runs)
-        monkeypatch.setattr(
-            "tracking.search.download_record", lambda run_id, uri=None: runs[run_id]
-        )
+        monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
+        monkeypatch.setattr("tracking.search.download_record", lambda run_id, *_: runs[run_id])
         monkeypatch.setattr("tracking.report_run.log_report", log_report)
 
 
@@ -112,6 +110,7 @@ class _Run:
     def __init__(self, run_id):
         self.run_id = self.name = run_id
         self.tags = {}
+        self.artifact_uri = ""
 
 
 def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ def serve(monkeypatch, runs):
         asked.append(query)
         return runs(query) if "'imported'" in query else []
 
-    monkeypatch.setattr("tracking.search.search_runs", search_runs)
+    monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
     return asked
 
 

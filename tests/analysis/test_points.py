@@ -1,12 +1,14 @@
 """Points under a roof of 200 GFLOP/s and 50 GB/s, worked by hand."""
 
 import math
+from datetime import timedelta
 
 import factories as make
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis import split_records
 from analysis.points import Refusal, RooflinePoint, roofline_point, roofline_points
 from bench.config import RunConfig
 from bench.summary import attained_flops_per_s, summary
@@ -209,3 +211,28 @@ def test_several_devices_do_the_work_of_all_under_the_roofs_there_are(backend, r
     assert placed.attained_flops_per_s == pytest.approx(300e9 / 4)
     assert (placed.intensity_min, placed.intensity_max) == (4, 10)
     assert placed.fraction_of_peak == pytest.approx(300e9 / 4 / (roofs * 200e9))
+
+
+def test_machines_of_several_kinds_under_one_label_are_told_apart():
+    new = make.environment(cpu_signature="family 26 model 2 stepping 1")
+    old = make.run_record("old")
+    other = make.run_record("other", environment=new, created=make.NOON + timedelta(days=1))
+    roofs = make.ceilings_record("roofs", environment=new)
+    alone = make.run_record("alone", environment=make.environment(label="desk"))
+    gathered = split_records([other, old, roofs, alone, make.failed_record(environment=None)])
+    told = gathered.told_apart()
+    assert [r.environment and r.environment.label for r in told.measurements] == [
+        "lab (2)",
+        "lab (1)",
+        "desk",
+        None,
+    ]
+    assert told.ceilings[0].environment.label == "lab (2)"
+    assert {run.env for run in told.observations()} == {"lab (1)", "lab (2)", "desk", "auto"}
+
+
+def test_two_of_one_kind_are_one_machine_to_a_reader():
+    first = make.run_record("a", environment=make.environment(device=make.gpu()))
+    second = make.environment(device=make.gpu(uuid="GPU-2"), cpu_model="another host")
+    gathered = split_records([first, make.run_record("b", environment=second)])
+    assert gathered.told_apart() == gathered

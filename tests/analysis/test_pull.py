@@ -18,6 +18,8 @@ from bench.errors import UserError
 from bench.records import Verdict
 from tracking import schema
 
+FILTER = "params.arch = 'a'"
+
 
 @dataclass(frozen=True)
 class Tracked:
@@ -143,17 +145,35 @@ def test_a_campaign_cannot_end_the_filters_string(campaign):
 def test_pull_asks_the_server_it_was_given(monkeypatch):
     asked = []
 
-    def search_runs(query, *, experiments=None, tracking_uri=None):
-        asked.append((query, experiments, tracking_uri))
-        return [tracked(make.run_record())]
+    def search_runs(query, *, experiments=None, tracking_uri=None, refresh=False):
+        asked.append((query, experiments, tracking_uri, refresh))
+        return [tracked(make.run_record())] if query == measurement_filter(FILTER) else []
 
-    monkeypatch.setattr("tracking.search.search_runs", search_runs)
-    table = pull_runs("params.arch = 'a'", experiments=["night"], tracking_uri="http://server")
+    monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
+    table = pull_runs(FILTER, experiments=["night"], tracking_uri="http://server", refresh=True)
     assert len(table) == 1
     assert asked == [
-        (measurement_filter("params.arch = 'a'"), ["night"], "http://server"),
-        (PROFILES_FILTER, None, "http://server"),
+        (measurement_filter(FILTER), ["night"], "http://server", True),
+        (imported_filter(FILTER), ["night"], "http://server", True),
+        (PROFILES_FILTER, None, "http://server", True),
     ]
+
+
+def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatch):
+    run = tracked(make.run_record())
+    serve = {measurement_filter(): [run], imported_filter(): published_runs()}
+    monkeypatch.setattr(
+        "tracking.incremental.search_kept_runs", lambda query, **_: serve.get(query, [])
+    )
+    table = pull_runs()
+    assert len(table) == 49
+    assert table["imported"].tolist().count(True) == 48
+    assert not table.loc[table["run_id"] == "r1", "imported"].item()
+    row = table[table["imported"]].iloc[0]
+    told = next(each for each in published_runs() if each.run_id == row["run_id"])
+    assert row["batch_size"] == int(told.params["batch_size"])
+    assert row["throughput_images_per_s"] == told.metrics["throughput_images_per_s"]
+    assert row[["batch_size_given", "workers", "intensity_min_flop_per_byte"]].isna().all()
 
 
 class Server:
@@ -168,7 +188,7 @@ class Server:
             imported_filter(): {},
         }
 
-        def search_runs(query, *, experiments=None, tracking_uri=None):
+        def search_runs(query, **_):
             found = kinds.get(query, measurements)
             return [
                 Tracked(
@@ -179,14 +199,14 @@ class Server:
                 for run_id, record in found.items()
             ]
 
-        def download_record(run_id, tracking_uri=None):
+        def download_record(run_id, *_):
             record = self.records[run_id]
             self.fetched.append(run_id)
             if isinstance(record, Exception):
                 raise record
             return record
 
-        monkeypatch.setattr("tracking.search.search_runs", search_runs)
+        monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
         monkeypatch.setattr("tracking.search.download_record", download_record)
 
 
@@ -208,7 +228,7 @@ def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
         asked.append(query)
         return runs if query == imported_filter("", "old") else []
 
-    monkeypatch.setattr("tracking.search.search_runs", search_runs)
+    monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
     gathered = gather_records(campaign="old")
     assert len(gathered.imported) == 48
     assert gathered.observations() == gathered.imported

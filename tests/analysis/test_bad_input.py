@@ -1,0 +1,123 @@
+"""Input that a report cannot use: a line for each, and the rest is reported."""
+
+import json
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import factories as make
+import pytest
+from click.testing import CliRunner
+from mlflow.tracking import MlflowClient
+
+import commands.report
+from analysis import pull_iterations, pull_record, pull_runs
+from bench.errors import UserError
+from bench.folders import RecordFolder
+from tracking import schema
+from tracking.upload import upload
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """An embedded store with two measurements and their roof."""
+    monkeypatch.chdir(tmp_path)  # where its artifacts go
+    for record in (make.ceilings_record(), make.run_record(), make.run_record()):
+        folder = RecordFolder.create(tmp_path / "records")
+        record = record.model_copy(update={"record_id": folder.record_id})
+        folder.close(record)
+        upload(folder, record)
+    return MlflowClient()
+
+
+def report(*arguments):
+    done = CliRunner().invoke(
+        commands.report.command,
+        [str(a) for a in ("--no-log", *arguments)],
+        standalone_mode=False,
+        catch_exceptions=False,
+    )
+    return done.return_value, done.output.splitlines()
+
+
+def artifacts_of(store, run_id):
+    return Path(store.get_run(run_id).info.artifact_uri.removeprefix("file://"))
+
+
+def test_a_run_whose_artifacts_were_deleted_is_one_line_and_the_others_are_reported(store):
+    gone, kept = pull_runs()["run_id"]
+    shutil.rmtree(artifacts_of(store, gone))
+    code, lines = report()
+    assert code == 0
+    [line] = [line for line in lines if line.startswith("record not read: ")]
+    assert gone in line
+    assert any(line.startswith(f"{kept}  lab resnet18") for line in lines)
+
+
+def test_nothing_but_runs_without_artifacts_is_one_line(store):
+    for run_id in pull_runs()["run_id"]:
+        shutil.rmtree(artifacts_of(store, run_id))
+    with pytest.raises(UserError, match="no record could be read: ") as refusal:
+        report()
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_metric_that_is_nan_is_missing_from_the_table_and_from_the_report(store):
+    tags = {schema.KIND: "imported", schema.IMPORTED: "true", schema.SOURCE_FILE: "old.csv"}
+    run_id = store.create_run("0", tags=tags).info.run_id
+    store.log_metric(run_id, "throughput_images_per_s", float("nan"))
+    store.log_param(run_id, "arch", "resnet18")
+    table = pull_runs().set_index("run_id")
+    assert table["throughput_images_per_s"].isna().tolist().count(True) == 1
+    assert table.loc[run_id, "imported"]
+    code, lines = report()
+    assert code == 0
+    assert "1 imported runs" in lines
+    assert "nan" not in Path("reports/latest/report.md").read_text("utf-8").casefold().split()
+
+
+def test_records_of_both_schemas_are_one_report(tmp_path):
+    early = make.NOON - timedelta(days=1)
+    old = json.loads(make.run_record("old", created=early).model_dump_json()) | {
+        "schema_version": 1
+    }
+    for name in ("config", "resolved"):
+        del old[name]["allocator"]
+    del old["environment"]["cpu_signature"]
+    for name in ("work", "ranks"):
+        del old["measurement"][name]
+        old["measurement"]["missing"].pop(name, None)
+    for folder, text in (
+        ("old", json.dumps(old)),
+        ("new", make.run_record("new").model_dump_json()),
+        ("roofs", make.ceilings_record().model_dump_json()),
+    ):
+        (tmp_path / "records" / folder).mkdir(parents=True)
+        (tmp_path / "records" / folder / "record.json").write_text(text, encoding="utf-8")
+    code, lines = report("--records", tmp_path / "records", "--out", tmp_path / "out")
+    assert code == 0
+    assert [line.split()[0] for line in lines[:-1] if not line.startswith(" ")] == ["old", "new"]
+    assert "lab (1)" in lines[0]  # nobody asked the old one's processor for its numbers
+
+
+def test_runs_without_a_ceiling_are_one_line_each(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "records" / name).mkdir(parents=True)
+        text = make.run_record(name).model_dump_json()
+        (tmp_path / "records" / name / "record.json").write_text(text, encoding="utf-8")
+    code, lines = report("--records", tmp_path / "records", "--out", tmp_path / "out")
+    assert code == 0
+    assert sum("not placed: " in line for line in lines) == 2
+
+
+def test_iterations_and_records_come_on_demand_and_stay(store):
+    ids = list(pull_runs()["run_id"])
+    table = pull_iterations(ids)
+    assert list(table.columns) == ["run_id", "iteration", "iteration_time_ms", "data_wait_ms"]
+    assert len(table) == 20
+    assert set(table["iteration_time_ms"]) == {1000.0}
+    for run_id in ids:
+        shutil.rmtree(artifacts_of(store, run_id))
+    assert len(pull_iterations(ids)) == 20
+    assert pull_record(ids[0]).kind == "measurement"
+    assert pull_iterations([]).dtypes.astype(str)["iteration"] == "Int64"
