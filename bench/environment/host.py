@@ -46,7 +46,8 @@ _SYSTEMD_WORDS = {"microsoft": "hyperv", "oracle": "virtualbox", "amazon": "kvm"
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
     """Return the container runtime around this process, with its image if that is told, or `none`.
 
-    Nothing inside a container knows its image; `MLPROJECT_IMAGE` tells it, as ours does. Raises `UnknownFactError` on Windows, whose containers leave no sign that we know.
+    Nothing inside a container knows its image; `MLPROJECT_IMAGE` tells it, as ours does. Raises
+    `UnknownFactError` on Windows, whose containers leave no sign that we know.
     """
     system = platform.system()
     if system == "Windows":
