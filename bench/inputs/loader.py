@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from types import TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -139,7 +141,7 @@ def _data_loader(images: Images, options: LoaderOptions) -> DataLoader[Any]:
         collate_fn=_collate,
         pin_memory=options.pin_memory,
         drop_last=True,
-        worker_init_fn=_ignore_interrupts,
+        worker_init_fn=_end_silently,
         generator=torch.Generator().manual_seed(options.seed),
         prefetch_factor=options.prefetch_factor if apart else None,
         persistent_workers=persistent,
@@ -156,7 +158,7 @@ def _interrupts_held() -> Iterator[None]:
     """Hold back Ctrl-C, so that processes started meanwhile never see it.
 
     A terminal sends it to them too, and they would print a traceback each. Where a process cannot
-    hold signals back (Windows), `_ignore_interrupts` covers all but its start.
+    hold signals back (Windows), `_end_silently` covers all but its start.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -171,5 +173,15 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ignore_interrupts(worker: int) -> None:
+def _end_silently(worker: int) -> None:
+    """Leave it to the main process to say how it ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.excepthook = _tell_unless_left
+
+
+def _tell_unless_left(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Python's own thread that hands out batches tells here that nobody takes them now."""
+    if not issubclass(kind, ConnectionError):
+        sys.__excepthook__(kind, error, trace)
