@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,8 +43,10 @@ _SETTINGS = {
 for _noisy in ("mlflow.store.db.utils", "alembic", "alembic.runtime.migration"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
 
-#: Settings that we hold now; one that is set otherwise is the user's.
-_ours: dict[str, str] = {}
+#: The settings that blocks hold now, in several threads perhaps, and what the user had there.
+_holds: list[dict[str, str]] = []
+_users: dict[str, str | None] = {}
+_changing = threading.Lock()
 
 
 @contextmanager
@@ -53,7 +56,8 @@ def http_settings(answer_s: float = ON_ITS_OWN_S) -> Iterator[None]:
     Whatever the user has set stays.
     """
     wanted = {**_SETTINGS, _TIMEOUT: str(max(1, math.ceil(answer_s)))}
-    ours = {name: text for name, text in wanted.items() if os.environ.get(name) == _ours.get(name)}
+    with _changing:
+        ours = {name: text for name, text in wanted.items() if _users_own(name) is None}
     with _environment(ours):
         yield
 
@@ -67,19 +71,32 @@ def no_repeats() -> Iterator[None]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    before, kept = dict(_ours), {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    _ours.update(values)
+    """Hold `values`; what another thread holds meanwhile, or the user had, comes back after."""
+    with _changing:
+        for name in values:
+            _users[name] = _users_own(name)
+        _holds.append(values)
+        os.environ.update(values)
     try:
         yield
     finally:
-        _ours.clear()
-        _ours.update(before)
-        for name, old in kept.items():
-            if old is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = old
+        with _changing:
+            _holds[:] = [held for held in _holds if held is not values]
+            for name in values:
+                _give_back(name)
+
+
+def _users_own(name: str) -> str | None:
+    return _users[name] if name in _users else os.environ.get(name)
+
+
+def _give_back(name: str) -> None:
+    others = [held[name] for held in _holds if name in held]
+    text = others[-1] if others else _users.pop(name)
+    if text is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = text
 
 
 class Patience:

@@ -131,3 +131,17 @@ def test_credentials_are_told_from_rights():
     assert not is_unauthenticated(answered(404))
     assert "MLFLOW_TRACKING_USERNAME" in said(answered(401))
     assert "right to write" in said(answered(403))
+
+
+def test_blocks_that_overlap_in_threads_leave_what_the_user_had(monkeypatch):
+    monkeypatch.setenv(REPEATS, "7")
+    one, other = http_settings(6.0), http_settings(9.0)
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert os.environ[TIMEOUT] == "9"
+    other.__exit__(None, None, None)
+    assert TIMEOUT not in os.environ
+    assert os.environ[REPEATS] == "7"
+    with http_settings(5.0):
+        assert os.environ[TIMEOUT] == "5"
