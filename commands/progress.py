@@ -1,18 +1,55 @@
-"""A progress bar for a worker, drawn from its journal; nothing when nobody watches a terminal."""
+"""Progress bars on a terminal, and nothing when nobody watches one."""
 
 from __future__ import annotations
 
 import sys
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from typing_extensions import Self
 
 from bench.journal import Event
 
 
-class WorkerProgress:
-    """Shows what a worker does, and how long it will still take.
+class Bar:
+    """A bar of these columns, drawn between `with`'s two ends and only when it is told to."""
+
+    def __init__(self, *columns: ProgressColumn, **options: Any) -> None:
+        # No refreshing thread: it would take its share of a CPU that is being measured.
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *columns,
+            console=Console(stderr=True),
+            auto_refresh=False,
+            disable=not sys.stderr.isatty(),
+            **options,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+
+class WorkerProgress(Bar):
+    """Shows what a worker does by its journal, and how long it will still take.
 
     The window's progress is estimated from the warm-up's pace: a worker that reports during its
     window measures its reporting.
@@ -24,29 +61,12 @@ class WorkerProgress:
         self._seconds: list[float] = []
         self._window_start_s = 0.0
         self._task: TaskID | None = None
-        # No refreshing thread: it would take its share of a CPU that is being measured.
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            disable=not sys.stderr.isatty(),
-            transient=True,
-        )
+        super().__init__(TimeRemainingColumn(elapsed_when_finished=True), transient=True)
 
-    def __enter__(self) -> WorkerProgress:
-        self._progress.start()
+    def __enter__(self) -> Self:
+        super().__enter__()
         self._show("starting", None)
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
 
     def on_event(self, event: Event) -> None:
         """Take one event of the worker's journal, or the launcher's tick."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from bench.config import RunConfig
 from bench.journal import Event
 from bench.sweep.run import SweepWatch, Turn
+from commands.progress import Bar
 
 if TYPE_CHECKING:
     from bench.records import Environment, RunRecord
@@ -33,36 +33,18 @@ def run_label(config: RunConfig) -> str:
     return " ".join([*words, f"run{config.repeat}"])
 
 
-class SweepProgress(SweepWatch):
+class SweepProgress(Bar, SweepWatch):
     """A bar over the plan, with the time left from the pace so far; silent without a terminal."""
 
     def __init__(self, plan: Plan) -> None:
-        # No refreshing thread: it would take its share of a CPU that is being measured.
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+        super().__init__(
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            disable=not sys.stderr.isatty(),
             redirect_stdout=False,
             # One run may take minutes: the pace is that of the whole sweep.
             speed_estimate_period=7 * 24 * 3600,
         )
         self._task = self._progress.add_task("starting", total=len(plan.runs))
-
-    def __enter__(self) -> SweepProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
 
     def starting(self, number: int, config: RunConfig) -> None:
         """Name the run."""

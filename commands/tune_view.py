@@ -2,55 +2,34 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import TextColumn
 
 from bench.config import RunConfig
 from bench.journal import Event
 from bench.tune.knobs import changes
 from bench.tune.trial import Trial, TuneWatch
+from commands.progress import Bar
 
 if TYPE_CHECKING:
     from analysis.tuning import Place
     from bench.tune import Duel, Effect, TuneResult
 
 
-class TuneProgress(TuneWatch):
+class TuneProgress(Bar, TuneWatch):
     """A bar over the budget, and a line per comparison; the bar only on a terminal."""
 
     def __init__(self, start: RunConfig, budget_s: float, began_s: float) -> None:
         self._start = start
         self._began_s = began_s
         self._trial = 0
-        # No refreshing thread: it would take its share of a CPU that is being measured.
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f} of {task.total:.0f} s"),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            disable=not sys.stderr.isatty(),
-            redirect_stdout=False,
+        super().__init__(
+            TextColumn("{task.completed:.0f} of {task.total:.0f} s"), redirect_stdout=False
         )
         self._task = self._progress.add_task("starting", total=budget_s)
-
-    def __enter__(self) -> TuneProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
 
     def starting(self, config: RunConfig) -> None:
         """Name the trial."""

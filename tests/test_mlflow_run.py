@@ -1,10 +1,8 @@
 """The literal `mlflow run .`, with neither conda nor pyenv on the path."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import project_runs
 import pytest
 
 from bench.folders import read_records
@@ -37,19 +35,7 @@ def images(tmp_path_factory):
 
 
 def mlflow_run(tmp_path, *options, **parameters):
-    given = [f"-P{name}={value}" for name, value in {**SMALL, **parameters}.items()]
-    return subprocess.run(
-        [sys.executable, "-m", "mlflow", "run", str(PROJECT), *options, *given],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
-            "MLPROJECT_RECORDS": str(tmp_path / "records"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return project_runs.mlflow_run(tmp_path, *options, **{**SMALL, **parameters})
 
 
 def test_it_measures_real_images_into_one_tracked_run(tmp_path, images):

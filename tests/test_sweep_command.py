@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from project_runs import mlflow_run
 from servers import free_port, mlflow_server
 
 from bench.folders import read_records
@@ -182,18 +183,8 @@ def test_a_dry_run_measures_nothing_and_estimates(place):
 
 
 def test_mlflow_run_starts_a_sweep_of_flat_runs(place):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "mlflow", "run", str(PROJECT), "-e", "sweep"),
-            *("--env-manager", "local", "-P", f"matrix={place / 'tiny.yaml'}"),
-            *("-P", "campaign=from-mlflow", "-P", "limit=1"),
-        ],
-        cwd=place,
-        env=os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    asked = {"matrix": place / "tiny.yaml", "campaign": "from-mlflow", "limit": 1}
+    done = mlflow_run(place, "-e", "sweep", "--env-manager", "local", **asked)
     assert done.returncode == 0, done.stderr
     assert runs_on_server() == {("2", "1"): 1, ("2", "2"): 1}
     [own] = search_runs("tags.`mlproject.kind` = 'sweep'")

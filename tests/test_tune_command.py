@@ -1,13 +1,13 @@
 """`mlproject tune` as a user types it, with real workers and a real tracking store."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from project_runs import mlflow_run
 from simulated_device import START, Device, environment
 
 from analysis.points import Refusal
@@ -124,21 +124,10 @@ def test_a_start_that_crashes_is_recorded_and_told_by_the_exit_code(place):
 
 @pytest.mark.slow
 def test_mlflow_run_makes_the_run_of_the_tuning(place):
-    parameters = ["budget=20", "campaign=from-mlflow", "fixed_batch=true"]
     names = [name.removeprefix("--").replace("-", "_") for name in TINY[::2]]
-    parameters += [f"{name}={value}" for name, value in zip(names, TINY[1::2], strict=True)]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "mlflow", "run", str(PROJECT), "-e", "tune"),
-            *("--env-manager", "local"),
-            *(part for parameter in parameters for part in ("-P", parameter)),
-        ],
-        cwd=place,
-        env=os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin"])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    asked = {"budget": 20, "campaign": "from-mlflow", "fixed_batch": "true"}
+    asked |= dict(zip(names, TINY[1::2], strict=True))
+    done = mlflow_run(place, "-e", "tune", "--env-manager", "local", **asked)
     assert done.returncode == 0, done.stderr
     [own] = runs("tune")
     assert own.status == "FINISHED"

@@ -55,6 +55,17 @@ def own_findings(run: Observation, *codes: str) -> list[Finding]:
     return [finding for finding in findings if finding.code in codes]
 
 
+def own_by_machine(
+    runs: Sequence[Observation], *codes: str
+) -> dict[str, list[tuple[Observation, str]]]:
+    """Return what runs say of themselves under these codes: machine, then each run and message."""
+    found: dict[str, list[tuple[Observation, str]]] = {}
+    for run in runs:
+        for one in own_findings(run, *codes):
+            found.setdefault(run.env, []).append((run, one.message))
+    return found
+
+
 def by_machine_and_model(runs: Sequence[Observation]) -> dict[tuple[str, str], list[Observation]]:
     """Return the runs by machine and model, in the order they come."""
     found: dict[tuple[str, str], list[Observation]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.findings.finding import ReportFinding, own_findings
+from analysis.findings.finding import ReportFinding, own_by_machine
 from analysis.observations import Observation
 
 KIND = "foreign process"
@@ -12,11 +12,7 @@ KIND = "foreign process"
 
 def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
     """Yield one finding per machine that was not alone with its measurement."""
-    machines: dict[str, list[tuple[Observation, str]]] = {}
-    for run in runs:
-        for one in own_findings(run, "foreign-process", "busy-host"):
-            machines.setdefault(run.env, []).append((run, one.message))
-    for env, found in machines.items():
+    for env, found in own_by_machine(runs, "foreign-process", "busy-host").items():
         names = tuple(dict.fromkeys(run.name for run, _ in found))
         yield ReportFinding(
             kind=KIND,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.findings.finding import ReportFinding, own_findings
+from analysis.findings.finding import ReportFinding, own_by_machine
 from analysis.observations import Observation
 
 KIND = "throttled"
@@ -12,11 +12,7 @@ KIND = "throttled"
 
 def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
     """Yield one finding per machine whose device reported a throttle reason in over 5 %."""
-    machines: dict[str, list[tuple[Observation, str]]] = {}
-    for run in runs:
-        for one in own_findings(run, "throttled"):
-            machines.setdefault(run.env, []).append((run, one.message))
-    for env, found in machines.items():
+    for env, found in own_by_machine(runs, "throttled").items():
         names = tuple(dict.fromkeys(run.name for run, _ in found))
         measured = sum(run.env == env for run in runs)
         yield ReportFinding(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.errors import UserError
 
-_BROWSERS = (
+BROWSERS = (
     "chromium",
     "chromium-browser",
     "google-chrome",
@@ -44,7 +44,7 @@ def print_pdf(html: Path) -> Path:
 
 
 def _command(html: Path, pdf: Path, profile: str) -> Sequence[str]:
-    for name in _BROWSERS:
+    for name in BROWSERS:
         if browser := shutil.which(name):
             return [
                 browser,

@@ -61,12 +61,12 @@ def draw_runs(
     """Draw every figure of runs that has something to show; each says which runs it shows."""
     drawings = (
         _throughput(runs, colours),
-        _over_batch(runs, scaling_curves, "Gain over batch size", "Relative images/s",
+        _panels(runs, scaling_curves, "Gain over batch size", "Relative images/s",
                     "Throughput over that of the smallest batch", colours),
-        _over_batch(runs, efficiency_curves, "Efficiency over batch size",
+        _panels(runs, efficiency_curves, "Efficiency over batch size",
                     "Share of the compute peak",
                     "Attained FLOP/s over the compute roof of each run's own machine", colours),
-        _over_batch(runs, intensity_curves, "Intensity over batch size", "FLOP/byte",
+        _panels(runs, intensity_curves, "Intensity over batch size", "FLOP/byte",
                     "Filled markers were counted; an open one stands for the whole interval of "
                     "modelled bytes, eager below and fused above", colours),
         _memory(runs, colours),
@@ -96,17 +96,6 @@ def _throughput(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iter
     yield from _panels(
         runs, throughput_curves, "Throughput over batch size", "Images/s", caption, colours
     )
-
-
-def _over_batch(
-    runs: Sequence[Observation],
-    curves_of: Callable[[Iterable[Observation]], list[Curve]],
-    title: str,
-    ylabel: str,
-    caption: str,
-    colours: Mapping[str, str],
-) -> Iterator[_Drawn]:
-    yield from _panels(runs, curves_of, title, ylabel, caption, colours)
 
 
 def _panels(

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from analysis.report import print_pdf
+from analysis.report.pdf import BROWSERS
 from bench.errors import UserError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="scripted browsers are scripts")
@@ -56,8 +57,8 @@ def test_no_tool_is_one_line(page):
 
 @pytest.mark.slow
 def test_a_real_browser_makes_a_real_pdf(tmp_path):
-    if not any(shutil.which(name) for name in ("chromium", "google-chrome", "weasyprint")):
-        pytest.skip("no browser here")
+    if not any(map(shutil.which, (*BROWSERS, "weasyprint"))):
+        pytest.skip("no browser here: apt install chromium")
     html = tmp_path / "report.html"
     html.write_text("<h1>Report</h1>", encoding="utf-8")
     assert print_pdf(html).read_bytes()[:5] == b"%PDF-"

@@ -1,4 +1,3 @@
-import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -51,7 +50,6 @@ def test_little_disk(files, disk, tmp_path):
     assert "1.0 GB free" in check.detail
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX paths")
 def test_a_folder_that_cannot_be_written(files, disk, tmp_path):
     blocked = tmp_path / "a-file"
     blocked.write_text("")
