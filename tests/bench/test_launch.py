@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from worker_processes import worker_of
 
 from bench.config import RunConfig
 from bench.folders import RecordFolder, read_records
@@ -129,7 +130,7 @@ def test_a_worker_killed_in_its_window_is_a_record_and_leaves_no_process(tmp_pat
 
     def kill(event):
         if event.name == "window_started":
-            workers.extend(psutil.Process().children())
+            workers.append(worker_of(tmp_path))
             workers[0].kill()
 
     _, record = launched(tmp_path, kill, iters=10**6)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from worker_processes import worker_of
 
 from bench.config import RunConfig
 from bench.folders import RecordFolder, read_records
@@ -45,6 +46,7 @@ class Launch:
             "warmup_iters": 2,
             "iters": 6,
         }
+        self.strangers = set(psutil.Process().children(recursive=True))
         self.family = set()
         self.names = []
         self.on_event = on_event
@@ -55,7 +57,7 @@ class Launch:
         assert not [process for process in self.family if runs(process)]
 
     def take(self, event):
-        self.family.update(psutil.Process().children(recursive=True))
+        self.family |= set(psutil.Process().children(recursive=True)) - self.strangers
         self.names.append(event.name)
         self.on_event(event)
 
@@ -169,7 +171,7 @@ def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
 def test_ranks_without_their_elastic_launcher_are_ended_too(tmp_path):
     def kill(event):
         if event.name == "window_started":
-            psutil.Process().children()[0].kill()
+            worker_of(tmp_path).kill()
 
     record = Launch(tmp_path, kill, iters=10**7, max_seconds="none").record
     assert record.outcome in ("crashed", "interrupted")
