@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, imported_filter, measurement_filter
@@ -28,15 +29,22 @@ class Gathered:
     unreadable: list[str] = field(default_factory=list)
     imported: list[Observation] = field(default_factory=list)  # runs that no record is of
 
-    def told_apart(self) -> Gathered:
-        """Return the same with `(1)`, `(2)` after a label that machines of several kinds carry."""
-        labels = Labels([*self.measurements, *self.ceilings, *self.profiles])
+    def told_apart(self, *beside: Gathered) -> Gathered:
+        """Return the same with `(1)`, `(2)` after a label that machines of several kinds carry.
+
+        The machines of `beside` are counted with them: what is compared has one numbering.
+        """
+        labels = Labels(chain.from_iterable(one.records() for one in (self, *beside)))
         return replace(
             self,
             measurements=[labels.on(record) for record in self.measurements],
             ceilings=[labels.on(record) for record in self.ceilings],
             profiles=[labels.on(record) for record in self.profiles],
         )
+
+    def records(self) -> list[RunRecord | CeilingsRecord | ProfileRecord]:
+        """Return all records, of whatever kind."""
+        return [*self.measurements, *self.ceilings, *self.profiles]
 
     def observations(self) -> list[Observation]:
         """Return every measurement as comparisons see it: recorded ones first, in report order."""

@@ -20,7 +20,7 @@ class Labels:
 
     def __init__(self, records: Iterable[RunRecord | CeilingsRecord | ProfileRecord]) -> None:
         self._kinds: dict[str, list[Environment]] = {}
-        for record in sorted(records, key=lambda one: one.created):
+        for record in sorted(records, key=lambda one: (one.created, one.record_id)):
             if record.environment is not None:
                 kinds = self._kinds.setdefault(record.environment.label, [])
                 if not any(alike_devices(known, record.environment) for known in kinds):

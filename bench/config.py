@@ -28,7 +28,13 @@ FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
 
 #: Fields that came after the first records, and the value that means what was measured before there
 #: was a choice. It is left out of `config_id`: old records keep theirs and stay comparable.
-MEANT_BEFORE = {"devices": 1, "nodes": 1, "allocator": "system", "data_only": False}
+MEANT_BEFORE = {
+    "devices": 1,
+    "nodes": 1,
+    "allocator": "system",
+    "data_only": False,
+    "depthwise_fp32": "false",
+}
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -95,6 +101,10 @@ class RunConfig(BaseModel):
         1, description="forward and backward passes per optimizer step"
     )
     fused_optimizer: Switch = Field("auto", description="one-kernel SGD; auto: where there is one")
+    depthwise_fp32: Switch = Field(
+        "auto",
+        description="amp leaves depthwise convolutions with a stride in fp32; auto: on a CPU",
+    )
     compile: CompileMode = Field("none", description="torch.compile mode")
     cuda_graphs: bool = Field(False, description="replay the step as one CUDA graph")
     cudnn_benchmark: bool = Field(True, description="let cuDNN time its algorithms in warm-up")
@@ -142,6 +152,10 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "compile and cuda_graphs both capture the step: "
                 "use compile=reduce-overhead alone, or cuda_graphs=true with compile=none"
+            )
+        if self.depthwise_fp32 == "true" and not self.precision.startswith("amp"):
+            raise ValueError(
+                f"depthwise_fp32=true says what amp leaves out: not with precision={self.precision}"
             )
         if self.grad_accum_steps > 1 and self.cuda_graphs:
             raise ValueError(

@@ -37,6 +37,8 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
         channels_last=_switch(config.channels_last, device.prefers_channels_last),
         fused_optimizer=_switch(config.fused_optimizer, True),
+        depthwise_fp32=precision.autocast_dtype != "none"
+        and _switch(config.depthwise_fp32, device.backend == "cpu"),
         # The processes of one machine share its cores.
         threads=_number(config.threads, max(1, torch.get_num_threads() // config.devices)),
         allocator=allocator_in_use(config.allocator),

@@ -58,12 +58,12 @@ def command(
     Exit codes: 0 no regression; 1 B is slower (or worse) somewhere; 2 nothing to compare, or a
     wrong value. A comparison of single runs decides nothing, so it never fails.
     """
-    from analysis.comparison import compare_pairs, compared_metric, pair_runs, read_side
+    from analysis.comparison import compare_pairs, compared_metric, pair_runs, read_sides
     from tracking.store import TrackingError
 
     chosen = compared_metric(metric)
     try:
-        pairing = pair_runs(read_side(a), read_side(b), chosen.name)
+        pairing = pair_runs(*read_sides(a, b), chosen.name)
     except TrackingError as error:
         raise UserError(str(error)) from None
     found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)

@@ -80,14 +80,15 @@ def _runs(
     from tracking.store import TrackingError
 
     if records is not None:
-        return split_records(read_records(records), campaign).observations()
+        return split_records(read_records(records), campaign).told_apart().observations()
     try:
         gathered = gather_records(filter_string, experiments=experiments or None, campaign=campaign)
     except TrackingError as error:
         raise UserError(str(error)) from None
-    if not gathered.observations():
+    runs = gathered.told_apart().observations()
+    if not runs:
         raise no_runs(filter_string, campaign, experiments)
-    return gathered.observations()
+    return runs
 
 
 def _one_curve(

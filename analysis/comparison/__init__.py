@@ -3,7 +3,7 @@
 from analysis.comparison.judge import Comparison, compare_pairs
 from analysis.comparison.metrics import METRICS, ComparedMetric, compared_metric
 from analysis.comparison.pairs import Pairing, pair_runs
-from analysis.comparison.sides import read_side
+from analysis.comparison.sides import read_sides
 
 __all__ = [
     "METRICS",
@@ -13,5 +13,5 @@ __all__ = [
     "compare_pairs",
     "compared_metric",
     "pair_runs",
-    "read_side",
+    "read_sides",
 ]

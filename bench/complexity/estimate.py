@@ -36,6 +36,7 @@ def step_complexity(
     math_mode: MathMode | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     fused_optimizer: bool = True,
+    depthwise_fp32: bool = False,
 ) -> Complexity:
     """Return what one training step of `arch` must compute, move and hold.
 
@@ -55,6 +56,7 @@ def step_complexity(
         image_size=size,
         math_mode=mode,
         fused_optimizer=fused_optimizer,
+        depthwise_fp32=depthwise_fp32,
     )
     ops = _ops(calls_of(step))
     return Complexity(
@@ -86,6 +88,7 @@ def op_work(
     image_size: int | None = None,
     math_mode: MathMode | None = None,
     fused_optimizer: bool = True,
+    depthwise_fp32: bool = False,
     grad_accum_steps: int = 1,
 ) -> tuple[CallWork, ...]:
     """Return the work of every dispatched call of one training step, in order.
@@ -101,6 +104,7 @@ def op_work(
             image_size=image_size or default_image_size(arch),
             math_mode=math_mode or _MATH_MODES[precision],
             fused_optimizer=fused_optimizer,
+            depthwise_fp32=depthwise_fp32,
             grad_accum_steps=grad_accum_steps,
         )
     )

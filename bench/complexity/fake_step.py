@@ -22,6 +22,7 @@ from bench.complexity.trace import StepTracer, TracedCall
 from bench.errors import UserError
 from bench.phases import Phases
 from bench.precision.amp import AmpBf16, AmpFp16
+from bench.precision.depthwise import keep_depthwise_in_fp32
 from bench.precision.fp32 import Fp32
 from bench.records import MathMode, MemoryFootprint, Phase
 from bench.step import TrainingStep, make_optimizer
@@ -63,6 +64,7 @@ def record_step(
     image_size: int,
     math_mode: MathMode,
     fused_optimizer: bool,
+    depthwise_fp32: bool = False,
     grad_accum_steps: int = 1,
 ) -> RecordedStep:
     """Run one training step of `arch` on fake tensors and return what it did.
@@ -72,6 +74,8 @@ def record_step(
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
     model = build_fake_model(arch, fake)
+    if depthwise_fp32:
+        keep_depthwise_in_fp32(model)
     tracer = StepTracer()
     weights = [*model.parameters(), *model.buffers()]
     saved = SavedTensors(tracer, weights)

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from bench.records.base import Backend, Count, Facts, MathMode, Outcome, PositiveRate, Record
 from bench.records.environment import Environment
 from bench.records.process import Telemetry
-from bench.records.upgrade import from_schema_1
+from bench.records.upgrade import as_today
 from bench.records.verdict import Verdict
 
 
@@ -64,4 +64,4 @@ class CeilingsRecord(Facts):
     @model_validator(mode="before")
     @classmethod
     def _upgraded(cls, data: Any) -> Any:
-        return from_schema_1(data)
+        return as_today(data)

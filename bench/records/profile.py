@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import model_validator
 
 from bench.config import RunConfig
 from bench.records.base import Facts, Outcome
@@ -12,6 +14,7 @@ from bench.records.counters import Counters, CpuCounters
 from bench.records.environment import Environment
 from bench.records.measurement import ResolvedConfig
 from bench.records.ops import OpProfile
+from bench.records.upgrade import as_today
 from bench.records.verdict import Verdict
 from bench.records.work import WorkSet
 
@@ -60,3 +63,8 @@ class ProfileRecord(Facts):
     counters: Counters | None
     cpu_counters: CpuCounters | None
     verdict: Verdict | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgraded(cls, data: Any) -> Any:
+        return as_today(data)

@@ -14,7 +14,7 @@ from bench.records.complexity import Complexity
 from bench.records.environment import Environment
 from bench.records.measurement import Measurement, ResolvedConfig
 from bench.records.process import ProcessFigures, Telemetry
-from bench.records.upgrade import from_schema_1
+from bench.records.upgrade import as_today
 from bench.records.verdict import Verdict
 
 
@@ -40,7 +40,7 @@ class RunRecord(Facts):
     @model_validator(mode="before")
     @classmethod
     def _upgraded(cls, data: Any) -> Any:
-        return from_schema_1(data)
+        return as_today(data)
 
     @model_validator(mode="after")
     def _ok_is_whole(self) -> Self:

@@ -1,4 +1,4 @@
-"""Records of schema 1, written before profiles existed, read as what they would be today."""
+"""Records of earlier versions, read as what they would be today."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from typing import Any
 _BEFORE = "recorded by schema 1, which did not ask"
 
 
-def from_schema_1(data: Any) -> Any:
-    """Return the fields of a record as schema 2 names them; anything else comes back as it is."""
-    if not isinstance(data, dict) or data.get("schema_version") != 1:
+#: Knobs that came later, asking for what was measured before there was a choice.
+_KNOBS = {"allocator": "system", "depthwise_fp32": "false"}
+
+
+def as_today(data: Any) -> Any:
+    """Return the fields of a record as today's have them; what is none comes back as it is."""
+    if not isinstance(data, dict):
         return data
+    if isinstance(data.get("config"), dict):
+        data = data | {"config": _KNOBS | data["config"]}
+    return _from_schema_1(data) if data.get("schema_version") == 1 else data
+
+
+def _from_schema_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Schema 2 has profiles, several devices and the processor's own numbers."""
     data = data | {"schema_version": 2}
-    for name in ("config", "resolved"):
-        if isinstance(data.get(name), dict):
-            data[name] = data[name] | {"allocator": "system"}  # there was no choice
     environment = data.get("environment")
     if isinstance(environment, dict):
         missing = environment.get("missing", {}) | {"cpu_signature": _BEFORE}

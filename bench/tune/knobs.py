@@ -61,6 +61,7 @@ _SWITCH = _always("true", "false")
 KNOBS: Mapping[Backend, tuple[Knob, ...]] = {
     "cpu": (
         Knob("allocator", _always("retain", "system")),
+        Knob("depthwise_fp32", _SWITCH),
         Knob("compile", _always("default", "none")),
         Knob("threads", _thread_counts),
         Knob(BATCH),

@@ -13,7 +13,7 @@ from bench.devices import Device
 from bench.fetching import FetchingStep
 from bench.models import build_model
 from bench.phases import NvtxPhases, Phases, TimedPhases
-from bench.precision import Fp32
+from bench.precision import Fp32, keep_depthwise_in_fp32
 from bench.records import ResolvedConfig
 from bench.step import GraphedStep, TrainingStep, make_optimizer
 from bench.team import Team
@@ -59,6 +59,8 @@ def build_step(
         return FetchingStep()
     layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
     model = build_model(config.arch).to(device.torch_device).to(memory_format=layout)
+    if resolved.depthwise_fp32:
+        keep_depthwise_in_fp32(model)
     optimizer = make_optimizer(model, fused=resolved.fused_optimizer)
     shared = team.wrap(model, device)
     forward: Callable[[torch.Tensor], Any] = shared

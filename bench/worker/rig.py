@@ -143,4 +143,5 @@ def _cost_arguments(config: RunConfig, resolved: ResolvedConfig) -> dict[str, An
         "math_mode": resolved.math_mode,
         "image_size": resolved.image_size,
         "fused_optimizer": resolved.fused_optimizer,
+        "depthwise_fp32": resolved.depthwise_fp32,
     }

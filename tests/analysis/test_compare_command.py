@@ -9,7 +9,7 @@ from observed import Imported, published, published_runs, repeated
 from test_analysis_commands import invoke, records_on_disk
 
 import commands.compare
-from analysis.comparison import METRICS, compare_pairs, pair_runs, read_side
+from analysis.comparison import METRICS, compare_pairs, pair_runs, read_sides
 from analysis.figures import draw_forest, forest_height_in, single_axes
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -78,12 +78,12 @@ def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
     asked = serve(
         monkeypatch, lambda _: [Imported(i, run.params, run.metrics, run.tags) for i in ids]
     )
-    assert [one.name for one in read_side(", ".join(ids))] == ids
-    assert len(asked) == 2  # measurements, then imported runs
+    named, of_campaign = read_sides(", ".join(ids), "campaign=night")
+    assert [one.name for one in named] == [one.name for one in of_campaign] == ids
+    assert len(asked) == 4  # for each side measurements, then imported runs
     assert f"attributes.run_id IN ('{ids[0]}', '{ids[1]}')" in asked[0]
-    read_side("campaign=night")
-    assert "tags.`mlproject.campaign` = 'night'" in " ".join(asked)
-    read_side("params.arch = 'vgg16'")
+    assert "tags.`mlproject.campaign` = 'night'" in asked[2]
+    read_sides("params.arch = 'vgg16'", "campaign=night")
     assert any(query.endswith("params.arch = 'vgg16'") for query in asked)
 
 
@@ -99,8 +99,21 @@ def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
 def test_a_side_without_runs_is_one_line(monkeypatch, side, message):
     serve(monkeypatch, lambda _: [])
     with pytest.raises(UserError, match=message) as refusal:
-        read_side(side)
+        read_sides(side, side)
     assert "\n" not in str(refusal.value)
+
+
+def test_machines_of_one_label_are_told_apart_across_the_sides(tmp_path):
+    """Two processors call themselves the same: neither is the other's baseline."""
+    folders = []
+    for name, signature in (("a", "family 25 model 17"), ("b", "family 26 model 2")):
+        machine = make.environment(cpu_signature=signature)
+        record = make.run_record(name, environment=machine)
+        folders.append(f"records={records_on_disk(tmp_path / name, record)}")
+    (one,), (other,) = read_sides(*folders)
+    assert {one.env, other.env} == {"lab (1)", "lab (2)"}
+    done = invoke(commands.compare, *folders)
+    assert "told apart by env" in done.output
 
 
 def test_a_server_that_fails_is_one_line(monkeypatch):

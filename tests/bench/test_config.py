@@ -84,7 +84,10 @@ def test_strings_from_a_command_line_and_values_from_code_are_the_same_measureme
 
 
 def test_config_id_is_stable_across_versions_of_python_and_this_file():
-    assert RunConfig(arch="resnet18", allocator="system").config_id == "a8918765b5ce"
+    assert (
+        RunConfig(arch="resnet18", allocator="system", depthwise_fp32="false").config_id
+        == "a8918765b5ce"
+    )
 
 
 def test_kept_results_have_the_ids_that_their_configurations_have_today():
@@ -99,11 +102,17 @@ def test_kept_results_have_the_ids_that_their_configurations_have_today():
 
 @pytest.mark.parametrize(
     ("field", "other"),
-    [("devices", 2), ("nodes", 2), ("allocator", "retain"), ("data_only", True)],
+    [
+        ("devices", 2),
+        ("nodes", 2),
+        ("allocator", "retain"),
+        ("data_only", True),
+        ("depthwise_fp32", "true"),
+    ],
 )
 def test_a_later_field_defines_the_measurement_unless_it_means_what_was_before(field, other):
     before = RunConfig(**MEANT_BEFORE)
-    assert set(MEANT_BEFORE) == {"devices", "nodes", "allocator", "data_only"}
+    assert set(MEANT_BEFORE) == {"devices", "nodes", "allocator", "data_only", "depthwise_fp32"}
     after = RunConfig.model_construct(**{**dict(before), field: other})
     assert after.config_id != before.config_id
 

@@ -14,7 +14,7 @@ from bench.resolve import resolve
 from bench.team import Team
 from bench.worker.prepare import build_step, set_switches
 
-PLAIN = {"channels_last": "false", "fused_optimizer": "false"}
+PLAIN = {"channels_last": "false", "fused_optimizer": "false", "depthwise_fp32": "false"}
 #: Of what the loss falls by: sums in another order in fp32, and the 8 bits of a bf16 number.
 TOLERANCE = {"fp32": 2**-12, "amp": 2**-6}
 
@@ -61,6 +61,12 @@ def plain():
 )
 def test_a_lever_trains_the_same_function(plain, precision, lever):
     assert distance(losses(precision=precision, **lever), plain) < TOLERANCE[precision]
+
+
+def test_depthwise_in_fp32_trains_the_same_function(plain):
+    kept = losses(precision="amp", depthwise_fp32="true")
+    assert distance(kept, plain) < TOLERANCE["amp"]
+    assert kept != losses(precision="amp")
 
 
 @pytest.mark.slow
