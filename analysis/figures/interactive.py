@@ -47,7 +47,7 @@ def interactive_roofline(
 
 
 def _roof_traces(roofs: Roofs, points: Sequence[RooflinePoint]) -> list[go.Scatter]:
-    """One line per compute limit; a device's lines share one legend entry."""
+    """One line per compute limit; a machine's lines share one legend entry."""
     ridges = [roof.flops_per_s / roof.bytes_per_s for roof in roofs.flat]
     low = min([*ridges, *(point.intensity_min for point in points)], default=1.0) / 4
     high = max([*ridges, *(point.intensity_max for point in points)], default=1.0) * 4
@@ -58,10 +58,10 @@ def _roof_traces(roofs: Roofs, points: Sequence[RooflinePoint]) -> list[go.Scatt
         near = roof.flops_per_s < _NEAR_ROOFS * below
         label_at = label_at / 8 if near and label_at == high else high
         below = roof.flops_per_s
-        grey = ROOF_GREYS[roofs.devices.index(roof.device) % len(ROOF_GREYS)]
+        grey = ROOF_GREYS[roofs.machines.index(roof.machine) % len(ROOF_GREYS)]
         trace = _roof_trace(roof, (low, label_at, high), grey)
-        trace.showlegend = (roof.device, roof.kind) not in in_legend
-        in_legend.add((roof.device, roof.kind))
+        trace.showlegend = (roof.machine, roof.kind) not in in_legend
+        in_legend.add((roof.machine, roof.kind))
         traces.append(trace)
     return traces
 
@@ -70,8 +70,8 @@ def _roof_trace(roof: FlatRoof, xs: tuple[float, float, float], grey: str) -> go
     """`xs`: where the line starts, where its label stands and where it ends."""
     low, label_at, high = xs
     ridge = roof.flops_per_s / roof.bytes_per_s
-    device = html.escape(roof.device)
-    text = f"{device} {'/'.join(roof.modes)} {roof.rate}"
+    machine = html.escape(roof.machine)
+    text = f"{machine} {'/'.join(roof.modes)} {roof.rate}"
     hover = f"<b>{text}</b><br>{bytes_rate(roof.bytes_per_s)} ({roof.kind})<br>ridge at "
     return go.Scatter(
         x=[low, ridge, max(label_at, ridge), high],
@@ -81,8 +81,8 @@ def _roof_trace(roof: FlatRoof, xs: tuple[float, float, float], grey: str) -> go
         textposition="top left",
         textfont={"size": 11, "color": grey},
         line={"color": grey, "width": 1.5, "dash": DASHES[roof.kind]},
-        name=f"roof: {device} ({roof.kind})",
-        legendgroup=f"{device} {roof.kind}",
+        name=f"roof: {machine} ({roof.kind})",
+        legendgroup=f"{machine} {roof.kind}",
         hovertemplate=f"{hover}{three_digits(ridge)} FLOP/byte<extra></extra>",
     )
 

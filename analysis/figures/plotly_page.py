@@ -73,7 +73,7 @@ def device_roof_traces(roofs: Roofs, intensities: Sequence[float]) -> list[go.Sc
         corner = f"ridge at {three_digits(ridge)} FLOP/byte"
         traces[-1].hovertemplate = f"{words}<br>{corner}<extra></extra>"
     for flat in roofs.flat:
-        words = html.escape(f"{flat.device} {'/'.join(flat.modes)} {flat.rate} ({flat.kind})")
+        words = html.escape(f"{flat.machine} {'/'.join(flat.modes)} {flat.rate} ({flat.kind})")
         xs, ys = [min(ridges), high], [flat.flops_per_s] * 2
         traces.append(_line(xs, ys, words, ROOF_GREYS[0], DASHES[flat.kind]))
     return traces

@@ -41,17 +41,18 @@ class _AlongSlope(Text):
 
 
 def draw_roofs(axes: Axes, roofs: Roofs, scale: Scale) -> None:
-    """Draw every roof with its label; a device's name is added where there are several."""
+    """Draw every roof with its label; a machine's short name is added where there are several."""
     heights = [_share(roof.flops_per_s, scale.flops_per_s) for roof in roofs.flat]
     label_heights = spread(heights, _label_share(scale))
     for roof, height, label_height in zip(roofs.flat, heights, label_heights, strict=True):
-        grey = _grey(roofs, roof.device)
+        grey = grey_of(roofs, roof.machine)
         _flat_line(axes, roof, scale, grey)
-        _flat_label(axes, roof, len(roofs.devices) > 1, scale, (height, label_height), grey)
+        whose = f"{roofs.short_names.get(roof.machine, '')} {'/'.join(roof.modes)}".lstrip()
+        _flat_label(axes, (whose, roof.rate), scale, (height, label_height), grey)
     bandwidth, along = 0.0, 0.0
     rates = [*(slope.bytes_per_s for slope in roofs.sloped), math.inf]
     for slope, next_above in zip(roofs.sloped, rates[1:], strict=True):
-        grey = slope.colour or _grey(roofs, slope.device)
+        grey = slope.colour or grey_of(roofs, slope.machine)
         along = along + 0.25 if slope.bytes_per_s < _NEAR_SLOPES * bandwidth else 0.1
         bandwidth = slope.bytes_per_s
         _sloped_line(axes, slope, scale, grey)
@@ -79,8 +80,9 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def _grey(roofs: Roofs, device: str) -> str:
-    return ROOF_GREYS[roofs.devices.index(device) % len(ROOF_GREYS)]
+def grey_of(roofs: Roofs, machine: str) -> str:
+    """Return the grey that `machine`'s roofs are drawn in."""
+    return ROOF_GREYS[roofs.machines.index(machine) % len(ROOF_GREYS)]
 
 
 def _share(value: float, limits: tuple[float, float]) -> float:
@@ -96,20 +98,12 @@ def _flat_line(axes: Axes, roof: FlatRoof, scale: Scale, grey: str) -> None:
 
 
 def _flat_label(
-    axes: Axes,
-    roof: FlatRoof,
-    with_device: bool,
-    scale: Scale,
-    heights: tuple[float, float],
-    grey: str,
+    axes: Axes, words: tuple[str, str], scale: Scale, heights: tuple[float, float], grey: str
 ) -> None:
     """Right of the axes, where no data can be, led to by a thin line."""
     axes.plot([1.0, 1.02], heights, color=grey, linewidth=0.7, transform=axes.transAxes,
               clip_on=False, zorder=2)  # fmt: skip
-    parts = [roof.device, f"{'/'.join(roof.modes)} {roof.rate}"]
-    if not with_device:
-        parts = ["/".join(roof.modes), roof.rate]
-    text = ("\n" if scale.narrow else " ").join(parts)
+    text = ("\n" if scale.narrow else " ").join(words)
     axes.text(1.025, heights[1], text, transform=axes.transAxes, ha="left", va="center",
               fontsize=scale.font_pt, color=grey, parse_math=False)  # fmt: skip
 

@@ -1,8 +1,9 @@
-"""The static roofline: log-log, each run against the roof of the device it ran on.
+"""The static roofline: log-log, each run against the roof of the machine it ran on.
 
 Colour is the model, the marker the math mode. Without counters a run is a horizontal interval of
 intensity with an open marker at each end; a counted run is one filled marker. Roofs are grey,
-solid if measured and dashed if from a datasheet, and carry their names and rates.
+solid if measured and dashed if from a datasheet, and carry their names and rates. Where there are
+several machines, their short names stand at their roofs and their runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.log_axes import legend_below, prepare, roof_handles, say_empty, scale_of
-from analysis.figures.roof_labels import Scale, draw_roofs
+from analysis.figures.roof_labels import Scale, draw_roofs, grey_of
 from analysis.figures.roofs import Roofs, collect_roofs
 from analysis.figures.style import MARKERS, OTHER_MODELS, model_colours
 from analysis.points import RooflinePoint
@@ -48,7 +49,10 @@ def draw_roofline(
     prepare(axes, scale, "Attained")
     draw_roofs(axes, roofs, scale)
     for point in points:
-        _draw_point(axes, point, scale, palette.get(point.arch, OTHER_MODELS), len(points))
+        colour = palette.get(point.arch, OTHER_MODELS)
+        _draw_point(axes, point, scale, colour, len(points))
+        if len(points) <= _CROWD and (machine := roofs.short_names.get(point.env)):
+            _name_machine(axes, point, scale, colour, machine)
     if not points:
         say_empty(axes, "no run has a place here")
     _draw_legend(axes, points, roofs, palette)
@@ -73,6 +77,17 @@ def _draw_point(axes: Axes, point: RooflinePoint, scale: Scale, colour: str, cou
     )
 
 
+def _name_machine(
+    axes: Axes, point: RooflinePoint, scale: Scale, colour: str, machine: str
+) -> None:
+    """Write the machine right of the run's last marker."""
+    counted = point.intensity_counted
+    end = point.intensity_max if counted is None else counted
+    axes.annotate(machine, (end, point.attained_flops_per_s / scale.unit_flops_per_s),
+                  xytext=(4, 0), textcoords="offset points", va="center", color=colour,
+                  fontsize=scale.font_pt - 2, zorder=5)  # fmt: skip
+
+
 def _draw_legend(
     axes: Axes, points: Sequence[RooflinePoint], roofs: Roofs, palette: Mapping[str, str]
 ) -> None:
@@ -95,4 +110,9 @@ def _draw_legend(
         for is_counted, line, face, label in _FILLS
         if is_counted in counted and True in counted
     ]  # fmt: skip
-    legend_below(axes, [*handles, *roof_handles(roofs)])
+    handles += roof_handles(roofs)
+    handles += [
+        Line2D([], [], color=grey_of(roofs, machine), linewidth=1.2, label=f"{short}: {machine}")
+        for machine, short in roofs.short_names.items()
+    ]
+    legend_below(axes, handles)

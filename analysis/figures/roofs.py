@@ -14,9 +14,9 @@ from bench.records import Ceiling
 
 @dataclass(frozen=True)
 class FlatRoof:
-    """A compute limit: math modes of one device that share it, from its ridge on."""
+    """A compute limit: math modes of one machine that share it, from its ridge on."""
 
-    device: str
+    machine: str
     modes: tuple[str, ...]
     flops_per_s: float
     bytes_per_s: float
@@ -30,14 +30,14 @@ class FlatRoof:
 
 @dataclass(frozen=True)
 class SlopedRoof:
-    """A memory limit of one device, up to its highest ridge; `level` where there are several."""
+    """A memory limit of one machine, up to its highest ridge; `level` where there are several."""
 
-    device: str
+    machine: str
     bytes_per_s: float
     flops_per_s: float
     kind: str
     level: str = ""
-    colour: str | None = None  # None: the device's grey
+    colour: str | None = None  # None: the machine's grey
 
     @property
     def rate(self) -> str:
@@ -47,11 +47,18 @@ class SlopedRoof:
 
 @dataclass(frozen=True)
 class Roofs:
-    """All limits of a figure, and the devices in the order of their line styles."""
+    """All limits of a figure, and the machines in the order of their greys."""
 
-    devices: tuple[str, ...]
+    machines: tuple[str, ...]
     flat: tuple[FlatRoof, ...]
     sloped: tuple[SlopedRoof, ...]
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """A short name for each of several machines; one alone needs none."""
+        if len(self.machines) < 2:
+            return {}
+        return {machine: f"M{number}" for number, machine in enumerate(self.machines, 1)}
 
 
 def device_roofs(
@@ -85,29 +92,36 @@ def device_roofs(
 
 
 def collect_roofs(points: Sequence[RooflinePoint], ceilings: Iterable[Ceiling] = ()) -> Roofs:
-    """Return the roofs that `points` were held against, and those of `ceilings`, each once."""
+    """Return the roofs that `points` were held against, and those of `ceilings`, each once.
+
+    A roof belongs to the machine whose label the points carry that stand under it; one that no
+    point stands under, to the machine of its device.
+    """
+    machines = {point.ceiling.device: point.env for point in points}
+    owned = [(point.env, point.ceiling) for point in points]
+    owned += [(machines.get(one.device, one.device), one) for one in ceilings]
     modes: dict[tuple[str, float, float, str], list[str]] = {}
-    for ceiling in (*(point.ceiling for point in points), *ceilings):
+    for machine, ceiling in owned:
         if ceiling.peak_flops_per_s is None or ceiling.peak_bytes_per_s is None:
             continue
-        key = (ceiling.device, ceiling.peak_flops_per_s, ceiling.peak_bytes_per_s, ceiling.kind)
+        key = (machine, ceiling.peak_flops_per_s, ceiling.peak_bytes_per_s, ceiling.kind)
         names = modes.setdefault(key, [])
         if ceiling.math_mode not in names:
             names.append(ceiling.math_mode)
     flat = [
-        FlatRoof(device, tuple(names), flops, bandwidth, kind)
-        for (device, flops, bandwidth, kind), names in modes.items()
+        FlatRoof(machine, tuple(names), flops, bandwidth, kind)
+        for (machine, flops, bandwidth, kind), names in modes.items()
     ]
     highest: dict[tuple[str, float, str], float] = {}
     for roof in flat:
-        line = (roof.device, roof.bytes_per_s, roof.kind)
+        line = (roof.machine, roof.bytes_per_s, roof.kind)
         highest[line] = max(highest.get(line, 0.0), roof.flops_per_s)
     sloped = [
-        SlopedRoof(device, bandwidth, flops, kind)
-        for (device, bandwidth, kind), flops in highest.items()
+        SlopedRoof(machine, bandwidth, flops, kind)
+        for (machine, bandwidth, kind), flops in highest.items()
     ]
     return Roofs(
-        tuple(dict.fromkeys(roof.device for roof in flat)),
+        tuple(dict.fromkeys(roof.machine for roof in flat)),
         tuple(sorted(flat, key=lambda roof: roof.flops_per_s)),
         tuple(sorted(sloped, key=lambda roof: roof.bytes_per_s)),
     )

@@ -19,7 +19,7 @@ from analysis.op_places import StepPart
 _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 #: Models past the palette share a grey rather than a colour that means another model.
 OTHER_MODELS = "#8C8C8C"
-#: Greys of roofs, one per device.
+#: Greys of roofs, one per machine.
 ROOF_GREYS = ("#222222", "#5C5C5C", "#808080")
 #: Lines of roofs by where they come from.
 ROOF_LINES: Mapping[str, Literal["-", "--"]] = {"measured": "-", "datasheet": "--"}

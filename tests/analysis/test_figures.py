@@ -115,10 +115,19 @@ def test_math_modes_that_share_a_roof_share_its_label():
     assert len(roofs.sloped) == 1
 
 
-def test_several_devices_are_named_on_their_roofs():
-    _, axes = drawn([point(), point("run-2", label="b", device="Other CPU")])
-    labels = {text.get_text() for text in axes.texts}
-    assert {"Example CPU fp32 200 GFLOP/s", "Other CPU fp32 200 GFLOP/s"} <= labels
+@pytest.mark.parametrize("device", ["Example CPU", "Other CPU"])
+def test_several_machines_are_named_at_their_roofs_and_their_runs(device):
+    _, axes = drawn([point(), point("run-2", label="b", device=device)])
+    labels = [text.get_text() for text in axes.texts]
+    assert {"M1 fp32 200 GFLOP/s", "M2 fp32 200 GFLOP/s"} <= set(labels)
+    assert labels.count("M1") == labels.count("M2") == 1
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names[-2:] == ["M1: lab", "M2: b"]
+
+
+def test_one_machine_needs_no_name():
+    _, axes = drawn([point(), point("run-2", arch="vgg16")], ceilings=[make.ceiling()])
+    assert not any("M1" in text.get_text() for text in axes.texts)
 
 
 def test_the_legend_names_models_and_arithmetic_below_the_axes():
@@ -224,7 +233,7 @@ def test_interactive_hover_of_a_counted_run_holds_all_three_intensities():
 
 
 def test_interactive_hover_shows_markup_as_text():
-    figure = interactive_roofline([point(device=HOSTILE)])
+    figure = interactive_roofline([point(label=HOSTILE, device=HOSTILE)])
     hovers = [str(trace.hovertemplate) + str(trace.text) for trace in figure.data]
     assert all("&lt;img src=x" in hover and "<img" not in hover for hover in hovers)
 
@@ -234,7 +243,7 @@ def test_the_interactive_legend_filters_by_machine_model_and_arithmetic():
     figure = interactive_roofline(points)
     names = [trace.name for trace in figure.data if trace.showlegend is not False]
     assert names == [
-        "roof: Example CPU (measured)",
+        "roof: lab (measured)",
         "lab resnet18 fp32",
         "lab vgg16 fp32",
         "lab resnet18 bf16",
