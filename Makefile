@@ -20,6 +20,9 @@ SMALL := -P arch=resnet18 -P batch_size=16 -P data=$(IMAGES) -P workers=2 \
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 \
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
+# tests wait for processes and servers for most of their time; a file's tests share its servers
+AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help run ui server test test-fast test-cluster lint format setup setup-dev lock clean
 
@@ -49,10 +52,10 @@ server: setup-dev ## the shared server on this machine, for a look (needs Postgr
 	@$(ACTIVATED) exec python -m tracking.server look --port $(SERVER_PORT)
 
 test: setup-dev ## set up, then run every test
-	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest
+	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest $(AT_ONCE)
 
 test-fast: setup-dev ## set up, then run the tests that take seconds
-	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest -m "not slow"
+	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest $(AT_ONCE) -m "not slow"
 
 test-cluster: setup-dev ## set up, then run the tests that start a Ray cluster (slow; a quiet machine)
 	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest -m cluster

@@ -19,8 +19,21 @@ def take(batches, count):
     return [batches.next() for _ in range(count)]
 
 
-def children():
-    return [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+@pytest.fixture
+def loaders():
+    """Asks which loader processes run; what other tests have started is none of them."""
+    strangers = set(psutil.Process().children())
+
+    def running():
+        return [
+            process
+            for process in psutil.Process().children()
+            if process not in strangers
+            and process.status() != psutil.STATUS_ZOMBIE
+            and "resource_tracker" not in " ".join(process.cmdline())
+        ]
+
+    return running
 
 
 def test_full_batches_in_the_asked_layout(opened, generated):
@@ -158,25 +171,25 @@ def test_more_classes_than_the_models_tell_apart(opened, generated, tmp_path):
         opened({"data": str(tmp_path)})
 
 
-def test_close_ends_the_processes(opened, generated):
+def test_close_ends_the_processes(opened, generated, loaders):
     for persistent in (True, False):
         config = {"data": str(generated), "persistent_workers": persistent}
         batches = opened(config, workers=2)
         assert batches.workers == 2
         take(batches, 1)
-        assert len(children()) >= 2
+        assert len(loaders()) >= 2
         batches.close()
-        assert [p for p in children() if "resource_tracker" not in " ".join(p.cmdline())] == []
+        assert loaders() == []
         batches.close()
         with pytest.raises(RuntimeError, match="closed"):
             batches.next()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
-def test_killed_loader_process_is_told_and_can_be_closed(opened, generated):
+def test_killed_loader_process_is_told_and_can_be_closed(opened, generated, loaders):
     batches = opened({"data": str(generated)}, workers=2)
     take(batches, 1)
-    victim = next(p for p in children() if "resource_tracker" not in " ".join(p.cmdline()))
+    victim = loaders()[0]
 
     def kill_and_go_on():
         os.kill(victim.pid, signal.SIGKILL)
