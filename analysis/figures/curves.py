@@ -58,7 +58,7 @@ def draw_curves(
     legend: bool = True,
     empty: str = "no batch sizes to draw",
 ) -> None:
-    """Draw curves over batch size; the axis is logarithmic where values span a factor of 8.
+    """Draw curves over batch size; `logarithmic` by default where they span widely.
 
     `colours` and `dashes` keep models and machines the same in several axes.
     """
@@ -67,14 +67,31 @@ def draw_curves(
     crowded = sum(len(curve.batches) for curve in curves) > _CROWD
     for curve in curves:
         _draw(axes, curve, palette, lines, crowded)
-    values = [value for curve in curves for value in curve.values]
-    ends = [end for c in curves for end in (*c.lows, *c.highs) if end is not None]
-    _prepare(axes, [b for curve in curves for b in curve.batches], [*values, *ends], logarithmic)
+    if logarithmic is None:
+        logarithmic = spans_widely(curves)
+    batches = [batch for curve in curves for batch in curve.batches]
+    _prepare(axes, batches, _heights(curves), logarithmic)
     axes.set_ylabel(ylabel, fontsize=FONT_PT + 0.5)
-    if not values:
+    if not batches:
         say_empty(axes, empty)
     if legend:
         legend_below(axes, curve_handles(curves, palette, lines))
+
+
+def spans_widely(curves: Iterable[Curve]) -> bool:
+    """Whether the curves' positive values span a factor over 8, which asks for a log axis."""
+    positive = [height for height in _heights(curves) if height > 0]
+    return bool(positive) and max(positive) / min(positive) > _WIDE
+
+
+def _heights(curves: Iterable[Curve]) -> list[float]:
+    """All values and ends of intervals."""
+    return [
+        height
+        for curve in curves
+        for height in (*curve.values, *curve.lows, *curve.highs)
+        if height is not None
+    ]
 
 
 def curve_handles(
@@ -134,7 +151,7 @@ def _marker(precision: str) -> str:
 
 
 def _prepare(
-    axes: Axes, batches: Iterable[int], values: Sequence[float], logarithmic: bool | None
+    axes: Axes, batches: Iterable[int], values: Sequence[float], logarithmic: bool
 ) -> None:
     axes.set_xscale("log", base=2)
     sizes = sorted(set(batches)) or [1]
@@ -143,9 +160,8 @@ def _prepare(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_minor_locator(FixedLocator([]))
-    positive = [value for value in values if value > 0]
-    wide = bool(positive) and max(positive) / min(positive) > _WIDE
-    if wide if logarithmic is None else logarithmic:
+    if logarithmic:
+        positive = [value for value in values if value > 0]
         low, high = min(positive, default=1.0), max(positive, default=10.0)
         axes.set_yscale("log")
         axes.set_ylim(low / 1.4, high * 1.4)

@@ -19,7 +19,7 @@ from analysis.figures.batch_curves import (
     throughput_curves,
 )
 from analysis.figures.canvas import panel_axes, single_axes
-from analysis.figures.curves import Curve, curve_handles, draw_curves
+from analysis.figures.curves import Curve, curve_handles, draw_curves, spans_widely
 from analysis.figures.log_axes import FONT_PT
 from analysis.figures.prediction import draw_prediction
 from analysis.figures.rows import (
@@ -120,12 +120,15 @@ def _panels(
     envs = list(machines)
     for start in range(0, len(envs), _PANELS):
         part = envs[start : start + _PANELS]
+        shown = [curve for env in part for curve in machines[env]]
         figure, axes = panel_axes(len(part))
+        logarithmic = spans_widely(shown)  # one kind of axis, to be read beside each other
         for one, env in zip(axes, part, strict=True):
-            draw_curves(one, machines[env], ylabel, colours=colours, legend=False)
+            draw_curves(
+                one, machines[env], ylabel, colours=colours, logarithmic=logarithmic, legend=False
+            )
             one.set_title(env, loc="left", fontsize=FONT_PT, parse_math=False)
             extra(one, env)
-        shown = [curve for env in part for curve in machines[env]]
         solid = dict.fromkeys(part, machine_dashes(["one"])["one"])
         labels = [h for h in curve_handles(shown, colours, solid) if h.get_label() not in part]
         figure.legend(handles=labels, loc="outside lower center", ncols=6, fontsize=FONT_PT,
