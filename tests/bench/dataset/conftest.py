@@ -1,28 +1,11 @@
 import os
-import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from bench.dataset.generate import generate_image_folder
-
 NOBODY = 65534
-
-
-@pytest.fixture(scope="session")
-def generated(tmp_path_factory):
-    """A generated folder of 3 classes x 6 images, seed 0; not to be written to."""
-    folder = tmp_path_factory.mktemp("generated") / "photos"
-    generate_image_folder(folder, classes=3, images_per_class=6)
-    return folder
-
-
-@pytest.fixture
-def photos(generated, tmp_path):
-    """A copy of the generated folder that a test may damage."""
-    return Path(shutil.copytree(generated, tmp_path / "photos"))
 
 
 @pytest.fixture

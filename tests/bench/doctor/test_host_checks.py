@@ -36,65 +36,65 @@ def found(root, records):
     return {check.name: check for check in host_checks(records, root)}
 
 
-def test_a_sound_machine(files, disk, tmp_path):
-    checks = found(files(BARE), tmp_path / "records")
+def test_a_sound_machine(tree, disk, tmp_path):
+    checks = found(tree(BARE), tmp_path / "records")
     assert {check.status for check in checks.values()} == {"ok"}
     assert checks["surroundings"].detail == "container none, hypervisor none"
     assert checks["records"].detail == f"1000.0 GB free in {tmp_path}"
 
 
-def test_little_disk(files, disk, tmp_path):
+def test_little_disk(tree, disk, tmp_path):
     disk[tmp_path.name] = Usage(10**12, 10**12, 10**9)
-    check = found(files(BARE), tmp_path / "records")["records"]
+    check = found(tree(BARE), tmp_path / "records")["records"]
     assert check.status == "warning"
     assert "1.0 GB free" in check.detail
 
 
-def test_a_folder_that_cannot_be_written(files, disk, tmp_path):
+def test_a_folder_that_cannot_be_written(tree, disk, tmp_path):
     blocked = tmp_path / "a-file"
     blocked.write_text("")
-    check = found(files(BARE), blocked / "records")["records"]
+    check = found(tree(BARE), blocked / "records")["records"]
     assert check.status == "missing"
     assert "cannot write" in check.detail
     assert "--records" in check.remedy
 
 
-def test_a_containers_small_shared_memory(files, disk, tmp_path):
+def test_a_containers_small_shared_memory(tree, disk, tmp_path):
     disk["shm"] = Usage(67_108_864, 0, 67_108_864)
-    check = found(files({**BARE, ".dockerenv": ""}), tmp_path)["shared memory"]
+    check = found(tree({**BARE, ".dockerenv": ""}), tmp_path)["shared memory"]
     assert check.status == "warning"
     assert "holds 0.07 GB" in check.detail
     assert "--shm-size=8g" in check.remedy
 
 
-def test_wsl_has_its_warnings(files, disk, tmp_path):
-    first = files({**BARE, "proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft\n"})
+def test_wsl_has_its_warnings(tree, disk, tmp_path):
+    first = tree({**BARE, "proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft\n"})
     assert "wsl --set-version" in found(first, tmp_path)["surroundings"].remedy
-    second = files({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
+    second = tree({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
     assert "Sysmem Fallback" in found(second, tmp_path)["surroundings"].remedy
 
 
-def test_a_laptop_on_battery(files, disk, tmp_path, monkeypatch):
+def test_a_laptop_on_battery(tree, disk, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "power_source", lambda virtual: "battery")
-    check = found(files(BARE), tmp_path)["power"]
+    check = found(tree(BARE), tmp_path)["power"]
     assert (check.status, check.remedy) == ("warning", "plug it in")
 
 
-def test_what_is_unknown_is_no_fault(files, disk, tmp_path, monkeypatch):
+def test_what_is_unknown_is_no_fault(tree, disk, tmp_path, monkeypatch):
     def unknown(*_):
         raise UnknownFactError("nobody tells")
 
     monkeypatch.setattr(machine, "power_source", unknown)
     monkeypatch.setattr(host, "container", unknown)
     monkeypatch.setattr(host, "virtualization", unknown)
-    checks = found(files(BARE), tmp_path)
+    checks = found(tree(BARE), tmp_path)
     assert checks["power"].detail == "unknown: nobody tells"
     assert checks["surroundings"].detail == "container unknown, hypervisor unknown"
 
 
-def test_an_energy_counter_for_root_alone_has_a_remedy(files, disk, tmp_path, monkeypatch):
+def test_an_energy_counter_for_root_alone_has_a_remedy(tree, disk, tmp_path, monkeypatch):
     zone = "sys/class/powercap/intel-rapl:0"
-    root = files(
+    root = tree(
         {
             **BARE,
             f"{zone}/name": "package-0\n",

@@ -51,8 +51,8 @@ def _not_under_sudo(monkeypatch):
     monkeypatch.delenv("SUDO_USER", raising=False)
 
 
-def test_without_a_device_there_is_nothing_to_mend(files, only_programs):
-    root = files({"sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"})
+def test_without_a_device_there_is_nothing_to_mend(tree, only_programs):
+    root = tree({"sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"})
     checks = found(root, fails_with("NVML: NVML Shared Library Not Found"))
     assert [check.status for check in checks.values()] == ["ok"]
     assert "no NVIDIA device" in checks["nvidia"].detail
@@ -66,28 +66,28 @@ def test_without_a_device_there_is_nothing_to_mend(files, only_programs):
         ("the package nvidia-ml-py is not installed", "uv pip install nvidia-ml-py"),
     ],
 )
-def test_a_card_that_nvml_cannot_read(files, only_programs, reason, remedy):
-    check = found(files(CARD), fails_with(reason))["nvml"]
+def test_a_card_that_nvml_cannot_read(tree, only_programs, reason, remedy):
+    check = found(tree(CARD), fails_with(reason))["nvml"]
     assert check.status == "warning"
     assert reason in check.detail
     assert remedy in check.remedy
 
 
-def test_a_card_that_nvml_reads(files, only_programs):
-    check = found(files(CARD))["nvml"]
+def test_a_card_that_nvml_reads(tree, only_programs):
+    check = found(tree(CARD))["nvml"]
     assert check.status == "ok"
     assert check.detail == "driver 580.95.05: NVIDIA H200"
 
 
-def test_ncu_on_path(files, only_programs):
+def test_ncu_on_path(tree, only_programs):
     only_programs("ncu", NCU.format(version="2025.1.1.0"))
-    check = found(files(CARD))["ncu"]
+    check = found(tree(CARD))["ncu"]
     assert check.status == "ok"
     assert check.detail.startswith("ncu 2025.1.1 at ")
 
 
-def test_ncu_in_the_toolkits_folder_wants_path(files, only_programs):
-    root = files(
+def test_ncu_in_the_toolkits_folder_wants_path(tree, only_programs):
+    root = tree(
         {**CARD, "usr/local/cuda-13.0/bin/ncu": f"#!/bin/sh\n{NCU}".format(version="2025.3.0")}
     )
     (root / "usr/local/cuda-13.0/bin/ncu").chmod(0o755)
@@ -98,22 +98,22 @@ def test_ncu_in_the_toolkits_folder_wants_path(files, only_programs):
 
 
 @pytest.mark.parametrize(("version", "status"), [("2023.1.1", "warning"), ("2023.2.0", "ok")])
-def test_an_ncu_that_does_not_count_tensor_cores_is_too_old(files, only_programs, version, status):
+def test_an_ncu_that_does_not_count_tensor_cores_is_too_old(tree, only_programs, version, status):
     only_programs("ncu", NCU.format(version=version))
-    assert found(files(CARD))["ncu"].status == status
+    assert found(tree(CARD))["ncu"].status == status
 
 
-def test_an_ncu_older_than_the_card(files, only_programs):
+def test_an_ncu_older_than_the_card(tree, only_programs):
     only_programs("ncu", f'case $1 in --list-chips) echo "ad102, gh100";; *) {AS_2024};; esac')
-    check = found(files(CARD), capability=lambda: (12, 0))["ncu"]
+    check = found(tree(CARD), capability=lambda: (12, 0))["ncu"]
     assert check.status == "warning"
     assert "ncu 2024.1.1 is older than this GPU" in check.detail
     assert "CUDA 12.8" in check.remedy
-    assert found(files(CARD), capability=lambda: (9, 0))["ncu"].status == "ok"
+    assert found(tree(CARD), capability=lambda: (9, 0))["ncu"].status == "ok"
 
 
-def test_no_ncu_and_a_broken_ncu(files, only_programs):
-    root = files(CARD)
+def test_no_ncu_and_a_broken_ncu(tree, only_programs):
+    root = tree(CARD)
     assert "not found" in found(root)["ncu"].detail
     only_programs("ncu", "echo 'error while loading shared libraries' >&2; exit 127")
     assert "error while loading" in found(root)["ncu"].detail
@@ -132,16 +132,16 @@ PARAMS = "proc/driver/nvidia/params"
         ("RmProfilingAdminOnly: 1\n", ROOT_CAPABILITIES, "ok"),
     ],
 )
-def test_permission_to_count(files, only_programs, params, status_file, status):
-    root = files({**CARD, PARAMS: params, "proc/self/status": status_file})
+def test_permission_to_count(tree, only_programs, params, status_file, status):
+    root = tree({**CARD, PARAMS: params, "proc/self/status": status_file})
     check = found(root)["gpu counters"]
     assert check.status == status
     if status == "warning":
         assert "NVreg_RestrictProfilingToAdminUsers=0" in check.remedy
 
 
-def test_under_wsl_windows_decides(files, only_programs):
-    root = files({**CARD, "proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2"})
+def test_under_wsl_windows_decides(tree, only_programs):
+    root = tree({**CARD, "proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2"})
     check = found(root)["gpu counters"]
     assert check.status == "warning"
     assert "NVIDIA Control Panel" in check.remedy
@@ -155,14 +155,14 @@ def test_under_wsl_windows_decides(files, only_programs):
         ("00000000a80425fb", False),  # what a container gets by default
     ],
 )
-def test_capabilities_are_read_bit_by_bit(files, mask, allowed):
-    assert may_profile(files({"proc/self/status": f"CapEff:\t{mask}\n"})) is allowed
-    assert may_profile(files({}) / "nowhere") is False
+def test_capabilities_are_read_bit_by_bit(tree, mask, allowed):
+    assert may_profile(tree({"proc/self/status": f"CapEff:\t{mask}\n"})) is allowed
+    assert may_profile(tree({}) / "nowhere") is False
 
 
-def test_profile_and_doctor_say_the_same(files, only_programs):
+def test_profile_and_doctor_say_the_same(tree, only_programs):
     """One source: what doctor warns of is what stops a profile."""
-    root = files({**CARD, PARAMS: "RmProfilingAdminOnly: 1\n", "proc/self/status": NO_CAPABILITIES})
+    root = tree({**CARD, PARAMS: "RmProfilingAdminOnly: 1\n", "proc/self/status": NO_CAPABILITIES})
     tool = NcuTool(root, capability=lambda: (9, 0))
     check = found(root)["ncu"]
     assert tool.obstacle("cuda") == f"{check.detail}: {check.remedy}"

@@ -1,25 +1,9 @@
-"""A folder that looks like a machine's file system, and programs that answer as told."""
+"""Programs that answer as told."""
 
 import stat
 from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture
-def tree(tmp_path):
-    """Return a function that writes files below a root and returns the root."""
-    root = tmp_path / "root"
-    root.mkdir()
-
-    def write(files: dict[str, str]) -> Path:
-        for name, text in files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return root
-
-    return write
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 from collections import Counter
 
@@ -160,13 +161,16 @@ def test_folder_that_is_none(opened, tmp_path):
 
 
 def test_more_classes_than_the_models_tell_apart(opened, generated, tmp_path):
-    image = next(generated.glob("*/*.jpg"))
-    for number in range(1000):
+    def add_class(number):
         (tmp_path / f"{number:04d}").mkdir()
         (tmp_path / f"{number:04d}" / "a.jpg").hardlink_to(image)
+
+    image = tmp_path / "a.jpg"
+    shutil.copy(next(generated.glob("*/*.jpg")), image)
+    for number in range(1000):
+        add_class(number)
     opened({"data": str(tmp_path)})
-    (tmp_path / "1000").mkdir()
-    (tmp_path / "1000" / "a.jpg").hardlink_to(image)
+    add_class(1000)
     with pytest.raises(UserError, match="1001 classes: give a folder of at most 1000"):
         opened({"data": str(tmp_path)})
 

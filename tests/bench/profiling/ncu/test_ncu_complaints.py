@@ -74,8 +74,8 @@ DEVICE = "on device 0"
         ("Something that nobody has seen before", ("ncu: Something that nobody",)),
     ],
 )
-def test_each_complaint_has_its_cause_and_remedy(files, complaint, words):
-    told = explain(f"warm-up\n==ERROR== {complaint}\n{STEP_FAILED}\n{NOTHING_COUNTED}\n", files({}))
+def test_each_complaint_has_its_cause_and_remedy(tree, complaint, words):
+    told = explain(f"warm-up\n==ERROR== {complaint}\n{STEP_FAILED}\n{NOTHING_COUNTED}\n", tree({}))
     assert told is not None
     for word in words:
         assert word in told
@@ -91,18 +91,18 @@ def test_each_complaint_has_its_cause_and_remedy(files, complaint, words):
         (["python"], ("outside of this container", "dcgmi profile --pause")),
     ],
 )
-def test_whoever_holds_the_counters_is_named(files, monkeypatch, running, words):
+def test_whoever_holds_the_counters_is_named(tree, monkeypatch, running, words):
     processes = [psutil.Process() for _ in running]
     for process, name in zip(processes, running, strict=True):
         process.info = {"name": name}
     monkeypatch.setattr(complaints.psutil, "process_iter", lambda attributes: processes)
     held = "==ERROR== Profiling failed because a driver resource was unavailable"
-    told = explain(f"{held}. Ensure that no other tool (like DCGM) is running.", files({}))
+    told = explain(f"{held}. Ensure that no other tool (like DCGM) is running.", tree({}))
     for word in words:
         assert word in told
     assert "sudo -E" not in told
     or_forbidden = f"{held} or the user does not have permission to access NVIDIA GPU Performance"
-    assert "sudo -E" in explain(or_forbidden, files({}))
+    assert "sudo -E" in explain(or_forbidden, tree({}))
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_whoever_holds_the_counters_is_named(files, monkeypatch, running, words)
         '==PROF== Profiling "ERR_NVGPUCTRPERM_kernel" - 0: 0%....100% - 1 pass\n',
     ],
 )
-def test_a_step_that_fails_by_itself_is_not_ncus_affair(files, console):
-    assert explain(console, files({})) is None
+def test_a_step_that_fails_by_itself_is_not_ncus_affair(tree, console):
+    assert explain(console, tree({})) is None
 
 
-def test_ncus_own_failure_in_a_kernel_is_told(files):
+def test_ncus_own_failure_in_a_kernel_is_told(tree):
     console = '==ERROR== Failed to profile "k" in process 1\n==PROF== Disconnected\n'
-    assert explain(console, files({})) == 'ncu: Failed to profile "k" in process 1'
+    assert explain(console, tree({})) == 'ncu: Failed to profile "k" in process 1'
 
 
-def test_a_step_without_a_kernel_is_told(files):
-    assert "saw no kernel" in explain(f"{NOTHING_COUNTED}\n", files({}))
+def test_a_step_without_a_kernel_is_told(tree):
+    assert "saw no kernel" in explain(f"{NOTHING_COUNTED}\n", tree({}))

@@ -31,23 +31,23 @@ VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release 
         ({"proc/self/status": PERFMON, DRIVER: VERSION.format("565.57.01")}, "allowed"),
     ],
 )
-def test_the_driver_tells_before_one_tries(files, changes, state):
-    assert counter_permission(files({**FORBIDDEN, **changes}), {}).state == state
+def test_the_driver_tells_before_one_tries(tree, changes, state):
+    assert counter_permission(tree({**FORBIDDEN, **changes}), {}).state == state
 
 
-def test_a_machine_without_the_drivers_file_must_try(files):
-    permission = counter_permission(files({"proc/self/cgroup": "0::/\n"}), {})
+def test_a_machine_without_the_drivers_file_must_try(tree):
+    permission = counter_permission(tree({"proc/self/cgroup": "0::/\n"}), {})
     assert permission.state == "unknown"
     assert permission.remedy
 
 
-def test_a_plain_machine_is_told_sudo_and_the_modules_option(files):
-    remedy = permission_remedy(files({**FORBIDDEN, "usr/sbin/dracut": ""}), {})
+def test_a_plain_machine_is_told_sudo_and_the_modules_option(tree):
+    remedy = permission_remedy(tree({**FORBIDDEN, "usr/sbin/dracut": ""}), {})
     assert 'sudo -E env "PATH=$PATH" mlproject profile' in remedy
     assert "NVreg_RestrictProfilingToAdminUsers=0" in remedy
     assert "sudo dracut --force" in remedy
     assert "cap-add" not in remedy
-    debian = permission_remedy(files({"usr/sbin/update-initramfs": ""}), {})
+    debian = permission_remedy(tree({"usr/sbin/update-initramfs": ""}), {})
     assert "sudo update-initramfs -u" in debian
 
 
@@ -60,14 +60,14 @@ def test_a_plain_machine_is_told_sudo_and_the_modules_option(files):
         ({".singularity.d/x": ""}, "on the host, write `options nvidia"),
     ],
 )
-def test_each_container_has_its_own_remedy(files, inside, remedy):
-    told = permission_remedy(files({**FORBIDDEN, **inside}), {})
+def test_each_container_has_its_own_remedy(tree, inside, remedy):
+    told = permission_remedy(tree({**FORBIDDEN, **inside}), {})
     assert remedy in told
     assert "sudo -E" not in told
 
 
-def test_under_wsl_windows_decides(files):
-    root = files({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
+def test_under_wsl_windows_decides(tree):
+    root = tree({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
     permission = counter_permission(root, {})
     assert permission.state == "unknown"
     assert "Windows decides" in permission.detail

@@ -19,8 +19,8 @@ def refusal(root, environ=None):
     return caught.value
 
 
-def test_ncu_on_path_with_its_version(ncu, files):
-    found = find_ncu(files({}))
+def test_ncu_on_path_with_its_version(ncu, tree):
+    found = find_ncu(tree({}))
     assert (found.path, found.version, str(found)) == (
         str(ncu.program),
         (2024, 1, 1),
@@ -28,16 +28,16 @@ def test_ncu_on_path_with_its_version(ncu, files):
     )
 
 
-def test_no_ncu_anywhere(folder_of_ncu, files):
-    refused = refusal(files({}))
+def test_no_ncu_anywhere(folder_of_ncu, tree):
+    refused = refusal(tree({}))
     assert refused.what == "ncu is not found: no kernel counters"
     assert "install Nsight Compute" in refused.remedy
     assert "sudo" not in refused.remedy
-    assert "sudo -E env" in refusal(files({}), {"SUDO_USER": "ada"}).remedy
+    assert "sudo -E env" in refusal(tree({}), {"SUDO_USER": "ada"}).remedy
 
 
-def test_of_several_off_path_the_newest_is_named(ncu, files, monkeypatch):
-    root = files({})
+def test_of_several_off_path_the_newest_is_named(ncu, tree, monkeypatch):
+    root = tree({})
     for toolkit in ("cuda-9.2", "cuda-13.0", "cuda"):
         folder = root / "usr/local" / toolkit / "bin"
         folder.mkdir(parents=True)
@@ -52,12 +52,12 @@ def test_of_several_off_path_the_newest_is_named(ncu, files, monkeypatch):
 
 
 @pytest.mark.parametrize(("version", "too_old"), [("2023.1.1.0", True), ("2023.2.0.0", False)])
-def test_an_ncu_without_tensor_metrics_is_refused(ncu, files, version, too_old):
+def test_an_ncu_without_tensor_metrics_is_refused(ncu, tree, version, too_old):
     ncu.script(version=version)
     if not too_old:
-        assert find_ncu(files({})).version == (2023, 2, 0)
+        assert find_ncu(tree({})).version == (2023, 2, 0)
         return
-    refused = refusal(files({}))
+    refused = refusal(tree({}))
     assert refused.what.startswith("ncu 2023.1.1 at ")
     assert "2023.2" in refused.remedy
 
@@ -69,15 +69,15 @@ def test_an_ncu_without_tensor_metrics_is_refused(ncu, files, version, too_old):
         ("echo hello", "tells no version"),
     ],
 )
-def test_a_broken_ncu(ncu, files, script, complaint):
+def test_a_broken_ncu(ncu, tree, script, complaint):
     ncu.program.write_text(f"#!/bin/sh\n{script}\n")
-    refused = refusal(files({}))
+    refused = refusal(tree({}))
     assert complaint in refused.what
     assert refused.remedy == "reinstall Nsight Compute"
 
 
-def test_chips_and_metrics_as_ncu_lists_them(ncu, files):
-    found = find_ncu(files({}))
+def test_chips_and_metrics_as_ncu_lists_them(ncu, tree):
+    found = find_ncu(tree({}))
     assert found.chips() == {"tu102", "tu116", "ad102", "gh100"}
     of_hopper = found.metrics("--chips", "gh100")
     assert {"dram__bytes", "sm__ops_path_tensor_src_fp16"} < of_hopper
@@ -87,8 +87,8 @@ def test_chips_and_metrics_as_ncu_lists_them(ncu, files):
         found.metrics("--chips", "zz9")
 
 
-def test_the_command_line_that_counts(ncu, files):
-    found = find_ncu(files({}))
+def test_the_command_line_that_counts(ncu, tree):
+    found = find_ncu(tree({}))
     command = found.command(Path("/records/a%p/ncu/hardware"), ["dram__bytes.sum", "b.sum"])
     assert " ".join(command) == (
         f"{ncu.program} --config-file off --profile-from-start off --replay-mode kernel "
@@ -97,11 +97,11 @@ def test_the_command_line_that_counts(ncu, files):
     )
 
 
-def test_a_report_that_ncu_cannot_read(ncu, files, tmp_path):
+def test_a_report_that_ncu_cannot_read(ncu, tree, tmp_path):
     report = tmp_path / "junk.ncu-rep"
     report.write_text("junk")
     with pytest.raises(RefusalError, match="Failed to load report file"):
-        find_ncu(files({})).to_csv(report, tmp_path / "junk.csv", ["dram__bytes.sum"])
+        find_ncu(tree({})).to_csv(report, tmp_path / "junk.csv", ["dram__bytes.sum"])
     assert not (tmp_path / "junk.csv").exists()
 
 

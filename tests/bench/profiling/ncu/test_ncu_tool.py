@@ -32,10 +32,10 @@ STEP = (sys.executable, "-c", "print('a step')")
 
 
 @pytest.fixture
-def tool(ncu, files):
+def tool(ncu, tree):
     """Return a tool on a machine with an H100 whose driver forbids nothing."""
     ncu.script(kernels=KERNELS)
-    root = files({"proc/driver/nvidia/params": "RmProfilingAdminOnly: 0\n"})
+    root = tree({"proc/driver/nvidia/params": "RmProfilingAdminOnly: 0\n"})
     return NcuTool(root, capability=lambda: (9, 0))
 
 
@@ -60,8 +60,8 @@ def test_another_backend_is_no_place_for_ncu(tool, ncu):
     assert ncu.asked == []
 
 
-def test_the_drivers_no_is_told_before_anything_runs(ncu, files):
-    root = files(
+def test_the_drivers_no_is_told_before_anything_runs(ncu, tree):
+    root = tree(
         {
             "proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n",
             "proc/self/status": "CapEff: 0\n",
@@ -73,11 +73,11 @@ def test_the_drivers_no_is_told_before_anything_runs(ncu, files):
     assert "--cap-add=SYS_ADMIN" in told
 
 
-def test_no_program_and_no_device_are_told(folder_of_ncu, files):
+def test_no_program_and_no_device_are_told(folder_of_ncu, tree):
     def no_device():
         raise UnknownFactError("no CUDA driver here")
 
-    root = files({})
+    root = tree({})
     assert "not found" in NcuTool(root, no_device).obstacle("cuda")
     ScriptedNcu(folder_of_ncu)
     assert "no CUDA driver here: see that nvidia-smi" in NcuTool(root, no_device).obstacle("cuda")

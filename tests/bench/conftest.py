@@ -1,0 +1,38 @@
+"""What tests of several folders stand on: generated images, and a machine's file system."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.dataset.generate import generate_image_folder
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Return a function that writes files below a root that looks like a machine's."""
+    root = tmp_path / "root"
+    root.mkdir()
+
+    def write(texts):
+        for name, text in texts.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return root
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory):
+    """A generated folder of 3 classes x 6 images, seed 0; not to be written to."""
+    folder = tmp_path_factory.mktemp("generated") / "photos"
+    generate_image_folder(folder, classes=3, images_per_class=6)
+    return folder
+
+
+@pytest.fixture
+def photos(generated, tmp_path):
+    """A copy of the generated folder that a test may damage."""
+    return Path(shutil.copytree(generated, tmp_path / "photos"))
