@@ -121,6 +121,7 @@ def observe_result(result: RunResult) -> Observation:
         "torch": environment and environment.torch,
         "CUDA": environment and environment.cuda,
         "driver": environment and environment.device.driver,
+        "variables": environment and environment.variables_set,
         "commit": environment and environment.git_commit and environment.git_commit[:12],
     }
     return Observation(

@@ -98,6 +98,7 @@ def environment(**changes):
         "torch": "2.15.0",
         "torchvision": "0.29.2",
         "packages": {},
+        "variables": {},
         "cpu_cores_usable": 2,
         "memory_bytes": 2**34,
         "device": device_info(),

@@ -12,7 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.log_axes import FONT_PT, legend_below, say_empty
 from analysis.tuning import effects
-from bench.tune.result import Effect, TuneResult
+from bench.tune.judge import Interval
+from bench.tune.result import Duel, Effect, TuneResult
 from bench.tune.trial import Trial
 
 #: A shape and a colour for each kind of trial, so that either alone tells them apart.
@@ -32,42 +33,56 @@ _NARROWEST_IN, _WIDEST_IN = 7.0, 16.0
 
 
 def tuning_figure(result: TuneResult) -> Figure:
-    """Return the figure of a tuning: the ablation above, the trials below."""
-    rows = max(1, len(effects(result)))
+    """Return the figure of a tuning: what each knob gave above, the trials below."""
+    found = effects(result)
+    compared = [duel for duel in result.duels if duel.interval is not None]
+    rows = max(1, len(found or compared))
     width_in = min(_WIDEST_IN, max(_NARROWEST_IN, 1.2 + _TRIAL_IN * len(result.trials)))
     heights = (1.0 + _ROW_IN * rows, 4.2)
     figure = Figure(figsize=(width_in, sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, height_ratios=heights)
-    draw_ablation(above, effects(result))
+    if found or not compared:
+        draw_ablation(above, found)
+    else:
+        draw_duels(above, compared)
     draw_trials(below, result)
     return figure
 
 
 def draw_ablation(axes: Axes, rows: Sequence[Effect]) -> None:
     """Draw each effect's ratio with its interval; a filled marker is a gain beyond doubt."""
-    for row, effect in enumerate(rows):
-        found = effect.interval
-        colour = _GAIN if effect.confirmed else _NO_GAIN
+    _draw_ratios(axes, [(_row_name(effect), effect.interval, effect.confirmed) for effect in rows])
+    axes.set_xlabel("images/s, tuned over put back (95 % interval; higher is better)")
+    axes.set_title("What each knob gave, from fresh runs", loc="left", fontsize=FONT_PT + 1)
+    if not rows:
+        say_empty(axes, "nothing was adopted and confirmed")
+
+
+def draw_duels(axes: Axes, duels: Sequence[Duel]) -> None:
+    """Draw each compared value's ratio with the bounds that decided, where nothing was adopted."""
+    _draw_ratios(axes, [(duel.name, duel.interval, False) for duel in duels if duel.interval])
+    axes.set_xlabel("images/s, this value over the start's (the search's bounds; higher is better)")
+    axes.set_title("What other values gave: nothing was adopted", loc="left", fontsize=FONT_PT + 1)
+
+
+def _draw_ratios(axes: Axes, rows: Sequence[tuple[str, Interval, bool]]) -> None:
+    """A row each: its name, ratio and bounds, and whether it is a gain beyond doubt."""
+    ends = [1.0]
+    for row, (_, found, gain) in enumerate(rows):
+        colour = _GAIN if gain else _NO_GAIN
         if found.low is not None and found.high is not None:
             axes.plot([found.low, found.high], [row, row], color=colour, linewidth=1.6, zorder=3)
         axes.plot([found.ratio], [row], marker="o", markersize=5, linestyle="", color=colour,
-                  markerfacecolor=colour if effect.confirmed else "white", zorder=4)  # fmt: skip
-    axes.axvline(1, color="#777777", linewidth=0.8, zorder=2)
-    axes.set_yticks(range(len(rows)), list(map(_row_name, rows)), parse_math=False)
-    axes.set_ylim(max(1, len(rows)) - 0.4, -0.6)
-    ends = [1.0]
-    for effect in rows:
-        found = effect.interval
+                  markerfacecolor=colour if gain else "white", zorder=4)  # fmt: skip
         ends += [end for end in (found.low, found.ratio, found.high) if end is not None]
+    axes.axvline(1, color="#777777", linewidth=0.8, zorder=2)
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows], parse_math=False)
+    axes.set_ylim(max(1, len(rows)) - 0.4, -0.6)
     margin = max(0.01, 0.05 * (max(ends) - min(ends)))
     axes.set_xlim(min(ends) - margin, max(ends) + margin)
-    axes.set_xlabel("images/s, tuned over put back (95 % interval; higher is better)")
-    axes.set_title("What each knob gave, from fresh runs", loc="left", fontsize=FONT_PT + 1)
     axes.tick_params(axis="y", length=0)
     _plain(axes, grid="x")
-    if not rows:
-        say_empty(axes, "nothing was adopted and confirmed")
 
 
 def draw_trials(axes: Axes, result: TuneResult) -> None:

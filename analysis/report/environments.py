@@ -30,6 +30,7 @@ _FACTS: tuple[tuple[str, Callable[[Environment, DeviceInfo], object]], ...] = (
     ("torchvision", lambda env, dev: env.torchvision),
     ("CUDA", lambda env, dev: env.cuda),
     ("cuDNN", lambda env, dev: env.cudnn),
+    ("variables", lambda env, dev: env.variables_set),
     ("container", lambda env, dev: env.container),
     ("virtualisation", lambda env, dev: env.virtualization),
     ("cloud", lambda env, dev: env.cloud_provider),

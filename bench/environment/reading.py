@@ -12,6 +12,7 @@ from bench.environment.label import environment_label
 from bench.environment.probes import ROOT, gather
 from bench.environment.repository import repository_facts
 from bench.environment.software import software_facts
+from bench.environment.variables import speed_variables
 from bench.records import DeviceInfo, Environment
 
 
@@ -51,6 +52,7 @@ def read_environment(
         machine=platform.machine(),
         cpu_cores_usable=usable_cores(root),
         memory_bytes=machine.memory_bytes(root),
+        variables=speed_variables(),
         device=device,
         missing=found.missing,
         **found.values,

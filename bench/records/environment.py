@@ -33,6 +33,7 @@ class Environment(Facts):
     torch: str
     torchvision: str
     packages: dict[str, str]
+    variables: dict[str, str] | None  # of the process that measured, such as OMP_PROC_BIND
     cuda: str | None
     cudnn: str | None
     cpu_model: str | None
@@ -50,6 +51,13 @@ class Environment(Facts):
     cloud_zone: str | None
     power_source: str | None  # "mains" or "battery"
     device: DeviceInfo
+
+    @property
+    def variables_set(self) -> str | None:
+        """`variables` as a shell has them, or `none`; None where nobody asked."""
+        if self.variables is None:
+            return None
+        return " ".join(f"{name}={value}" for name, value in self.variables.items()) or "none"
 
 
 class Machine(Record):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+_NOT_ASKED = "recorded by a version that did not ask"
 _BEFORE = "recorded by schema 1, which did not ask"
-
-
 #: Knobs that came later, asking for what was measured before there was a choice.
 _KNOBS = {"allocator": "system", "depthwise_fp32": "false"}
 
@@ -17,6 +16,10 @@ def as_today(data: Any) -> Any:
         return data
     if isinstance(data.get("config"), dict):
         data = data | {"config": _KNOBS | data["config"]}
+    environment = data.get("environment")
+    if isinstance(environment, dict) and "variables" not in environment:
+        missing = environment.get("missing", {}) | {"variables": _NOT_ASKED}
+        data = data | {"environment": environment | {"variables": None, "missing": missing}}
     return _from_schema_1(data) if data.get("schema_version") == 1 else data
 
 

@@ -148,7 +148,7 @@ class Search:
             self._resolved = trial.record.resolved
 
     def _not_tried(self) -> list[str]:
-        """Values of the table, and batch sizes, that no duel was about."""
+        """Values of the table, and batch sizes, that are allowed and no duel was about."""
         known = {(duel.field, duel.value) for duel in self.duels}
         started_as = self._start_trial.record.resolved or self._resolved
         names = [
@@ -157,6 +157,7 @@ class Search:
             for value in self._values(knob)
             if (knob.field, value) not in known
             and value != current(self._start, started_as, knob.field)
+            and isinstance(with_value(self.best, knob.field, value), RunConfig)
         ]
         batches_known = any(duel.field == BATCH for duel in self.duels)
         if self._largest_batch is not None and not batches_known:

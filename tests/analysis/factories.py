@@ -76,6 +76,7 @@ def environment(**changes: Any) -> Environment:
         "torch": "2.15.0",
         "torchvision": "0.29.0",
         "packages": {},
+        "variables": {},
         "cuda": None,
         "cudnn": None,
         "cpu_model": "Example CPU",
