@@ -155,7 +155,7 @@ class RunConfig(BaseModel):
             )
         if self.depthwise_fp32 == "true" and not self.precision.startswith("amp"):
             raise ValueError(
-                f"depthwise_fp32=true says what amp leaves out: not with precision={self.precision}"
+                f"depthwise_fp32=true is for amp and does nothing with precision={self.precision}"
             )
         if self.grad_accum_steps > 1 and self.cuda_graphs:
             raise ValueError(

@@ -13,7 +13,7 @@ from tracking import schema
 from tracking.finding import RECORD, all_experiments, is_whole, runs_with
 from tracking.owner import is_running, runs_it, this_host
 from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience
-from tracking.store import open_client, public_uri, tracking_call
+from tracking.store import is_embedded, open_client, public_uri, tracking_call
 
 _PAGE = 1000
 _SLACK_S = 5.0
@@ -39,7 +39,7 @@ def reap(older_than_s: float | None = None, tracking_uri: str | None = None) -> 
     """
     client, ask = open_client(tracking_uri), Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
     experiments = [found.experiment_id for found in all_experiments(client, ask)]
-    local = not public_uri(tracking_uri).startswith(("http://", "https://"))
+    local = is_embedded(public_uri(tracking_uri))
     running: list[Run] = []
     token: str | None = None
     while True:

@@ -16,9 +16,12 @@ from bench.errors import UserError
 from tracking import schema
 from tracking.finding import all_experiments
 from tracking.patience import Patience
+from tracking.store import is_embedded
 from tracking.tracked_run import TrackedRun, tracked
 
-_PAGE = 1000
+#: Runs at a time: a server builds a page in memory, and within the time that an answer may take.
+#: Every page sorts the whole selection again, so an embedded store is read in few.
+_PAGE, _EMBEDDED_PAGE = 1000, 10_000
 #: Of a filter; SQL takes more, but MLflow's parser of filters is slow.
 _IDS_AT_ONCE = 100
 
@@ -35,9 +38,10 @@ class Selection:
     def runs(self, also: str = "", *, deleted: bool = False) -> Iterator[TrackedRun]:
         """Yield every run, or every deleted one, that matches `also` too: newest start first."""
         view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
+        size = _EMBEDDED_PAGE if is_embedded(str(self.client.tracking_uri)) else _PAGE
         token = None
         while True:
-            page = self._search(also, max_results=_PAGE, page_token=token, run_view_type=view)
+            page = self._search(also, max_results=size, page_token=token, run_view_type=view)
             yield from map(tracked, page)
             token = page.token
             if not token:

@@ -71,9 +71,14 @@ def tracking_call(function: Callable[P, T]) -> Callable[P, T]:
 def open_client(tracking_uri: str | None = None) -> MlflowClient:
     """Return a client of `tracking_uri`, or of `MLFLOW_TRACKING_URI`, or of the embedded store."""
     uri = tracking_uri or str(mlflow.get_tracking_uri())
-    if not uri.startswith(("http://", "https://")):
+    if is_embedded(uri):
         db_utils.MAX_RETRY_COUNT = _DATABASE_TRIES
     return MlflowClient(tracking_uri=uri)
+
+
+def is_embedded(tracking_uri: str) -> bool:
+    """Whether this process itself opens the store, with no server between."""
+    return not tracking_uri.startswith(("http://", "https://"))
 
 
 def public_uri(tracking_uri: str | None = None) -> str:

@@ -140,7 +140,8 @@ def test_a_server_that_is_not_there_is_said_in_seconds_and_without_its_password(
 
 
 def test_a_search_over_more_than_a_page_finds_all(tracking, monkeypatch):
-    monkeypatch.setattr("tracking.selection._PAGE", 2)
+    for size in ("_PAGE", "_EMBEDDED_PAGE"):
+        monkeypatch.setattr(f"tracking.selection.{size}", 2)
     experiment = tracking.create_experiment("paged")
     for _ in range(5):
         tracking.create_run(experiment)

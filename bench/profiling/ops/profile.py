@@ -23,14 +23,20 @@ def profile_ops(
     work: Sequence[CallWork],
     iterations: int = 5,
 ) -> OpProfile:
-    """Run `step` once for the tool to start up and `iterations` times to time its ops.
+    """Run `step` once for the tool to start up, then `iterations` times to time its ops.
+
+    Before each timed step goes one that is not: reading the last trace has taken the memory that
+    the allocator keeps from step to step, and whoever pays for new pages is up to a third slower.
 
     `work` are the cost model's calls of the same step (`bench.complexity.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
     """
     recorder = _recorder(step, device)
     recorder.record()
-    steps = [recorder.record() for _ in range(iterations)]
+    steps = []
+    for _ in range(iterations):
+        step()
+        steps.append(recorder.record())
     return _profile(recorder.method, steps, work)
 
 
