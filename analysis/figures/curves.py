@@ -163,8 +163,8 @@ def _prepare(
     if logarithmic:
         positive = [value for value in values if value > 0]
         low, high = min(positive, default=1.0), max(positive, default=10.0)
+        axes.set_ylim(low / 1.4, high * 1.4)  # before the scale, which cannot do with one value
         axes.set_yscale("log")
-        axes.set_ylim(low / 1.4, high * 1.4)
         steps = (1.0, 2.0, 5.0) if high / low < 300 else (1.0,)
         axes.yaxis.set_major_locator(LogLocator(10, subs=steps, numticks=12))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))

@@ -26,7 +26,7 @@ def losses(**knobs):
     precision = open_precision(config.precision, device)
     precision.apply()
     resolved = resolve(config, device, precision)
-    threads = torch.get_num_threads()
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
     set_switches(config, resolved)
     try:
         batches = open_batches(config, resolved, device.torch_device)
@@ -34,6 +34,7 @@ def losses(**knobs):
         return [float(step(batches.next)) for _ in range(20)]
     finally:
         torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = benchmark
         torch.use_deterministic_algorithms(False)
 
 

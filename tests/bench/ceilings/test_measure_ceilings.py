@@ -121,7 +121,8 @@ def test_an_unknown_cache_takes_the_largest_arrays(roomy_gpu):
 
 
 @pytest.mark.parametrize("before", ["tf32", "ieee"])
-def test_arithmetic_switches_are_put_back(roomy_gpu, before):
+def test_arithmetic_switches_are_put_back(roomy_gpu, before, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     switches = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
     originals = [switch.fp32_precision for switch in switches]
     try:
