@@ -11,7 +11,6 @@ from bench.records import CeilingsRecord, RunRecord
 from bench.tune.judge import Interval
 from bench.tune.knobs import run_options
 from bench.tune.result import Effect, TuneResult
-from bench.tune.trial import Trial
 
 Place = RooflinePoint | Refusal
 #: Ratios that scatter more hide a gain of 5 % from two or three pairs.
@@ -87,7 +86,7 @@ def caveats(result: TuneResult) -> list[str]:
             f"this machine is not quiet: the ratio of two neighbouring runs scatters by "
             f"{100 * result.scatter:.1f} %, so small gains go unseen"
         )
-    suspects = sum(is_doubtful(trial) for trial in result.trials)
+    suspects = sum(trial.is_doubtful for trial in result.trials)
     if suspects:
         told.append(f"{suspects} of {len(result.trials)} trials have a doubt of their own")
     told += [f"left out: {line}" for line in result.left_out]
@@ -100,9 +99,3 @@ def caveats(result: TuneResult) -> list[str]:
 def effects(result: TuneResult) -> list[Effect]:
     """Return the confirmed whole, then each knob."""
     return [*([result.confirmed] if result.confirmed else []), *result.ablation]
-
-
-def is_doubtful(trial: Trial) -> bool:
-    """Whether a whole trial has a verdict that is not clean."""
-    verdict = trial.record.verdict
-    return trial.record.outcome == "ok" and verdict is not None and verdict.level != "clean"

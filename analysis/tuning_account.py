@@ -13,7 +13,6 @@ from analysis.tuning import (
     best_record,
     caveats,
     effects,
-    is_doubtful,
     roof_line,
     time_line,
     verdict_line,
@@ -103,7 +102,7 @@ def _trials_table(result: TuneResult) -> str:
                 trial.stage,
                 changes(result.start, trial.config),
                 "" if rate is None else f"{rate:.4g}",
-                trial.failure or ("doubtful" if is_doubtful(trial) else ""),
+                trial.failure or ("doubtful" if trial.is_doubtful else ""),
                 f"{trial.took_s:.0f}",
                 trial.record.record_id,
             ]

@@ -38,7 +38,7 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         channels_last=_switch(config.channels_last, device.prefers_channels_last),
         fused_optimizer=_switch(config.fused_optimizer, True),
         depthwise_fp32=precision.autocast_dtype != "none"
-        and _switch(config.depthwise_fp32, device.backend == "cpu"),
+        and _switch(config.depthwise_fp32, device.prefers_fp32_depthwise),
         # The processes of one machine share its cores.
         threads=_number(config.threads, max(1, torch.get_num_threads() // config.devices)),
         allocator=allocator_in_use(config.allocator),

@@ -13,10 +13,8 @@ of the whole process tree: what a machine with so many cores to spare can load.
 
 from __future__ import annotations
 
-import math
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,12 +23,9 @@ from typing import Any
 
 import click
 import psutil
-from scipy import stats
+from side_by_side import ratio_with_interval
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))
-
-from bench.environment import cpu_model, usable_cores  # noqa: E402
+from bench.environment import cpu_model, usable_cores
 
 OURS, STOCK = "mlproject", "torchvision"
 PREFETCH = 2
@@ -137,7 +132,7 @@ class Rounds:
         cells = [str(self.task.workers), "random cut" if self.task.augment else "centre"]
         for rates in (self.per_s, self.per_core):
             cells += [f"{statistics.median(rates[name]):.0f}" for name in (OURS, STOCK)]
-            cells.append(_ratio(rates))
+            cells.append(ratio_with_interval(rates[OURS], rates[STOCK], digits=2))
         return f"| {' | '.join(cells)} |"
 
 
@@ -153,15 +148,6 @@ def _wait(device: Any) -> None:
         import torch
 
         torch.cuda.synchronize(device)
-
-
-def _ratio(rates: dict[str, list[float]]) -> str:
-    logs = [math.log(a / b) for a, b in zip(rates[OURS], rates[STOCK], strict=True)]
-    mean = statistics.fmean(logs)
-    if len(logs) < 2:
-        return f"{math.exp(mean):.2f}"
-    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return f"{math.exp(mean):.2f} ({math.exp(mean - half):.2f} to {math.exp(mean + half):.2f})"
 
 
 HEADER = (

@@ -10,56 +10,39 @@ first warm-up iteration over the bare script's. Medians are quoted; every pair i
 from __future__ import annotations
 
 import json
-import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import click
+from side_by_side import bare_run, tracked_run
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))
-
-from bench.environment import cpu_model, usable_cores  # noqa: E402
+from bench.environment import cpu_model, usable_cores
 
 
-def run_bare(options: list[str], precision: str) -> dict[str, float]:
+def timed_bare(options: list[str], precision: str) -> dict[str, float]:
     """Run the bare loop; return its rate and its time to the first iteration."""
-    command = [sys.executable, str(PROJECT / "benchmarks" / "bare_loop.py"), *options]
     begin_s = time.perf_counter()
-    told = _last_json([*command, *(["--bf16"] if precision != "fp32" else [])], dict(os.environ))
+    told = bare_run(options, precision)
     return {
         "images_per_s": told["images_per_s"],
         "start_s": told["first_iteration_clock_s"] - begin_s,
     }
 
 
-def run_tracked(options: list[str], precision: str, folder: Path) -> dict[str, float]:
+def timed_tracked(options: list[str], precision: str, folder: Path) -> dict[str, float]:
     """Run `mlproject run` with everything on; return the same two figures."""
-    command = [sys.executable, str(PROJECT / "mlproject.py"), "run", *options]
-    command += ["--precision", precision, "--records", str(folder / "records"), "--format", "json"]
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     begin_s = time.perf_counter()
-    told = _last_json(command, environment)
+    told = tracked_run([*options, "--precision", precision], folder)
     journal = Path(told["record"], "journal.jsonl").read_text(encoding="utf-8").splitlines()
     events = {event["event"]: event["clock_s"] for event in map(json.loads, journal)}
     return {
         "images_per_s": told["throughput_images_per_s"],
         "start_s": events["warmup_started"] - begin_s,
     }
-
-
-def _last_json(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    done = subprocess.run(
-        command, env=environment, cwd=PROJECT, check=True, capture_output=True, text=True
-    )
-    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return told
 
 
 def table(title: str, pairs: list[tuple[dict[str, float], dict[str, float]]]) -> str:
@@ -123,11 +106,11 @@ def main(
             for number in range(pairs):
                 # Each member goes first in every other pair, so that neither profits from drift.
                 if number % 2:
-                    bare = run_bare(options, precision)
-                    tracked = run_tracked(options, precision, Path(name))
+                    bare = timed_bare(options, precision)
+                    tracked = timed_tracked(options, precision, Path(name))
                 else:
-                    tracked = run_tracked(options, precision, Path(name))
-                    bare = run_bare(options, precision)
+                    tracked = timed_tracked(options, precision, Path(name))
+                    bare = timed_bare(options, precision)
                 measured.append((tracked, bare))
             tables.append(table(f"{arch} {precision}, batch {batch_size}", measured))
             click.echo(tables[-1])

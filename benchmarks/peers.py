@@ -11,25 +11,18 @@ t-interval over the rounds. `--set KNOB=VALUE` gives this framework a tuned sett
 from __future__ import annotations
 
 import json
-import math
-import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
-from scipy import stats
+from side_by_side import bare_run, ratio_with_interval, said, tracked_run
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))
-
-from bench.environment import cpu_model, usable_cores  # noqa: E402
+from bench.environment import cpu_model, usable_cores
 
 #: timm's names of torchvision's models, where they differ.
 _TIMM_NAMES = {"mobilenet_v2": "mobilenetv2_100"}
@@ -73,54 +66,24 @@ class Timm:
         ]
         if task.precision != "fp32":
             command += ["--amp", "--amp-dtype", "bfloat16"]
-        said = _said(command, self.checkout)
-        told = json.loads(said[said.index("--result") + len("--result") :])
+        printed = said(command, self.checkout)
+        told = json.loads(printed[printed.index("--result") + len("--result") :])
         return float(told["train_samples_per_sec"])
 
 
 def ours(task: Task, folder: Path) -> float:
     """Run `mlproject run`, tracked in a SQLite store."""
-    command = [sys.executable, str(PROJECT / "mlproject.py"), "run", *task.options]
-    command += ["--precision", task.precision, "--records", str(folder / "records")]
+    options = [*task.options, "--precision", task.precision]
     for knob in task.knobs:
         name, _, value = knob.partition("=")
-        command += [f"--{name.replace('_', '-')}", value]
-    store = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    told = _last_json([*command, "--format", "json"], store)
-    return float(told["throughput_images_per_s"])
-
-
-def bare(task: Task) -> float:
-    """Run the loop that one would write by hand."""
-    command = [sys.executable, str(PROJECT / "benchmarks" / "bare_loop.py"), *task.options]
-    return float(
-        _last_json([*command, *(["--bf16"] if task.precision != "fp32" else [])])["images_per_s"]
-    )
+        options += [f"--{name.replace('_', '-')}", value]
+    return float(tracked_run(options, folder)["throughput_images_per_s"])
 
 
 def _device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _last_json(command: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(_said(command, PROJECT, environment).strip().split("\n")[-1])
-    return told
-
-
-def _said(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **(environment or {})},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise click.ClickException(f"{' '.join(command)}: {done.stderr.strip()[-400:]}")
-    return done.stdout
 
 
 @dataclass
@@ -145,18 +108,12 @@ class Rounds:
             rates = self.rates.get(name)
             cells.append(f"{statistics.median(rates):.2f}" if rates else "-")
         for name in (BARE, TIMM):
-            cells.append(self._ratio(name) if name in self.rates else "-")
+            cells.append(
+                ratio_with_interval(self.rates[OURS], self.rates[name])
+                if name in self.rates
+                else "-"
+            )
         return f"| {' | '.join(cells)} |"
-
-    def _ratio(self, name: str) -> str:
-        pairs = zip(self.rates[OURS], self.rates[name], strict=True)
-        logs = [math.log(mine / theirs) for mine, theirs in pairs]
-        mean = statistics.fmean(logs)
-        if len(logs) < 2:
-            return f"{math.exp(mean):.3f}"
-        half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-        low, high = math.exp(mean - half), math.exp(mean + half)
-        return f"{math.exp(mean):.3f} ({low:.3f} to {high:.3f})"
 
 
 HEADER = (
@@ -204,7 +161,7 @@ def _rounds(task: Task, count: int, timm: Timm | None, folder: Path) -> Rounds:
     rounds = Rounds(task)
     who: dict[str, Callable[[], float]] = {
         OURS: lambda: ours(task, folder),
-        BARE: lambda: bare(task),
+        BARE: lambda: float(bare_run(task.options, task.precision)["images_per_s"]),
     }
     if timm is not None:
         who[TIMM] = lambda: timm.images_per_s(task)

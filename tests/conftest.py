@@ -1,6 +1,7 @@
 """What several tests stand on: the project on the path, and no tracking server by accident."""
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +15,38 @@ sys.path[:0] = [str(PROJECT / "tests" / "bench"), str(PROJECT / "tests"), str(PR
 def pytest_configure():
     """Let Ctrl-C through: what a shell starts in the background ignores it, children too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+#: What no package brings, and so the only reasons for a skip under `--nothing-missing`.
+_NOT_TO_BE_HAD = re.compile(r"no (cuda|mps) device here|no ncu on PATH|on this kind of machine")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--nothing-missing",
+        action="store_true",
+        help="fail what would be skipped for want of a program or a library",
+    )
+
+
+def _not_skipped(report, config):
+    """The report, a failure where a skip hides what this machine was set up for."""
+    if report.skipped and config.getoption("nothing_missing"):
+        reason = str(report.longrepr)
+        if not _NOT_TO_BE_HAD.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"skipped, though everything should be here: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    return _not_skipped((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return _not_skipped((yield), collector.config)
 
 
 def pytest_collection_modifyitems(items):

@@ -124,6 +124,7 @@ def resolved(**changes):
         "fused_optimizer": True,
         "threads": 2,
         "allocator": "system",
+        "depthwise_fp32": False,
     }
     return ResolvedConfig(**{**known, **changes})
 

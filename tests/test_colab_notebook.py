@@ -6,9 +6,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import nbformat
 import pytest
-
-nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOTEBOOK = PROJECT / "notebooks" / "colab.ipynb"

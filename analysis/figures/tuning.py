@@ -60,10 +60,10 @@ def draw_ablation(axes: Axes, rows: Sequence[Effect]) -> None:
 
 
 def draw_duels(axes: Axes, duels: Sequence[Duel]) -> None:
-    """Draw each compared value's ratio with the bounds that decided, where nothing was adopted."""
+    """Draw each compared value's ratio with the bounds that decided; none is quoted as a gain."""
     _draw_ratios(axes, [(duel.name, duel.interval, False) for duel in duels if duel.interval])
-    axes.set_xlabel("images/s, this value over the start's (the search's bounds; higher is better)")
-    axes.set_title("What other values gave: nothing was adopted", loc="left", fontsize=FONT_PT + 1)
+    axes.set_xlabel("images/s, value over the fastest so far (its bounds; higher is better)")
+    axes.set_title("What the search saw: no gain was confirmed", loc="left", fontsize=FONT_PT + 1)
 
 
 def _draw_ratios(axes: Axes, rows: Sequence[tuple[str, Interval, bool]]) -> None:

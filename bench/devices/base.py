@@ -41,6 +41,7 @@ class Device(ABC):
     default_batch_size: int
     default_max_seconds: float | None = None
     prefers_channels_last = False
+    prefers_fp32_depthwise = False
     pins_memory = False
     supports_cuda_graphs = False
     #: Whether a profiler leaves something in the process that later iterations pay for.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from bench.records.base import Backend, Count, Facts, MathMode, Outcome, PositiveRate, Record
 from bench.records.environment import Environment
 from bench.records.process import Telemetry
-from bench.records.upgrade import as_today
+from bench.records.upgrade import KeptRecord
 from bench.records.verdict import Verdict
 
 
@@ -45,7 +45,7 @@ class CacheRoof(Facts):
     source: str
 
 
-class CeilingsRecord(Facts):
+class CeilingsRecord(KeptRecord):
     """One machine's measured roofs: the file `record.json` of a record folder."""
 
     schema_version: Literal[2] = 2
@@ -60,8 +60,3 @@ class CeilingsRecord(Facts):
     cache_roofs: tuple[CacheRoof, ...] = ()
     telemetry: Telemetry | None
     verdict: Verdict | None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgraded(cls, data: Any) -> Any:
-        return as_today(data)

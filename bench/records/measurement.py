@@ -30,9 +30,8 @@ class ResolvedConfig(Record):
     channels_last: bool
     fused_optimizer: bool
     threads: int
-    # What follows came later: records without it were made when there was no choice.
-    allocator: Literal["system", "retain", "preloaded"] = "system"  # preloaded: by LD_PRELOAD
-    depthwise_fp32: bool = False  # beside autocast
+    allocator: Literal["system", "retain", "preloaded"]  # of the host; preloaded: by LD_PRELOAD
+    depthwise_fp32: bool  # strided depthwise convolutions, beside autocast
 
 
 class Measurement(Facts):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
-
-from pydantic import model_validator
+from typing import Literal
 
 from bench.config import RunConfig
 from bench.records.base import Facts, Outcome
@@ -14,7 +12,7 @@ from bench.records.counters import Counters, CpuCounters
 from bench.records.environment import Environment
 from bench.records.measurement import ResolvedConfig
 from bench.records.ops import OpProfile
-from bench.records.upgrade import as_today
+from bench.records.upgrade import KeptRecord
 from bench.records.verdict import Verdict
 from bench.records.work import WorkSet
 
@@ -39,7 +37,7 @@ class ProfiledStep(Facts):
     ops: OpProfile | None
 
 
-class ProfileRecord(Facts):
+class ProfileRecord(KeptRecord):
     """One configuration, profiled: the file `record.json` of a record folder.
 
     Each tool's section is None with the tool's own reason and remedy. Times in it are a profiled
@@ -63,8 +61,3 @@ class ProfileRecord(Facts):
     counters: Counters | None
     cpu_counters: CpuCounters | None
     verdict: Verdict | None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgraded(cls, data: Any) -> Any:
-        return as_today(data)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import model_validator
 from typing_extensions import Self
 
 from bench.config import RunConfig
-from bench.records.base import Facts, Outcome
+from bench.records.base import Outcome
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment
 from bench.records.measurement import Measurement, ResolvedConfig
 from bench.records.process import ProcessFigures, Telemetry
-from bench.records.upgrade import as_today
+from bench.records.upgrade import KeptRecord
 from bench.records.verdict import Verdict
 
 
-class RunRecord(Facts):
+class RunRecord(KeptRecord):
     """One configuration, measured once: the file `record.json` of a record folder."""
 
     schema_version: Literal[2] = 2
@@ -36,11 +36,6 @@ class RunRecord(Facts):
     environment: Environment | None
     complexity: Complexity | None
     verdict: Verdict | None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _upgraded(cls, data: Any) -> Any:
-        return as_today(data)
 
     @model_validator(mode="after")
     def _ok_is_whole(self) -> Self:

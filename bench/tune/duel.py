@@ -6,13 +6,14 @@ import math
 
 from bench.config import RunConfig
 from bench.tune.judge import Interval, Noise, look
+from bench.tune.knobs import spelled
 from bench.tune.result import Decision, Duel
 from bench.tune.trial import Trial
 from bench.tune.trials import Trials
 
 
 class Fight:
-    """A duel while it goes on; `told` says at any time how it stands."""
+    """A duel over one field while it goes on; `told` says at any time how it stands."""
 
     def __init__(
         self,
@@ -20,6 +21,7 @@ class Fight:
         noise: Noise,
         incumbent: RunConfig,
         challenger: RunConfig,
+        field: str,
         reserve_s: float,
     ) -> None:
         self.decision: Decision = "cut short"
@@ -28,6 +30,7 @@ class Fight:
         self._noise = noise
         self._incumbent = incumbent
         self._challenger = challenger
+        self._field = field
         self._reserve_s = reserve_s
         self._reason = ""
         self._logs: list[float] = []
@@ -47,12 +50,12 @@ class Fight:
             else:
                 self._take(tried, kept)
 
-    def told(self, field: str, value: str) -> Duel:
+    def told(self, value: str) -> Duel:
         """Return the duel as it stands, and leave its scatter to the ones after it."""
         if self._logs:
             self._noise.add(self._logs)
         return Duel(
-            field,
+            self._field,
             value,
             self._incumbent,
             self._challenger,
@@ -64,11 +67,19 @@ class Fight:
         )
 
     def _take(self, tried: Trial, kept: Trial) -> None:
+        in_use = [getattr(trial.record.resolved, self._field, None) for trial in (tried, kept)]
+        if in_use[0] is not None and in_use[0] == in_use[1]:
+            self.decision = "no change"
+            self._reason = f"{self._field} is {spelled(in_use[0])} here either way"
+            self._noise.add_runs([math.log(_rate(tried)), math.log(_rate(kept))])
+            return
         self._logs.append(math.log(_rate(tried) / _rate(kept)))
         ruling, self._interval = look(self._logs, self._noise)
         if ruling == "faster":
             self.decision = "adopted"
-        elif ruling != "look again":
+        elif ruling != "look again" and not (
+            len(self._logs) == 1 and (tried.is_doubtful or kept.is_doubtful)
+        ):
             self.decision = ruling
 
     def _pair(self) -> tuple[Trial | None, Trial | None]:
@@ -90,7 +101,7 @@ class Fight:
     def _is_hopeless(self, trial: Trial) -> bool:
         """Against the incumbent's last run, where that is of the same session."""
         kept = self._trials.last_of(self._incumbent)
-        if trial.config_id == self._incumbent.config_id or kept is None:
+        if trial.config_id == self._incumbent.config_id or kept is None or trial.is_doubtful:
             return False
         return kept.fresh == trial.fresh and _rate(trial) / _rate(kept) < self._noise.hopeless
 

@@ -9,7 +9,7 @@ from bench.config import RunConfig
 from bench.tune.judge import Interval
 from bench.tune.trial import Trial
 
-Decision = Literal["adopted", "not faster", "undecided", "failed", "cut short"]
+Decision = Literal["adopted", "not faster", "no change", "undecided", "failed", "cut short"]
 
 
 @dataclass(frozen=True)

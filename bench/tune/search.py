@@ -123,7 +123,7 @@ class Search:
         return any(
             (duel.field, duel.value) == (field, value)
             and (
-                duel.decision == "failed"
+                duel.decision in ("failed", "no change")
                 or (duel.decision == "not faster" and len(duel.ratios) == 1)
                 or duel.challenger.config_id == challenger.config_id
             )
@@ -132,11 +132,11 @@ class Search:
 
     def _duel(self, field: str, value: str, challenger: RunConfig) -> bool:
         reserve_s = self._reserve_s(len(self.adopted) + 1)
-        fight = Fight(self._trials, self.noise, self.best, challenger, reserve_s)
+        fight = Fight(self._trials, self.noise, self.best, challenger, field, reserve_s)
         try:
             fight.to_the_end()
         finally:  # also when time is up, or the user has had enough
-            self.duels.append(fight.told(field, value))
+            self.duels.append(fight.told(value))
             self._trials.watch.ruled(self.duels[-1])
         if fight.decision == "adopted":
             self._adopt(challenger, fight.last)

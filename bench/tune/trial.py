@@ -43,6 +43,12 @@ class Trial:
         return measured.throughput_images_per_s
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether the run was whole and its verdict is not clean."""
+        verdict = self.record.verdict
+        return self.record.outcome == "ok" and verdict is not None and verdict.level != "clean"
+
+    @property
     def failure(self) -> str | None:
         """Why nothing whole was measured, or None."""
         if self.record.outcome == "ok":

@@ -50,17 +50,18 @@ def build_step(
     precision: Fp32,
     phases: Phases,
     team: Team,
-) -> Callable[[Callable[[], Batch]], torch.Tensor]:
+) -> tuple[Callable[[Callable[[], Batch]], torch.Tensor], ResolvedConfig]:
     """Return the training step of `config`'s model, on the device, in its layout.
 
-    With `data_only` there is no model, and the step only fetches.
+    With `data_only` there is no model, and the step only fetches. Beside the step comes `resolved`
+    without what this model has no layers for.
     """
     if config.data_only:
-        return FetchingStep()
+        return FetchingStep(), resolved.model_copy(update={"depthwise_fp32": False})
     layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
     model = build_model(config.arch).to(device.torch_device).to(memory_format=layout)
-    if resolved.depthwise_fp32:
-        keep_depthwise_in_fp32(model)
+    depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
+    resolved = resolved.model_copy(update={"depthwise_fp32": depthwise_fp32})
     optimizer = make_optimizer(model, fused=resolved.fused_optimizer)
     shared = team.wrap(model, device)
     forward: Callable[[torch.Tensor], Any] = shared
@@ -74,4 +75,4 @@ def build_step(
         phases=phases,
         apart=team.apart,
     )
-    return GraphedStep(step, precision, device) if config.cuda_graphs else step
+    return GraphedStep(step, precision, device) if config.cuda_graphs else step, resolved

@@ -93,7 +93,7 @@ class Rig:
             "data", lambda: open_batches(config, resolved, device.torch_device, team.shard)
         )
         try:
-            step = self._timed(
+            step, self.resolved = self._timed(
                 "model", lambda: build_step(config, resolved, device, precision, phases, team)
             )
             window = Window(time.perf_counter, device, team.barrier)
@@ -101,7 +101,7 @@ class Rig:
             device.reset_peak_memory()
             self.ready = OpenRig(
                 config,
-                resolved,
+                self.resolved,
                 device,
                 phases,
                 window,

@@ -184,6 +184,7 @@ def resolved(**changes: Any) -> ResolvedConfig:
         "fused_optimizer": True,
         "threads": 4,
         "allocator": "system",
+        "depthwise_fp32": False,
         **changes,
     }
     return ResolvedConfig(**values)

@@ -174,10 +174,12 @@ def test_the_figure_of_nothing_says_so(nothing):
     assert [text.get_text() for text in above.texts] == ["nothing was adopted and confirmed"]
 
 
-def test_where_nothing_was_adopted_the_figure_shows_what_was_compared(nothing):
-    above, _ = tuning_figure(nothing).axes
-    compared = [duel for duel in nothing.duels if duel.interval is not None]
-    assert "nothing was adopted" in above.get_title(loc="left")
+@pytest.mark.parametrize("found", ["nothing", "result"])
+def test_without_fresh_runs_the_figure_shows_what_was_compared(found, request):
+    tuned_so_far = replace(request.getfixturevalue(found), confirmed=None, ablation=())
+    above, _ = tuning_figure(tuned_so_far).axes
+    compared = [duel for duel in tuned_so_far.duels if duel.interval is not None]
+    assert "no gain was confirmed" in above.get_title(loc="left")
     assert [label.get_text() for label in above.get_yticklabels()] == [d.name for d in compared]
     markers = [line for line in above.lines if line.get_marker() == "o"]
     assert [line.get_xdata()[0] for line in markers] == [duel.interval.ratio for duel in compared]

@@ -1,11 +1,16 @@
-"""What tests of several folders stand on: generated images, and a machine's file system."""
+"""What tests of several folders stand on: images, a machine's files, a folder without rights."""
 
+import os
 import shutil
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from bench.dataset.generate import generate_image_folder
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -36,3 +41,26 @@ def generated(tmp_path_factory):
 def photos(generated, tmp_path):
     """A copy of the generated folder that a test may damage."""
     return Path(shutil.copytree(generated, tmp_path / "photos"))
+
+
+@pytest.fixture
+def without_rights():
+    """A folder, and a context in which this process has no special rights there."""
+    if not hasattr(os, "geteuid"):
+        pytest.skip("Windows has no such permissions")
+
+    @contextmanager
+    def as_nobody():
+        if os.geteuid() != 0:
+            yield
+            return
+        os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder, as_nobody

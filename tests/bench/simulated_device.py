@@ -15,7 +15,13 @@ START = RunConfig(
     iters=10_000,
     max_seconds=4,
 )
-AUTO = {"batch_size": 16, "channels_last": True, "fused_optimizer": True, "threads": 1}
+AUTO = {
+    "batch_size": 16,
+    "channels_last": True,
+    "fused_optimizer": True,
+    "threads": 1,
+    "allocator": "system",
+}
 NOISE = 0.01
 
 

@@ -3,26 +3,34 @@
 import pytest
 import torch
 from small_models import batch_normed
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.complexity import step_complexity
 from bench.config import RunConfig, parse_config
 from bench.devices import open_device
 from bench.errors import UserError
+from bench.phases import Phases
 from bench.precision import keep_depthwise_in_fp32, open_precision
 from bench.resolve import resolve
+from bench.team import Team
+from bench.worker.prepare import build_step
 
 
-def types_of_convolutions(model):
-    """The types that each convolution computes in and hands on, under autocast to bf16."""
-    types = []
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Conv2d):
-            layer.register_forward_hook(
-                lambda layer, given, output: types.append((given[0].dtype, output.dtype))
-            )
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        model(torch.randn(2, 3, 32, 32))
-    return types
+class Convolutions(TorchDispatchMode):
+    """The type that each convolution is computed in, in their order."""
+
+    def __init__(self):
+        super().__init__()
+        self.types = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.convolution.default:
+            self.types.append(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+class Users(torch.nn.Conv2d):
+    """A convolution of somebody's own."""
 
 
 def test_only_strided_depthwise_convolutions_are_kept():
@@ -31,22 +39,41 @@ def test_only_strided_depthwise_convolutions_are_kept():
         torch.nn.Conv2d(16, 16, 3, groups=16),  # depthwise
         torch.nn.Conv2d(16, 32, 3, groups=4, stride=2),  # grouped
         torch.nn.Sequential(torch.nn.Conv2d(32, 64, 3, groups=32, stride=(1, 2))),  # both
+        Users(64, 64, 3, groups=64, stride=2),
         torch.nn.Conv2d(64, 8, 1),
     )
-    keep_depthwise_in_fp32(model)
+    assert keep_depthwise_in_fp32(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16), Convolutions() as seen:
+        output = model(torch.randn(2, 3, 64, 64))
     low, high = torch.bfloat16, torch.float32
-    assert types_of_convolutions(model) == [
-        *((high, low), (low, low), (low, low)),
-        (high, high),
-        (low, low),  # what is kept in fp32 hands on bf16
-    ]
+    assert seen.types == [low, low, low, high, low, low]
+    assert output.dtype == low
 
 
-def test_weights_and_their_order_stay():
+def test_what_is_kept_in_fp32_hands_on_what_its_neighbours_have():
+    layer = torch.nn.Conv2d(4, 4, 3, stride=2, groups=4)
+    keep_depthwise_in_fp32(layer)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(torch.randn(1, 4, 8, 8)).dtype == torch.bfloat16
+
+
+def test_modules_names_and_weights_stay():
     model = batch_normed()
-    before = list(model.parameters())
+    modules, weights = dict(model.named_modules()), dict(model.named_parameters())
     keep_depthwise_in_fp32(model)
-    assert all(one is other for one, other in zip(before, model.parameters(), strict=True))
+    assert dict(model.named_modules()) == modules
+    assert all(weights[name] is weight for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize(("arch", "in_use"), [("mobilenet_v2", True), ("alexnet", False)])
+def test_a_record_says_whether_the_model_has_any(arch, in_use):
+    device = open_device("cpu")
+    config = RunConfig(arch=arch, precision="amp")
+    precision = open_precision("amp", device)
+    resolved = resolve(config, device, precision)
+    _, built = build_step(config, resolved, device, precision, Phases(), Team())
+    assert resolved.depthwise_fp32
+    assert built.depthwise_fp32 is in_use
 
 
 @pytest.mark.parametrize(
@@ -62,6 +89,17 @@ def test_auto_keeps_them_under_amp_on_a_cpu(precision, asked, used):
     device = open_device("cpu")
     config = RunConfig(precision=precision, depthwise_fp32=asked)
     assert resolve(config, device, open_precision(precision, device)).depthwise_fp32 is used
+
+
+def test_a_device_that_gains_nothing_by_it_keeps_none_unless_asked(monkeypatch):
+    device = open_device("cpu")
+    monkeypatch.setattr(device, "prefers_fp32_depthwise", False)
+    precision = open_precision("amp", device)
+    kept = [
+        resolve(RunConfig(precision="amp", depthwise_fp32=asked), device, precision).depthwise_fp32
+        for asked in ("auto", "true")
+    ]
+    assert kept == [False, True]
 
 
 def test_there_is_nothing_to_keep_in_fp32():

@@ -30,7 +30,7 @@ def losses(**knobs):
     set_switches(config, resolved)
     try:
         batches = open_batches(config, resolved, device.torch_device)
-        step = build_step(config, resolved, device, precision, Phases(), Team())
+        step, _ = build_step(config, resolved, device, precision, Phases(), Team())
         return [float(step(batches.next)) for _ in range(20)]
     finally:
         torch.set_num_threads(threads)

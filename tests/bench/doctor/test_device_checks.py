@@ -1,12 +1,11 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench.doctor import devices
 from bench.doctor.devices import device_checks
 from bench.environment.probes import UnknownFactError
-
-torch = pytest.importorskip("torch")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import sys
 
 import psutil
 import pytest
+import torch
 
 from bench.environment import caches, cpu, mps
 from bench.environment.caches import last_level_cache_bytes
@@ -83,11 +84,11 @@ def test_this_machines_last_cache_is_what_lscpu_adds_up():
     listing = subprocess.run(
         ["lscpu", "--bytes", "--caches=NAME,ALL-SIZE"], capture_output=True, text=True, check=False
     ).stdout.splitlines()[1:]
-    if not listing:
-        pytest.skip("lscpu knows no caches here")
-    if len(psutil.Process().cpu_affinity()) < psutil.cpu_count():
-        pytest.skip("lscpu counts processors that this process may not use")
-    assert last_level_cache_bytes(range(psutil.cpu_count())) == int(listing[-1].split()[1])
+    if listing:
+        assert last_level_cache_bytes(range(psutil.cpu_count())) == int(listing[-1].split()[1])
+    else:  # a virtual machine may hide them from both
+        with pytest.raises(UnknownFactError):
+            last_level_cache_bytes(range(psutil.cpu_count()))
 
 
 def test_the_name_is_the_kernels(tree, on_linux):
@@ -206,7 +207,6 @@ def test_an_intel_macs_last_cache_is_its_l3(program, on_macos):
 
 @posix_only
 def test_an_apple_gpu_has_the_chips_name_and_its_own_cores(program, on_macos, monkeypatch):
-    torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 28_991_029_248)
     program("sysctl", SYSCTL)
     program("ioreg", 'echo "    \\"gpu-core-count\\" = 40"')
@@ -218,7 +218,6 @@ def test_an_apple_gpu_has_the_chips_name_and_its_own_cores(program, on_macos, mo
 
 @posix_only
 def test_an_apple_gpu_that_tells_nothing_has_reasons(program, on_macos, monkeypatch):
-    pytest.importorskip("torch")
     program("ioreg", "echo nothing")
     program("sysctl", "exit 1")
     info = mps.mps_device_info()

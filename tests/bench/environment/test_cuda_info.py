@@ -3,12 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench.environment.cuda import cuda_device_info
 from bench.environment.nvml import nvml_device
 from bench.environment.probes import UnknownFactError
-
-torch = pytest.importorskip("torch")
 
 UUID = "12345678-aaaa-bbbb-cccc-0123456789ab"
 

@@ -3,19 +3,17 @@ import subprocess
 import sys
 from importlib import metadata
 
+import pynvml
 import pytest
+import torch
 
 from bench.environment import cpu_device_info, read_environment
 from bench.environment.nvml import open_nvml
 from bench.environment.probes import UnknownFactError
 from bench.records import Environment
 
-pytest.importorskip("torch")
-
 
 def test_this_machine(tmp_path):
-    import torch
-
     found = read_environment(cpu_device_info(), tmp_path / "records", "auto")
     assert Environment.model_validate_json(found.model_dump_json()) == found
     assert torch.__version__.split("+")[0] == found.torch.split("+")[0]
@@ -60,8 +58,6 @@ def test_importing_the_environment_imports_no_torch():
 
 
 def test_a_missing_management_library_is_a_reason(monkeypatch):
-    pynvml = pytest.importorskip("pynvml")
-
     def absent():
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 

@@ -6,6 +6,7 @@ import pytest
 from simulated_device import START, Device, environment
 
 from bench.config import RunConfig
+from bench.records import Finding, Verdict
 from bench.tune import Limits, TuneWatch, tune
 from bench.tune.archive import Archive
 from bench.tune.knobs import KNOBS, WINDOWS, differing, run_options
@@ -125,6 +126,24 @@ def test_a_hopeless_challenger_costs_one_window():
     assert len(hopeless.ratios) == 1
     trials = [t for t in result.trials if t.config.channels_last == "false"]
     assert len(trials) == 1
+
+
+def test_a_window_with_a_doubt_of_its_own_is_not_enough_to_give_a_value_up():
+    class Disturbed(Device):
+        """Other programs run whenever this value is measured."""
+
+        def __call__(self, config, limit_s):
+            record = super().__call__(config, limit_s)
+            if config.channels_last == "false":
+                busy = Finding(code="busy-host", level="suspect", message="other processes")
+                doubt = Verdict(level="suspect", findings=(busy,))
+                record = self.records[-1] = record.model_copy(update={"verdict": doubt})
+            return record
+
+    disturbed = duel(tuned(Disturbed(speed)), "channels_last=false")
+    assert disturbed.decision == "not faster"
+    assert len(disturbed.ratios) == 2
+    assert len(disturbed.trials) == 4  # each beside the incumbent
 
 
 def test_the_batch_is_halved_where_doubling_does_not_pay():
@@ -296,3 +315,17 @@ def test_the_command_line_asks_for_the_setting_and_not_for_the_short_window():
         *("--arch", "resnet18", "--backend", "cpu", "--fused-optimizer", "false"),
         *("--cudnn-benchmark", "false", "--threads", "2"),
     ]
+
+
+def test_a_value_that_changes_nothing_here_is_told_and_not_judged():
+    """Where the C library is not glibc, `retain` comes to what the system does anyway."""
+    device = Device(speed, noise=0.2)
+    device.knobs = lambda config: Device.knobs(device, config) | {"allocator": "system"}
+    result = tuned(device)
+    same = duel(result, "allocator=retain")
+    assert same.decision == "no change"
+    assert same.reason == "allocator is system here either way"
+    assert same.ratios == ()
+    assert same.interval is None
+    assert [each.name for each in result.duels].count("allocator=retain") == 1
+    assert result.best.allocator == "auto"

@@ -45,7 +45,8 @@ def kill_postgres(settings):
 def assert_stored_once(client, folder, record):
     """The server has one run of the record, with all that the record says."""
     content = content_of(record)
-    [run] = client.search_runs(["0", *_experiments(client)], _of(record))
+    everywhere = [one.experiment_id for one in client.search_experiments()]
+    [run] = client.search_runs(everywhere, f"tags.`{schema.RECORD_ID}` = '{record.record_id}'")
     assert run.info.status == content.status
     assert run.data.params == content.params
     points = [
@@ -59,14 +60,6 @@ def assert_stored_once(client, folder, record):
         if (folder.path / name).is_file():
             fetched = client.download_artifacts(run.info.run_id, name)
             assert Path(fetched).read_bytes() == (folder.path / name).read_bytes()
-
-
-def _experiments(client):
-    return [one.experiment_id for one in client.search_experiments()]
-
-
-def _of(record):
-    return f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
 
 
 class CutOff(Patience):
