@@ -34,6 +34,7 @@ MEANT_BEFORE = {
     "allocator": "system",
     "data_only": False,
     "depthwise_fp32": "false",
+    "decoder": "cpu",
 }
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -90,6 +91,11 @@ class RunConfig(BaseModel):
     )
     workers: Auto | Annotated[int, Field(ge=0)] = Field(
         "auto", description="processes that decode images; auto: from the cores, at most 16"
+    )
+    decoder: Literal["cpu", "dali"] = Field(
+        "cpu",
+        description="what decodes an ImageFolder: cpu, libjpeg-turbo in loader processes; "
+        "dali, NVIDIA DALI, on the GPU where that is the device",
     )
     prefetch_factor: PositiveInt = Field(2, description="batches each loader process keeps ready")
     persistent_workers: bool = Field(True, description="keep loader processes between epochs")
@@ -165,6 +171,15 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "a CUDA graph holds one device's step: "
                 "use cuda_graphs=true with devices=1 and nodes=1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_decode(self) -> RunConfig:
+        if self.decoder != "cpu" and not self.reads_images:
+            raise ValueError(
+                f"decoder={self.decoder} decodes images, which data={self.data} has none of: "
+                "give the path of an ImageFolder"
             )
         return self
 

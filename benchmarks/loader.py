@@ -40,30 +40,29 @@ class Task:
     batch_size: int
     image_size: int
     augment: bool
+    decoder: Any
     device: Any
 
     def ours(self) -> tuple[Callable[[], Any], Callable[[], None]]:
         """Return what fetches the next batch, and what ends it."""
-        from bench.inputs.image_folder import open_image_folder
-        from bench.inputs.loader import LoaderBatches, LoaderOptions
+        from bench.config import RunConfig
+        from bench.devices import open_device
+        from bench.inputs import open_batches
+        from bench.precision import open_precision
+        from bench.resolve import resolve
 
-        images = open_image_folder(
-            str(self.folder),
-            image_size=self.image_size,
-            augment=self.augment,
-            batch_size=self.batch_size,
-        )
-        options = LoaderOptions(
-            batch_size=self.batch_size,
-            seed=0,
+        config = RunConfig(
+            data=str(self.folder),
+            decoder=self.decoder,
             workers=self.workers,
+            batch_size=self.batch_size,
+            image_size=self.image_size,
             prefetch_factor=PREFETCH,
-            persistent_workers=True,
-            pin_memory=self.device.type == "cuda",
-            non_blocking=True,
-            channels_last=True,
+            augment=self.augment,
         )
-        batches = LoaderBatches(images, self.device, options)
+        device = open_device(self.device.type)
+        resolved = resolve(config, device, open_precision("fp32", device))
+        batches = open_batches(config, resolved, device.torch_device)
         return batches.next, batches.close
 
     def stock(self) -> tuple[Callable[[], Any], Callable[[], None]]:
@@ -165,6 +164,7 @@ HEADER = (
 @click.option("--batches", default=20, show_default=True, help="of one round, each")
 @click.option("--rounds", default=6, show_default=True)
 @click.option("--augment", is_flag=True, help="random cuts and flips instead of the centre")
+@click.option("--decoder", default="cpu", show_default=True, help="of mlproject alone")
 @click.option("--device", "name", default="cpu", show_default=True)
 def main(
     folder: Path,
@@ -174,6 +174,7 @@ def main(
     batches: int,
     rounds: int,
     augment: bool,
+    decoder: str,
     name: str,
 ) -> None:
     """Print a row per number of workers as it is known."""
@@ -181,10 +182,10 @@ def main(
 
     click.echo(
         f"{cpu_model()}, {usable_cores()} cores, {platform.system()}; {rounds} rounds of {batches} "
-        f"batches of {batch_size}, {image_size} pixels, onto {name}\n\n{HEADER}"
+        f"batches of {batch_size}, {image_size} pixels, decoder {decoder}, onto {name}\n\n{HEADER}"
     )
     for count in workers:
-        task = Task(folder, count, batch_size, image_size, augment, torch.device(name))
+        task = Task(folder, count, batch_size, image_size, augment, decoder, torch.device(name))
         measured = Rounds(task)
         measured.run(rounds, batches)
         click.echo(measured.row())

@@ -14,8 +14,8 @@ from bench.config import SYNTHETIC
 
 KIND = "input-bound"
 #: How data is read and shown is part of the data's cost.
-_OF_DATA = ("data", "workers", "prefetch_factor", "persistent_workers", "pin_memory", "augment",
-            "non_blocking")  # fmt: skip
+_OF_DATA = ("data", "workers", "decoder", "prefetch_factor", "persistent_workers", "pin_memory",
+            "augment", "non_blocking")  # fmt: skip
 
 
 def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:

@@ -29,6 +29,7 @@ def open_batches(
             channels_last=resolved.channels_last,
             seed=shard.seed(config.seed),
         )
+    # What reads files is imported where it is needed: synthetic runs do not pay for it.
     options = LoaderOptions(
         batch_size=resolved.batch_size,
         seed=config.seed,
@@ -40,12 +41,21 @@ def open_batches(
         channels_last=resolved.channels_last,
         shard=shard,
     )
+    if config.decoder == "dali":
+        from bench.inputs.dali import DaliBatches
+
+        return DaliBatches(
+            config.data,
+            device,
+            options,
+            image_size=resolved.image_size,
+            augment=config.augment,
+        )
     return LoaderBatches(_open_images(config, resolved), device, options)
 
 
 def _open_images(config: RunConfig, resolved: ResolvedConfig) -> Images:
     whole_batch = resolved.batch_size * config.world_size
-    # Imported here, so that synthetic runs do not pay for torchvision's data sets.
     if config.data == FAKEDATA:
         from bench.inputs.fake_data import FakeImages
 

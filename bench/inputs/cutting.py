@@ -13,7 +13,13 @@ from torchvision.transforms import RandomResizedCrop
 #: Shorter side before the centre crop, over the crop: torchvision's references take 256 and 224.
 RESIZE_RATIO = 256 / 224
 #: Share of the picture's area, and width over height, that RandomResizedCrop draws from.
-_SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+MIRRORED = 0.5
+
+
+def shorter_side(size: int) -> int:
+    """Return what the shorter side becomes before `size` pixels are cut out of the centre."""
+    return round(size * RESIZE_RATIO)
 
 
 class CentreCut:
@@ -21,7 +27,7 @@ class CentreCut:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._shorter = round(size * RESIZE_RATIO)
+        self._shorter = shorter_side(size)
 
     def __call__(self, picture: torch.Tensor) -> torch.Tensor:
         """Return uint8 [S, S, 3], which may be a view."""
@@ -47,11 +53,11 @@ class RandomCut:
     def __call__(self, picture: torch.Tensor) -> torch.Tensor:
         """Return uint8 [S, S, 3], which may be a view."""
         top, left, height, width = RandomResizedCrop.get_params(
-            picture.permute(2, 0, 1), list(_SCALE), list(_RATIO)
+            picture.permute(2, 0, 1), list(SCALE), list(RATIO)
         )
         part = picture[top : top + height, left : left + width]
         cut = _resized(part, self._size, self._size)
-        return cut.flip(1) if torch.rand(1) < 0.5 else cut
+        return cut.flip(1) if torch.rand(1) < MIRRORED else cut
 
 
 def _resized(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:

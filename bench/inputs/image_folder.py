@@ -26,7 +26,7 @@ class DecodedImages:
     def __init__(self, root: Path, image_size: int, *, augment: bool) -> None:
         self._root = root
         self._augment = augment
-        self._files: list[tuple[str, int]] = _open(root).samples
+        self._files = list_images(root)
         self._cut = RandomCut(image_size) if augment else CentreCut(image_size)
 
     def __len__(self) -> int:
@@ -64,18 +64,26 @@ def open_image_folder(
     Raises `UserError` if it is not one, if its images do not fill a batch of every device, or if it
     has more classes than the models tell apart.
     """
-    root = Path(path).expanduser()
-    images = DecodedImages(root, image_size, augment=augment)
-    if len(images) < batch_size * devices:
-        each = f" on each of {devices} devices" if devices > 1 else ""
-        raise UserError(
-            f"data={path!r}: {len(images)} images do not fill a batch of {batch_size}{each}: "
-            f"give batch_size={len(images) // devices} or less, or a larger folder"
-        )
+    images = DecodedImages(Path(path).expanduser(), image_size, augment=augment)
+    check_batch_fills(path, len(images), batch_size, devices)
     return images
 
 
-def _open(root: Path) -> ImageFolder:
+def check_batch_fills(path: str, images: int, batch_size: int, devices: int) -> None:
+    """Raise `UserError` where the folder at `path` has too few images for one batch of each."""
+    if images < batch_size * devices:
+        each = f" on each of {devices} devices" if devices > 1 else ""
+        raise UserError(
+            f"data={path!r}: {images} images do not fill a batch of {batch_size}{each}: "
+            f"give batch_size={images // devices} or less, or a larger folder"
+        )
+
+
+def list_images(root: Path) -> list[tuple[str, int]]:
+    """Return the files of the ImageFolder at `root` with their class numbers.
+
+    Raises `UserError` if it is not one, or has more classes than the models tell apart.
+    """
     try:
         folder = ImageFolder(root)
     except OSError:
@@ -86,4 +94,5 @@ def _open(root: Path) -> ImageFolder:
             f"data={str(root)!r}: {len(folder.classes)} classes: "
             f"give a folder of at most {NUM_CLASSES}, which is what the models tell apart"
         )
-    return folder
+    files: list[tuple[str, int]] = folder.samples
+    return files

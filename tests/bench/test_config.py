@@ -108,11 +108,14 @@ def test_kept_results_have_the_ids_that_their_configurations_have_today():
         ("allocator", "retain"),
         ("data_only", True),
         ("depthwise_fp32", "true"),
+        ("decoder", "dali"),
     ],
 )
 def test_a_later_field_defines_the_measurement_unless_it_means_what_was_before(field, other):
     before = RunConfig(**MEANT_BEFORE)
-    assert set(MEANT_BEFORE) == {"devices", "nodes", "allocator", "data_only", "depthwise_fp32"}
+    assert set(MEANT_BEFORE) == {
+        *("devices", "nodes", "allocator", "data_only", "depthwise_fp32", "decoder"),
+    }
     after = RunConfig.model_construct(**{**dict(before), field: other})
     assert after.config_id != before.config_id
 
