@@ -90,7 +90,9 @@ class RunConfig(BaseModel):
         )
     )
     workers: Auto | Annotated[int, Field(ge=0)] = Field(
-        "auto", description="processes that decode images; auto: from the cores, at most 16"
+        "auto",
+        description="processes that decode images, 0 leaves it to the step's threads; "
+        "auto: from the cores, at most 16",
     )
     decoder: Literal["cpu", "dali"] = Field(
         "cpu",

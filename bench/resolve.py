@@ -15,7 +15,8 @@ from bench.records import ResolvedConfig
 #: At 300 images/s or more of a core (docs/datasets.md), 16 load some 5000.
 _MAX_WORKERS = 16
 #: On a CPU a loader's core is enough for these: the lightest model, shufflenet_v2_x0_5, takes 90
-#: images/s of each, mobilenet_v2 14. Idle loader processes cost memory alone.
+#: images/s of each, mobilenet_v2 14. Idle loader processes cost memory alone. With fewer cores a
+#: process would stop the step's threads by turns; they load better themselves between two steps.
 _TRAINING_CORES = 4
 
 
@@ -62,6 +63,7 @@ def _workers(config: RunConfig, device: Device) -> int:
     if config.data == SYNTHETIC:
         return 0
     cores = usable_cores() // config.devices
+    if device.backend == "cpu":
+        return _number(config.workers, min(_MAX_WORKERS, cores // _TRAINING_CORES))
     # The thread that drives an accelerator needs a core for itself, or the step waits for it.
-    free = cores // _TRAINING_CORES if device.backend == "cpu" else cores - 1
-    return _number(config.workers, min(_MAX_WORKERS, max(1, free)))
+    return _number(config.workers, min(_MAX_WORKERS, max(1, cores - 1)))

@@ -136,7 +136,7 @@ def imported_by(*names):
 OURS = {Path(name).stem for name in PACKAGES}
 DISTRIBUTION = {"PIL": "pillow", "pynvml": "nvidia-ml-py", "yaml": "pyyaml"}
 #: Used where they are: with PyTorch's CUDA builds for Linux, with Nsight Compute, with an extra.
-WHERE_PRESENT = {"triton", "ncu_report", "ray"}
+WHERE_PRESENT = {"triton", "ncu_report", "ray", "nvidia"}
 STANDARD_LIBRARY = sys.stdlib_module_names | {"tomllib"}  # since 3.11, used where it is there
 
 

@@ -68,4 +68,6 @@ def _open_images(config: RunConfig, resolved: ResolvedConfig) -> Images:
         augment=config.augment,
         batch_size=resolved.batch_size,
         devices=config.world_size,
+        # Without loader processes the step waits meanwhile, and leaves its cores.
+        threads=resolved.threads if resolved.workers == 0 else 1,
     )

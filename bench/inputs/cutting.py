@@ -6,6 +6,8 @@ from it. Pictures are uint8 [H, W, 3], height first.
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch.nn.functional import interpolate
 from torchvision.transforms import RandomResizedCrop
@@ -15,6 +17,8 @@ RESIZE_RATIO = 256 / 224
 #: Share of the picture's area, and width over height, that RandomResizedCrop draws from.
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 MIRRORED = 0.5
+#: torch's own generator is one for all threads.
+_DRAWING = threading.Lock()
 
 
 def shorter_side(size: int) -> int:
@@ -29,8 +33,8 @@ class CentreCut:
         self._size = size
         self._shorter = shorter_side(size)
 
-    def __call__(self, picture: torch.Tensor) -> torch.Tensor:
-        """Return uint8 [S, S, 3], which may be a view."""
+    def __call__(self, picture: torch.Tensor, seed: int) -> torch.Tensor:
+        """Return uint8 [S, S, 3], which may be a view; nothing is drawn from `seed`."""
         height, width = picture.shape[:2]
         if width < height:
             height, width = int(self._shorter * height / width), self._shorter
@@ -44,20 +48,34 @@ class CentreCut:
 class RandomCut:
     """A random part resized, every second one mirrored: RandomResizedCrop, RandomHorizontalFlip.
 
-    Draws from torch's generator in their order, so that one seed gives what they would give.
+    One seed draws what they would draw after `torch.manual_seed`.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
 
-    def __call__(self, picture: torch.Tensor) -> torch.Tensor:
+    def __call__(self, picture: torch.Tensor, seed: int) -> torch.Tensor:
         """Return uint8 [S, S, 3], which may be a view."""
-        top, left, height, width = RandomResizedCrop.get_params(
-            picture.permute(2, 0, 1), list(SCALE), list(RATIO)
-        )
+        (top, left, height, width), mirrored = _draw(picture, seed)
         part = picture[top : top + height, left : left + width]
         cut = _resized(part, self._size, self._size)
-        return cut.flip(1) if torch.rand(1) < MIRRORED else cut
+        return cut.flip(1) if mirrored else cut
+
+
+def _draw(picture: torch.Tensor, seed: int) -> tuple[tuple[int, int, int, int], bool]:
+    """Return a part (top, left, height, width) and whether to mirror it.
+
+    torchvision draws from torch's own generator, which is left as it was: without loader processes
+    it is the one that the model's dropout draws from.
+    """
+    with _DRAWING:
+        state = torch.get_rng_state()
+        torch.default_generator.manual_seed(seed)
+        try:
+            part = RandomResizedCrop.get_params(picture.permute(2, 0, 1), list(SCALE), list(RATIO))
+            return part, bool(torch.rand(1) < MIRRORED)
+        finally:
+            torch.set_rng_state(state)
 
 
 def _resized(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:

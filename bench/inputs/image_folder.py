@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -20,17 +22,23 @@ class DecodedImages:
     """Images of an ImageFolder as uint8 [S, S, 3] with their class number.
 
     Without `augment` the shorter side becomes 256/224 of S and the centre is cut out; with it a
-    random part is resized and half of the images are mirrored.
+    random part is resized and half of the images are mirrored. A whole batch is made by `threads`
+    threads; with more than one it cannot be sent to other processes.
     """
 
-    def __init__(self, root: Path, image_size: int, *, augment: bool) -> None:
+    def __init__(self, root: Path, image_size: int, *, augment: bool, threads: int = 1) -> None:
         self._root = root
         self._augment = augment
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self._files = list_images(root)
         self._cut = RandomCut(image_size) if augment else CentreCut(image_size)
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[torch.Tensor, int] | Unreadable]:
+        """Return a batch's samples: what torch's DataLoader asks for where there is this."""
+        return list((self._pool.map if self._pool else map)(self.__getitem__, draws))
 
     def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int] | Unreadable:
         file, label = self._files[draw.image]
@@ -44,27 +52,25 @@ class DecodedImages:
                 f"data={str(self._root)!r}: {file!r} cannot be decoded ({reason}): "
                 "replace or delete it"
             )
-        if not self._augment:
-            return self._cut(picture), label
-        # The draw's own seed, and torch's generator left as it was: with no loader processes it
-        # is the one that the model's dropout draws from.
-        state = torch.get_rng_state()
-        torch.default_generator.manual_seed(draw.seed)
-        try:
-            return self._cut(picture), label
-        finally:
-            torch.set_rng_state(state)
+        return self._cut(picture, draw.seed), label
 
 
 def open_image_folder(
-    path: str, *, image_size: int, augment: bool, batch_size: int, devices: int = 1
+    path: str,
+    *,
+    image_size: int,
+    augment: bool,
+    batch_size: int,
+    devices: int = 1,
+    threads: int = 1,
 ) -> DecodedImages:
     """Open the ImageFolder at `path`.
 
     Raises `UserError` if it is not one, if its images do not fill a batch of every device, or if it
     has more classes than the models tell apart.
     """
-    images = DecodedImages(Path(path).expanduser(), image_size, augment=augment)
+    root = Path(path).expanduser()
+    images = DecodedImages(root, image_size, augment=augment, threads=threads)
     check_batch_fills(path, len(images), batch_size, devices)
     return images
 

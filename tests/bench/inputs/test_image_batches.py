@@ -1,6 +1,7 @@
 import os
 import shutil
 import signal
+import threading
 from collections import Counter
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from bench.errors import UserError
+from bench.inputs.decoding import decode_rgb
 from bench.inputs.image_folder import DecodedImages
 from bench.inputs.sampler import Draw
 
@@ -94,15 +96,28 @@ def test_what_would_not_fill_a_batch_is_left_out_of_the_epoch(opened, generated)
 
 @pytest.mark.parametrize("augment", [True, False])
 def test_workers_change_nothing_and_the_seed_everything(opened, generated, augment):
-    def drawn(seed, workers, persistent=True):
+    def drawn(seed, workers, persistent=True, threads=1):
         config = {"data": str(generated), "augment": augment, "seed": seed}
-        batches = opened({**config, "persistent_workers": persistent}, workers=workers)
+        config["persistent_workers"] = persistent
+        batches = opened(config, workers=workers, threads=threads)
         return torch.cat([images for images, _ in take(batches, 6)])
 
     first = drawn(0, 0)
+    assert torch.equal(first, drawn(0, 0, threads=3))
     assert torch.equal(first, drawn(0, 2))
     assert torch.equal(first, drawn(0, 2, persistent=False))
     assert not torch.equal(first, drawn(1, 0))
+
+
+def test_without_loader_processes_the_threads_of_the_step_decode(opened, generated, monkeypatch):
+    meeting = threading.Barrier(2)
+
+    def decode(file):
+        meeting.wait(timeout=60)  # with fewer than two threads nobody comes
+        return decode_rgb(file)
+
+    monkeypatch.setattr("bench.inputs.image_folder.decode_rgb", decode)
+    assert len(take(opened({"data": str(generated)}, workers=0, threads=2), 2)) == 2
 
 
 def test_augmentation_differs_from_draw_to_draw(generated):

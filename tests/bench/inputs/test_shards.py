@@ -113,7 +113,8 @@ def test_processes_of_one_machine_share_its_cores(monkeypatch):
     assert resolved() == (12, 8)
     assert resolved(devices=4) == (3, 2)
     assert resolved(nodes=4) == (12, 8)
-    assert resolved(devices=100) == (1, 1)
+    assert resolved(devices=8) == (1, 1)
+    assert resolved(devices=16) == (1, 0)
     assert resolved(devices=4, threads=5, workers=6) == (5, 6)
 
 
