@@ -20,7 +20,7 @@ from bench.inputs.normalise import Normalise
 from bench.inputs.transfer import Batch
 
 #: How DALI's messages begin where a file is to blame, and not the machine.
-_BLAMES_A_FILE = ("Failed to decode", "nvImageCodec failure", "File mapping failed", "Unable to")
+_BLAMES_A_FILE = ("Failed to decode", "nvImageCodec failure", "File mapping failed")
 _OUTPUTS = ["images", "labels"]
 
 
