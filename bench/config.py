@@ -183,6 +183,8 @@ class RunConfig(BaseModel):
                 f"decoder={self.decoder} decodes images, which data={self.data} has none of: "
                 "give the path of an ImageFolder"
             )
+        if self.decoder == "dali" and self.workers == 0:
+            raise ValueError("decoder=dali works in threads of its own: give workers=1 or more")
         return self
 
     @model_validator(mode="after")

@@ -15,10 +15,11 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import click
-from side_by_side import bare_run, tracked_run
+from side_by_side import bare_run, take_turns, tracked_run
 
 from bench.environment import cpu_model, usable_cores
 
@@ -102,16 +103,12 @@ def main(
     tables = []
     with tempfile.TemporaryDirectory() as name:
         for precision in precisions:
-            measured = []
-            for number in range(pairs):
-                # Each member goes first in every other pair, so that neither profits from drift.
-                if number % 2:
-                    bare = timed_bare(options, precision)
-                    tracked = timed_tracked(options, precision, Path(name))
-                else:
-                    tracked = timed_tracked(options, precision, Path(name))
-                    bare = timed_bare(options, precision)
-                measured.append((tracked, bare))
+            who = {
+                "tracked": partial(timed_tracked, options, precision, Path(name)),
+                "bare": partial(timed_bare, options, precision),
+            }
+            told = take_turns(who, pairs)
+            measured = list(zip(told["tracked"], told["bare"], strict=True))
             tables.append(table(f"{arch} {precision}, batch {batch_size}", measured))
             click.echo(tables[-1])
     if out is not None:

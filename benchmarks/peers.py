@@ -11,18 +11,23 @@ t-interval over the rounds. `--set KNOB=VALUE` gives this framework a tuned sett
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from side_by_side import bare_run, ratio_with_interval, said, tracked_run
-
-from bench.environment import cpu_model, usable_cores
+from side_by_side import (
+    bare_run,
+    measured_on,
+    ratio_with_interval,
+    rounds_options,
+    said,
+    take_turns,
+    tracked_run,
+)
 
 #: timm's names of torchvision's models, where they differ.
 _TIMM_NAMES = {"mobilenet_v2": "mobilenetv2_100"}
@@ -86,34 +91,14 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@dataclass
-class Rounds:
-    """Images/s of everyone, round by round."""
-
-    task: Task
-    rates: dict[str, list[float]] = field(default_factory=dict)
-
-    def run(self, who: dict[str, Callable[[], float]], number: int) -> None:
-        """Run everyone once; whoever was first goes last next time."""
-        names = list(who)
-        first = number % len(names)
-        for name in [*names[first:], *names[:first]]:
-            self.rates.setdefault(name, []).append(who[name]())
-
-    def row(self) -> str:
-        """Return the medians, and this framework's ratio to each of the others."""
-        task = self.task
-        cells = [task.arch, task.precision, str(task.batch_size), " ".join(task.knobs) or "default"]
-        for name in (OURS, BARE, TIMM):
-            rates = self.rates.get(name)
-            cells.append(f"{statistics.median(rates):.2f}" if rates else "-")
-        for name in (BARE, TIMM):
-            cells.append(
-                ratio_with_interval(self.rates[OURS], self.rates[name])
-                if name in self.rates
-                else "-"
-            )
-        return f"| {' | '.join(cells)} |"
+def row(task: Task, rates: dict[str, list[float]]) -> str:
+    """Return the medians of images/s, and this framework's ratio to each of the others."""
+    cells = [task.arch, task.precision, str(task.batch_size), " ".join(task.knobs) or "default"]
+    for name in (OURS, BARE, TIMM):
+        cells.append(f"{statistics.median(rates[name]):.2f}" if name in rates else "-")
+    for name in (BARE, TIMM):
+        cells.append(ratio_with_interval(rates[OURS], rates[name]) if name in rates else "-")
+    return f"| {' | '.join(cells)} |"
 
 
 HEADER = (
@@ -124,12 +109,7 @@ HEADER = (
 
 
 @click.command()
-@click.option("--arch", "archs", multiple=True, default=["resnet18"], show_default=True)
-@click.option("--precision", "precisions", multiple=True, default=["fp32", "amp"])
-@click.option("--batch-size", default=16, show_default=True)
-@click.option("--warmup-iters", default=3, show_default=True)
-@click.option("--iters", default=8, show_default=True)
-@click.option("--rounds", default=4, show_default=True)
+@rounds_options
 @click.option("--set", "knobs", multiple=True, metavar="KNOB=VALUE", help="of mlproject alone")
 @click.option("--timm", "checkout", type=click.Path(exists=True, path_type=Path))
 @click.option("--timm-python", default=sys.executable, help="a Python that has timm's needs")
@@ -145,29 +125,23 @@ def main(
     timm_python: str,
 ) -> None:
     """Run the rounds and print a row per model and precision as it is known."""
-    click.echo(
-        f"{cpu_model()}, {usable_cores()} cores, {platform.system()}; {rounds} rounds of {iters} "
-        f"iterations after {warmup_iters} of warm-up\n\n{HEADER}"
-    )
+    click.echo(f"{measured_on(rounds, iters, warmup_iters)}\n\n{HEADER}")
     timm = Timm(checkout, timm_python) if checkout else None
     with tempfile.TemporaryDirectory() as folder:
         for arch in archs:
             for precision in precisions:
                 task = Task(arch, precision, batch_size, warmup_iters, iters, knobs)
-                click.echo(_rounds(task, rounds, timm, Path(folder)).row())
+                click.echo(row(task, take_turns(_everyone(task, timm, Path(folder)), rounds)))
 
 
-def _rounds(task: Task, count: int, timm: Timm | None, folder: Path) -> Rounds:
-    rounds = Rounds(task)
+def _everyone(task: Task, timm: Timm | None, folder: Path) -> dict[str, Callable[[], float]]:
     who: dict[str, Callable[[], float]] = {
         OURS: lambda: ours(task, folder),
         BARE: lambda: float(bare_run(task.options, task.precision)["images_per_s"]),
     }
     if timm is not None:
         who[TIMM] = lambda: timm.images_per_s(task)
-    for number in range(count):
-        rounds.run(who, number)
-    return rounds
+    return who
 
 
 if __name__ == "__main__":

@@ -8,18 +8,58 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
+from bench.environment import cpu_model, usable_cores  # noqa: E402
 from bench.tune.judge import paired_interval  # noqa: E402
+
+T = TypeVar("T")
+
+
+def rounds_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what is compared (`archs`, `precisions`, `batch_size`), for how long, and how often."""
+    for option in (
+        click.option("--rounds", default=4, show_default=True),
+        click.option("--iters", default=8, show_default=True),
+        click.option("--warmup-iters", default=3, show_default=True),
+        click.option("--batch-size", default=16, show_default=True),
+        click.option("--precision", "precisions", multiple=True, default=["fp32", "amp"]),
+        click.option("--arch", "archs", multiple=True, default=["resnet18"], show_default=True),
+    ):
+        command = option(command)
+    return command
+
+
+def measured_on(rounds: int, iters: int, warmup_iters: int) -> str:
+    """Return the machine and how long everyone was measured, as a line above a table."""
+    return (
+        f"{cpu_model()}, {usable_cores()} cores, {platform.system()}; {rounds} rounds of {iters} "
+        f"iterations after {warmup_iters} of warm-up"
+    )
+
+
+def take_turns(who: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """Return what everyone told in each round.
+
+    Whoever was first goes last in the next round, so that none profits from drift.
+    """
+    names = list(who)
+    told: dict[str, list[T]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in [*names[first:], *names[:first]]:
+            told[name].append(who[name]())
+    return told
 
 
 def said(

@@ -40,13 +40,28 @@ class DaliBatches:
         image_size: int,
         augment: bool,
     ) -> None:
-        self.workers = max(1, options.workers)
         files = list_images(Path(path).expanduser())
         check_batch_fills(path, len(files), options.batch_size, options.shard.ranks)
+        try:
+            from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+            from nvidia.dali.plugin.pytorch import DALIGenericIterator
+        except ImportError:
+            raise UserError(
+                "decoder=dali: NVIDIA DALI is not installed: "
+                "pip install nvidia-dali-cuda120 (Linux only), or give decoder=cpu"
+            ) from None
+        self.workers = options.workers
         self._path = path
         self._device = device
         self._normalise = Normalise(device, channels_last=options.channels_last)
-        self._batches = _iterator(files, device, options, self.workers, image_size, augment)
+        self._batches = DALIGenericIterator(
+            [_pipeline(files, device, options, image_size, augment)],
+            _OUTPUTS,
+            reader_name="files",
+            auto_reset=True,
+            last_batch_policy=LastBatchPolicy.DROP,
+            prepare_first_batch=False,  # its errors belong to the first batch
+        )
 
     def next(self) -> Batch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
@@ -68,38 +83,10 @@ class DaliBatches:
         self._batches = iter(())
 
 
-def _iterator(
-    files: list[tuple[str, int]],
-    device: torch.device,
-    options: LoaderOptions,
-    threads: int,
-    image_size: int,
-    augment: bool,
-) -> Any:
-    try:
-        from nvidia.dali.plugin.base_iterator import LastBatchPolicy
-        from nvidia.dali.plugin.pytorch import DALIGenericIterator
-    except ImportError:
-        raise UserError(
-            "decoder=dali: NVIDIA DALI is not installed: "
-            "pip install nvidia-dali-cuda120 (Linux only), or give decoder=cpu"
-        ) from None
-    pipeline = _pipeline(files, device, options, threads, image_size, augment)
-    return DALIGenericIterator(
-        [pipeline],
-        _OUTPUTS,
-        reader_name="files",
-        auto_reset=True,
-        last_batch_policy=LastBatchPolicy.DROP,
-        prepare_first_batch=False,  # its errors belong to the first batch
-    )
-
-
 def _pipeline(
     files: list[tuple[str, int]],
     device: torch.device,
     options: LoaderOptions,
-    threads: int,
     image_size: int,
     augment: bool,
 ) -> Any:
@@ -120,7 +107,7 @@ def _pipeline(
     resizing = {"interp_type": types.INTERP_LINEAR, "antialias": True}
     pipeline = Pipeline(
         batch_size=options.batch_size,
-        num_threads=threads,
+        num_threads=options.workers,
         device_id=device.index if on_gpu else None,
         seed=options.shard.seed(options.seed),
         prefetch_queue_depth=options.prefetch_factor,

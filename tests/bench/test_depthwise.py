@@ -9,11 +9,10 @@ from bench.complexity import step_complexity
 from bench.config import RunConfig, parse_config
 from bench.devices import open_device
 from bench.errors import UserError
-from bench.phases import Phases
+from bench.journal import JournalWriter
 from bench.precision import keep_depthwise_in_fp32, open_precision
 from bench.resolve import resolve
-from bench.team import Team
-from bench.worker.prepare import build_step
+from bench.worker.rig import Rig
 
 
 class Convolutions(TorchDispatchMode):
@@ -66,14 +65,14 @@ def test_modules_names_and_weights_stay():
 
 
 @pytest.mark.parametrize(("arch", "in_use"), [("mobilenet_v2", True), ("alexnet", False)])
-def test_a_record_says_whether_the_model_has_any(arch, in_use):
-    device = open_device("cpu")
-    config = RunConfig(arch=arch, precision="amp")
-    precision = open_precision("amp", device)
-    resolved = resolve(config, device, precision)
-    _, built = build_step(config, resolved, device, precision, Phases(), Team())
-    assert resolved.depthwise_fp32
-    assert built.depthwise_fp32 is in_use
+def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, arch, in_use):
+    config = RunConfig(
+        arch=arch, backend="cpu", precision="amp", batch_size=1, cudnn_benchmark=False
+    )
+    rig = Rig(config, JournalWriter(tmp_path / "journal.jsonl"))
+    with rig.opened() as ready:
+        assert ready.resolved.depthwise_fp32 is in_use
+    assert rig.resolved == ready.resolved
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,13 @@ def test_the_linear_probe_runs_onednn_and_has_the_result_of_its_shape():
     assert result.shape == (3, 4)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_onednn_takes_part_in_the_fp32_roof_of_a_cpu_where_torch_has_it(monkeypatch, there):
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: there)
+    probes = compute_probes(open_device("cpu"), PLANS["cpu"], "fp32")
+    assert any("oneDNN" in probe.name for probe in probes) is there
+
+
 def test_no_operand_holds_zeros():
     probes = [
         product_probe(Product(64, 64, 64, "TN"), "fp32", CPU),

@@ -1,7 +1,25 @@
+import platform
+import sys
+
 import pytest
 import samples
 
 from bench.config import RunConfig
+
+
+@pytest.fixture
+def dali():
+    """The test needs NVIDIA DALI."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("NVIDIA DALI is not installed on this kind of machine")
+
+
+@pytest.fixture(params=["cpu", "dali"])
+def decoder(request):
+    """Each of `RunConfig.decoder`."""
+    if request.param == "dali":
+        request.getfixturevalue("dali")
+    return request.param
 
 
 @pytest.fixture

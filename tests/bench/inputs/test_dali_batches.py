@@ -1,8 +1,8 @@
 """NVIDIA DALI for real on the CPU; of the GPU only what it is asked to do there."""
 
-import platform
 import sys
 from collections import Counter
+from functools import partial
 from itertools import combinations, product
 
 import pytest
@@ -17,12 +17,15 @@ from bench.inputs import open_batches
 from bench.inputs.image_folder import list_images
 from bench.inputs.sampler import Shard
 
-pytestmark = pytest.mark.skipif(
-    (sys.platform, platform.machine()) != ("linux", "x86_64"),
-    reason="NVIDIA DALI is not installed on this kind of machine",
-)
+pytestmark = pytest.mark.usefixtures("dali")
 CPU = torch.device("cpu")
 MEAN_GREY_LEVELS = 0.5
+
+
+@pytest.fixture
+def resolved(resolved):
+    """With the thread that DALI has at least."""
+    return partial(resolved, workers=1)
 
 
 def take(batches, count):
@@ -40,19 +43,6 @@ def apart(image, other):
     moved = (other.roll(by, (1, 2)) for by in product((-1, 0, 1), repeat=2))
     inner = (slice(None), slice(1, -1), slice(1, -1))
     return min(((image - each) * std * 255)[inner].abs().mean().item() for each in moved)
-
-
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_full_batches_in_the_asked_layout(opened, generated, channels_last):
-    batches = opened(
-        {"data": str(generated), "decoder": "dali"}, batch_size=5, channels_last=channels_last
-    )
-    for images, labels in take(batches, 8):
-        assert images.shape == (5, 3, 32, 32)
-        assert images.dtype == torch.float32
-        assert images.is_contiguous(memory_format=torch.channels_last) == channels_last
-        assert labels.shape == (5,)
-        assert labels.dtype == torch.int64
 
 
 @pytest.mark.parametrize("size", [224, 299, 64])
@@ -181,6 +171,11 @@ def test_without_dali_the_remedy_is_told(opened, generated, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali.plugin.pytorch", None)
     with pytest.raises(UserError, match=r"DALI is not installed: pip install nvidia-dali"):
         opened({"data": str(generated), "decoder": "dali"})
+
+
+def test_it_has_a_thread_at_least():
+    with pytest.raises(UserError, match=r"decoder=dali works in threads .* workers=1"):
+        parse_config({"decoder": "dali", "data": "photos", "workers": 0})
 
 
 def test_there_is_nothing_to_decode_in_synthetic_data():

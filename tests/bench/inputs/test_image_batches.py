@@ -39,9 +39,10 @@ def loaders():
     return running
 
 
-def test_full_batches_in_the_asked_layout(opened, generated):
+def test_full_batches_in_the_asked_layout(opened, generated, decoder):
     for channels_last in (True, False):
-        batches = opened({"data": str(generated)}, batch_size=5, channels_last=channels_last)
+        config = {"data": str(generated), "decoder": decoder}
+        batches = opened(config, batch_size=5, workers=1, channels_last=channels_last)
         for images, labels in take(batches, 8):
             assert images.shape == (5, 3, 32, 32)
             assert images.dtype == torch.float32

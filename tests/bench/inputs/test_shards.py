@@ -118,6 +118,16 @@ def test_processes_of_one_machine_share_its_cores(monkeypatch):
     assert resolved(devices=4, threads=5, workers=6) == (5, 6)
 
 
+def test_dali_has_a_thread_where_the_step_would_load(monkeypatch):
+    monkeypatch.setattr("bench.resolve.usable_cores", lambda: 2)
+    device = open_device("cpu")
+    found = [
+        resolve(RunConfig(data="photos", decoder=decoder), device, Fp32()).workers
+        for decoder in ("cpu", "dali")
+    ]
+    assert found == [0, 1]
+
+
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (16, 15), (64, 16)])
 def test_beside_an_accelerator_all_cores_but_one_load(monkeypatch, cores, workers):
     monkeypatch.setattr("bench.resolve.usable_cores", lambda: cores)
