@@ -27,10 +27,10 @@ class Runner:
         self._inherited = () if os.name == "nt" else (lock,)
         self._environ = child_environment()
 
-    def run(self, command: list[str | Path], failure: str) -> str:
+    def run(self, command: list[str | Path], failure: str, check: bool = True) -> str:
         """Standard output of `command`; its other output goes to ours.
 
-        Raises `SetupError` with the line `failure` if it cannot be started or fails.
+        Raises `SetupError` with the line `failure` if it cannot be started, or fails and `check`.
         """
         try:
             done = subprocess.run(
@@ -45,7 +45,7 @@ class Runner:
             )
         except OSError as error:
             raise SetupError(f"{failure} ({command[0]}: {error.strerror})") from None
-        if done.returncode:
+        if check and done.returncode:
             raise SetupError(f"{failure} (exit code {done.returncode} of {command[0]}, see above)")
         return done.stdout
 

@@ -61,6 +61,7 @@ class Place:
         # MLflow keeps the environments of `mlflow run` here: docs of MLFLOW_ENV_ROOT
         envs = os.environ.get("MLFLOW_ENV_ROOT") or str(Path.home() / ".mlflow" / "envs")
         digest.update(envs.encode())
+        digest.update(b"compiled")  # environments made before packages were compiled are not whole
         return digest.hexdigest()
 
     def stamp(self) -> Stamp | None:

@@ -26,6 +26,8 @@ touch "$CLONE/.venv/half"
 if [ -p "$CLONE/gate" ]; then echo here > "$CLONE/arrived"; read line < "$CLONE/gate"; fi
 [ -e "$CLONE/no-network" ] && exit 2
 rm "$CLONE/.venv/half"
+touch "$CLONE/.venv/lib/installed.py"
+echo "a template, {{ no Python }}" > "$CLONE/.venv/lib/template.py"
 case "$*" in *"-e ."*) touch "$CLONE/.venv/bin/mlproject";; esac
 """
 
@@ -61,7 +63,12 @@ class Clone:
         return subprocess.Popen(
             [sys.executable, "-m", "bootstrap", *arguments],
             cwd=self.folder,
-            env={"PATH": path, "HOME": str(self.folder), "CLONE": str(self.folder)},
+            env={
+                "PATH": path,
+                "HOME": str(self.folder),
+                "CLONE": str(self.folder),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -131,6 +138,19 @@ def test_new_requirements_are_added_to_the_environment_that_is_there(clone):
     assert clone.set_up()[0] == 0
     assert clone.calls() == RUNTIME
     assert (clone.venv / "a-package-of-mine").exists()
+
+
+def test_packages_and_own_modules_are_compiled_where_python_writes_no_bytecode(clone):
+    clone.set_up()
+    compiled = [path.name for path in (clone.venv / "lib" / "__pycache__").iterdir()]
+    assert [name.split(".")[0] for name in compiled] == ["installed"]
+    [own] = (clone.folder / "tracking" / "__pycache__").glob("projects.*.pyc")
+    before = own.read_bytes()
+    (clone.folder / "tracking" / "projects.py").write_text(PROJECTS + "changed = True\n")
+    clone.calls()
+    assert clone.set_up() == (0, "")
+    assert own.read_bytes() != before
+    assert clone.calls() == []
 
 
 def test_tools_for_tests_come_on_top_and_stay(clone):

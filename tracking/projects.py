@@ -17,8 +17,8 @@ from typing import Any
 
 from bench.errors import UserError
 
-#: In the environment's folder: every import below worked in it.
-WHOLE = ".mlproject-whole"
+#: In the environment's folder: every import below worked in it, and its packages are compiled.
+WHOLE = ".mlproject-compiled"
 
 _IMPORTS = "import click, mlflow, pydantic, torch, torchvision"
 
@@ -61,6 +61,7 @@ def make_environment(project: Path) -> Path:
 
 def _remake(folder: Path, requirements: Path) -> None:
     if folder.exists() and _imports(folder):  # MLflow built this one itself, to its end
+        _compile(folder)
         (folder / WHOLE).touch()
         return
     for unfinished in folder.parent.glob(f"{folder.name}.new-*"):
@@ -69,6 +70,7 @@ def _remake(folder: Path, requirements: Path) -> None:
     new = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     try:
         _install(new, requirements)
+        _compile(new)
         (new / WHOLE).touch()
         if folder.exists():
             shutil.rmtree(folder)
@@ -97,6 +99,16 @@ def _install(new: Path, requirements: Path) -> None:
         raise UserError(
             f"the packages of {requirements} do not import (see above): run `make setup` again"
         )
+
+
+def _compile(folder: Path) -> None:
+    """Bytecode of all packages, also where PYTHONDONTWRITEBYTECODE keeps imports from writing any.
+
+    Some packages ship templates that are not Python, so failures are not errors.
+    """
+    print("set-up: compiling its packages to bytecode, once", file=sys.stderr, flush=True)
+    command = [str(_python(folder)), "-m", "compileall", "-qq", "-j", "0", str(folder)]
+    subprocess.run(command, check=False)
 
 
 def _imports(folder: Path) -> bool:

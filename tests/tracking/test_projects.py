@@ -14,14 +14,16 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
 
-# Makes a "Python" that answers the import check with the exit code in $IMPORTS; keeps a log.
+# Makes a "Python" that answers the import check with the exit code in $IMPORTS, and "compiles";
+# keeps a log.
 UV = """#!/bin/sh
 echo "$@" >> "$UV_LOG"
 [ -e "$UV_LOG.no-network" ] && exit 2
 for folder in "$@"; do :; done
 [ "$1" = venv ] || exit 0
 mkdir -p "$folder/bin"
-printf '#!/bin/sh\\nexit %s\\n' "$IMPORTS" > "$folder/bin/python"
+printf '#!/bin/sh\\n[ "$2" = compileall ] && touch "$6/compiled"\\nexit %s\\n' "$IMPORTS" \\
+    > "$folder/bin/python"
 chmod +x "$folder/bin/python"
 """
 
@@ -53,6 +55,7 @@ def folders(project):
 def test_made_once(project, uv_log):
     folder = projects.make_environment(project)
     assert projects.is_whole(folder)
+    assert (folder / "compiled").exists()
     assert folders(project) == [folder.name]
     venv, install = uv_log.read_text().splitlines()
     assert "--relocatable" in venv
@@ -90,10 +93,13 @@ def test_what_a_killed_set_up_left_is_removed(project):
 def test_environment_that_mlflow_built_is_kept_if_its_packages_import(project, uv_log, imports):
     folder = projects.project_environment(project)
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").write_text(f"#!/bin/sh\nexit {imports}\n")
+    (folder / "bin" / "python").write_text(
+        f'#!/bin/sh\n[ "$2" = compileall ] && touch "$6/compiled"\nexit {imports}\n'
+    )
     (folder / "bin" / "python").chmod(0o755)
     projects.make_environment(project)
     assert projects.is_whole(folder)
+    assert (folder / "compiled").exists()
     assert uv_log.exists() == (imports == "1")
 
 
