@@ -20,7 +20,7 @@ RUN pip install --no-cache-dir --compile --requirement requirements.txt
 # the whole clone with its .git, so that records name the commit and whether it was changed
 COPY . .
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
-    && python -m compileall -q mlproject.py analysis bench commands tracking \
+    && python -m compileall -q mlproject.py analysis bench campaigns commands tracking \
     && git config --system --add safe.directory /opt/mlproject
 
 # what NVIDIA's toolkit looks at: every card, its libraries and nvidia-smi; and what records name

@@ -16,24 +16,38 @@ import click
 
 from bench.errors import UserError
 
-#: Subcommands and what they do; each is the module of that name in commands/, imported when used.
-COMMANDS = {
-    "run": "Measure one configuration as one tracked run.",
-    "sweep": "Measure a whole matrix, one tracked run per configuration and repeat.",
-    "tune": "Find the fastest setting of a model's knobs, and what each knob gave.",
-    "ceilings": "Measure this machine's roofs.",
-    "profile": "Look inside one step: time per op, and the device's counters.",
-    "counters": "Add up the counters in Nsight Compute's files.",
-    "complexity": "Print FLOP, bytes and memory of a model's training step.",
-    "dataset": "Generate, fetch, subset or check an image folder.",
-    "accept": "Measure a whole device into a folder of records, without a server.",
-    "pull": "Write tracked runs as CSV or Parquet.",
-    "report": "Write tables, rooflines and a report of tracked runs.",
-    "compare": "Compare two sets of runs, and fail where the second is slower.",
-    "predict": "Predict images/s at a batch size that was not measured.",
-    "sync": "Upload records that are not on the tracking server yet; copy runs between servers.",
-    "import": "Take the results of other programs from their files.",
-    "doctor": "Say what works on this machine, and the remedy for what does not.",
+#: Subcommands and what they do, by purpose; each is the module of that name in commands/<purpose>/,
+#: imported when it is used.
+PURPOSES = {
+    "measure": {
+        "run": "Measure one configuration as one tracked run.",
+        "sweep": "Measure a whole matrix, one tracked run per configuration and repeat.",
+        "tune": "Find the fastest setting of a model's knobs, and what each knob gave.",
+        "ceilings": "Measure this machine's roofs.",
+        "profile": "Look inside one step: time per op, and the device's counters.",
+        "accept": "Measure a whole device into a folder of records, without a server.",
+    },
+    "analyse": {
+        "report": "Write tables, rooflines and a report of tracked runs.",
+        "compare": "Compare two sets of runs, and fail where the second is slower.",
+        "predict": "Predict images/s at a batch size that was not measured.",
+        "pull": "Write tracked runs as CSV or Parquet.",
+        "complexity": "Print FLOP, bytes and memory of a model's training step.",
+        "counters": "Add up the counters in Nsight Compute's files.",
+    },
+    "keep": {
+        "dataset": "Generate, fetch, subset or check an image folder.",
+        "sync": "Upload records that are not tracked yet; copy runs between servers.",
+        "import": "Take the results of other programs from their files.",
+        "doctor": "Say what works on this machine, and the remedy for what does not.",
+    },
+}
+COMMANDS = {name: purpose for purpose, commands in PURPOSES.items() for name in commands}
+
+_HEADINGS = {
+    "measure": "Measure",
+    "analyse": "Explain and compare",
+    "keep": "Keep data, records and the machine in order",
 }
 
 
@@ -46,12 +60,13 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"commands.{cmd_name}").command
+        command: click.Command = import_module(f"commands.{COMMANDS[cmd_name]}.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for purpose, commands in PURPOSES.items():
+            with formatter.section(_HEADINGS[purpose]):
+                formatter.write_dl(list(commands.items()))
 
 
 def _version() -> str:
@@ -105,7 +120,7 @@ def _refuse(message: str) -> int:
     code = _fail(message, 2)
     if "MLFLOW_RUN_ID" in os.environ:
         from tracking.store import TrackingError
-        from tracking.upload import end_refused_run
+        from tracking.upload.upload import end_refused_run
 
         try:
             end_refused_run(message)

@@ -4,11 +4,11 @@
 in `analysis.report`: they take Matplotlib and Plotly along.
 """
 
-from analysis.gather import Gathered, gather_records, split_records
-from analysis.points import Refusal, RooflinePoint, roofline_point, roofline_points
-from analysis.profile_results import ProfileResult, profile_results
-from analysis.pull import pull_iterations, pull_record, pull_runs
-from analysis.results import RunResult, run_results
+from analysis.profiles.profile_results import ProfileResult, profile_results
+from analysis.runs.gather import Gathered, gather_records, split_records
+from analysis.runs.points import Refusal, RooflinePoint, roofline_point, roofline_points
+from analysis.runs.pull import pull_iterations, pull_record, pull_runs
+from analysis.runs.results import RunResult, run_results
 
 __all__ = [
     "Gathered",

@@ -99,8 +99,8 @@ def step(name: str, folder: Path, number: int) -> int:
     """Do one step and print what it took; neither imports nor the opening of a store count."""
     import mlflow
 
-    import analysis.columns  # imports are not what is measured here
-    import tracking.search  # noqa: F401
+    import analysis.runs.columns  # imports are not what is measured here
+    import tracking.reading.search  # noqa: F401
 
     began, began_cpu = time.perf_counter(), time.process_time()
     if name == "mlflow":
@@ -135,7 +135,7 @@ def report(folder: Path) -> None:
     """Make the report of every run of the store, as the command does."""
     from click.testing import CliRunner
 
-    from commands.report import command
+    from commands.analyse.report import command
 
     done = CliRunner().invoke(command, ["--out", str(folder / "report"), "--no-log"])
     if done.exception is not None and not isinstance(done.exception, SystemExit):

@@ -14,14 +14,14 @@ import click
 import numpy
 import torch
 
-from bench.ceilings import measure_ceilings, sustained_rate
-from bench.ceilings.arithmetic import arithmetic_restored
-from bench.ceilings.contest import Contest, Entrant
-from bench.ceilings.probe import Launch, Probe
-from bench.ceilings.products import Product, linear_probe, product_probe
-from bench.ceilings.referee import Referee
-from bench.ceilings.rule import best_sample
-from bench.devices import Device, open_device
+from bench.roofs import measure_ceilings, sustained_rate
+from bench.roofs.arithmetic import arithmetic_restored
+from bench.roofs.contest import Contest, Entrant
+from bench.roofs.probe import Launch, Probe
+from bench.roofs.products import Product, linear_probe, product_probe
+from bench.roofs.referee import Referee
+from bench.roofs.rule import best_sample
+from bench.training.devices import Device, open_device
 
 SIZES = (512, 1024, 2048)
 GROUP_S = 0.1

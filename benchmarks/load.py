@@ -29,10 +29,10 @@ import samples  # noqa: E402
 from servers import free_port, wait_until_it_answers  # noqa: E402
 
 from bench.config import RunConfig  # noqa: E402
-from bench.exports import write_exports  # noqa: E402
-from bench.folders import RecordFolder  # noqa: E402
 from bench.records import RunRecord, Series  # noqa: E402
-from bench.summary import percentile  # noqa: E402
+from bench.records.exports import write_exports  # noqa: E402
+from bench.records.folders import RecordFolder  # noqa: E402
+from bench.records.verdict.figures import percentile  # noqa: E402
 from tracking.server import postgres  # noqa: E402
 
 SIDES = ("ours", "bare")
@@ -149,7 +149,7 @@ def client(folder: Path, runs: int) -> int:
     """Log `runs` records each way, by turns, once the parent says so; print the seconds."""
     from tracking.patience import Patience
     from tracking.store import open_client
-    from tracking.upload import upload
+    from tracking.upload.upload import upload
 
     records = {side: [filed(folder / side) for _ in range(runs)] for side in SIDES}
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # or the bare one asks once more
@@ -174,7 +174,7 @@ def log_barely(bare: Any, folder: RecordFolder, record: RunRecord) -> None:
     """The same writes with MLflow's own client, in as few calls as it has."""
     from mlflow.entities import Metric, Param
 
-    from tracking.content import content_of
+    from tracking.upload.content import content_of
 
     content = content_of(record)
     started_ms = int(record.created.timestamp() * 1000)
@@ -241,7 +241,7 @@ def faults(folder: Path, database: str, side: str) -> dict[str, int]:
 
 
 def _is_equal(connection: Any, folder: Path, run_id: str, where: RecordFolder, record: Any) -> bool:
-    from tracking.content import content_of
+    from tracking.upload.content import content_of
 
     content = content_of(record)
     told = [(p.key, p.step, int(p.unix_s * 1000), p.value) for p in content.metrics]

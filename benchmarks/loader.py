@@ -25,7 +25,7 @@ import click
 import psutil
 from side_by_side import ratio_with_interval
 
-from bench.environment import cpu_model, usable_cores
+from bench.machine import cpu_model, usable_cores
 
 OURS, STOCK = "mlproject", "torchvision"
 PREFETCH = 2
@@ -46,10 +46,10 @@ class Task:
     def ours(self) -> tuple[Callable[[], Any], Callable[[], None]]:
         """Return what fetches the next batch, and what ends it."""
         from bench.config import RunConfig
-        from bench.devices import open_device
-        from bench.inputs import open_batches
-        from bench.precision import open_precision
-        from bench.resolve import resolve
+        from bench.training.devices import open_device
+        from bench.training.inputs import open_batches
+        from bench.training.precision import open_precision
+        from bench.training.resolve import resolve
 
         config = RunConfig(
             data=str(self.folder),

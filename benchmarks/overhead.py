@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 from side_by_side import bare_run, take_turns, tracked_run
 
-from bench.environment import cpu_model, usable_cores
+from bench.machine import cpu_model, usable_cores
 
 
 def timed_bare(options: list[str], precision: str) -> dict[str, float]:

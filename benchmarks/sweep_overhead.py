@@ -27,7 +27,7 @@ import click
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from bench.environment import cpu_model, usable_cores  # noqa: E402
+from bench.machine import cpu_model, usable_cores  # noqa: E402
 
 
 @dataclass(frozen=True)

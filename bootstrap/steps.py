@@ -14,7 +14,7 @@ from bootstrap.place import Place, SetupError, Stamp
 ROOT = Path(__file__).resolve().parent.parent
 
 #: The project's own modules that a start imports.
-OWN_MODULES = ("mlproject.py", "analysis", "bench", "commands", "tracking")
+OWN_MODULES = ("mlproject.py", "analysis", "bench", "campaigns", "commands", "tracking")
 
 
 def main(arguments: list[str]) -> int:

@@ -5,11 +5,11 @@ from contextlib import closing, contextmanager
 
 import samples
 
-from bench.exports import write_exports
-from bench.folders import RecordFolder
+from bench.records.exports import write_exports
+from bench.records.folders import RecordFolder
 from tracking import schema
-from tracking.content import content_of
-from tracking.filling import ARTIFACTS
+from tracking.upload.content import content_of
+from tracking.upload.filling import ARTIFACTS
 
 
 def filed(records, record=None):

@@ -3,8 +3,8 @@
 import pytest
 import samples
 
-from bench.folders import RecordFolder
-from commands.delivery import Delivery
+from bench.records.folders import RecordFolder
+from commands.views.delivery import Delivery
 from tracking.store import TrackingError
 
 
@@ -24,7 +24,7 @@ def sent(monkeypatch):
             self.held.append(folder.record_id)
 
     server = Server()
-    monkeypatch.setattr("tracking.upload.upload", server.upload)
+    monkeypatch.setattr("tracking.upload.upload.upload", server.upload)
     return server
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import project_runs
 import pytest
 
-from bench.folders import read_records
+from bench.records.folders import read_records
 from tracking import schema
 from tracking.projects import make_environment
-from tracking.search import download_record, search_runs
+from tracking.reading.search import download_record, search_runs
 
 PROJECT = Path(__file__).resolve().parent.parent
 SMALL = {"batch_size": "2", "image_size": "64", "warmup_iters": "1", "iters": "5"}
@@ -25,7 +25,7 @@ def images(tmp_path_factory):
     """A small image folder whose path would do harm if a shell read it."""
     from click.testing import CliRunner
 
-    from commands.dataset import command
+    from commands.keep.dataset import command
 
     folder = tmp_path_factory.mktemp("images") / "my images; $(touch hacked) `touch hacked`"
     options = ["--classes", "2", "--images-per-class", "4"]

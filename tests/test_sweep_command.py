@@ -11,9 +11,9 @@ import pytest
 from project_runs import mlflow_run
 from servers import free_port, mlflow_server
 
-from bench.folders import read_records
+from bench.records.folders import read_records
 from tracking import schema
-from tracking.search import download_record, search_runs
+from tracking.reading.search import download_record, search_runs
 
 PROJECT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.slow

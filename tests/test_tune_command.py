@@ -10,15 +10,15 @@ import pytest
 from project_runs import mlflow_run
 from simulated_device import START, Device, environment
 
-from analysis.points import Refusal
+from analysis.runs.points import Refusal
 from bench.config import RunConfig
-from bench.folders import read_records
-from bench.sweep.machine import identify_machine
-from bench.tune import Limits, tune
-from bench.tune.local import LocalMeasure
-from commands.tune_view import TuneProgress, print_result
+from bench.records.folders import read_records
+from campaigns.sweep.machine import identify_machine
+from campaigns.tune import Limits, tune
+from campaigns.tune.local import LocalMeasure
+from commands.views.tune_view import TuneProgress, print_result
 from tracking import schema
-from tracking.search import search_runs
+from tracking.reading.search import search_runs
 from tracking.store import open_client
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from bench.environment.identity import environment_id
-from bench.profile_summary import profile_summary
+from bench.machine.identity import environment_id
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
-from bench.summary import summary
+from bench.records.verdict.figures import summary
+from bench.records.verdict.profile_figures import profile_summary
 
 KIND = "mlproject.kind"
 CAMPAIGN = "mlproject.campaign"

@@ -18,8 +18,8 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
 from tracking.failures import is_away, is_unauthenticated, said
-from tracking.memory import server_name
 from tracking.patience import http_settings
+from tracking.upload.upload_state import server_name
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from typing import Literal
 from scipy import special
 
 from analysis.comparison.metrics import ComparedMetric
-from analysis.groups import Group
-from analysis.quantities import percent, times
+from analysis.runs.groups import Group
+from analysis.runs.quantities import percent, times
 from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio, estimate_window
 
 Judgement = Literal["better", "worse", "tie", "undecided"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.groups import Group, group_runs, settings_key
-from analysis.observations import Observation
+from analysis.runs.groups import Group, group_runs, settings_key
+from analysis.runs.observations import Observation
 from bench.errors import UserError
 
 

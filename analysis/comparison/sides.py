@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from analysis.gather import Gathered, gather_records, split_records
-from analysis.observations import Observation
+from analysis.runs.gather import Gathered, gather_records, split_records
+from analysis.runs.observations import Observation
 from bench.errors import UserError
-from bench.folders import read_records
+from bench.records.folders import read_records
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from analysis.comparison.judge import Comparison
 from analysis.comparison.pairs import Pairing
-from analysis.groups import Group
-from analysis.quantities import interval, three_digits
 from analysis.report.table import Column, Table, make_table, quantity
+from analysis.runs.groups import Group
+from analysis.runs.quantities import interval, three_digits
 
 #: Settings that a configuration's label shows already.
 _IN_LABEL = frozenset({"env", "arch", "precision", "batch_size"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from analysis.figures.curves import Curve
-from analysis.groups import Group, batch_curves
-from analysis.observations import Observation
-from analysis.points import RooflinePoint
+from analysis.runs.groups import Group, batch_curves
+from analysis.runs.observations import Observation
+from analysis.runs.points import RooflinePoint
 
 
 def throughput_curves(runs: Iterable[Observation]) -> list[Curve]:

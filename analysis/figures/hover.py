@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 
-from analysis.points import RooflinePoint
-from analysis.quantities import flops_rate, interval, percent_interval, three_digits
+from analysis.runs.points import RooflinePoint
+from analysis.runs.quantities import flops_rate, interval, percent_interval, three_digits
 
 
 def hover_text(point: RooflinePoint, names: Mapping[str, str]) -> str:

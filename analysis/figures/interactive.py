@@ -11,8 +11,8 @@ from analysis.figures.hover import hover_text
 from analysis.figures.plotly_page import DASHES, UNIT_FLOPS_PER_S, layout
 from analysis.figures.roofs import FlatRoof, Roofs, collect_roofs
 from analysis.figures.style import MARKERS, OTHER_MODELS, ROOF_GREYS, model_colours
-from analysis.points import RooflinePoint
-from analysis.quantities import bytes_rate, three_digits
+from analysis.runs.points import RooflinePoint
+from analysis.runs.quantities import bytes_rate, three_digits
 from bench.records import Ceiling
 
 #: Vertices of an interval, so that hovering finds it anywhere along its length.

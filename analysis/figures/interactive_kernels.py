@@ -7,12 +7,12 @@ import textwrap
 
 import plotly.graph_objects as go
 
-from analysis.ceilings import UsedCeiling
 from analysis.figures.kernel_roofline import kernel_roofs, kernels_in_picture
 from analysis.figures.plotly_page import UNIT_FLOPS_PER_S, device_roof_traces, layout
 from analysis.figures.style import LEVEL_COLOURS, MARKERS, area_pt2
-from analysis.kernel_places import KernelPlace, KernelPlaces, MemoryLevel
-from analysis.quantities import flops_rate, percent, three_digits
+from analysis.profiles.kernel_places import KernelPlace, KernelPlaces, MemoryLevel
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.runs.quantities import flops_rate, percent, three_digits
 from bench.records import MathMode
 
 _PIXELS_PER_PT = 96 / 72

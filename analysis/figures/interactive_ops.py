@@ -6,12 +6,12 @@ import html
 
 import plotly.graph_objects as go
 
-from analysis.ceilings import UsedCeiling
 from analysis.figures.op_roofline import in_picture, op_roofs
 from analysis.figures.plotly_page import UNIT_FLOPS_PER_S, device_roof_traces, layout
 from analysis.figures.style import OTHER_MODELS, PHASE_MARKERS, area_pt2
-from analysis.op_places import FlopKind, OpPlace, OpPlaces, StepPart
-from analysis.quantities import bytes_rate, flops_rate, interval, percent, three_digits
+from analysis.profiles.op_places import FlopKind, OpPlace, OpPlaces, StepPart
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.runs.quantities import bytes_rate, flops_rate, interval, percent, three_digits
 
 _PIXELS_PER_PT = 96 / 72
 #: Of a fused op that moves no byte: the line goes on to here, times the eager end.

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.ceilings import UsedCeiling
 from analysis.figures.log_axes import (
     FONT_PT,
     legend_below,
@@ -26,9 +25,10 @@ from analysis.figures.names import Names, Spot
 from analysis.figures.roof_labels import Scale, draw_roofs
 from analysis.figures.roofs import Roofs, device_roofs
 from analysis.figures.style import LEVEL_COLOURS, MARKERS, area_pt2
-from analysis.kernel_labels import shortened
-from analysis.kernel_places import KernelPlace, KernelPlaces, MemoryLevel
-from analysis.quantities import percent
+from analysis.profiles.kernel_labels import shortened
+from analysis.profiles.kernel_places import KernelPlace, KernelPlaces, MemoryLevel
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.runs.quantities import percent
 from bench.records import CacheRoof, MathMode
 
 #: As in the per-op figure: the shortest kernels may lie outside, the longest have names.

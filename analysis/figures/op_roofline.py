@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.ceilings import UsedCeiling
 from analysis.figures.log_axes import (
     FONT_PT,
     legend_below,
@@ -28,8 +27,9 @@ from analysis.figures.names import Names, Spot
 from analysis.figures.roof_labels import Scale, draw_roofs
 from analysis.figures.roofs import Roofs, device_roofs
 from analysis.figures.style import OTHER_MODELS, PHASE_MARKERS, area_pt2
-from analysis.op_places import OpPlace, OpPlaces, StepPart
-from analysis.quantities import percent
+from analysis.profiles.op_places import OpPlace, OpPlaces, StepPart
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.runs.quantities import percent
 
 #: Ops with less of the time than this may lie outside: a counter's increment would stretch the
 #: axes by decades.

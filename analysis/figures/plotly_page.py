@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from analysis.figures.roofs import Roofs
 from analysis.figures.style import ROOF_GREYS
-from analysis.quantities import bytes_rate, three_digits
+from analysis.runs.quantities import bytes_rate, three_digits
 
 UNIT_FLOPS_PER_S = 1e9
 DASHES = {"measured": "solid", "datasheet": "dash"}

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from analysis.figures.curves import Curve, draw_curves
 from analysis.figures.log_axes import legend_below
 from analysis.prediction.curve import PredictedCurve
-from analysis.quantities import percent
+from analysis.runs.quantities import percent
 
 
 def draw_prediction(axes: Axes, curve: PredictedCurve, label: str, colour: str = "#0072B2") -> None:

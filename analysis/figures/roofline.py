@@ -18,7 +18,7 @@ from analysis.figures.log_axes import legend_below, prepare, roof_handles, say_e
 from analysis.figures.roof_labels import Scale, draw_roofs, grey_of
 from analysis.figures.roofs import Roofs, collect_roofs
 from analysis.figures.style import MARKERS, OTHER_MODELS, model_colours
-from analysis.points import RooflinePoint
+from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
 
 #: More runs than this are drawn thinner and half transparent, so that a crowd shows its density.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.ceilings import UsedCeiling
-from analysis.kernel_places import MemoryLevel
-from analysis.points import RooflinePoint
-from analysis.quantities import bytes_rate, flops_rate
+from analysis.profiles.kernel_places import MemoryLevel
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.runs.points import RooflinePoint
+from analysis.runs.quantities import bytes_rate, flops_rate
 from bench.records import Ceiling
 
 

@@ -18,8 +18,8 @@ from analysis.figures.style import (
     model_colours,
 )
 from analysis.findings.variability import Scatter
-from analysis.groups import Group
-from analysis.observations import Observation
+from analysis.runs.groups import Group
+from analysis.runs.observations import Observation
 from analysis.statistics import find_outliers
 
 #: Outliers beyond so many medians would flatten everything else.

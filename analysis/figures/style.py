@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.kernel_places import MemoryLevel
-from analysis.op_places import StepPart
+from analysis.profiles.kernel_places import MemoryLevel
+from analysis.profiles.op_places import StepPart
 
 #: Okabe and Ito, Color Universal Design (2008), without yellow, which white paper swallows, and
 #: with black last, since axes and text are dark too.

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from analysis.figures.curves import plain
 from analysis.figures.log_axes import FONT_PT, say_empty
-from analysis.observations import Observation
+from analysis.runs.observations import Observation
 from analysis.statistics import find_outliers, steady_state
 
 #: Vertical room of an outlier that would flatten all else: it is drawn at the edge, by an arrow.

@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.log_axes import FONT_PT, legend_below, say_empty
-from analysis.tuning import effects
-from bench.tune.judge import Interval
-from bench.tune.result import Duel, Effect, TuneResult
-from bench.tune.trial import Trial
+from analysis.tuning.tuning import effects
+from campaigns.tune.judge import Interval
+from campaigns.tune.result import Duel, Effect, TuneResult
+from campaigns.tune.trial import Trial
 
 #: A shape and a colour for each kind of trial, so that either alone tells them apart.
 _LOOKS: Mapping[str, tuple[str, str]] = {

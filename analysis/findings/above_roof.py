@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.finding import ReportFinding, own_findings
-from analysis.observations import Observation
+from analysis.runs.observations import Observation
 
 KIND = "above the roof"
 _CODES = ("above-compute-roof", "above-memory-roof")

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from analysis.findings.finding import ReportFinding, names_of, rate_of
 from analysis.findings.memory_spill import before_cliff
-from analysis.groups import Group, batch_curves
-from analysis.observations import Observation
-from analysis.quantities import percent, three_digits
+from analysis.runs.groups import Group, batch_curves
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import percent, three_digits
 
 KIND = "batch knee"
 #: A batch this near to the best has nearly all there is to gain.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.finding import ReportFinding
-from analysis.observations import Observation
-from analysis.quantities import percent
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import percent
 from analysis.statistics import SteadyState, steady_state
 
 KIND = "drifting"

@@ -20,7 +20,7 @@ from analysis.findings import (
     variability,
 )
 from analysis.findings.finding import ReportFinding
-from analysis.observations import Observation
+from analysis.runs.observations import Observation
 
 #: Kind -> its search; faults first, then what holds runs back, then what they are worth.
 KINDS: Mapping[str, Callable[[Sequence[Observation]], Iterator[ReportFinding]]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.groups import Group
-from analysis.observations import Observation
-from analysis.quantities import interval, percent, three_digits
+from analysis.runs.groups import Group
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import interval, percent, three_digits
 from analysis.statistics.ratio import RatioEstimate
 from bench.records import Finding
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.finding import ReportFinding
-from analysis.observations import Observation
-from analysis.quantities import three_digits
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import three_digits
 
 KIND = "inconsistent FLOP"
 #: Counts of one model differ by rounding alone.

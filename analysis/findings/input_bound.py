@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.bounds import INPUT_SHARE
 from analysis.findings.finding import ReportFinding, names_of, rate_of, ratio_of
-from analysis.groups import Group, group_runs, settings_key
-from analysis.observations import Observation
-from analysis.quantities import percent, three_digits
+from analysis.runs.bounds import INPUT_SHARE
+from analysis.runs.groups import Group, group_runs, settings_key
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import percent, three_digits
 from analysis.statistics import estimate_ratio
 from bench.config import SYNTHETIC
 

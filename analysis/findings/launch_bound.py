@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from analysis.findings.finding import ReportFinding, names_of
-from analysis.groups import Group, batch_curves
-from analysis.observations import Observation
-from analysis.quantities import percent, three_digits
+from analysis.runs.groups import Group, batch_curves
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import percent, three_digits
 
 KIND = "launch-bound"
 #: With so many times the images, a step that grows by less than this pays per launch.

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from analysis.findings.finding import ReportFinding, names_of, rate_of, ratio_of
-from analysis.groups import Group, batch_curves, group_runs, settings_key
-from analysis.observations import Observation
-from analysis.quantities import percent, three_digits
+from analysis.runs.groups import Group, batch_curves, group_runs, settings_key
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import percent, three_digits
 from analysis.statistics import estimate_ratio
 
 KIND = "memory spill"

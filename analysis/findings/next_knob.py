@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from analysis.bounds import Bound
 from analysis.findings.finding import ReportFinding, names_of, rate_of
-from analysis.groups import Group, group_runs
-from analysis.observations import Observation
-from analysis.points import RooflinePoint
-from analysis.quantities import percent, three_digits
+from analysis.runs.bounds import Bound
+from analysis.runs.groups import Group, group_runs
+from analysis.runs.observations import Observation
+from analysis.runs.points import RooflinePoint
+from analysis.runs.quantities import percent, three_digits
 
 KIND = "next knob"
 #: A gain that a knob could give at most; below it there is nothing worth turning.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from analysis.findings.finding import ReportFinding, names_of, rate_of, ratio_of
 from analysis.findings.memory_spill import cliff_of
-from analysis.groups import Group, batch_curves, settings_key
-from analysis.observations import Observation
-from analysis.quantities import interval
+from analysis.runs.groups import Group, batch_curves, settings_key
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import interval
 from analysis.statistics import RatioEstimate, estimate_ratio
 
 KIND = "precision uplift"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from analysis.findings.finding import ReportFinding, names_of, rate_of
-from analysis.groups import batch_curves
-from analysis.observations import Observation
-from analysis.quantities import three_digits
+from analysis.runs.groups import batch_curves
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import three_digits
 from analysis.statistics import estimate_ratio
 
 KIND = "inconsistent times"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.finding import ReportFinding, own_by_machine
-from analysis.observations import Observation
+from analysis.runs.observations import Observation
 
 KIND = "throttled"
 

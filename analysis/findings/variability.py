@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from scipy import special
 
 from analysis.findings.finding import ReportFinding, names_of
-from analysis.groups import Group, group_runs
-from analysis.observations import Observation
-from analysis.quantities import percent, three_digits
+from analysis.runs.groups import Group, group_runs
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import percent, three_digits
 
 KIND = "variability"
 _LEVEL = 0.05

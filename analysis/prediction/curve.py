@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from scipy import special
 
 from analysis.findings.memory_spill import before_cliff
-from analysis.groups import Group
 from analysis.prediction.step_model import StepModel, fit_step, leverage
+from analysis.runs.groups import Group
 from bench.errors import UserError
 
 #: Two terms need two sizes, and an error a third.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.groups import Group
-from analysis.observations import Observation
+from analysis.runs.groups import Group
+from analysis.runs.observations import Observation
 from bench.records import Complexity, RunRecord
 
 #: The driver, the context and fragmentation need the rest.

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.findings.memory_spill import cliff_of
-from analysis.groups import Group
-from analysis.observations import Observation
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
 from analysis.prediction.memory import failed_batches, memory_of
-from analysis.quantities import three_digits
+from analysis.runs.groups import Group
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import three_digits
 from bench.errors import UserError
 
 #: Two terms are a fair model between measured sizes and near them, and a guess far from them.

@@ -9,14 +9,14 @@ from typing import Any
 
 from analysis.findings.batch_knee import gain_per_doubling, knee_of, percent_change
 from analysis.findings.memory_spill import before_cliff, cliff_of
-from analysis.groups import Group, batch_curves
-from analysis.observations import Observation
 from analysis.prediction import PredictedCurve, fit_curve, measured_batches
 from analysis.prediction.curve import FEWEST_SIZES, least_image_s
-from analysis.quantities import percent
 from analysis.report.group_tables import OF_GROUP, runs_column
 from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Column, Table, make_table, quantity, share_of
+from analysis.runs.groups import Group, batch_curves
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import percent
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from analysis.findings import ReportFinding, find_all
-from analysis.observations import Observation
-from analysis.profile_results import ProfileResult
-from analysis.quantities import counted
+from analysis.profiles.profile_results import ProfileResult
 from analysis.report import batch_tables, group_tables, profile_tables, tables, work_tables
 from analysis.report.environments import environments_table
 from analysis.report.limits import limits
@@ -19,7 +17,9 @@ from analysis.report.reproduce import run_command
 from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Table
 from analysis.report.words import QUESTIONS, REFERENCES, abstract
-from analysis.results import RunResult
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import counted
+from analysis.runs.results import RunResult
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from analysis.quantities import three_digits
 from analysis.report.table import Column, Table, make_table
-from analysis.results import RunResult
+from analysis.runs.quantities import three_digits
+from analysis.runs.results import RunResult
 from bench.records import DeviceInfo, Environment
 
 _FACTS: tuple[tuple[str, Callable[[Environment, DeviceInfo], object]], ...] = (

@@ -22,9 +22,9 @@ from analysis.figures import (
     single_axes,
 )
 from analysis.figures.style import OTHER_MODELS
-from analysis.points import RooflinePoint
-from analysis.profile_results import ProfileResult
+from analysis.profiles.profile_results import ProfileResult
 from analysis.report.run_numbers import RunNumbers
+from analysis.runs.points import RooflinePoint
 
 #: What an earlier report may have left that this one does not replace.
 NAMES = ("roofline-*", "ops-*", "kernels-*", "runs-*")

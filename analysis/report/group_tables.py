@@ -9,12 +9,12 @@ from typing import Any
 
 from analysis.findings.precision_uplift import Uplift, uplifts
 from analysis.findings.variability import Scatter, scatters
-from analysis.groups import Group, group_runs
-from analysis.observations import Observation
-from analysis.quantities import interval, three_digits
 from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Column, Table, make_table, quantity, share_of
-from analysis.scaling import on_one_device, scaling_efficiency
+from analysis.runs.groups import Group, group_runs
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import interval, three_digits
+from analysis.runs.scaling import on_one_device, scaling_efficiency
 
 
 def runs_column(numbers: RunNumbers, names: Callable[[Any], Iterable[str]]) -> Column:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from analysis.kernel_places import KernelPlace, MemoryLevel
-from analysis.op_places import OpPlace
-from analysis.profile_results import ProfileResult
-from analysis.quantities import interval, three_digits
+from analysis.profiles.kernel_places import KernelPlace, MemoryLevel
+from analysis.profiles.op_places import OpPlace
+from analysis.profiles.profile_results import ProfileResult
 from analysis.report.table import Column, Table, make_table, quantity, scaled, share_of
+from analysis.runs.quantities import interval, three_digits
 
 #: Rows for people; the CSV holds them all.
 _SHOWN = 25

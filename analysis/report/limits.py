@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.groups import group_runs
-from analysis.observations import Observation
-from analysis.quantities import counted
+from analysis.runs.groups import group_runs
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import counted
 
 
 def limits(runs: Sequence[Observation]) -> Iterator[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.ceilings import UsedCeiling
 from analysis.figures.kernel_roofline import missing_levels
-from analysis.op_places import OpPlaces
-from analysis.profile_results import ProfileResult
-from analysis.quantities import bytes_rate, percent, three_digits
+from analysis.profiles.op_places import OpPlaces
+from analysis.profiles.profile_results import ProfileResult
 from analysis.report.inside_tables import kernels_table, ops_table
 from analysis.report.table import Table
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.runs.quantities import bytes_rate, percent, three_digits
 from bench.records import Counters, OpProfile
 
 #: Ops that a sentence names.

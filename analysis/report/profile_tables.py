@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.profile_results import ProfileResult
+from analysis.profiles.profile_results import ProfileResult
 from analysis.report.table import Column, Table, make_table, quantity, scaled, share_of
 from analysis.report.tables import RUN_NUMBER
-from analysis.results import RunResult
+from analysis.runs.results import RunResult
 from bench.records import CpuCounters
 
 

@@ -33,11 +33,11 @@ from analysis.figures.style import OTHER_MODELS, machine_dashes
 from analysis.figures.trace import draw_trace, traced_runs
 from analysis.findings.input_bound import synthetic_pairs
 from analysis.findings.variability import scatters
-from analysis.groups import group_runs
-from analysis.observations import Observation
 from analysis.report.batch_tables import predicted_curves
 from analysis.report.figure_files import FigureFile, saved_figure
 from analysis.report.run_numbers import RunNumbers
+from analysis.runs.groups import group_runs
+from analysis.runs.observations import Observation
 
 #: Panels of one figure; further machines or models go to the next.
 _PANELS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from analysis.observations import Observation
+from analysis.runs.observations import Observation
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from analysis.quantities import percent, three_digits
 from analysis.report.markup import latex_text, markdown_text
+from analysis.runs.quantities import percent, three_digits
 
 ABSENT = "-"
 

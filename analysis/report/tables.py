@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from analysis.quantities import interval, percent_interval, three_digits
 from analysis.report.table import Column, Table, make_table
-from analysis.results import RunResult
+from analysis.runs.quantities import interval, percent_interval, three_digits
+from analysis.runs.results import RunResult
 from bench.records import Ceiling
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings import ReportFinding
-from analysis.groups import group_runs
-from analysis.observations import Observation
-from analysis.quantities import percent, three_digits
-from analysis.results import RunResult
+from analysis.runs.groups import group_runs
+from analysis.runs.observations import Observation
+from analysis.runs.quantities import percent, three_digits
+from analysis.runs.results import RunResult
 
 #: Findings that an abstract tells, and of one kind; the analysis has them all.
 _TOLD = 6

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.quantities import interval, percent_interval
 from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Column, Table, make_table, quantity, share_of
 from analysis.report.tables import RUN_NUMBER, bound_word
-from analysis.results import RunResult
+from analysis.runs.quantities import interval, percent_interval
+from analysis.runs.results import RunResult
 from bench.records import Complexity
 
 

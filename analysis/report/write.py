@@ -8,15 +8,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from analysis.figures import model_colours
-from analysis.observations import Observation, observe_result
-from analysis.profile_results import profile_results
+from analysis.profiles.profile_results import profile_results
 from analysis.report.content import Content, make_content
 from analysis.report.figure_files import NAMES, draw_profile, draw_rooflines
 from analysis.report.run_figures import draw_runs
 from analysis.report.run_numbers import number_runs
 from analysis.report.table import Table
 from analysis.report.templates import DrawnFigures, render_html, render_markdown
-from analysis.results import run_results
+from analysis.runs.observations import Observation, observe_result
+from analysis.runs.results import run_results
 from bench.errors import UserError
 from bench.records import CeilingsRecord, ProfileRecord, RunRecord
 

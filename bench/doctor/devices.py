@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench.doctor.check import Check, Status, ok
-from bench.environment.nvml import open_nvml
-from bench.environment.probes import UnknownFactError, reason_of
+from bench.machine.nvml import open_nvml
+from bench.machine.probes import UnknownFactError, reason_of
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def _tried(name: str, device: torch.device, detail: str, failure: Status) -> Che
 
 
 def _native_bf16() -> Check:
-    from bench.devices import open_device
+    from bench.training.devices import open_device
 
     if open_device("cpu").native_math("bf16"):
         return ok("cpu bf16", "the processor multiplies bf16 itself: precision=amp is fast")

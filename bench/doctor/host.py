@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.doctor.check import Check, ok
-from bench.environment import host, machine
-from bench.environment.probes import ROOT, UnknownFactError, value_or_none
-from bench.telemetry.rapl import RaplSource
+from bench.machine import host, machine
+from bench.machine.probes import ROOT, UnknownFactError, value_or_none
+from bench.machine.rapl import PackageEnergy
 
 _GB = 1e9
 #: A record is under 1 MB, a profile under 100 MB, a generated data set under 1 GB.
@@ -64,7 +64,7 @@ def _shared_memory(root: Path) -> Iterator[Check]:
 
 def _energy(root: Path) -> Check:
     try:
-        RaplSource(root)
+        PackageEnergy(root)
     except UnknownFactError as error:
         if "Permission denied" in str(error):
             remedy = "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.doctor.check import Check, ok
-from bench.environment.nvml import open_nvml
-from bench.environment.probes import ROOT, text_of, value_or_none
-from bench.profiling.ncu.choice import require_chip
-from bench.profiling.ncu.device import compute_capability
-from bench.profiling.ncu.permission import counter_permission
-from bench.profiling.ncu.program import find_ncu
-from bench.profiling.ncu.refusal import RefusalError
+from bench.machine.nvml import open_nvml
+from bench.machine.probes import ROOT, text_of, value_or_none
+from bench.profilers.ncu.choice import require_chip
+from bench.profilers.ncu.device import compute_capability
+from bench.profilers.ncu.permission import counter_permission
+from bench.profilers.ncu.program import find_ncu
+from bench.profilers.ncu.refusal import RefusalError
 
 _PCI_VENDOR = "0x10de"
 

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from bench.doctor.check import Check, ok
-from bench.environment.repository import TREE
+from bench.machine.repository import TREE
 
 if sys.version_info >= (3, 11):
     import tomllib

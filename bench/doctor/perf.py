@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.doctor.check import Check, ok
-from bench.environment.probes import ROOT
-from bench.profiling.perf import find_obstacle, paranoia
+from bench.machine.probes import ROOT
+from bench.profilers.perf import find_obstacle, paranoia
 
 
 def perf_checks(root: Path = ROOT) -> Iterator[Check]:

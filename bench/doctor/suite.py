@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from bench.doctor.check import Check
-from bench.environment.probes import reason_of
+from bench.machine.probes import reason_of
 
 Group = Callable[[], Iterable[Check]]
 

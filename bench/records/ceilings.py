@@ -9,9 +9,9 @@ from pydantic import Field
 
 from bench.records.base import Backend, Count, Facts, MathMode, Outcome, PositiveRate, Record
 from bench.records.environment import Environment
+from bench.records.finding import Verdict
 from bench.records.process import Telemetry
 from bench.records.upgrade import KeptRecord
-from bench.records.verdict import Verdict
 
 
 class Ceiling(Facts):

@@ -10,10 +10,10 @@ from bench.records.base import Facts, Outcome
 from bench.records.complexity import Complexity
 from bench.records.counters import Counters, CpuCounters
 from bench.records.environment import Environment
+from bench.records.finding import Verdict
 from bench.records.measurement import ResolvedConfig
 from bench.records.ops import OpProfile
 from bench.records.upgrade import KeptRecord
-from bench.records.verdict import Verdict
 from bench.records.work import WorkSet
 
 #: The tools that look inside a step; each has a section of a profile.

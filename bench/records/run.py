@@ -12,10 +12,10 @@ from bench.config import RunConfig
 from bench.records.base import Outcome
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment
+from bench.records.finding import Verdict
 from bench.records.measurement import Measurement, ResolvedConfig
 from bench.records.process import ProcessFigures, Telemetry
 from bench.records.upgrade import KeptRecord
-from bench.records.verdict import Verdict
 
 
 class RunRecord(KeptRecord):

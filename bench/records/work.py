@@ -10,8 +10,9 @@ from bench.records.base import Count, Record
 class WorkSet(Record):
     """Names and counts of what one training step launched.
 
-    `kernels` on CUDA; `ops` (aten) elsewhere. Kernel names are as `bench.kernel_names` spells
-    them: without the return type and the parameter list, which tools print differently.
+    `kernels` on CUDA; `ops` (aten) elsewhere. Kernel names are as
+    `bench.records.verdict.kernel_names` spells them: without the return type and the parameter
+    list, which tools print differently.
     """
 
     unit: Literal["kernels", "ops"]

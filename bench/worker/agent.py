@@ -11,12 +11,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.config import RunConfig
-from bench.environment.cgroup import oom_kills
-from bench.folders import RecordFolder
-from bench.journal import JournalWriter
-from bench.nodes import meeting_point
-from bench.processes import describe_exit
+from bench.config.nodes import meeting_point
+from bench.machine.cgroup import oom_kills
+from bench.machine.exits import describe_exit
 from bench.records import RankAccount
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
 
 #: The machines of one measurement need not be started at the same time.
 _MEETING_TIMEOUT_S = 600
@@ -33,7 +33,7 @@ def run_ranks(folder: RecordFolder, journal: JournalWriter) -> None:
     kills_before = oom_kills()
     try:
         elastic_launch(_launch_config(config), sys.executable)(
-            *("-m", "bench", "rank", str(folder.path))
+            *("-m", "bench.worker", "rank", str(folder.path))
         )
     except ChildFailedError as error:
         for rank, failure in error.failures.items():

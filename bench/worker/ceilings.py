@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
-from bench.ceilings import measure_cache_roofs, measure_ceilings
-from bench.devices import Device, open_device
-from bench.environment import read_environment
-from bench.folders import RecordFolder
-from bench.journal import JournalWriter
+from bench.machine import read_environment
 from bench.records import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
+from bench.roofs import measure_cache_roofs, measure_ceilings
+from bench.training.devices import Device, open_device
 from bench.worker.outcome import attempt
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from bench.devices import open_device
-from bench.environment import read_environment
 from bench.errors import UnsupportedError
-from bench.folders import RecordFolder
-from bench.journal import JournalWriter
+from bench.machine import read_environment
 from bench.records import Backend, Environment, Machine
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
+from bench.training.devices import open_device
 
 _BACKENDS: tuple[Backend, ...] = ("cuda", "mps", "cpu")
 

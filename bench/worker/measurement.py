@@ -8,10 +8,7 @@ from typing import Any
 import torch
 
 from bench.config import RunConfig
-from bench.fetching import NO_MODEL
-from bench.folders import RecordFolder
-from bench.journal import JournalWriter
-from bench.profiling.fingerprint import work_set
+from bench.profilers.fingerprint import work_set
 from bench.records import (
     Complexity,
     DistributedFigures,
@@ -20,7 +17,10 @@ from bench.records import (
     RunRecord,
     WorkSet,
 )
-from bench.team import Team
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
+from bench.training.fetching import NO_MODEL
+from bench.training.team import Team
 from bench.worker.outcome import attempt, or_reason
 from bench.worker.rig import OpenRig, Rig
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from bench.config import RunConfig
-from bench.devices import Device
-from bench.fetching import FetchingStep
-from bench.models import build_model
-from bench.phases import NvtxPhases, Phases, TimedPhases
-from bench.precision import Fp32, keep_depthwise_in_fp32
 from bench.records import ResolvedConfig
-from bench.step import GraphedStep, TrainingStep, make_optimizer
-from bench.team import Team
+from bench.training.devices import Device
+from bench.training.fetching import FetchingStep
+from bench.training.models import build_model
+from bench.training.phases import NvtxPhases, Phases, TimedPhases
+from bench.training.precision import Fp32, keep_depthwise_in_fp32
+from bench.training.step import GraphedStep, TrainingStep, make_optimizer
+from bench.training.team import Team
 
 Clock = Callable[[], float]
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.complexity import CallWork, op_work
 from bench.config import RunConfig
+from bench.cost import CallWork, op_work
 from bench.errors import UserError
-from bench.folders import RecordFolder
-from bench.journal import JournalWriter
-from bench.profiling.fingerprint import work_set
-from bench.profiling.ncu.window import profiled_range
-from bench.profiling.ops import profile_ops
-from bench.profiling.perf.control import counting
+from bench.profilers.fingerprint import work_set
+from bench.profilers.ncu.window import profiled_range
+from bench.profilers.ops.profile import profile_ops
+from bench.profilers.perf.control import counting
 from bench.records import OpProfile, ProfiledStep, ToolName, WorkSet
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
 from bench.worker.outcome import attempt, or_reason
 from bench.worker.rig import OpenRig, Rig
 

@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from bench.config import RunConfig
-from bench.folders import RecordFolder
-from bench.journal import JournalWriter
 from bench.records import DistributedFigures, Outcome, RankAccount, RankFigures
-from bench.team.ddp import DdpTeam
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
+from bench.training.team.ddp import DdpTeam
 from bench.worker.measurement import Work, write_account
 from bench.worker.outcome import attempt
 from bench.worker.rig import OpenRig

@@ -8,20 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bench.complexity import DEFAULT_CACHE_BYTES
-from bench.complexity.remembered import remembered_complexity
 from bench.config import RunConfig
-from bench.devices import Device
-from bench.environment import read_environment
-from bench.folders import RecordFolder
-from bench.inputs import open_batches
-from bench.journal import JournalWriter
-from bench.phases import Phases
-from bench.precision import open_precision
+from bench.cost import DEFAULT_CACHE_BYTES
+from bench.cost.remembered import remembered_complexity
+from bench.machine import read_environment
 from bench.records import Complexity, Environment, ResolvedConfig
-from bench.resolve import resolve
-from bench.team import Team
-from bench.window import Step, Window
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
+from bench.training.devices import Device
+from bench.training.inputs import open_batches
+from bench.training.phases import Phases
+from bench.training.precision import open_precision
+from bench.training.resolve import resolve
+from bench.training.team import Team
+from bench.training.window import Step, Window
 from bench.worker.prepare import build_step, open_phases, set_switches
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class OpenRig:
         self.journal.note("window_ended")
 
     def cost_arguments(self) -> dict[str, Any]:
-        """Return what `bench.complexity` asks of a resolved configuration."""
+        """Return what `bench.cost` asks of a resolved configuration."""
         return _cost_arguments(self.config, self.resolved)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from analysis.observations import WINDOW_FIELDS, Observation, observe_imported
+from analysis.runs.observations import WINDOW_FIELDS, Observation, observe_imported
 from bench.config import FILING_FIELDS, RunConfig
 from tracking import schema
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-import commands.pull
-import commands.report
-from analysis.columns import runs_table
+import commands.analyse.pull
+import commands.analyse.report
+from analysis.runs.columns import runs_table
 from bench.errors import UserError
 from tracking.store import TrackingError
 
@@ -30,7 +30,7 @@ def invoke(module, *arguments):
 
 def test_report_from_a_folder_needs_no_server(tmp_path):
     records = records_on_disk(tmp_path / "records", make.run_record(), make.ceilings_record())
-    done = invoke(commands.report, "--records", records, "--out", tmp_path / "out")
+    done = invoke(commands.analyse.report, "--records", records, "--out", tmp_path / "out")
     assert done.return_value == 0
     assert done.output.splitlines() == [
         "run-1  lab resnet18 fp32 batch 10: 10 images/s, bound compute, clean",
@@ -44,7 +44,7 @@ def test_report_says_what_is_wrong_with_a_run(tmp_path):
     records = records_on_disk(
         tmp_path / "records", fast, make.failed_record(), make.ceilings_record()
     )
-    done = invoke(commands.report, "--records", records, "--out", tmp_path / "out")
+    done = invoke(commands.analyse.report, "--records", records, "--out", tmp_path / "out")
     assert done.return_value == 1  # impossible numbers fail the report
     assert "run-oom  lab resnet18 fp32 batch 10: no result" in done.output
     assert "    not placed: outcome oom: CUDA out of memory at batch 512" in done.output
@@ -54,7 +54,7 @@ def test_report_says_what_is_wrong_with_a_run(tmp_path):
 def test_report_as_json(tmp_path):
     records = records_on_disk(tmp_path / "records", make.run_record(), make.ceilings_record())
     done = invoke(
-        commands.report, "--records", records, "--out", tmp_path / "out", "--format", "json"
+        commands.analyse.report, "--records", records, "--out", tmp_path / "out", "--format", "json"
     )
     facts = json.loads(done.output)
     assert facts["report"] == str(tmp_path / "out" / "report.html")
@@ -77,7 +77,7 @@ def test_report_as_json(tmp_path):
 def test_report_refuses_in_one_line(tmp_path, arguments, message):
     records_on_disk(tmp_path, make.ceilings_record())
     with pytest.raises(UserError, match=message) as refusal:
-        invoke(commands.report, *[a.format(folder=tmp_path) for a in arguments])
+        invoke(commands.analyse.report, *[a.format(folder=tmp_path) for a in arguments])
     assert "\n" not in str(refusal.value)
 
 
@@ -101,9 +101,11 @@ class Server:
             self.logged.append((folder, name, tags))
             return "report-run"
 
-        monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
-        monkeypatch.setattr("tracking.search.download_record", lambda run_id, *_: runs[run_id])
-        monkeypatch.setattr("tracking.report_run.log_report", log_report)
+        monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
+        monkeypatch.setattr(
+            "tracking.reading.search.download_record", lambda run_id, *_: runs[run_id]
+        )
+        monkeypatch.setattr("tracking.upload.report_run.log_report", log_report)
 
 
 class _Run:
@@ -115,7 +117,7 @@ class _Run:
 
 def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):
     server = Server(monkeypatch, records=[make.run_record(), make.ceilings_record()])
-    done = invoke(commands.report, "--campaign", "night", "--out", tmp_path / "out")
+    done = invoke(commands.analyse.report, "--campaign", "night", "--out", tmp_path / "out")
     assert done.return_value == 0
     assert done.output.startswith("id-of-run-1  lab resnet18")
     assert "logged as run report-run" in done.output
@@ -126,19 +128,19 @@ def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):
 
 def test_report_can_stay_unlogged(tmp_path, monkeypatch):
     server = Server(monkeypatch, records=[make.run_record()])
-    assert invoke(commands.report, "--no-log", "--out", tmp_path / "out").return_value == 0
+    assert invoke(commands.analyse.report, "--no-log", "--out", tmp_path / "out").return_value == 0
     assert server.logged == []
 
 
 def test_a_report_that_cannot_be_logged_is_kept(tmp_path, monkeypatch):
     Server(monkeypatch, records=[make.run_record()], log_error=TrackingError("server gone"))
-    done = invoke(commands.report, "--out", tmp_path / "out")
+    done = invoke(commands.analyse.report, "--out", tmp_path / "out")
     assert done.return_value == 3
     assert "report not logged (server gone)" in done.stderr
     assert (tmp_path / "out" / "report.html").is_file()
 
 
-@pytest.mark.parametrize("module", [commands.report, commands.pull])
+@pytest.mark.parametrize("module", [commands.analyse.report, commands.analyse.pull])
 def test_a_selection_without_runs_is_one_line(monkeypatch, module):
     Server(monkeypatch)
     with pytest.raises(UserError) as refusal:
@@ -148,7 +150,7 @@ def test_a_selection_without_runs_is_one_line(monkeypatch, module):
     )
 
 
-@pytest.mark.parametrize("module", [commands.report, commands.pull])
+@pytest.mark.parametrize("module", [commands.analyse.report, commands.analyse.pull])
 def test_a_server_that_fails_is_one_line(monkeypatch, module):
     Server(monkeypatch, error=TrackingError("http://server: refused"))
     with pytest.raises(UserError, match="http://server: refused"):
@@ -165,7 +167,7 @@ def one_run(monkeypatch):
 
 
 def test_pull_prints_csv(one_run):
-    done = invoke(commands.pull)
+    done = invoke(commands.analyse.pull)
     header, row = done.output.splitlines()
     assert header.startswith("run_id,name,status,started,")
     assert row.startswith("r1,")
@@ -174,7 +176,7 @@ def test_pull_prints_csv(one_run):
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_pull_writes_a_file(tmp_path, one_run, suffix):
     out = tmp_path / f"runs.{suffix}"
-    assert invoke(commands.pull, "--out", out).return_value == 0
+    assert invoke(commands.analyse.pull, "--out", out).return_value == 0
     table = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
     assert table["throughput_images_per_s"].tolist() == [10.0]
     if suffix == "parquet":
@@ -184,9 +186,9 @@ def test_pull_writes_a_file(tmp_path, one_run, suffix):
 
 def test_pull_refuses_an_unknown_kind_of_file(tmp_path):
     with pytest.raises(UserError, match=r"name a .csv or a .parquet file"):
-        invoke(commands.pull, "--out", tmp_path / "runs.xls")
+        invoke(commands.analyse.pull, "--out", tmp_path / "runs.xls")
 
 
 def test_pull_into_a_folder_that_is_not_there_is_one_line(tmp_path, one_run):
     with pytest.raises(UserError, match="cannot write there"):
-        invoke(commands.pull, "--out", tmp_path / "no" / "runs.csv")
+        invoke(commands.analyse.pull, "--out", tmp_path / "no" / "runs.csv")

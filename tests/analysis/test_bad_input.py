@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 from mlflow.tracking import MlflowClient
 
-import commands.report
+import commands.analyse.report
 from analysis import pull_iterations, pull_record, pull_runs
 from bench.errors import UserError
-from bench.folders import RecordFolder
+from bench.records.folders import RecordFolder
 from tracking import schema
-from tracking.upload import upload
+from tracking.upload.upload import upload
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def store(tmp_path, monkeypatch):
 
 def report(*arguments):
     done = CliRunner().invoke(
-        commands.report.command,
+        commands.analyse.report.command,
         [str(a) for a in ("--no-log", *arguments)],
         standalone_mode=False,
         catch_exceptions=False,

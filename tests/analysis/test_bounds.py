@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.bounds import StepTimes, decide_bound
-from analysis.roof import Roof
+from analysis.roofs.roof import Roof
+from analysis.runs.bounds import StepTimes, decide_bound
 
 SECONDS = st.floats(min_value=1e-6, max_value=1e3)
 SHARES = st.floats(min_value=0, max_value=1)

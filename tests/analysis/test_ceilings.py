@@ -3,9 +3,9 @@
 import factories as make
 import pytest
 
-from analysis.ceilings import UsedCeiling, choose_ceiling
-from analysis.peaks import NoCeiling
-from analysis.points import roofline_point
+from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
+from analysis.roofs.peaks import NoCeiling
+from analysis.runs.points import roofline_point
 from bench.records import Finding, Verdict
 
 GPU_ENV = make.environment(label="gpu", device=make.gpu())

@@ -8,7 +8,7 @@ import pytest
 from observed import Imported, published, published_runs, repeated
 from test_analysis_commands import invoke, records_on_disk
 
-import commands.compare
+import commands.analyse.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs, read_sides
 from analysis.figures import draw_forest, forest_height_in, single_axes
 from bench.config import RunConfig
@@ -33,7 +33,7 @@ def runs_on_disk(folder, name, step_s, **config):
 @pytest.mark.parametrize(("step_s", "word", "code"), [(0.9, "faster", 0), (1.1, "slower", 1)])
 def test_the_gate_fails_where_b_is_slower(tmp_path, step_s, word, code):
     a, b = runs_on_disk(tmp_path, "a", 1.0), runs_on_disk(tmp_path, "b", step_s)
-    done = invoke(commands.compare, a, b)
+    done = invoke(commands.analyse.compare, a, b)
     assert done.return_value == code
     assert word in done.output
     assert "told apart by no setting" in done.output
@@ -42,7 +42,7 @@ def test_the_gate_fails_where_b_is_slower(tmp_path, step_s, word, code):
 def test_the_files_hold_the_table_and_the_picture(tmp_path):
     a = runs_on_disk(tmp_path, "a", 1.0)
     b = runs_on_disk(tmp_path, "b", 0.9, channels_last="false")
-    done = invoke(commands.compare, a, b, "--out", tmp_path / "out", "--format", "json")
+    done = invoke(commands.analyse.compare, a, b, "--out", tmp_path / "out", "--format", "json")
     facts = json.loads(done.output)
     assert facts["told_apart_by"] == ["channels_last"]
     (one,) = facts["comparisons"]
@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     a, b = runs_on_disk(tmp_path, "a", 1.0), runs_on_disk(tmp_path, "b", 1.0)
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="cannot write there"):
-        invoke(commands.compare, a, b, "--out", tmp_path / "file" / "x")
+        invoke(commands.analyse.compare, a, b, "--out", tmp_path / "file" / "x")
 
 
 def serve(monkeypatch, runs):
@@ -68,7 +68,7 @@ def serve(monkeypatch, runs):
         asked.append(query)
         return runs(query) if "'imported'" in query else []
 
-    monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
+    monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
     return asked
 
 
@@ -112,7 +112,7 @@ def test_machines_of_one_label_are_told_apart_across_the_sides(tmp_path):
         folders.append(f"records={records_on_disk(tmp_path / name, record)}")
     (one,), (other,) = read_sides(*folders)
     assert {one.env, other.env} == {"lab (1)", "lab (2)"}
-    done = invoke(commands.compare, *folders)
+    done = invoke(commands.analyse.compare, *folders)
     assert "told apart by env" in done.output
 
 
@@ -122,7 +122,7 @@ def test_a_server_that_fails_is_one_line(monkeypatch):
 
     serve(monkeypatch, fail)
     with pytest.raises(UserError, match="http://server: refused"):
-        invoke(commands.compare, "campaign=a", "campaign=b")
+        invoke(commands.analyse.compare, "campaign=a", "campaign=b")
 
 
 def forest(comparisons, threshold=0.02):

@@ -8,8 +8,8 @@ from test_statistics import windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.table import comparison_table
-from analysis.observations import observe_imported, observe_result
-from analysis.results import run_results
+from analysis.runs.observations import observe_imported, observe_result
+from analysis.runs.results import run_results
 from bench.config import RunConfig
 from bench.errors import UserError
 

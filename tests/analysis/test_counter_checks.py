@@ -4,8 +4,8 @@ import factories as make
 import pytest
 import samples
 
-from analysis.counter_checks import check_counters
-from analysis.roof import Roof
+from analysis.profiles.counter_checks import check_counters
+from analysis.roofs.roof import Roof
 
 ROOF = Roof(200e9, 50e9)
 L2 = make.cache_roof("L2", 100e9)

@@ -20,7 +20,7 @@ from analysis.figures import (
 from analysis.figures.roof_labels import spread
 from analysis.figures.roofs import collect_roofs
 from analysis.figures.style import OTHER_MODELS
-from analysis.points import roofline_point
+from analysis.runs.points import roofline_point
 from bench.config import RunConfig
 from bench.records import RunRecord
 

@@ -12,9 +12,9 @@ from analysis.findings.memory_spill import cliff_of
 from analysis.findings.next_knob import most_gain
 from analysis.findings.precision_uplift import uplifts
 from analysis.findings.variability import scatters
-from analysis.groups import batch_curves
-from analysis.observations import observe_result
-from analysis.results import run_results
+from analysis.runs.groups import batch_curves
+from analysis.runs.observations import observe_result
+from analysis.runs.results import run_results
 from bench.config import RunConfig
 from bench.records import Finding, Telemetry, Verdict
 
@@ -243,7 +243,7 @@ def test_what_the_telemetry_saw_is_told_by_machine(kind, code):
 
 
 def test_telemetry_itself_leads_to_the_finding():
-    from bench.verdict import judge
+    from bench.records.verdict.run_verdict import judge
 
     record = make.run_record(
         telemetry=samples.facts(

@@ -32,7 +32,9 @@ def test_no_module_of_analysis_imports_torch_or_mlflow():
 
 
 def test_the_commands_help_needs_nothing_heavy():
-    names = "commands.compare, commands.predict, commands.pull, commands.report"
+    names = ", ".join(
+        f"commands.analyse.{name}" for name in ("compare", "predict", "pull", "report")
+    )
     code = f"import {names}, sys; print(*sys.modules)"
     modules = set(imported(code)[0].split())
     assert not {"torch", "mlflow", "pandas", "matplotlib", "plotly", "numpy"} & modules

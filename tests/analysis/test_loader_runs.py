@@ -2,10 +2,10 @@
 
 import samples
 
-from analysis.groups import group_runs
-from analysis.observations import observe_result
-from analysis.points import roofline_point
-from analysis.results import run_results
+from analysis.runs.groups import group_runs
+from analysis.runs.observations import observe_result
+from analysis.runs.points import roofline_point
+from analysis.runs.results import run_results
 from bench.config import RunConfig
 
 NO_MODEL = "data_only=true: no model ran"

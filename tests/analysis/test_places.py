@@ -3,10 +3,10 @@
 import pytest
 import samples
 
-from analysis.kernel_labels import short_kernel_name, shortened
-from analysis.kernel_places import place_kernels
-from analysis.op_places import check_ops, place_ops
-from analysis.roof import Roof
+from analysis.profiles.kernel_labels import short_kernel_name, shortened
+from analysis.profiles.kernel_places import place_kernels
+from analysis.profiles.op_places import check_ops, place_ops
+from analysis.roofs.roof import Roof
 
 ROOF = Roof(200e9, 50e9)
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import split_records
-from analysis.points import Refusal, RooflinePoint, roofline_point, roofline_points
+from analysis.runs.points import Refusal, RooflinePoint, roofline_point, roofline_points
 from bench.config import RunConfig
-from bench.summary import attained_flops_per_s, summary
+from bench.records.verdict.figures import attained_flops_per_s, summary
 
 CEILINGS = [make.ceilings_record()]
 

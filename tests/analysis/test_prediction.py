@@ -10,12 +10,12 @@ import samples
 from observed import observation, published, repeated
 from test_analysis_commands import invoke, records_on_disk
 
-import commands.predict
-from analysis.groups import batch_curves
-from analysis.observations import observe_result
+import commands.analyse.predict
 from analysis.prediction import MeasuredBatch, fit_curve, memory_of, predict_batch
 from analysis.prediction.step_model import fit_step, leverage
-from analysis.results import run_results
+from analysis.runs.groups import batch_curves
+from analysis.runs.observations import observe_result
+from analysis.runs.results import run_results
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import MemoryFootprint
@@ -249,14 +249,14 @@ def test_predict_from_a_folder(tmp_path):
         "--batch-size",
         64,
     )
-    done = invoke(commands.predict, *arguments)
+    done = invoke(commands.analyse.predict, *arguments)
     assert done.return_value == 0
     lines = done.output.splitlines()
     assert lines[0].startswith("lab resnet18 fp32 batch 24: 70.6 images/s (95 %: ")
     assert "    memory: 7.4 of 16 GB by the cost model" in lines
     assert "model: 100 ms a step and 10 ms an image" in lines
     assert lines[-1] == "runs: b8 b16 b32"
-    facts = json.loads(invoke(commands.predict, *arguments, "--format", "json").output)
+    facts = json.loads(invoke(commands.analyse.predict, *arguments, "--format", "json").output)
     assert [one["batch_size"] for one in facts] == [24, 64]
 
 
@@ -277,4 +277,4 @@ def test_predict_refuses_in_one_line(tmp_path, arguments, message):
     )
     folder = records_on_disk(tmp_path, record(8), record(16), record(32), amp)
     with pytest.raises(UserError, match=message):
-        invoke(commands.predict, "--records", folder, "--batch-size", 24, *arguments)
+        invoke(commands.analyse.predict, "--records", folder, "--batch-size", 24, *arguments)

@@ -10,7 +10,6 @@ import samples
 from matplotlib.collections import PathCollection
 from matplotlib.colors import same_color
 
-from analysis.ceilings import UsedCeiling
 from analysis.figures import (
     draw_kernel_roofline,
     draw_op_roofline,
@@ -23,9 +22,10 @@ from analysis.figures import (
 from analysis.figures.kernel_roofline import missing_levels
 from analysis.figures.names import Names, Spot
 from analysis.figures.style import LEVEL_COLOURS, area_pt2
-from analysis.kernel_places import place_kernels
-from analysis.op_places import place_ops
-from analysis.roof import Roof
+from analysis.profiles.kernel_places import place_kernels
+from analysis.profiles.op_places import place_ops
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.roofs.roof import Roof
 
 ROOF = Roof(200e9, 50e9)
 CACHES = (make.cache_roof("L1", 400e9), make.cache_roof("L2", 100e9))

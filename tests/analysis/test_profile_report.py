@@ -10,9 +10,9 @@ import samples
 from test_analysis_commands import Server, invoke, records_on_disk
 from test_report import EVIL, Page, report, rows
 
-import commands.report
+import commands.analyse.report
 from bench.records import Copies, Verdict
-from bench.verdict import judge_profile
+from bench.records.verdict.run_verdict import judge_profile
 
 COPY = Copies(direction="host to device", calls=2, bytes=10**7, time_s=0.001)
 OPS = samples.op_profile(
@@ -204,11 +204,13 @@ def test_hostile_text_of_a_profile_is_shown_not_run(tmp_path):
 def test_the_command_reads_profiles_from_a_folder_and_fails_on_an_impossible_one(tmp_path):
     records = [make.run_record(), make.ceilings_record()]
     good = records_on_disk(tmp_path / "good", *records, whole_profile())
-    done = invoke(commands.report, "--records", good, "--out", tmp_path / "a")
+    done = invoke(commands.analyse.report, "--records", good, "--out", tmp_path / "a")
     assert done.return_value == 0
     assert "profile-1  profile of lab resnet18 fp32 batch 10: clean" in done.output
     bad = records_on_disk(tmp_path / "bad", *records, impossible())
-    done = invoke(commands.report, "--records", bad, "--out", tmp_path / "b", "--format", "json")
+    done = invoke(
+        commands.analyse.report, "--records", bad, "--out", tmp_path / "b", "--format", "json"
+    )
     assert done.return_value == 1
     facts = json.loads(done.output)
     (profile,) = facts["profiles"]
@@ -221,14 +223,14 @@ def test_a_profile_without_a_result_does_not_fail_the_report(tmp_path):
     verdict = Verdict(level="invalid", findings=())
     failed = make.profile(outcome="crashed", reason="no", counters=None, verdict=verdict)
     records = records_on_disk(tmp_path / "r", make.run_record(), make.ceilings_record(), failed)
-    done = invoke(commands.report, "--records", records, "--out", tmp_path / "out")
+    done = invoke(commands.analyse.report, "--records", records, "--out", tmp_path / "out")
     assert done.return_value == 0
     assert "no result" in done.output
 
 
 def test_the_command_reads_profiles_from_the_server(tmp_path, monkeypatch):
     Server(monkeypatch, records=[make.run_record(), make.ceilings_record(), make.profile()])
-    done = invoke(commands.report, "--no-log", "--out", tmp_path / "out")
+    done = invoke(commands.analyse.report, "--no-log", "--out", tmp_path / "out")
     assert "id-of-profile-1  profile of lab resnet18 fp32 batch 10: clean" in done.output
     with (tmp_path / "out" / "tables" / "intensities.csv").open(encoding="utf-8") as file:
         (row,) = csv.DictReader(file)

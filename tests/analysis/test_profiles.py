@@ -11,8 +11,8 @@ import pytest
 import samples
 
 from analysis import profile_results, run_results
-from analysis.points import roofline_point
-from analysis.profiles import explains, profiles_of
+from analysis.profiles.profiles import explains, profiles_of
+from analysis.runs.points import roofline_point
 from bench.config import RunConfig
 from bench.records import Finding, Verdict
 

@@ -11,8 +11,13 @@ import pytest
 from observed import published_runs
 
 from analysis import gather_records, pull_runs, split_records
-from analysis.columns import runs_table
-from analysis.filters import CEILINGS_FILTER, PROFILES_FILTER, imported_filter, measurement_filter
+from analysis.runs.columns import runs_table
+from analysis.runs.filters import (
+    CEILINGS_FILTER,
+    PROFILES_FILTER,
+    imported_filter,
+    measurement_filter,
+)
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict
@@ -23,7 +28,7 @@ FILTER = "params.arch = 'a'"
 
 @dataclass(frozen=True)
 class Tracked:
-    """What tracking.search gives, without a server."""
+    """What tracking.reading.search gives, without a server."""
 
     run_id: str = "r1"
     name: str = "lab_resnet18_fp32_bs10_run1"
@@ -149,7 +154,7 @@ def test_pull_asks_the_server_it_was_given(monkeypatch):
         asked.append((query, experiments, tracking_uri, refresh))
         return [tracked(make.run_record())] if query == measurement_filter(FILTER) else []
 
-    monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
+    monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
     table = pull_runs(FILTER, experiments=["night"], tracking_uri="http://server", refresh=True)
     assert len(table) == 1
     assert asked == [
@@ -163,7 +168,7 @@ def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatc
     run = tracked(make.run_record())
     serve = {measurement_filter(): [run], imported_filter(): published_runs()}
     monkeypatch.setattr(
-        "tracking.incremental.search_kept_runs", lambda query, **_: serve.get(query, [])
+        "tracking.reading.incremental.search_kept_runs", lambda query, **_: serve.get(query, [])
     )
     table = pull_runs()
     assert len(table) == 49
@@ -206,8 +211,8 @@ class Server:
                 raise record
             return record
 
-        monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
-        monkeypatch.setattr("tracking.search.download_record", download_record)
+        monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
+        monkeypatch.setattr("tracking.reading.search.download_record", download_record)
 
 
 def test_gather_names_what_it_could_not_read_and_goes_on(monkeypatch):
@@ -228,7 +233,7 @@ def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
         asked.append(query)
         return runs if query == imported_filter("", "old") else []
 
-    monkeypatch.setattr("tracking.incremental.search_kept_runs", search_runs)
+    monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
     gathered = gather_records(campaign="old")
     assert len(gathered.imported) == 48
     assert gathered.observations() == gathered.imported

@@ -13,7 +13,7 @@ from analysis.report import write_report
 from analysis.report.markup import markdown_text
 from analysis.report.reproduce import run_command
 from analysis.report.templates import markdown_fence
-from analysis.results import run_results
+from analysis.runs.results import run_results
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import Finding, Verdict

@@ -25,10 +25,10 @@ from analysis.figures.rows import (
 from analysis.figures.style import MACHINE_DASHES, machine_dashes
 from analysis.figures.trace import draw_trace, traced_runs
 from analysis.findings.variability import scatters
-from analysis.groups import batch_curves, group_runs
-from analysis.observations import observe_result
 from analysis.prediction import fit_curve, measured_batches
-from analysis.results import run_results
+from analysis.runs.groups import batch_curves, group_runs
+from analysis.runs.observations import observe_result
+from analysis.runs.results import run_results
 
 
 def axes_of(draw, *data, **options):

@@ -9,16 +9,16 @@ from simulated_device import START, Device, environment
 
 from analysis.figures import save_figure, single_axes
 from analysis.figures.tuning import draw_ablation, tuning_figure
-from analysis.points import Refusal
-from analysis.tuning import (
+from analysis.runs.points import Refusal
+from analysis.tuning.account import tuning_facts, tuning_markdown
+from analysis.tuning.tuning import (
     best_command,
     best_record,
     place_best,
     roof_line,
     verdict_line,
 )
-from analysis.tuning_account import tuning_facts, tuning_markdown
-from bench.tune import Limits, tune
+from campaigns.tune import Limits, tune
 
 NOWHERE = Refusal("id", "no ceiling: none was measured")
 

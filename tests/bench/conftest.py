@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.dataset.generate import generate_image_folder
+from bench.training.dataset.generate import generate_image_folder
 
 NOBODY = 65534
 

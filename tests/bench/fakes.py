@@ -2,8 +2,8 @@
 
 import torch
 
-from bench.devices import Device
 from bench.records import DeviceInfo
+from bench.training.devices import Device
 
 
 class ScriptedClock:

@@ -6,9 +6,9 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from bench.config import RunConfig
-from bench.precision import Fp32
-from bench.step import TrainingStep, make_optimizer
-from bench.team.ddp import DdpTeam
+from bench.training.precision import Fp32
+from bench.training.step import TrainingStep, make_optimizer
+from bench.training.team.ddp import DdpTeam
 
 RANKS, STEPS, ACCUMULATED, IMAGES = 2, 3, 2, 2
 

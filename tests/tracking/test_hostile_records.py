@@ -8,10 +8,10 @@ import samples
 from stored_runs import filed
 
 from bench.errors import UserError
-from bench.folders import RecordFolder, record_folders
+from bench.records.folders import RecordFolder, record_folders
 from mlproject import main
-from tracking import memory
-from tracking.search import download_record, search_runs
+from tracking.reading.search import download_record, search_runs
+from tracking.upload import upload_state as memory
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from mlflow.tracking import MlflowClient
 from stored_runs import filed
 
 from bench.config import RunConfig
-from tracking import incremental, schema
-from tracking.incremental import search_kept_runs
-from tracking.kept_runs import kept_file, read_kept
-from tracking.search import search_runs
-from tracking.selection import time_prefixes
+from tracking import schema
+from tracking.reading import incremental
+from tracking.reading.incremental import search_kept_runs
+from tracking.reading.kept_runs import kept_file, read_kept
+from tracking.reading.search import search_runs
+from tracking.reading.selection import time_prefixes
 from tracking.store import TrackingError, public_uri
-from tracking.upload import upload
+from tracking.upload.upload import upload
 
 MEASURED = f"tags.`{schema.KIND}` = 'measurement'"
 DAY_MS = 86_400_000
@@ -243,7 +244,7 @@ def test_a_small_selection_is_read_whole_and_not_kept(runs, monkeypatch):
 
 def test_a_server_that_pages_otherwise_is_read_whole(runs, monkeypatch):
     monkeypatch.setattr(
-        "tracking.selection.SearchUtils.create_page_token", lambda _: b"not a token"
+        "tracking.reading.selection.SearchUtils.create_page_token", lambda _: b"not a token"
     )
     runs.add()
     assert runs.kept() == runs.all()

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from stored_runs import assert_one_run
 
-from bench.folders import RecordFolder
+from bench.records.folders import RecordFolder
 from mlproject import main
 from tracking import schema
 from tracking.store import open_client

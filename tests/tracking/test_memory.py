@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bench.folders import RecordFolder
-from tracking import memory
+from bench.records.folders import RecordFolder
+from tracking.upload import upload_state as memory
 
 
 @pytest.fixture

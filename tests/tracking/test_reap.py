@@ -10,9 +10,10 @@ import samples
 from stored_runs import filed
 
 from mlproject import main
-from tracking import owner, schema
-from tracking.reap import reap
-from tracking.upload import upload
+from tracking import schema
+from tracking.upkeep.reap import reap
+from tracking.upload import owner
+from tracking.upload.upload import upload
 
 HOUR_S = 3600.0
 

@@ -6,12 +6,12 @@ from servers import free_port
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.exports import write_exports
-from bench.folders import RecordFolder
+from bench.records.exports import write_exports
+from bench.records.folders import RecordFolder
 from tracking import schema
-from tracking.search import download_record, search_runs
+from tracking.reading.search import download_record, search_runs
 from tracking.store import TrackingError, open_client
-from tracking.upload import end_refused_run, is_uploaded, upload
+from tracking.upload.upload import end_refused_run, is_uploaded, upload
 
 pytestmark = pytest.mark.slow
 
@@ -141,7 +141,7 @@ def test_a_server_that_is_not_there_is_said_in_seconds_and_without_its_password(
 
 def test_a_search_over_more_than_a_page_finds_all(tracking, monkeypatch):
     for size in ("_PAGE", "_EMBEDDED_PAGE"):
-        monkeypatch.setattr(f"tracking.selection.{size}", 2)
+        monkeypatch.setattr(f"tracking.reading.selection.{size}", 2)
     experiment = tracking.create_experiment("paged")
     for _ in range(5):
         tracking.create_run(experiment)

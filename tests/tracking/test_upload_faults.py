@@ -12,12 +12,13 @@ from faulty_proxy import WAYS
 from servers import free_port
 from stored_runs import assert_equals_record, assert_one_run, filed
 
-from bench.folders import RecordFolder
+from bench.records.folders import RecordFolder
 from mlproject import main
-from tracking import memory, schema
+from tracking import schema
 from tracking.patience import Patience
 from tracking.store import TrackingError, open_client
-from tracking.upload import is_uploaded, upload
+from tracking.upload import upload_state as memory
+from tracking.upload.upload import is_uploaded, upload
 
 PROJECT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow

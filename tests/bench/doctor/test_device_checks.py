@@ -5,7 +5,7 @@ import torch
 
 from bench.doctor import devices
 from bench.doctor.devices import device_checks
-from bench.environment.probes import UnknownFactError
+from bench.machine.probes import UnknownFactError
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_torch_that_does_not_import(monkeypatch):
 def test_bf16_of_the_processor(no_cuda, monkeypatch, native, status):
     no_cuda(0)
     cpu = SimpleNamespace(native_math=lambda mode: native and mode == "bf16")
-    monkeypatch.setattr("bench.devices.open_device", lambda backend: cpu)
+    monkeypatch.setattr("bench.training.devices.open_device", lambda backend: cpu)
     assert found()["cpu bf16"].status == status
 
 

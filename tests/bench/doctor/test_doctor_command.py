@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from bench.doctor import Check, suite
 from bench.doctor.check import ok
-from commands.doctor import command
+from commands.keep.doctor import command
 
 LONG = Check(
     "perf", "warning", "perf_event_paranoid is 4: " + "users may not count " * 9, "sudo it"
@@ -20,7 +20,7 @@ def machine(monkeypatch):
     """Return the list of checks that this machine will give; none come from a server."""
     checks = []
     monkeypatch.setattr(suite, "machine_groups", lambda records: {"host": lambda: checks})
-    monkeypatch.setattr("commands.doctor._tracking_checks", lambda: [ok("server", "answers")])
+    monkeypatch.setattr("commands.keep.doctor._tracking_checks", lambda: [ok("server", "answers")])
     return checks
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.doctor.host import host_checks
-from bench.environment import host, machine
-from bench.environment.probes import UnknownFactError
+from bench.machine import host, machine
+from bench.machine.probes import UnknownFactError
 
 Usage = namedtuple("Usage", "total used free")
 PLENTY = Usage(10**12, 0, 10**12)

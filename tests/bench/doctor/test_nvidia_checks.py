@@ -2,10 +2,10 @@ import os
 
 import pytest
 
-from bench.doctor.capabilities import may_profile
 from bench.doctor.nvidia import nvidia_checks
-from bench.environment.probes import UnknownFactError
-from bench.profiling.ncu import NcuTool
+from bench.machine.capabilities import may_profile
+from bench.machine.probes import UnknownFactError
+from bench.profilers.ncu import NcuTool
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
 

@@ -6,10 +6,10 @@ import pytest
 from servers import free_port
 
 from bench.errors import UserError
-from bench.folders import RecordFolder, read_records, record_folders
+from bench.records.folders import RecordFolder, read_records, record_folders
 from mlproject import main
 from tracking import schema
-from tracking.search import download_record, search_runs
+from tracking.reading.search import download_record, search_runs
 from tracking.store import open_client
 
 TABLE = (

@@ -1,7 +1,7 @@
 """Record folders as `mlproject run` and `sweep` leave them, from samples."""
 
-from bench.exports import write_exports
-from bench.folders import RecordFolder
+from bench.records.exports import write_exports
+from bench.records.folders import RecordFolder
 
 
 def filed(records, record):

@@ -8,7 +8,7 @@ from filed_records import filed
 
 from bench.config import RunConfig
 from bench.records import Series
-from tracking.upload import upload
+from tracking.upload.upload import upload
 
 CAMPAIGN = "night"
 #: Images per second at batch size 16, so that the pictures have something to show.

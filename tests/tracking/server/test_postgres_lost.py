@@ -8,13 +8,14 @@ from conftest import free_local_port
 from mlflow.tracking import MlflowClient
 from stored_runs import filed
 
-from tracking import memory, schema
-from tracking.content import content_of
-from tracking.filling import ARTIFACTS
+from tracking import schema
 from tracking.patience import Patience
 from tracking.server import look, postgres
 from tracking.store import TrackingError
-from tracking.upload import is_uploaded, upload
+from tracking.upload import upload_state as memory
+from tracking.upload.content import content_of
+from tracking.upload.filling import ARTIFACTS
+from tracking.upload.upload import is_uploaded, upload
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 
-from bench.folders import record_folders
+from bench.records.folders import record_folders
 from tracking import schema
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import swept_campaign
 from click.testing import CliRunner
 
-from commands.report import command as report
+from commands.analyse.report import command as report
 from tracking.store import open_client
 
 pytestmark = [

@@ -16,7 +16,7 @@ from conftest import free_local_port
 from filed_records import filed
 
 from tracking.store import open_client
-from tracking.upload import upload
+from tracking.upload.upload import upload
 
 CADDYFILE = Path(__file__).resolve().parents[3] / "tracking" / "server" / "Caddyfile"
 pytestmark = [

@@ -11,7 +11,7 @@ from mlflow.tracking import MlflowClient
 
 from tracking import schema
 from tracking.server.users import Users
-from tracking.upload import upload
+from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,1 @@
+"""Profiles: ops and kernels under the roofs."""

@@ -1,0 +1,98 @@
+"""Where each kernel stands under each level's roof, by the counters of one profile.
+
+One height (executed FLOP over the kernel's own time) and an intensity per memory level (executed
+FLOP over the bytes that the level moved): C. Yang, Hierarchical Roofline Analysis: How to Collect
+Data using Performance Tools on Intel CPUs and NVIDIA GPUs, 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from analysis.profiles.kernel_labels import short_kernel_name
+from bench.records import Counters, KernelTotals
+
+#: A GPU has no L3; a processor does.
+MemoryLevel = Literal["L1", "L2", "L3", "DRAM"]
+
+#: Levels from the arithmetic outwards, and the counter of each.
+_BYTES: dict[MemoryLevel, str] = {"L1": "l1_bytes", "L2": "l2_bytes", "DRAM": "dram_bytes"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelPlace:
+    """All launches of one kernel; `rank` counts from 1 by time, the longest first.
+
+    `intensities` holds the levels whose bytes were counted and moved any. `flops_per_s` is None
+    without FLOP, or where FLOP or time were not counted.
+    """
+
+    rank: int
+    totals: KernelTotals
+    share: float | None  # of the time of all kernels
+    flops_per_s: float | None
+    intensities: dict[MemoryLevel, float]
+
+    @property
+    def name(self) -> str:
+        """Its short name; `totals.name` is the whole one."""
+        return short_kernel_name(self.totals.name)
+
+    @property
+    def placed(self) -> bool:
+        """Whether it has a place at any level."""
+        return self.flops_per_s is not None and bool(self.intensities)
+
+
+@dataclass(frozen=True)
+class KernelPlaces:
+    """All kernels of a profile, the longest first."""
+
+    kernels: tuple[KernelPlace, ...]
+
+    @property
+    def placed(self) -> tuple[KernelPlace, ...]:
+        """Those with a place at some level."""
+        return tuple(kernel for kernel in self.kernels if kernel.placed)
+
+    @property
+    def without_flops(self) -> tuple[KernelPlace, ...]:
+        """Those that executed no FLOP: copies, index arithmetic."""
+        return tuple(kernel for kernel in self.kernels if kernel.totals.flops == 0)
+
+    @property
+    def without_flops_share(self) -> float:
+        """Share of the kernels' time that they took."""
+        return sum(kernel.share or 0.0 for kernel in self.without_flops)
+
+    @property
+    def unknown(self) -> tuple[KernelPlace, ...]:
+        """Those whose FLOP or time were not counted."""
+        return tuple(
+            kernel
+            for kernel in self.kernels
+            if kernel.totals.flops is None or kernel.totals.duration_s is None
+        )
+
+
+def place_kernels(counters: Counters) -> KernelPlaces:
+    """Place every kernel name of `counters`."""
+    ordered = sorted(counters.per_kernel, key=lambda kernel: kernel.duration_s or 0.0, reverse=True)
+    total_s = sum(kernel.duration_s or 0.0 for kernel in ordered)
+    return KernelPlaces(
+        tuple(_place(rank, kernel, total_s) for rank, kernel in enumerate(ordered, 1))
+    )
+
+
+def _place(rank: int, kernel: KernelTotals, total_s: float) -> KernelPlace:
+    flops, duration_s = kernel.flops, kernel.duration_s
+    known = duration_s is not None and bool(total_s)
+    counts = {level: getattr(kernel, field) for level, field in _BYTES.items()}
+    return KernelPlace(
+        rank=rank,
+        totals=kernel,
+        share=duration_s / total_s if known and duration_s is not None else None,
+        flops_per_s=flops / duration_s if flops and duration_s else None,
+        intensities={level: flops / count for level, count in counts.items() if flops and count},
+    )

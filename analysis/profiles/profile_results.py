@@ -1,0 +1,149 @@
+"""One profile as a reader meets it: what it saw, whether it can be, and which runs it explains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from analysis.profiles.counter_checks import check_counters
+from analysis.profiles.kernel_places import KernelPlaces, place_kernels
+from analysis.profiles.op_places import OpPlaces, check_ops, place_ops
+from analysis.profiles.profiles import explains
+from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
+from analysis.roofs.peaks import NoCeiling
+from analysis.runs.results import RunResult, Trust
+from bench.records import CeilingsRecord, Finding, ProfileRecord
+from bench.records.verdict.profile_figures import profile_summary
+
+
+@dataclass(frozen=True)
+class ProfileResult:
+    """A profile's record, the tracked run that holds it, its device's roof and its timed runs.
+
+    `number` is the profile's in a report, counted from 1. `runs` are those of the report that it
+    explains, the one that it was made of first.
+    """
+
+    number: int
+    record: ProfileRecord
+    run_id: str | None  # None for a record that was read from disk
+    ceiling: UsedCeiling | NoCeiling
+    runs: tuple[RunResult, ...]
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The profile's statistics by their names in the tracking schema."""
+        return profile_summary(self.record)
+
+    @property
+    def used(self) -> UsedCeiling | None:
+        """The roof of its device, if there is one."""
+        return self.ceiling if isinstance(self.ceiling, UsedCeiling) else None
+
+    @property
+    def name(self) -> str:
+        """The tracked run's id, else the record's."""
+        return self.run_id or self.record.record_id
+
+    @property
+    def label(self) -> str:
+        """What was profiled where, for people."""
+        record = self.record
+        env = record.environment.label if record.environment else record.config.env
+        batch = record.resolved.batch_size if record.resolved else record.config.batch_size
+        return f"{env} {record.config.arch} {record.config.precision} batch {batch}"
+
+    @cached_property
+    def ops(self) -> OpPlaces | None:
+        """Its ops under the roof, if PyTorch's profiler looked."""
+        roof = self.used.roof if self.used else None
+        return None if self.record.ops is None else place_ops(self.record.ops, roof)
+
+    @cached_property
+    def kernels(self) -> KernelPlaces | None:
+        """Its kernels under the roofs, if counters were read."""
+        return None if self.record.counters is None else place_kernels(self.record.counters)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the profile found of itself, then what the roof shows."""
+        found = list(self.record.verdict.findings if self.record.verdict else ())
+        used = self.used
+        if used is not None and self.record.counters is not None:
+            step_s = _step_s(self.runs[0]) if self.runs else None
+            found += check_counters(self.record.counters, used.roof, used.cache_roofs, step_s)
+        if used is not None and self.ops is not None:
+            found += check_ops(self.ops, used.roof)
+        return tuple(found)
+
+    @property
+    def verdict(self) -> Trust:
+        """The gravest of the findings; `no result` if the profile did not end well."""
+        if self.record.outcome != "ok":
+            return "no result"
+        levels = {finding.level for finding in self.findings}
+        if "invalid" in levels:
+            return "invalid"
+        if "suspect" in levels:
+            return "suspect"
+        return "clean" if self.record.verdict is not None else "not judged"
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What a reader must know before using its numbers; empty for most profiles."""
+        found = tuple(f"{f.level}: {f.message}" for f in self.findings if f.level != "note")
+        if isinstance(self.ceiling, NoCeiling):
+            return (f"not held against a roof: {self.ceiling.reason}", *found)
+        return found
+
+    def facts(self) -> dict[str, object]:
+        """Return what a script wants of the profile, ready for JSON."""
+        return {
+            "run_id": self.run_id,
+            "record_id": self.record.record_id,
+            "label": self.label,
+            "explains": [result.record.record_id for result in self.runs],
+            **self.metrics,
+            "verdict": self.verdict,
+            "problems": list(self.problems),
+        }
+
+
+def profile_results(
+    profiles: Sequence[ProfileRecord],
+    results: Sequence[RunResult],
+    ceilings: Sequence[CeilingsRecord],
+    run_ids: Mapping[str, str] | None = None,
+) -> list[ProfileResult]:
+    """Hold every profile against its device's roof and find the runs of `results` it explains.
+
+    Ordered by the first run that each explains, then by time; those that explain none come last.
+    """
+    ids = run_ids or {}
+    found = [(record, _explained(record, results)) for record in profiles]
+    found.sort(key=_place_in_report)
+    return [
+        ProfileResult(
+            number, record, ids.get(record.record_id), choose_ceiling(record, ceilings), runs
+        )
+        for number, (record, runs) in enumerate(found, start=1)
+    ]
+
+
+def _explained(record: ProfileRecord, results: Sequence[RunResult]) -> tuple[RunResult, ...]:
+    fitting = [result for result in results if explains(record, result.record)]
+    own = record.timed_record_id
+    return tuple(sorted(fitting, key=lambda result: result.record.record_id != own))
+
+
+def _place_in_report(found: tuple[ProfileRecord, tuple[RunResult, ...]]) -> tuple[object, ...]:
+    record, runs = found
+    return not runs, runs[0].number if runs else 0, record.created, record.record_id
+
+
+def _step_s(result: RunResult) -> float | None:
+    measurement = result.record.measurement
+    if measurement is None:
+        return None
+    return measurement.window_s / len(measurement.iteration_times_s)

@@ -1,0 +1,1 @@
+"""The roofs that runs are held against."""

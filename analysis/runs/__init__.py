@@ -1,0 +1,1 @@
+"""Runs under the roofs of their machines, and in groups of repeats."""

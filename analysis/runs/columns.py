@@ -1,0 +1,205 @@
+"""The columns of a pulled table: one row per run, typed, units in the names."""
+
+from __future__ import annotations
+
+import shlex
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from pydantic import BaseModel
+
+from analysis.profiles.tracked_profiles import profile_of_each
+from bench.config import RunConfig
+from bench.records import ResolvedConfig
+from tracking import schema
+
+if TYPE_CHECKING:
+    from tracking.reading.search import TrackedRun
+
+
+Converter = Callable[[list[Any]], "pd.Series[Any]"]
+Reader = Callable[[Sequence["TrackedRun"]], list[Any]]  # a column at once: many runs, few calls
+
+#: Column -> tag.
+_TAG_COLUMNS = {
+    "record_id": schema.RECORD_ID,
+    "config_id": schema.CONFIG_ID,
+    "campaign": schema.CAMPAIGN,
+    "env": schema.ENV,
+    "device": schema.DEVICE,
+    "verdict": schema.VERDICT,
+    "outcome": schema.OUTCOME,
+    "reason": schema.REASON,
+}
+
+#: Metric -> column, where the metric's name does not carry its unit.
+_METRIC_COLUMNS = {
+    "throughput_images_per_s": "throughput_images_per_s",
+    "iteration_time_ms_mean": "iteration_time_mean_ms",
+    "iteration_time_ms_std": "iteration_time_std_ms",
+    "iteration_time_ms_p50": "iteration_time_p50_ms",
+    "iteration_time_ms_p95": "iteration_time_p95_ms",
+    "iteration_time_ms_p99": "iteration_time_p99_ms",
+    "window_s": "window_s",
+    "compile_time_s": "compile_time_s",
+    "iterations": "iterations",
+    "attained_gflops": "attained_gflop_per_s",
+    "step_gflop": "step_gflop",
+    "step_gb_fused": "step_fused_gb",
+    "step_gb_eager": "step_eager_gb",
+    "intensity_min": "intensity_min_flop_per_byte",
+    "intensity_max": "intensity_max_flop_per_byte",
+    "peak_memory_mb": "peak_memory_mb",
+    "data_wait_share": "data_wait_share",
+    "energy_j": "energy_j",
+    "energy_j_per_image": "energy_j_per_image",
+    "real_s": "real_s",
+    "user_s": "user_s",
+    "system_s": "system_s",
+    "max_rss_mb": "max_rss_mb",
+}
+_WHOLE_METRICS = frozenset({"iterations"})
+
+#: The same, of the profile that explains the run.
+_PROFILE_COLUMNS = {
+    "counted_dram_gb": "counted_dram_gb",
+    "executed_gflop": "executed_gflop",
+    "intensity_counted": "intensity_counted_flop_per_byte",
+    "traffic_amplification": "traffic_amplification",
+    "device_busy_share": "device_busy_share",
+    "ops_matched_share": "ops_matched_share",
+    "ipc": "ipc",
+    "cpi": "cpi",
+    "cache_miss_share": "cache_miss_share",
+    "branch_miss_share": "branch_miss_share",
+}
+
+
+def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) -> pd.DataFrame:
+    """Return one row per run, in the order given, with what its profile found.
+
+    A field that the device resolves (`batch_size`, `backend`, ...) has the value used in its own
+    column and the one asked for in `<field>_given`. What a run does not have is missing (NA).
+    """
+    explained = profile_of_each(runs, profiles)
+    columns = {name: convert(read(runs)) for name, (convert, read) in _columns().items()}
+    profiled = [explained.get(run.run_id) for run in runs]
+    columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
+    for metric, column in _PROFILE_COLUMNS.items():
+        columns[column] = _real([one and one.metrics.get(metric) for one in profiled])
+    table: pd.DataFrame = pd.DataFrame(columns)
+    return table
+
+
+def _columns() -> dict[str, tuple[Converter, Reader]]:
+    columns: dict[str, tuple[Converter, Reader]] = {
+        "run_id": (_text, lambda runs: [run.run_id for run in runs]),
+        "name": (_text, lambda runs: [run.name for run in runs]),
+        "status": (_text, lambda runs: [run.status for run in runs]),
+        "started": (_time, lambda runs: [run.start_time for run in runs]),
+        "imported": (_switch, lambda runs: [_is_imported(run) for run in runs]),
+    }
+    for column, tag in _TAG_COLUMNS.items():
+        columns[column] = (_text, _tag_reader(tag))
+    resolved = ResolvedConfig.model_fields
+    for field in RunConfig.model_fields:
+        if field in columns:  # env and campaign: the tag holds the label that was used
+            continue
+        if field in resolved:
+            columns[f"{field}_given"] = (_text, _given_reader(field))
+        else:
+            columns[field] = (_converter(RunConfig, field), _param_reader(field))
+    for field in resolved:
+        columns[field] = (_converter(ResolvedConfig, field), _used_reader(field))
+    for metric, column in _METRIC_COLUMNS.items():
+        convert = _whole if metric in _WHOLE_METRICS else _real
+        columns[column] = (convert, _metric_reader(metric))
+    return columns
+
+
+def _tag_reader(tag: str) -> Reader:
+    return lambda runs: [run.tags.get(tag) for run in runs]
+
+
+def _param_reader(param: str) -> Reader:
+    return lambda runs: _unquoted([run.params.get(param) for run in runs])
+
+
+def _given_reader(field: str) -> Reader:
+    """What was asked for; of an imported run nobody knows."""
+    return lambda runs: _unquoted(
+        [None if _is_imported(run) else run.params.get(field) for run in runs]
+    )
+
+
+def _used_reader(field: str) -> Reader:
+    """What was used; a ledger tells it under the setting's own name."""
+    resolved = f"resolved_{field}"
+    return lambda runs: _unquoted(
+        [run.params.get(field if _is_imported(run) else resolved) for run in runs]
+    )
+
+
+def _is_imported(run: TrackedRun) -> bool:
+    return run.tags.get(schema.IMPORTED) == "true"
+
+
+def _metric_reader(metric: str) -> Reader:
+    return lambda runs: [run.metrics.get(metric) for run in runs]
+
+
+def _unquoted(values: list[str | None]) -> list[str | None]:
+    """Undo the shell quotes that `mlflow run` leaves around the parameters it logs."""
+    return [_without_quotes(text) if text and text[0] == "'" else text for text in values]
+
+
+def _without_quotes(text: str) -> str:
+    if not (text.endswith("'") and len(text) > 1):
+        return text
+    try:
+        return "".join(shlex.split(text))
+    except ValueError:
+        return text
+
+
+def _converter(model: type[BaseModel], field: str) -> Converter:
+    """Whole numbers, switches and real numbers by a field's annotation; all else is text."""
+    annotation = model.model_fields[field].annotation
+    kinds = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    if float in kinds:
+        return _real
+    return {(int,): _whole, (bool,): _switch}.get(kinds, _text)
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _text(values: list[Any]) -> pd.Series[Any]:
+    column: pd.Series[Any] = pd.Series(values, dtype="string")
+    return column
+
+
+def _real(values: list[Any]) -> pd.Series[Any]:
+    """Numbers; `none`, `auto` and what is absent are missing."""
+    numbers = pd.to_numeric(pd.Series(values, dtype="object"), errors="coerce")
+    column: pd.Series[Any] = pd.Series(numbers, dtype="float64")
+    return column
+
+
+def _whole(values: list[Any]) -> pd.Series[Any]:
+    return _real(values).round().astype("Int64")
+
+
+def _switch(values: list[Any]) -> pd.Series[Any]:
+    known = {"true": True, "false": False}
+    return pd.Series([known.get(str(value).lower()) for value in values], dtype="boolean")
+
+
+def _time(values: list[Any]) -> pd.Series[Any]:
+    times = pd.to_datetime(pd.Series(values, dtype="object"), utc=True)
+    column: pd.Series[Any] = pd.Series(times, dtype="datetime64[ns, UTC]")
+    return column

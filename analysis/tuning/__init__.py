@@ -1,0 +1,1 @@
+"""What a tuning found, told in words."""

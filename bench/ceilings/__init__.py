@@ -1,7 +1,0 @@
-"""A machine's roofs: the most FLOP/s in each math mode and the most bytes/s that it sustains."""
-
-from bench.ceilings.caches import measure_cache_roofs
-from bench.ceilings.measure import measure_ceilings
-from bench.ceilings.rule import MINIMUM_REPETITIONS, sustained_rate
-
-__all__ = ["MINIMUM_REPETITIONS", "measure_cache_roofs", "measure_ceilings", "sustained_rate"]

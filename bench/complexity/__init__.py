@@ -1,7 +1,0 @@
-"""The cost of one training step: FLOP, bytes and memory of any model, from one fake step."""
-
-from bench.complexity.calls import CallWork
-from bench.complexity.estimate import DEFAULT_CACHE_BYTES, op_work, step_complexity
-from bench.complexity.summary import complexity_row
-
-__all__ = ["DEFAULT_CACHE_BYTES", "CallWork", "complexity_row", "op_work", "step_complexity"]

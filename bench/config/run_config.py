@@ -1,0 +1,249 @@
+"""What is asked for: one configuration, validated before anything slow starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from bench.config.architectures import check_architecture
+from bench.errors import UserError
+
+Backend = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["fp32", "tf32", "amp", "amp-bf16", "amp-fp16"]
+CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
+Switch = Literal["auto", "true", "false"]
+Auto = Literal["auto"]
+PositiveInt = Annotated[int, Field(ge=1)]
+AutoCount = Auto | PositiveInt
+
+SYNTHETIC = "synthetic"
+FAKEDATA = "fakedata"
+
+#: Fields that say how a run is filed, not what is measured; they do not enter `config_id`.
+FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
+
+#: Fields that came after the first records, and the value that means what was measured before there
+#: was a choice. It is left out of `config_id`: old records keep theirs and stay comparable.
+MEANT_BEFORE = {
+    "devices": 1,
+    "nodes": 1,
+    "allocator": "system",
+    "data_only": False,
+    "depthwise_fp32": "false",
+    "decoder": "cpu",
+}
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class RunConfig(BaseModel):
+    """One configuration: model x backend x precision x batch, its data and its knobs.
+
+    `auto` is resolved on the device by the worker; the values used are kept in `ResolvedConfig`.
+    Raises `pydantic.ValidationError` on construction; `parse_config` turns that into a `UserError`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    arch: str = Field(
+        "resnet18",
+        description="torchvision classification model, or module:callable that returns a module",
+    )
+    backend: Backend = Field("auto", description="auto takes CUDA, then MPS, then the CPU")
+    precision: Precision = Field(
+        "fp32",
+        description="fp32 is IEEE; amp is bf16 where the device has it natively, else fp16",
+    )
+    batch_size: AutoCount = Field(
+        "auto",
+        description="images per forward pass and device; auto: 128 on CUDA, 64 on MPS, 16 on a CPU",
+    )
+    devices: PositiveInt = Field(
+        1,
+        description="devices of each machine that train together, a process for each; "
+        "processes on a CPU share its cores",
+    )
+    nodes: PositiveInt = Field(
+        1, description="machines that train together, each with as many devices"
+    )
+    data: str = Field(
+        SYNTHETIC,
+        description="synthetic (made once on the device), fakedata, or an ImageFolder's path",
+    )
+    data_only: bool = Field(
+        False, description="measure the loader alone: an iteration fetches a batch, no model runs"
+    )
+    image_size: AutoCount = Field("auto", description="pixels a side; auto: the model's own size")
+    warmup_iters: Annotated[int, Field(ge=1)] = Field(
+        10, description="iterations before the measured window"
+    )
+    iters: PositiveInt = Field(100, description="iterations of the measured window")
+    max_seconds: Literal["auto", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = (
+        Field(
+            "auto",
+            description="end the window after this time, but not before 5 iterations; "
+            "auto: 60 on a CPU, none elsewhere",
+        )
+    )
+    workers: Auto | Annotated[int, Field(ge=0)] = Field(
+        "auto",
+        description="processes that decode images, 0 leaves it to the step's threads; "
+        "auto: from the cores, at most 16",
+    )
+    decoder: Literal["cpu", "dali"] = Field(
+        "cpu",
+        description="what decodes an ImageFolder: cpu, libjpeg-turbo in loader processes; "
+        "dali, NVIDIA DALI, on the GPU where that is the device",
+    )
+    prefetch_factor: PositiveInt = Field(2, description="batches each loader process keeps ready")
+    persistent_workers: bool = Field(True, description="keep loader processes between epochs")
+    pin_memory: Switch = Field("auto", description="page-locked batches; auto: on CUDA")
+    non_blocking: bool = Field(True, description="copy to the device without waiting")
+    augment: bool = Field(False, description="random resized crop and flip instead of centre crop")
+    channels_last: Switch = Field("auto", description="NHWC layout; auto: on CUDA and CPU")
+    grad_accum_steps: PositiveInt = Field(
+        1, description="forward and backward passes per optimizer step"
+    )
+    fused_optimizer: Switch = Field("auto", description="one-kernel SGD; auto: where there is one")
+    depthwise_fp32: Switch = Field(
+        "auto",
+        description="amp leaves depthwise convolutions with a stride in fp32; auto: on a CPU",
+    )
+    compile: CompileMode = Field("none", description="torch.compile mode")
+    cuda_graphs: bool = Field(False, description="replay the step as one CUDA graph")
+    cudnn_benchmark: bool = Field(True, description="let cuDNN time its algorithms in warm-up")
+    deterministic: bool = Field(False, description="deterministic kernels only")
+    threads: AutoCount = Field("auto", description="threads of one operation on the CPU")
+    allocator: Literal["auto", "system", "retain"] = Field(
+        "auto",
+        description="memory that a step frees: retain keeps it for the next, system gives it back "
+        "to the kernel; auto: retain where the C library is glibc",
+    )
+    phases: bool = Field(
+        False, description="time data, forward, backward and optimizer apart (synchronises more)"
+    )
+    nvtx: bool = Field(False, description="mark iterations and phases for NVIDIA's profilers")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="of weights and data")
+    repeat: PositiveInt = Field(1, description="which repeat of this configuration this is")
+    env: str = Field("auto", description="label of this machine; auto: from the device's name")
+    campaign: str = Field("none", description="label of the series this run belongs to")
+
+    @field_validator("arch")
+    @classmethod
+    def _known_architecture(cls, arch: str) -> str:
+        check_architecture(arch)
+        return arch
+
+    @field_validator("env", "campaign")
+    @classmethod
+    def _plain_label(cls, label: str) -> str:
+        if not _LABEL.fullmatch(label):
+            raise ValueError("use 1 to 64 letters, digits, dots, dashes and underscores")
+        return label
+
+    @field_validator("data")
+    @classmethod
+    def _named_data(cls, data: str) -> str:
+        if not data.strip() or "\0" in data:
+            raise ValueError("give synthetic, fakedata or the path of an ImageFolder")
+        return data
+
+    @model_validator(mode="after")
+    def _knobs_agree(self) -> RunConfig:
+        if self.phases and self.cuda_graphs:
+            raise ValueError("phases=true cannot look inside cuda_graphs=true: switch one off")
+        if self.compile != "none" and self.cuda_graphs:
+            raise ValueError(
+                "compile and cuda_graphs both capture the step: "
+                "use compile=reduce-overhead alone, or cuda_graphs=true with compile=none"
+            )
+        if self.depthwise_fp32 == "true" and not self.precision.startswith("amp"):
+            raise ValueError(
+                f"depthwise_fp32=true is for amp and does nothing with precision={self.precision}"
+            )
+        if self.grad_accum_steps > 1 and self.cuda_graphs:
+            raise ValueError(
+                "a CUDA graph holds one batch: use cuda_graphs=true with grad_accum_steps=1"
+            )
+        if self.world_size > 1 and self.cuda_graphs:
+            raise ValueError(
+                "a CUDA graph holds one device's step: "
+                "use cuda_graphs=true with devices=1 and nodes=1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_decode(self) -> RunConfig:
+        if self.decoder != "cpu" and not self.reads_images:
+            raise ValueError(
+                f"decoder={self.decoder} decodes images, which data={self.data} has none of: "
+                "give the path of an ImageFolder"
+            )
+        if self.decoder == "dali" and self.workers == 0:
+            raise ValueError("decoder=dali works in threads of its own: give workers=1 or more")
+        return self
+
+    @model_validator(mode="after")
+    def _loader_alone(self) -> RunConfig:
+        if not self.data_only:
+            return self
+        if self.data == SYNTHETIC:
+            raise ValueError(
+                "data_only=true measures the loader, which data=synthetic has none of: "
+                "give data=fakedata or the path of an ImageFolder"
+            )
+        if self.world_size > 1:
+            raise ValueError(
+                "data_only=true measures the loader of one process: use devices=1 and nodes=1"
+            )
+        of_a_step = ("phases", "compile", "cuda_graphs", "grad_accum_steps")
+        fields = type(self).model_fields
+        if asked := [name for name in of_a_step if getattr(self, name) != fields[name].default]:
+            raise ValueError(f"data_only=true runs no step: leave out {', '.join(asked)}")
+        return self
+
+    @property
+    def config_id(self) -> str:
+        """Twelve hex digits, equal for equal measurements wherever and whenever they run."""
+        unchanged = {name for name, value in MEANT_BEFORE.items() if getattr(self, name) == value}
+        defining = self.model_dump(mode="json", exclude=set(FILING_FIELDS | unchanged))
+        canonical = json.dumps(defining, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train together, one per device."""
+        return self.devices * self.nodes
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether `data` is a folder of images on disk."""
+        return self.data not in (SYNTHETIC, FAKEDATA)
+
+
+def parse_config(values: dict[str, Any]) -> RunConfig:
+    """Validate `values` (strings or numbers, by field name).
+
+    Raises `UserError` with one line that names every wrong value and its remedy.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise UserError("; ".join(_problems(error, values))) from None
+
+
+def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:
+    """One phrase per wrong field: pydantic reports a union once per member, we say it once."""
+    by_field: dict[str, list[str]] = {}
+    for item in error.errors():
+        field = str(item["loc"][0]) if item["loc"] else ""
+        by_field.setdefault(field, []).append(item["msg"].removeprefix("Value error, "))
+    phrases = []
+    for field, messages in by_field.items():
+        remedy = ", or ".join(dict.fromkeys(messages))
+        phrases.append(f"{field}={values.get(field)!r}: {remedy}" if field else remedy)
+    return phrases

@@ -1,0 +1,7 @@
+"""The cost of one training step: FLOP, bytes and memory of any model, from one fake step."""
+
+from bench.cost.calls import CallWork
+from bench.cost.estimate import DEFAULT_CACHE_BYTES, op_work, step_complexity
+from bench.cost.summary import complexity_row
+
+__all__ = ["DEFAULT_CACHE_BYTES", "CallWork", "complexity_row", "op_work", "step_complexity"]

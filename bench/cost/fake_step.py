@@ -1,0 +1,166 @@
+"""One training step on fake tensors: every op is dispatched, nothing is computed or allocated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+from bench.cost.fake_model import build_fake_model
+from bench.cost.passes import Pass
+from bench.cost.saved import SavedTensors
+from bench.cost.trace import StepTracer, TracedCall
+from bench.errors import UserError
+from bench.records import MathMode, MemoryFootprint, Phase
+from bench.training.phases import Phases
+from bench.training.precision.amp import AmpBf16, AmpFp16
+from bench.training.precision.depthwise import keep_depthwise_in_fp32
+from bench.training.precision.fp32 import Fp32
+from bench.training.step import TrainingStep, make_optimizer
+
+_TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+#: The fake device: its ops are on every machine, and their shapes are those of any device.
+_DEVICE = "cpu"
+
+_PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
+    "fp32": Fp32,
+    "tf32": Fp32,
+    "bf16": lambda: AmpBf16(_DEVICE),
+    "fp16": lambda: AmpFp16(_DEVICE),
+}
+_TRACED: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """The passes of one step in order, the calls they belong to, and what it holds in memory.
+
+    `sizes_bytes` are the sizes of all values, `lasting` the values that outlive the step.
+    """
+
+    passes: tuple[Pass, ...]
+    calls: tuple[TracedCall, ...]
+    sizes_bytes: tuple[int, ...]
+    lasting: frozenset[int]
+    parameters: int
+    activations: int
+    memory: MemoryFootprint
+
+
+def record_step(
+    arch: str,
+    *,
+    batch_size: int,
+    image_size: int,
+    math_mode: MathMode,
+    fused_optimizer: bool,
+    depthwise_fp32: bool = False,
+    grad_accum_steps: int = 1,
+) -> RecordedStep:
+    """Run one training step of `arch` on fake tensors and return what it did.
+
+    It is the step that is measured (`bench.training.step`), its momentum already there. Raises
+    `UserError` where the model cannot be built or run at this size.
+    """
+    fake = FakeTensorMode(allow_fallback_kernels=False)
+    model = build_fake_model(arch, fake)
+    if depthwise_fp32:
+        keep_depthwise_in_fp32(model)
+    tracer = StepTracer()
+    weights = [*model.parameters(), *model.buffers()]
+    saved = SavedTensors(tracer, weights)
+    with fake, tracer, saved.watch():
+        optimizer = make_optimizer(model, fused=fused_optimizer)
+        state = _optimizer_state(model, optimizer)
+        step = TrainingStep(
+            model,
+            optimizer,
+            _PRECISIONS[math_mode](),
+            grad_accum_steps=grad_accum_steps,
+            phases=_Traced(tracer),
+        )
+        with _model_errors(arch, batch_size, image_size):
+            images = torch.empty(batch_size, 3, image_size, image_size)
+            labels = torch.empty(batch_size, dtype=torch.long)
+            for _ in range(grad_accum_steps):
+                step.accumulate(images, labels)
+        gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
+        step.update()
+        lasting = map(tracer.values.read, (*weights, *state))
+    return RecordedStep(
+        passes=tuple(tracer.passes),
+        calls=tuple(tracer.calls),
+        sizes_bytes=tuple(tracer.values.sizes_bytes),
+        lasting=frozenset(access.value for access in lasting if access),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        activations=saved.activations,
+        memory=MemoryFootprint(
+            weights_bytes=_sizes_bytes(model.parameters()) + saved.weight_copies_bytes,
+            gradients_bytes=gradients_bytes,
+            optimizer_bytes=_sizes_bytes(state),
+            activations_bytes=saved.activations_bytes,
+        ),
+    )
+
+
+class _Traced(Phases):
+    """Tells the tracer which phase of the step runs."""
+
+    def __init__(self, tracer: StepTracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Record what is dispatched as part of the phase."""
+        self._tracer.phase = _TRACED.get(name)
+        yield
+        self._tracer.phase = None
+
+
+def _optimizer_state(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> list[torch.Tensor]:
+    """Return the tensors that `optimizer` keeps from step to step, made by an unrecorded one."""
+    for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    kept = [value for state in optimizer.state.values() for value in state.values()]
+    return [value for value in kept if isinstance(value, torch.Tensor)]
+
+
+@contextmanager
+def _model_errors(arch: str, batch_size: int, image_size: int) -> Iterator[None]:
+    level = _TORCH_LOG.level
+    _TORCH_LOG.setLevel(logging.CRITICAL)  # it prints the traceback that becomes one line here
+    try:
+        yield
+    except UserError:
+        raise
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise UserError(
+            f"arch={arch!r}: its step asks for the values of tensors ({error.func}), so its cost "
+            "depends on the data; make it depend on shapes alone"
+        ) from error
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(
+            f"arch={arch!r} batch_size={batch_size} image_size={image_size}: its training step "
+            f"cannot run ({reason}); try another size, or check the model"
+        ) from error
+    finally:
+        _TORCH_LOG.setLevel(level)
+
+
+def _sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

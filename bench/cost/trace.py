@@ -1,0 +1,112 @@
+"""Records every pass of a training step as torch dispatches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.cost.labels import label_of
+from bench.cost.opcall import OpCall, bind
+from bench.cost.passes import Access, Pass, Role, Values
+from bench.cost.splitting import Work, split
+from bench.records import Phase
+
+
+@dataclass(frozen=True)
+class TracedCall:
+    """One dispatched call that moves something; see `bench.cost.calls.CallWork`."""
+
+    op: str
+    phase: Phase
+    shapes: tuple[tuple[int, ...], ...]
+    label: str
+
+
+class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, records what is dispatched in `phase`; None records nothing.
+
+    Every call of `calls` is one or more of `passes`, in the same order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase: Phase | None = None
+        self.passes: list[Pass] = []
+        self.calls: list[TracedCall] = []
+        self.values = Values()
+        self._weights: set[int] = set()  # storages that hold weights, or copies of them alone
+
+    def declare_weight(self, tensor: torch.Tensor) -> None:
+        """Note that `tensor` is a weight: what is computed from weights alone is one too."""
+        self._weights.add(self.values.key(tensor))
+
+    def is_weight(self, tensor: torch.Tensor) -> bool:
+        """Return whether `tensor` holds a weight or something computed from weights alone."""
+        return self.values.key(tensor) in self._weights
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the op and record it."""
+        del types
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device  # asked most often of all: spare it the way through torch
+        kwargs = kwargs or {}
+        if self.phase == "optimizer" and func is torch.ops.aten._local_scalar_dense.default:
+            return 0.0  # a loss scaler asks for overflown gradients: there are none
+        # Fake tensors have nothing to update in place, and torch has no fake fused optimizers.
+        updates_only = func.namespace == "aten" and not func._schema.returns
+        result = None if updates_only else func(*args, **kwargs)
+        if self.phase is not None and isinstance(func, torch._ops.OpOverload):
+            self._record(bind(func, args, kwargs, result), self.phase)
+        return result
+
+    def _record(self, call: OpCall, phase: Phase) -> None:
+        inputs = {self.values.key(tensor) for tensor in call.inputs()}
+        fresh = [tensor for tensor in call.outputs if self.values.key(tensor) not in inputs]
+        for tensor in fresh:
+            self.values.declare_empty(tensor)
+        if call.allocates:
+            return
+        writes = [*call.mutated(), *fresh]
+        if not writes:
+            return  # a view, or a question about a tensor
+        self.calls.append(TracedCall(call.name, phase, call.shapes, label_of(call, phase)))
+        for index, work in enumerate(split(call, writes)):
+            self.passes.append(self._pass(call.name, phase, work, first=index == 0))
+
+    def _pass(self, op: str, phase: Phase, work: Work, *, first: bool) -> Pass:
+        reads, writes = list(work.reads), list(work.writes)
+        accesses = [access for tensor in reads if (access := self.values.read(tensor))]
+        role, kept = self._kept_contents(work.role, writes)
+        if reads and all(map(self.is_weight, reads)):
+            self._weights.update(map(self.values.key, writes))
+        written = tuple(map(self.values.write, writes))
+        return Pass(
+            op,
+            phase,
+            role,
+            (*accesses, *kept),
+            written,
+            work.macs,
+            work.elementwise_flops,
+            first,
+        )
+
+    def _kept_contents(self, role: Role, writes: list[torch.Tensor]) -> tuple[Role, list[Access]]:
+        """Return how a pass over part of a storage depends on the rest of it.
+
+        The rest is neither read nor written, but it must be there: an access of no bytes. Such a
+        pass stays a kernel of its own.
+        """
+        parts = [tensor for tensor in writes if not self.values.covers(tensor)]
+        rests = [self.values.read(tensor) for tensor in parts]
+        kept = [Access(rest.value, "rest", 0) for rest in rests if rest is not None]
+        return (Role.OPAQUE if kept and role is Role.POINTWISE else role), kept

@@ -1,5 +1,0 @@
-"""Hardware counters: Nsight Compute's files, read into records."""
-
-from bench.counters.read import read_counters, read_counters_of
-
-__all__ = ["read_counters", "read_counters_of"]

@@ -1,0 +1,1 @@
+"""The process in front of the person: it starts a worker, watches it, and completes its record."""

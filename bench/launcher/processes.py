@@ -1,0 +1,193 @@
+"""A child process watched to its end: what it used, how it ended, and ending it with its kin."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.machine.probes import UnknownFactError, gather, text_of, value_or_none
+from bench.records import ProcessFigures
+
+Popen = subprocess.Popen[Any]
+_POLL_S = 0.02
+#: Windows has no wait4, which reaps a child together with its usage.
+_HAS_WAIT4 = hasattr(os, "wait4")
+#: Kernel counts of resident pages are batched per core, so equal peaks read a little apart.
+_NEAR = 1.05
+#: SIGKILL works at once, save on a process that waits inside a driver.
+_KILL_WAIT_S = 10.0
+#: `ru_maxrss` counts KiB on Linux and bytes on macOS (getrusage(2) of each).
+_MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+
+
+class WatchedProcess:
+    """A child with its resource usage, as `/usr/bin/time -v` gives it.
+
+    Wrap the `Popen` as soon as it is made: `real_s` counts from there to the `poll` that finds
+    the child ended. Ask this object, not the `Popen`, whether it has ended, for whoever reaps a
+    child first takes its figures.
+    """
+
+    def __init__(self, popen: Popen, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._popen = popen
+        self._clock = clock
+        self._start_s = clock()
+        self._end_s: float | None = None
+        self._usage: Any = None
+        self._peak_seen_bytes: int | None = None
+        self._launcher_peak_bytes = value_or_none(_own_peak_bytes) or 0
+
+    def poll(self) -> int | None:
+        """Return the exit code once the child has ended, negative for a signal, else None."""
+        if self._end_s is None:
+            code = self._reap() if _HAS_WAIT4 else self._poll_alone()
+            if code is not None:
+                self._end_s = self._clock()
+        return self._popen.returncode
+
+    def figures(self) -> ProcessFigures:
+        """Return what the child and the processes it waited for used.
+
+        Raises `RuntimeError` while the child runs.
+        """
+        self.poll()
+        if self._end_s is None:
+            raise RuntimeError("the process has not ended: poll until it has")
+        found = gather(
+            {
+                "user_s": lambda: self._used().ru_utime,
+                "system_s": lambda: self._used().ru_stime,
+                "max_rss_bytes": self._max_rss_bytes,
+            }
+        )
+        return ProcessFigures(
+            real_s=self._end_s - self._start_s, missing=found.missing, **found.values
+        )
+
+    def _reap(self) -> int | None:
+        if self._popen.returncode is not None:
+            return self._popen.returncode
+        try:
+            pid, status, usage = os.wait4(self._popen.pid, os.WNOHANG)
+        except ChildProcessError:
+            return self._popen.poll()  # Reaped elsewhere, and its usage with it.
+        if pid == 0:
+            return None
+        self._usage = usage
+        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        return self._popen.returncode
+
+    def _poll_alone(self) -> int | None:
+        """Without wait4 the child's own peak, last seen alive, has to do."""
+        peak = value_or_none(lambda: _working_set_peak_bytes(self._popen.pid))
+        self._peak_seen_bytes = max(filter(None, (self._peak_seen_bytes, peak)), default=None)
+        return self._popen.poll()
+
+    def _used(self) -> Any:
+        if self._usage is None:
+            raise UnknownFactError(
+                "the process was reaped before its usage was read"
+                if _HAS_WAIT4
+                else "this system does not add up a process and its children"
+            )
+        return self._usage
+
+    def _max_rss_bytes(self) -> int:
+        """The kernel's figure, unless it is the launcher's own.
+
+        Linux hands the peak of the process that forked down to the child, through exec
+        (setmax_mm_hiwater_rss in fs/exec.c), so a child smaller than its launcher shows the
+        launcher's peak.
+        """
+        if not _HAS_WAIT4:
+            if self._peak_seen_bytes is None:
+                raise UnknownFactError("the process ended before its memory was read")
+            return self._peak_seen_bytes
+        peak = int(self._used().ru_maxrss) * _MAXRSS_UNIT_BYTES
+        if peak <= _NEAR * self._launcher_peak_bytes:
+            raise UnknownFactError(f"hidden by the launcher's own peak of {peak / 1e6:.0f} MB")
+        return peak
+
+
+def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Process] = ()) -> None:
+    """End a child and all its descendants, and return when none runs any more.
+
+    The child is asked with SIGTERM and has `grace_s` seconds to save its work and to end its own
+    children, who are not asked: a loader that vanishes would look like a crash to it. Then
+    whatever is left is killed, orphans too if the child led a session (`start_new_session=True`).
+    `leaders` are descendants that lead sessions of their own: they are asked in the child's place,
+    which ends when they have. A process that the kernel cannot end (a hung driver) is left after a
+    while. The child stays to be reaped by its `WatchedProcess`.
+    """
+    child = [process for process in _family(popen, ()) if process.pid == popen.pid]
+    for process in leaders or child:
+        _send(process.terminate)
+    deadline_s = time.monotonic() + grace_s
+    while any(map(_runs, (*child, *leaders))) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    deadline_s = time.monotonic() + _KILL_WAIT_S
+    while left := [process for process in _family(popen, leaders) if _runs(process)]:
+        for process in left:
+            _send(process.kill)
+        if time.monotonic() > deadline_s:
+            return
+        time.sleep(_POLL_S)
+
+
+def _own_peak_bytes() -> int:
+    """The most memory that this process itself has held (VmHWM of proc(5)); Linux only.
+
+    Not our own ru_maxrss: that may be our launcher's, handed down to us in the same way.
+    """
+    for line in text_of(Path("/proc/self/status")).splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * _MAXRSS_UNIT_BYTES
+    raise UnknownFactError("the kernel tells no high-water mark")
+
+
+def _working_set_peak_bytes(pid: int) -> int:
+    memory = psutil.Process(pid).memory_info()
+    return int(getattr(memory, "peak_wset", memory.rss))
+
+
+def _family(popen: Popen, leaders: Sequence[psutil.Process]) -> set[psutil.Process]:
+    """The child, its descendants, and on POSIX every member of the sessions they lead."""
+    pid = popen.pid
+    sessions = {pid, *(leader.pid for leader in leaders if _runs(leader))}
+    members = {process for process in psutil.process_iter() if _session(process.pid) in sessions}
+    if popen.returncode is not None:  # Reaped: its number may already be another process's.
+        return members
+    try:
+        root = psutil.Process(pid)
+        return members | {root, *root.children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return members
+
+
+def _session(pid: int) -> int | None:
+    if sys.platform == "win32":
+        return None
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _send(signal_it: Callable[[], None]) -> None:
+    with contextlib.suppress(psutil.Error):  # It ended meanwhile.
+        signal_it()

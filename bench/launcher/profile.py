@@ -1,0 +1,216 @@
+"""Profiles in fresh worker processes, one per tool and pass, and makes one record of it all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, cast
+
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.launcher.timed_run import find_timed
+from bench.launcher.watch import OnEvent, WorkerWatch
+from bench.machine.host_memory import allocator_settings
+from bench.profilers.ncu import NcuTool
+from bench.profilers.ops.tool import TorchTool
+from bench.profilers.perf import PerfTool
+from bench.profilers.tool import Attempt, Section, Tool
+from bench.records import Backend, Outcome, ProfiledStep, ProfileRecord, RunRecord, ToolName
+from bench.records.exports import write_profile_exports
+from bench.records.folders import RecordFolder, write_atomically
+from bench.records.journal import Event
+from bench.records.verdict.run_verdict import judge_profile
+
+TOOLS: dict[ToolName, type[Tool]] = {"torch": TorchTool, "ncu": NcuTool, "perf": PerfTool}
+#: Which section of the record holds what a tool found.
+SECTIONS: dict[ToolName, str] = {"torch": "ops", "ncu": "counters", "perf": "cpu_counters"}
+#: What `auto` tries on a backend; PyTorch's own profiler works everywhere.
+_AUTO: dict[Backend, tuple[ToolName, ...]] = {"cuda": ("ncu",), "cpu": ("perf",), "mps": ()}
+
+
+@dataclass
+class _Findings:
+    """What has been found so far, kept where an interrupt leaves it usable."""
+
+    sections: dict[ToolName, Section] = field(default_factory=dict)
+    steps: list[ProfiledStep] = field(default_factory=list)
+    why_not: dict[ToolName, str] = field(default_factory=dict)
+    outcome: Outcome = "ok"
+    reason: str | None = None
+
+    def first(self, name: str) -> Any:
+        """The first fact of that name that a worker told."""
+        return next((fact for step in self.steps if (fact := getattr(step, name))), None)
+
+
+def _ignore(event: Event) -> None:
+    """Nobody watches."""
+
+
+def launch_profile(
+    config: RunConfig,
+    folder: RecordFolder,
+    tools: Sequence[ToolName] | None = None,
+    timed: RunRecord | None = None,
+    on_event: OnEvent = _ignore,
+) -> ProfileRecord:
+    """Look into one step of `config` with `tools` and leave the record in `folder`.
+
+    `tools` None: PyTorch's profiler, and the device's own counters where it has any; a tool that
+    cannot work here is then no failure, its section says why. A tool named in `tools` that fails
+    makes the outcome `unsupported`. `timed` is the measurement to explain; by default the newest
+    of the same configuration and device beside `folder`.
+
+    Always returns a record that is safe on disk; Ctrl-C keeps the sections found until then.
+    """
+    started = datetime.now(timezone.utc)
+    asked = {"kind": "profile", "tools": tools, "config": config.model_dump(mode="json")}
+    folder.claim(os.getpid())
+    write_atomically(folder.config, json.dumps(asked))
+    found = _Findings()
+    for name in tools or ("torch",):
+        _try_tool(name, config, folder, found, on_event)
+    if tools is None and (resolved := found.first("resolved")) is not None:
+        for name in _AUTO[resolved.backend]:
+            _try_tool(name, config, folder, found, on_event)
+    if tools is not None and found.why_not and found.outcome == "ok":
+        found.outcome, found.reason = "unsupported", next(iter(found.why_not.values()))
+    return _finish(folder, config, timed, found, started)
+
+
+def recover_profile(folder: RecordFolder, created: datetime) -> ProfileRecord:
+    """Make a record of what the workers left in `folder`, whose launcher died."""
+    asked = json.loads(folder.config.read_text(encoding="utf-8"))
+    found = _Findings(
+        outcome="interrupted", reason="the launching process ended before the profile"
+    )
+    for path in sorted(folder.path.glob("*/worker.json")):
+        step = RecordFolder(path.parent).read_worker()
+        if isinstance(step, ProfiledStep):
+            found.steps.append(step)
+            if step.ops is not None:
+                found.sections["torch"] = step.ops
+    for name in SECTIONS:
+        found.why_not[name] = str(found.reason)
+    return _finish(folder, RunConfig.model_validate(asked["config"]), None, found, created)
+
+
+def _try_tool(
+    name: ToolName, config: RunConfig, folder: RecordFolder, found: _Findings, on_event: OnEvent
+) -> None:
+    """Add the tool's section to `found`, or the reason why there is none."""
+    if found.outcome != "ok":
+        found.why_not[name] = str(found.reason)
+        return
+    tool = TOOLS[name]()
+    if reason := tool.obstacle(_backend(name, config, found)):
+        found.why_not[name] = reason
+        return
+    on_event(Event("tool", 0.0, {"tool": name}))
+    steps: list[ProfiledStep] = []
+    for attempt in tool.attempts(folder.path):
+        step, why = _run(tool, attempt, config, folder, on_event)
+        found.steps.append(step)
+        steps.append(step)
+        if step.outcome != "ok" or why is not None:
+            _failed(name, step, why, found)
+            return
+    try:
+        found.sections[name] = tool.read(folder.path, steps)
+    except UserError as error:
+        found.why_not[name] = str(error)
+
+
+def _backend(name: ToolName, config: RunConfig, found: _Findings) -> Backend:
+    """The device's backend; while `auto` is not resolved, the one that the tool is made for."""
+    resolved = found.first("resolved")
+    if resolved is not None:
+        return cast(Backend, resolved.backend)
+    if config.backend != "auto":
+        return config.backend
+    return "cuda" if name == "ncu" else "cpu"
+
+
+def _failed(name: ToolName, step: ProfiledStep, why: str | None, found: _Findings) -> None:
+    """A tool's own refusal, or a step that another tool saw succeed, concerns its section alone."""
+    found.why_not[name] = why or str(step.reason)
+    if step.outcome == "interrupted" or (why is None and not found.sections):
+        found.outcome, found.reason = step.outcome, step.reason
+
+
+def _run(
+    tool: Tool, attempt: Attempt, config: RunConfig, folder: RecordFolder, on_event: OnEvent
+) -> tuple[ProfiledStep, str | None]:
+    """Run one worker under the tool; return its account, and the tool's cause if it failed."""
+    inside = RecordFolder.create(folder.path, attempt.name)
+    asked = {
+        "kind": "profiled_step",
+        "tool": tool.name,
+        "config": config.model_dump(mode="json"),
+        "task": attempt.task,
+    }
+    write_atomically(inside.config, json.dumps(asked))
+    environment = {**allocator_settings(config), **attempt.environment}
+    watch = WorkerWatch("profile", inside, on_event, prefix=attempt.prefix, environment=environment)
+    watch.wait()
+    inside.leave()
+    step = inside.read_worker()
+    if not isinstance(step, ProfiledStep):
+        step = _nothing_told(tool.name, *watch.death())
+    return step, tool.explain(inside.console.read_text(encoding="utf-8", errors="replace"))
+
+
+def _nothing_told(tool: ToolName, outcome: Outcome, reason: str) -> ProfiledStep:
+    facts = ("resolved", "environment", "complexity", "work", "iterations", "window_s", "ops")
+    missing = dict.fromkeys(facts, reason)
+    absent: dict[str, Any] = dict.fromkeys(facts)
+    return ProfiledStep(tool=tool, outcome=outcome, reason=reason, missing=missing, **absent)
+
+
+def _finish(
+    folder: RecordFolder,
+    config: RunConfig,
+    timed: RunRecord | None,
+    found: _Findings,
+    started: datetime,
+) -> ProfileRecord:
+    environment = found.first("environment")
+    timed = timed or find_timed(folder.path.parent, config, environment)
+    facts: dict[str, Any] = {
+        "reason": found.reason,
+        "timed_record_id": timed and timed.record_id,
+        "resolved": found.first("resolved"),
+        "environment": environment,
+        "complexity": found.first("complexity"),
+        "work": found.first("work"),
+        "verdict": None,
+        **{section: found.sections.get(tool) for tool, section in SECTIONS.items()},
+    }
+    missing = {
+        "reason": "the outcome is ok",
+        "timed_record_id": f"no measurement of this configuration in {folder.path.parent}",
+        "verdict": "not judged yet",
+        **{
+            section: found.why_not.get(tool, f"{tool} was not tried")
+            for tool, section in SECTIONS.items()
+        },
+    }
+    why = found.reason or "no worker told it"
+    record = ProfileRecord(
+        record_id=folder.record_id,
+        created=started,
+        config=config,
+        config_id=config.config_id,
+        outcome=found.outcome,
+        missing={name: missing.get(name, why) for name, fact in facts.items() if fact is None},
+        **facts,
+    )
+    known = {name: getattr(record, name) for name in type(record).model_fields}
+    known["missing"] = {name: why for name, why in record.missing.items() if name != "verdict"}
+    whole = ProfileRecord(**{**known, "verdict": judge_profile(record, timed)})
+    folder.close(whole)
+    write_profile_exports(folder, whole)
+    return whole

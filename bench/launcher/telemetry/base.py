@@ -1,0 +1,67 @@
+"""What the sampler asks of a source; the base case measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bench.machine.probes import reason_of
+
+Clock = Callable[[], float]
+Gauge = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a source saw at one instant.
+
+    `energy_j` counts up from any zero; `throttle_reasons` is None where they cannot be read.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    energy_j: float | None = None
+    throttle_reasons: frozenset[str] | None = None
+
+
+class Source:
+    """Something to sample. `missing` names what it cannot read, with the reason.
+
+    The one source that `measures_device` gives the record its energy, throttling and foreign
+    processes.
+    """
+
+    name = "none"
+    measures_device = False
+
+    def __init__(self, missing: Mapping[str, str] | None = None) -> None:
+        self.missing: dict[str, str] = dict(missing or {})
+
+    def read(self) -> Reading:
+        """Return what is seen now."""
+        return Reading()
+
+    def foreign_processes(self) -> tuple[str, ...] | None:
+        """Return the processes on the device that are not ours, or None if nobody tells."""
+        return None
+
+    def _read_gauges(self, gauges: Mapping[str, Gauge]) -> dict[str, float]:
+        """Read every gauge; one that fails is left out, its reason kept in `missing`."""
+        values = {}
+        for name, gauge in gauges.items():
+            try:
+                values[name] = float(gauge())
+            except Exception as error:
+                self.missing[name] = reason_of(error)
+            else:
+                self.missing.pop(name, None)
+        return values
+
+
+class AbsentDevice(Source):
+    """A device of which nothing can be sampled: every fact carries the one reason."""
+
+    measures_device = True
+
+    def __init__(self, reason: str, series: tuple[str, ...] = ()) -> None:
+        facts = ("energy_j", "throttle_share", "foreign_processes", *series)
+        super().__init__(dict.fromkeys(facts, reason))

@@ -1,0 +1,131 @@
+"""One NVIDIA GPU by NVML: load, memory, power, clock, heat, throttling, energy, neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+
+from bench.launcher.telemetry.base import Gauge, Reading, Source
+from bench.launcher.telemetry.tree import ProcessTree
+from bench.machine.nvml import nvml_device
+from bench.machine.probes import reason_of
+
+GPU_SERIES = (
+    "gpu_utilization_percent",
+    "gpu_memory_used_mb",
+    "gpu_power_w",
+    "gpu_sm_clock_mhz",
+    "gpu_temperature_c",
+)
+#: Bits of nvmlDeviceGetCurrentClocksEventReasons that lower the clock against the program's
+#: wish (nvml.h, nvmlClocksEventReasons). Idle and chosen clocks are no throttling.
+_THROTTLE_BITS = {
+    0x04: "SwPowerCap",
+    0x08: "HwSlowdown",
+    0x20: "SwThermal",
+    0x40: "HwThermal",
+    0x80: "PowerBrake",
+}
+_BYTES_PER_MB = 1e6
+
+
+class NvidiaSource(Source):
+    """Samples the device with NVML's `uuid`; `nvml` is the initialised `pynvml` module.
+
+    Raises `UnknownFactError` where NVML does not know the device.
+    """
+
+    name = "nvml"
+    measures_device = True
+
+    def __init__(self, nvml: Any, uuid: str, worker_pid: int) -> None:
+        super().__init__()
+        self._nvml = nvml
+        _, self._handle = nvml_device(nvml, uuid)
+        self._tree = ProcessTree(worker_pid)
+        readers = (
+            self._utilization_percent,
+            self._memory_used_mb,
+            self._power_w,
+            self._sm_clock_mhz,
+            self._temperature_c,
+        )
+        self._gauges: dict[str, Gauge] = dict(zip(GPU_SERIES, readers, strict=True))
+        self._foreign_before = self._foreign_now()
+
+    def read(self) -> Reading:
+        """Read the energy counter first, as its instant matters most."""
+        energy_j = self._attempt("energy_j", self._energy_j)
+        reasons = self._attempt("throttle_share", self._throttle_reasons)
+        return Reading(self._read_gauges(self._gauges), energy_j, reasons)
+
+    def foreign_processes(self) -> tuple[str, ...] | None:
+        """Return `pid name` of other compute processes seen at the start or seen now.
+
+        In a container NVML lists process ids of the host, among them the worker's own, and they
+        have no name here. One without a name counts only if it outlives the worker.
+        """
+        after = self._foreign_now()
+        if self._foreign_before is None or after is None:
+            return None
+        named = {**self._foreign_before[0], **after[0]}
+        nameless = {} if self._tree.alive else after[1]
+        return tuple(f"{pid} {name}" for pid, name in sorted((named | nameless).items()))
+
+    def _foreign_now(self) -> tuple[dict[int, str], dict[int, str]] | None:
+        """Other processes on the device: those with a name here, and those without one."""
+        listed = self._attempt(
+            "foreign_processes",
+            lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle),
+        )
+        if listed is None:
+            return None
+        named, nameless = {}, {}
+        for pid in {entry.pid for entry in listed} - self._tree.seen:
+            try:
+                named[pid] = psutil.Process(pid).name()
+            except psutil.Error:
+                nameless[pid] = "(of another container or user)"
+        return named, nameless
+
+    def _attempt(self, fact: str, read: Any) -> Any:
+        try:
+            return read()
+        except Exception as error:
+            self.missing[fact] = reason_of(error)
+            return None
+
+    def _energy_j(self) -> float:
+        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3  # mJ
+
+    def _throttle_reasons(self) -> frozenset[str]:
+        bits = self._newest(
+            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+        )
+        return frozenset(name for bit, name in _THROTTLE_BITS.items() if bits & bit)
+
+    def _utilization_percent(self) -> float:
+        return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+
+    def _memory_used_mb(self) -> float:
+        return float(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used) / _BYTES_PER_MB
+
+    def _power_w(self) -> float:
+        return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3  # mW
+
+    def _sm_clock_mhz(self) -> float:
+        return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
+
+    def _temperature_c(self) -> float:
+        sensor = self._nvml.NVML_TEMPERATURE_GPU
+        return float(self._newest("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", sensor))
+
+    def _newest(self, newer: str, older: str, *arguments: Any) -> Any:
+        """Call a function by the name that this driver and this nvidia-ml-py both know."""
+        try:
+            return getattr(self._nvml, newer)(self._handle, *arguments)
+        except (AttributeError, self._nvml.NVMLError):
+            if not hasattr(self._nvml, older):
+                raise
+            return getattr(self._nvml, older)(self._handle, *arguments)

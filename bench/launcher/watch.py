@@ -1,0 +1,148 @@
+"""Starts a worker process and watches it from outside until it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+
+from bench.launcher.processes import WatchedProcess, terminate_tree
+from bench.launcher.telemetry import HostSource, Sampler, device_source
+from bench.machine.cgroup import oom_kills
+from bench.machine.exits import describe_exit
+from bench.records import Measurement, Outcome, ProcessFigures, Telemetry
+from bench.records.folders import RecordFolder
+from bench.records.journal import Event, JournalReader
+
+OnEvent = Callable[[Event], None]
+
+_PROJECT = Path(__file__).resolve().parents[2]
+#: How often the launcher looks at its worker. Telemetry has its own, longer interval.
+_POLL_S = 0.05
+_TICK_S = 1.0
+#: A worker that is asked to end may finish an operation and write what it has.
+_GRACE_S = 20.0
+
+
+class WorkerWatch:
+    """One worker, from its start to its end, with everything that was seen of it.
+
+    The worker runs in a session of its own: a Ctrl-C in the terminal reaches the launcher alone,
+    which then asks the worker to write what it has measured. `prefix` is the command of a tool
+    under which the worker runs.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        folder: RecordFolder,
+        on_event: OnEvent,
+        *,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.started = datetime.now(timezone.utc)
+        self._folder = folder
+        self._on_event = on_event
+        self._journal = JournalReader(folder.journal)
+        self._oom_kills_before = oom_kills()
+        self._last = "the start of Python"
+        self._reached: dict[str, float] = {}
+        self._interrupted = False
+        # Descendants that lead sessions of their own, and are asked to end in the worker's place.
+        self._leaders: list[psutil.Process] = []
+        self._sampler = Sampler()
+        with folder.console.open("wb") as console:
+            popen = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "bench.worker", kind, str(folder.path.resolve())],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env={**_worker_environment(), **(environment or {})},
+                start_new_session=True,
+            )
+        self._popen = popen
+        self._process = WatchedProcess(popen)
+        folder.claim(os.getpid(), popen.pid)
+        self._sampler.add(HostSource(popen.pid))
+
+    def wait(self) -> None:
+        """Sample and report until the worker has ended; Ctrl-C or SIGTERM ends it early."""
+        next_tick_s = 0.0
+        try:
+            while self._process.poll() is None:
+                self._report()
+                self._sampler.sample()
+                if time.perf_counter() >= next_tick_s:
+                    next_tick_s = time.perf_counter() + _TICK_S
+                    self._on_event(Event("tick", time.perf_counter(), {}))
+                time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            self._interrupted = True
+        finally:
+            terminate_tree(self._popen, _GRACE_S, self._leaders)
+        # A zombie whose other threads are still ending cannot be reaped at once.
+        while self._process.poll() is None:
+            time.sleep(_POLL_S)
+        self._report()
+
+    def _report(self) -> None:
+        for event in self._journal.new_events():
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        self._last = event.name
+        self._reached.setdefault(event.name, event.clock_s)
+        if event.name == "device":
+            self._sample_device(event)
+        elif event.name in ("window_started", "window_ended"):
+            self._sampler.sample_now()
+        self._on_event(event)
+
+    def _sample_device(self, event: Event) -> None:
+        backend, uuid = event.facts["backend"], event.facts["uuid"]
+        self._sampler.add(device_source(backend, uuid, self._popen.pid))
+
+    def figures(self) -> ProcessFigures:
+        """Return the ended worker's times and memory."""
+        return self._process.figures()
+
+    def window_telemetry(self, window: Measurement | None) -> Telemetry | None:
+        """Return what was sampled inside the measured window, if there was one."""
+        if window is None:
+            return None
+        return self._sampler.telemetry(window.window_start_clock_s, window.window_end_clock_s)
+
+    def telemetry_between(self, first: str, last: str) -> Telemetry | None:
+        """Return what was sampled between two events, or None if the worker missed one."""
+        if first not in self._reached or last not in self._reached:
+            return None
+        return self._sampler.telemetry(self._reached[first], self._reached[last])
+
+    def death(self) -> tuple[Outcome, str]:
+        """Return how and where a worker ended that wrote nothing, with its last words."""
+        if self._interrupted:
+            return "interrupted", f"interrupted from outside after {self._last!r}"
+        before, after = self._oom_kills_before, oom_kills()
+        killed_for_memory = before is not None and after is not None and after > before
+        how = describe_exit(self._process.poll() or 0, before, after)
+        words = self._folder.console.read_text(encoding="utf-8", errors="replace").split("\n")
+        last_words = next((line.strip() for line in reversed(words) if line.strip()), "")
+        reason = f"worker {how} after {self._last!r}" + (f": {last_words}" if last_words else "")
+        return ("oom" if killed_for_memory else "crashed"), reason[:1000]
+
+
+def _worker_environment() -> dict[str, str]:
+    """The launcher's environment, with this project and the current folder importable."""
+    paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONUNBUFFERED": "1",
+    }

@@ -1,0 +1,16 @@
+"""What a run was measured on: the machine, the software, and the device."""
+
+from bench.machine.cpu import cpu_caches, cpu_device_info, cpu_model, usable_cores
+from bench.machine.cuda import cuda_device_info
+from bench.machine.mps import mps_device_info
+from bench.machine.reading import read_environment
+
+__all__ = [
+    "cpu_caches",
+    "cpu_device_info",
+    "cpu_model",
+    "cuda_device_info",
+    "mps_device_info",
+    "read_environment",
+    "usable_cores",
+]

@@ -1,0 +1,91 @@
+"""What the control groups of this process allow it: limits of versions 1 and 2, and OOM kills.
+
+A limit may be set on any level above the process, so the tightest one up to the root counts.
+Inside a container the mounted root is the container's own group. Files: the kernel's
+Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/{memory,cpusets}.rst, sched-bwc.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.machine.probes import ROOT, UnknownFactError, text_of
+
+#: Version 1 writes "no limit" as the largest page-aligned number.
+_UNLIMITED_BYTES = 2**60
+
+
+@dataclass(frozen=True)
+class CgroupLimits:
+    """Limits of this process's groups; None means no limit."""
+
+    cpus: float | None
+    memory_bytes: int | None
+
+
+def cgroup_limits(root: Path = ROOT) -> CgroupLimits:
+    """Return the tightest limits between this process's group and the root."""
+    cpus = [limit for folder in _groups(root, "cpu") for limit in _cpus(folder)]
+    memory = [limit for folder in _groups(root, "memory") for limit in _memory(folder)]
+    return CgroupLimits(min(cpus, default=None), min(memory, default=None))
+
+
+def oom_kills(root: Path = ROOT) -> int | None:
+    """Return how many processes the kernel's out-of-memory killer has ended so far.
+
+    Of this process's own memory group where that is counted, else of the whole machine; None
+    where neither is (macOS, Windows, kernels before 4.13).
+    """
+    own = [folder / name for folder in _groups(root, "memory") for name in _EVENT_FILES]
+    for path in (*own, root / "proc/vmstat"):
+        for line in _lines(path):
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                return int(count)
+    return None
+
+
+_EVENT_FILES = ("memory.events", "memory.oom_control")
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's group and of the groups above it, innermost first."""
+    base = root / "sys/fs/cgroup"
+    unified = base if (base / "cgroup.controllers").exists() else base / "unified"
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            mount = unified
+        elif controller in controllers.split(","):
+            mount = base / controllers if (base / controllers).exists() else base / controller
+        else:
+            continue
+        inner = mount / path.lstrip("/")
+        # ".." appears when the namespace's root lies below us: only the mount can be read then.
+        chain = [mount] if ".." in inner.parts else [inner, *inner.parents]
+        yield from (folder for folder in chain if folder.is_relative_to(mount))
+
+
+def _cpus(group: Path) -> Iterator[float]:
+    quota, _, period = next(iter(_lines(group / "cpu.max")), "max").partition(" ")
+    if quota == "max":
+        quota = next(iter(_lines(group / "cpu.cfs_quota_us")), "-1")
+        period = next(iter(_lines(group / "cpu.cfs_period_us")), "0")
+    if quota.isdigit() and period.isdigit() and int(period) > 0:
+        yield int(quota) / int(period)
+
+
+def _memory(group: Path) -> Iterator[int]:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        limit = next(iter(_lines(group / name)), "max")
+        if limit.isdigit() and int(limit) < _UNLIMITED_BYTES:
+            yield int(limit)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return text_of(path).splitlines()
+    except UnknownFactError:
+        return []

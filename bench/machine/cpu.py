@@ -1,0 +1,137 @@
+"""The processor: its name, and the cores that this process may use."""
+
+from __future__ import annotations
+
+import math
+import platform
+from pathlib import Path
+
+import psutil
+
+from bench.machine.caches import CacheLevel, data_caches, last_level_cache_bytes
+from bench.machine.cgroup import cgroup_limits
+from bench.machine.machine import memory_bytes
+from bench.machine.probes import (
+    ROOT,
+    UnknownFactError,
+    absent,
+    gather,
+    output_of,
+    registry_text,
+    sysctl,
+    text_of,
+    value_or_none,
+)
+from bench.records import DeviceInfo
+
+#: What /proc/cpuinfo tells of a processor's generation.
+_X86_NUMBERS = ("cpu family", "model", "stepping")
+_ARM_NUMBERS = ("CPU implementer", "CPU part", "CPU variant")
+_CPU_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+
+
+def cpu_device_info(root: Path = ROOT) -> DeviceInfo:
+    """Return the CPU as a device: the cores, memory and last-level cache usable here."""
+    found = gather(
+        {
+            "memory_bytes": lambda: memory_bytes(root),
+            "last_level_cache_bytes": lambda: last_level_cache_bytes(_allowed_cpus(), root),
+            "max_clock_mhz": _max_clock_mhz,
+            "cores": lambda: usable_physical_cores(root),
+        }
+    ) | absent(
+        {
+            "uuid": "a CPU has no UUID",
+            "compute_capability": "not an NVIDIA device",
+            "driver": "a CPU has no driver",
+            "power_limit_w": "not read for CPUs",
+        }
+    )
+    name = value_or_none(lambda: cpu_model(root)) or f"{platform.machine()} CPU"
+    return DeviceInfo(backend="cpu", name=name, missing=found.missing, **found.values)
+
+
+def cpu_caches(root: Path = ROOT) -> dict[int, CacheLevel]:
+    """Return the data caches usable here by level. Raises `UnknownFactError` where unknown."""
+    return data_caches(_allowed_cpus(), root)
+
+
+def cpu_model(root: Path = ROOT) -> str:
+    """Return the maker's name of the processor. Raises `UnknownFactError` if it has none."""
+    system = platform.system()
+    if system == "Darwin":
+        return sysctl("machdep.cpu.brand_string")
+    if system == "Windows":
+        return registry_text(_CPU_KEY, "ProcessorNameString")
+    for line in text_of(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name" and value.strip():
+            return " ".join(value.split())
+    # Arm kernels list part numbers only; lscpu has the table of their names.
+    for line in output_of("lscpu").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "Model name" and value.strip(" -"):
+            return " ".join(value.split())
+    raise UnknownFactError("neither the kernel nor lscpu names the processor")
+
+
+def cpu_signature(root: Path = ROOT) -> str:
+    """Return the maker's numbers of the processor, such as `family 25 model 17 stepping 1`.
+
+    The name alone does not tell a processor from another: a virtual machine may see `AMD EPYC` or
+    `Intel(R) Xeon(R) CPU @ 2.20GHz` on several generations, one twice as fast as the other. Raises
+    `UnknownFactError` where the system does not tell them.
+    """
+    system = platform.system()
+    if system == "Darwin":
+        return f"family {sysctl('hw.cpufamily')}"
+    if system == "Windows":
+        return registry_text(_CPU_KEY, "Identifier")
+    first, _, _ = text_of(root / "proc/cpuinfo").partition("\n\n")
+    lines = (line.partition(":") for line in first.splitlines())
+    known = {key.strip(): " ".join(value.split()) for key, _, value in lines}
+    for names in (_X86_NUMBERS, _ARM_NUMBERS):
+        if all(known.get(name) for name in names):
+            return " ".join(f"{name.lower().removeprefix('cpu ')} {known[name]}" for name in names)
+    raise UnknownFactError("the kernel tells no numbers of the processor")
+
+
+def usable_cores(root: Path = ROOT) -> int:
+    """Return the logical cores this process may keep busy: affinity, then CPU quota, rounded up.
+
+    Rounded up because a quota of 1.5 cores is only used whole by two threads.
+    """
+    quota = cgroup_limits(root).cpus
+    allowed = len(_allowed_cpus())
+    return allowed if quota is None else min(allowed, max(1, math.ceil(quota)))
+
+
+def usable_physical_cores(root: Path = ROOT) -> int:
+    """Return the physical cores behind `usable_cores`, two hardware threads being one core."""
+    seen = set()
+    for cpu in _allowed_cpus():
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        try:
+            seen.add((text_of(topology / "physical_package_id"), text_of(topology / "core_id")))
+        except UnknownFactError:
+            return min(physical_cores(), usable_cores(root))
+    return min(len(seen), usable_cores(root))
+
+
+def physical_cores() -> int:
+    """Return the machine's physical cores. Raises `UnknownFactError` if it does not tell."""
+    if cores := psutil.cpu_count(logical=False):
+        return cores
+    raise UnknownFactError("the system does not tell hardware threads from cores")
+
+
+def _allowed_cpus() -> list[int]:
+    affinity = getattr(psutil.Process(), "cpu_affinity", None)  # macOS has none
+    return list(affinity()) if affinity else list(range(psutil.cpu_count() or 1))
+
+
+def _max_clock_mhz() -> float:
+    clock = psutil.cpu_freq()
+    if clock is None or not clock.max:
+        raise UnknownFactError("the system tells no highest clock")
+    return float(clock.max)

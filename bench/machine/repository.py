@@ -1,0 +1,44 @@
+"""The commit of the project's own code, if it runs from a git work tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.machine.probes import Gathered, UnknownFactError, gather, output_of
+
+#: The folder that holds the packages.
+TREE = Path(__file__).resolve().parents[2]
+#: Set inside git hooks; they would point git at another repository.
+_HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+
+
+def repository_facts(tree: Path = TREE) -> Gathered:
+    """Return `git_commit` and `git_dirty` (tracked files changed) of `tree`."""
+    return gather({"git_commit": lambda: _commit(tree), "git_dirty": lambda: _dirty(tree)})
+
+
+def _commit(tree: Path) -> str:
+    _require_own_work_tree(tree)
+    return _git(tree, "rev-parse", "HEAD")
+
+
+def _dirty(tree: Path) -> bool:
+    _require_own_work_tree(tree)
+    return bool(_git(tree, "status", "--porcelain", "--untracked-files=no"))
+
+
+def _require_own_work_tree(tree: Path) -> None:
+    """An environment may lie inside another project's work tree: its commit is not ours."""
+    try:
+        _git(tree, "ls-files", "--error-unmatch", "bench/__init__.py")
+    except UnknownFactError as error:
+        if "did not match" in str(error):
+            raise UnknownFactError(f"{tree} is installed, not a git work tree") from None
+        raise
+
+
+def _git(tree: Path, *arguments: str) -> str:
+    """Git's answer, without the locks it takes for its own convenience."""
+    return output_of(
+        "git", "--no-optional-locks", "-C", str(tree), *arguments, unset=_HOOK_VARIABLES
+    )

@@ -1,7 +1,0 @@
-"""The arithmetic of a step: one file per precision; the base, fp32, does nothing."""
-
-from bench.precision.depthwise import keep_depthwise_in_fp32
-from bench.precision.fp32 import Fp32
-from bench.precision.select import open_precision
-
-__all__ = ["Fp32", "keep_depthwise_in_fp32", "open_precision"]

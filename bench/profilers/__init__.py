@@ -1,0 +1,1 @@
+"""The tools that look inside one step, and the readers of the files that they write."""

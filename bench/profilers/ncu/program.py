@@ -1,0 +1,145 @@
+"""The program `ncu`: where it is, what it knows, and the command lines that are given to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.machine.probes import ROOT, UnknownFactError, output_of
+from bench.profilers.ncu.refusal import RefusalError
+from bench.records.folders import write_atomically
+
+#: Where installers put ncu without putting it on PATH.
+_PLACES = (
+    "usr/local/cuda*/bin/ncu",
+    "opt/nvidia/nsight-compute/*/ncu",
+    "opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Compute/ncu",
+    "Program Files/NVIDIA Corporation/Nsight Compute */ncu.bat",
+)
+#: The first that counts tensor-core work (sm__ops_path_*), with CUDA 12.2.
+_FIRST_VERSION = (2023, 2)
+_REINSTALL = "reinstall Nsight Compute"
+_AS_ROOT_WITH_PATH = 'run it as `sudo -E env "PATH=$PATH" mlproject profile ...`'
+#: A base name such as dram__bytes begins its line; a description that goes on does not.
+_METRIC_LINE = re.compile(r"^([\w.]*\w__\w+)\s", re.MULTILINE)
+_ANSWERS_WITHIN_S = 60.0
+_EXPORTS_WITHIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class Ncu:
+    """One Nsight Compute, `version` being (2024, 1, 1)."""
+
+    path: str
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"ncu {'.'.join(map(str, self.version))}"
+
+    def chips(self) -> frozenset[str]:
+        """Return the chips that it has metrics of, such as `gh100`. Needs no GPU.
+
+        Raises `UnknownFactError` where it fails.
+        """
+        return frozenset(re.findall(r"\w+", self._ask("--list-chips")))
+
+    def metrics(self, *of: str) -> frozenset[str]:
+        """Return base names (`dram__bytes`) of metrics; `of` is `--chips X` or `--devices N`.
+
+        Raises `UnknownFactError` where it fails, as for a chip that it does not know.
+        """
+        return frozenset(_METRIC_LINE.findall(self._ask("--query-metrics", *of)))
+
+    def command(self, report: Path, metrics: Iterable[str]) -> tuple[str, ...]:
+        """Return what goes before a program's command line to count it into `report`.ncu-rep.
+
+        Only between cudaProfilerStart and Stop. The user's own config.ncu-cfg is ignored: it may
+        add sections to what is collected.
+        """
+        # A % in --export begins a macro, such as %p for the process id.
+        export = str(report.resolve()).replace("%", "%%")
+        return (
+            self.path,
+            *("--config-file", "off"),
+            *("--profile-from-start", "off"),
+            *("--replay-mode", "kernel"),
+            *("--clock-control", "none"),
+            *("--metrics", ",".join(metrics)),
+            "--force-overwrite",
+            *("--export", export),
+        )
+
+    def to_csv(self, report: Path, csv: Path, metrics: Iterable[str]) -> None:
+        """Write the `metrics` of a .ncu-rep to `csv`: a row per launch, base units, C locale.
+
+        Kernels go by their mangled names, the only ones that every tool has. Raises
+        `RefusalError` where ncu cannot read its own report.
+        """
+        how = ("--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled")
+        chosen = ("--metrics", ",".join(metrics))
+        try:
+            table = output_of(
+                *(self.path, "--config-file", "off", "--import", str(report), *how, *chosen),
+                timeout_s=_EXPORTS_WITHIN_S,
+            )
+        except UnknownFactError as error:
+            raise RefusalError(f"{self} cannot read {report}", str(error)) from None
+        write_atomically(csv, f"{table}\n")
+
+    def _ask(self, *question: str) -> str:
+        return output_of(self.path, *question, timeout_s=_ANSWERS_WITHIN_S)
+
+
+def find_ncu(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Ncu:
+    """Return the ncu on PATH. Raises `RefusalError` if it is not there, broken or too old."""
+    on_path = shutil.which("ncu")
+    found = on_path or _off_path(root)
+    if found is None:
+        remedy = "install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH"
+        if "SUDO_USER" in environ:
+            remedy += f"; if ncu works without sudo, {_AS_ROOT_WITH_PATH}: sudo drops your PATH"
+        raise RefusalError("ncu is not found: no kernel counters", remedy)
+    ncu = Ncu(found, _version(found))
+    if ncu.version < _FIRST_VERSION:
+        raise RefusalError(
+            f"{ncu} at {found} does not count tensor-core work",
+            "install Nsight Compute 2023.2 (CUDA 12.2) or newer",
+        )
+    if on_path is None:
+        raise RefusalError(f"{ncu} is at {found}, which is not on PATH", _onto_path(found, environ))
+    return ncu
+
+
+def _off_path(root: Path) -> str | None:
+    """The newest ncu in the usual places, by the version in its path."""
+    found = [path for place in _PLACES for path in root.glob(place) if os.access(path, os.X_OK)]
+    return max(map(str, found), key=_numbers, default=None)
+
+
+def _onto_path(program: str, environ: Mapping[str, str]) -> str:
+    folder = Path(program).parent
+    if os.name == "nt":
+        return f'$env:Path = "{folder};$env:Path"'
+    line = f'export PATH="{folder}:$PATH"'
+    if "SUDO_USER" not in environ:
+        return line
+    return f"{line}, then {_AS_ROOT_WITH_PATH}: sudo drops your PATH"
+
+
+def _version(program: str) -> tuple[int, ...]:
+    try:
+        answer = output_of(program, "--version", timeout_s=_ANSWERS_WITHIN_S)
+    except UnknownFactError as error:
+        raise RefusalError(str(error), _REINSTALL) from None
+    told = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", answer)
+    if told is None:
+        raise RefusalError(f"{program} tells no version", _REINSTALL)
+    return _numbers(told[1])
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))

@@ -1,0 +1,132 @@
+"""Nsight Compute as a profile's tool: two passes over one training step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from bench.errors import UserError
+from bench.machine.probes import ROOT, UnknownFactError
+from bench.profilers.ncu.choice import Choice, choose_metrics
+from bench.profilers.ncu.complaints import explain
+from bench.profilers.ncu.device import compute_capability
+from bench.profilers.ncu.permission import counter_permission
+from bench.profilers.ncu.program import Ncu, find_ncu
+from bench.profilers.ncu.refusal import RefusalError
+from bench.profilers.tool import Attempt, Tool
+from bench.records import Backend, Counters, ProfiledStep, ToolName, WorkSet
+from bench.records.verdict.kernel_names import kernel_name
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """What this machine gives; found once per tool."""
+
+    ncu: Ncu
+    choice: Choice
+
+    @property
+    def passes(self) -> dict[str, tuple[str, ...]]:
+        """Two, as the SASS counters need code that is patched, and would slow the others."""
+        return {"hardware": self.choice.hardware, "sass": self.choice.sass}
+
+
+class NcuTool(Tool):
+    """Counts one step twice: hardware counters, then executed instructions (SASS).
+
+    Leaves `ncu/hardware.ncu-rep`, `ncu/sass.ncu-rep` and a CSV of each in the profile's folder.
+    `capability` tells the compute capability of the device that the worker will take.
+    """
+
+    name: ClassVar[ToolName] = "ncu"
+
+    def __init__(
+        self,
+        root: Path = ROOT,
+        capability: Callable[[], tuple[int, int]] = compute_capability,
+    ) -> None:
+        self._root = root
+        self._capability = capability
+
+    def obstacle(self, backend: Backend) -> str | None:
+        """Look for the device, ncu, the permission to count, and the chip's metrics."""
+        if backend != "cuda":
+            return f"ncu counts on NVIDIA GPUs, and this step runs on {backend}"
+        try:
+            _ = self._setup
+        except RefusalError as refusal:
+            return str(refusal)
+        return None
+
+    def attempts(self, folder: Path) -> Sequence[Attempt]:
+        """Return one worker per pass. Raises `RefusalError` where there is an obstacle."""
+        ncu, files = self._setup.ncu, folder / "ncu"
+        files.mkdir(exist_ok=True)
+        return [
+            Attempt(
+                name=f"ncu-{name}",
+                prefix=ncu.command(files / name, metrics),
+                environment={"LC_ALL": "C"},
+            )
+            for name, metrics in self._setup.passes.items()
+        ]
+
+    def explain(self, console: str) -> str | None:
+        """Return what ncu complained of, with the remedy for this machine."""
+        return explain(console, self._root)
+
+    def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> Counters:
+        """Make a CSV of each report and add them up.
+
+        Raises `UserError` where ncu complained although the step went on, where a report is
+        missing, and where the two passes saw different kernels.
+        """
+        from bench.profilers.files import read_counters_of
+
+        tables = [self._table(folder, name) for name in self._setup.passes]
+        found = read_counters_of(tables)
+        facts = {name: getattr(found, name) for name in Counters.model_fields}
+        facts["source"] = str(self._setup.ncu)
+        facts["files"] = tuple(table.relative_to(folder).as_posix() for table in tables)
+        facts["missing"] = {**self._setup.choice.left_out, **found.missing}
+        facts["per_kernel"] = tuple(
+            kernel.model_copy(update={"name": kernel_name(kernel.name)})
+            for kernel in found.per_kernel
+        )
+        return Counters(**facts)
+
+    def _table(self, folder: Path, name: str) -> Path:
+        """Make the CSV of one pass beside its report."""
+        console = folder / f"ncu-{name}" / "console.log"
+        if complaint := self.explain(console.read_text(encoding="utf-8", errors="replace")):
+            raise UserError(complaint)
+        report = folder / "ncu" / f"{name}.ncu-rep"
+        if not report.exists():
+            raise UserError(f"ncu left no {report}: see {console}")
+        table = report.with_suffix(".csv")
+        self._setup.ncu.to_csv(report, table, self._setup.passes[name])
+        return table
+
+    @cached_property
+    def _setup(self) -> _Setup:
+        ncu = find_ncu(self._root)
+        permission = counter_permission(self._root)
+        if permission.state == "forbidden":
+            raise RefusalError(permission.detail, permission.remedy)
+        try:
+            capability = self._capability()
+        except UnknownFactError as error:
+            raise RefusalError(str(error), "see that nvidia-smi lists the GPU") from None
+        return _Setup(ncu, choose_metrics(ncu, capability))
+
+
+def kernel_set(counters: Counters) -> WorkSet:
+    """Return how often each kernel was launched. Copies and fills of memory are no kernels."""
+    counts: Counter[str] = Counter()
+    for kernel in counters.per_kernel:
+        counts[kernel_name(kernel.name)] += kernel.launches
+    return WorkSet(unit="kernels", counts=dict(counts))

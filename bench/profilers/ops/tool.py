@@ -1,0 +1,28 @@
+"""PyTorch's own profiler as a tool: it works on every backend, and in the worker itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from bench.errors import UserError
+from bench.profilers.tool import Attempt, Tool
+from bench.records import OpProfile, ProfiledStep, ToolName
+
+
+class TorchTool(Tool):
+    """One worker, which times its own ops (`bench.profilers.ops.profile_ops`)."""
+
+    name: ClassVar[ToolName] = "torch"
+
+    def attempts(self, folder: Path) -> Sequence[Attempt]:
+        """Return the one worker."""
+        return (Attempt(self.name),)
+
+    def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> OpProfile:
+        """Return the worker's op times. Raises `UserError` with its reason if it has none."""
+        step = steps[0]
+        if step.ops is None:
+            raise UserError(f"{folder / self.name}: no op times: {step.missing['ops']}")
+        return step.ops

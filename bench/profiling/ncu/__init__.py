@@ -1,5 +1,0 @@
-"""Nsight Compute: the hardware's counters of one step, kernel by kernel."""
-
-from bench.profiling.ncu.tool import NcuTool, kernel_set
-
-__all__ = ["NcuTool", "kernel_set"]

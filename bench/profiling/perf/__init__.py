@@ -1,6 +1,0 @@
-"""Linux's perf over the measured window: cycles, instructions, cache and branch misses, FLOP."""
-
-from bench.profiling.perf.obstacle import Obstacle, find_obstacle, paranoia
-from bench.profiling.perf.tool import PerfTool
-
-__all__ = ["Obstacle", "PerfTool", "find_obstacle", "paranoia"]

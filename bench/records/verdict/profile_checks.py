@@ -1,0 +1,169 @@
+"""What can be told against a profile from its record and the timed run alone.
+
+What needs a roof (rates above a ceiling) is judged in the analysis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.records import (
+    Counters,
+    CpuCounters,
+    Finding,
+    OpProfile,
+    ProfileRecord,
+    RunRecord,
+    WorkSet,
+)
+from bench.records.verdict.kernel_names import kernel_name
+from bench.records.verdict.profile_figures import executed_flops, matched_share, profiled_step_cost
+
+#: Counters without which a profile has no intensity.
+_NEEDED = ("dram_bytes", "flops")
+#: Differences of two work sets that a message names; the records hold them all.
+_NAMED_DIFFERENCES = 3
+#: Of the ops' time: more without a counterpart in the cost model, and the picture has a hole.
+_UNMATCHED_SHARE = 0.05
+#: Times of the timed step: beyond this the profiler's own cost shows in every op.
+_SLOWED = 1.25
+
+
+def profile_findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Finding]:
+    """Yield what speaks against `record`; `timed` is the measurement that it explains."""
+    if record.outcome != "ok":
+        yield Finding(code=record.outcome, level="invalid", message=record.reason or record.outcome)
+    if record.counters is not None:
+        yield from _of_counters(record.counters)
+        yield from _of_traffic(record, record.counters)
+        yield from _of_kernels(record.counters, record.work)
+    yield from _of_executed(record)
+    if record.cpu_counters is not None:
+        yield from _of_cpu(record.cpu_counters)
+    if record.ops is not None:
+        yield from _of_ops(record.ops, timed)
+    if timed is None:
+        why = record.missing.get("timed_record_id", "the timed run was not found")
+        yield _note("no-timed-run", f"not compared with a timed run: {why}")
+    else:
+        yield from compare_work(record, timed)
+
+
+def compare_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Finding]:
+    """Yield a finding where `record` and `timed` did not launch the same, or none can tell."""
+    ours = record.work
+    theirs = timed.measurement.work if timed.measurement else None
+    if ours is None:
+        why = record.missing.get("work", "no reason recorded")
+        yield _note("work-unknown", f"what the profiled step launched is not known: {why}")
+    elif theirs is None:
+        measurement = timed.measurement
+        why = measurement.missing["work"] if measurement else "nothing was measured"
+        yield _note("work-unknown", f"what the timed run launched is not known: {why}")
+    else:
+        yield from _different(ours, theirs, "the profile", "the timed run")
+
+
+def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[Finding]:
+    differences = ours.differences(theirs)
+    if ours.unit != theirs.unit:
+        differences = (f"{ours.unit} against {theirs.unit}",)
+    if not differences:
+        return
+    named = "; ".join(differences[:_NAMED_DIFFERENCES])
+    rest = len(differences) - _NAMED_DIFFERENCES
+    more = f"; and {rest} more" if rest > 0 else ""
+    message = (
+        f"{us} did other work than {them} ({named}{more}): what it counted is not that run's; "
+        "profile again with the same settings, libraries and algorithm choices"
+    )
+    yield Finding(code="other-work", level="invalid", message=message)
+
+
+def _of_counters(counters: Counters) -> Iterator[Finding]:
+    for name in _NEEDED:
+        if getattr(counters, name) is None:
+            message = f"{name} is needed and was not counted: {counters.missing[name]}"
+            yield Finding(code="metric-missing", level="invalid", message=message)
+
+
+def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Finding]:
+    """Counted bytes against what must move, and against what the model expects."""
+    cost, counted = profiled_step_cost(record), counters.dram_bytes
+    if cost is None or record.complexity is None or counted is None:
+        return
+    if counted < cost.compulsory_bytes:
+        cache = record.complexity.cache_bytes / 2**20
+        message = (
+            f"{_gb(counted)} counted, under the {_gb(cost.compulsory_bytes)} that no cache of "
+            f"{cache:.0f} MiB can save: impossible; a part of the step was not counted, "
+            "or the cost model is wrong"
+        )
+        yield Finding(code="below-compulsory-bytes", level="invalid", message=message)
+    elif counted < cost.fused_bytes:
+        message = (
+            f"{_gb(counted)} counted, under the {_gb(cost.fused_bytes)} of a fused step: "
+            "a cache kept some tensors between two kernels"
+        )
+        yield _note("below-fused-bytes", message)
+    elif counted > cost.eager_bytes:
+        message = (
+            f"{_gb(counted)} counted, over the {_gb(cost.eager_bytes)} of every op by itself: "
+            "kernels move more than the cost model knows of (layout changes, workspaces)"
+        )
+        yield Finding(code="above-eager-bytes", level="suspect", message=message)
+
+
+def _of_kernels(counters: Counters, work: WorkSet | None) -> Iterator[Finding]:
+    """What the counters' own passes launched against the step seen without them."""
+    if work is None or work.unit != "kernels":
+        return
+    counts: dict[str, int] = {}
+    for kernel in counters.per_kernel:
+        name = kernel_name(kernel.name)
+        counts[name] = counts.get(name, 0) + kernel.launches
+    counted = WorkSet(unit="kernels", counts=counts)
+    yield from _different(counted, work, "the counted step", "the profile's own")
+
+
+def _of_executed(record: ProfileRecord) -> Iterator[Finding]:
+    cost, executed = profiled_step_cost(record), executed_flops(record)
+    if cost is None or executed is None or executed >= cost.flops:
+        return
+    message = (
+        f"{executed / cost.flops:.0%} of the algorithmic FLOP were executed: "
+        "algorithms such as Winograd's need fewer"
+    )
+    yield _note("fewer-executed-flops", message)
+
+
+def _of_cpu(counters: CpuCounters) -> Iterator[Finding]:
+    shares = counters.running_share
+    scaled = {event: share for event, share in shares.items() if share < 1}
+    if scaled:
+        event = min(scaled, key=lambda name: scaled[name])
+        message = (
+            f"{len(scaled)} of {len(shares)} events shared the processor's counters and are "
+            f"scaled up; {event} was counted in {scaled[event]:.0%} of the window"
+        )
+        yield _note("multiplexed", message)
+
+
+def _of_ops(ops: OpProfile, timed: RunRecord | None) -> Iterator[Finding]:
+    matched = matched_share(ops)
+    if matched is not None and 1 - matched > _UNMATCHED_SHARE:
+        message = f"ops without a counterpart in the cost model take {1 - matched:.0%} of the time"
+        yield _note("unmatched-ops", message)
+    if timed is not None and timed.measurement is not None:
+        step_s = timed.measurement.window_s / len(timed.measurement.iteration_times_s)
+        if ops.step_time_s > _SLOWED * step_s:
+            message = f"the profiled step took {ops.step_time_s / step_s:.1f} times the timed one"
+            yield _note("profiler-cost", message)
+
+
+def _note(code: str, message: str) -> Finding:
+    return Finding(code=code, level="note", message=message)
+
+
+def _gb(count_bytes: float) -> str:
+    return f"{count_bytes / 1e9:.3g} GB"

@@ -1,0 +1,95 @@
+"""One device's roofs: what to probe, the contest, and the ceilings that follow from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import torch
+
+from bench.records import Ceiling, CeilingSample, MathMode
+from bench.roofs.arithmetic import arithmetic_restored
+from bench.roofs.contest import Contest, Entrant
+from bench.roofs.memory import free_bytes
+from bench.roofs.plans import MATH_MODES, PLANS, Plan, compute_probes
+from bench.roofs.referee import Referee
+from bench.roofs.rule import account_of, best_sample, sustained_rate
+from bench.roofs.streams import array_sizes, stream_probes
+from bench.training.devices import Device
+
+
+def _silent(text: str) -> None:
+    """Nobody watches."""
+
+
+def measure_ceilings(
+    device: Device,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    budget_s: float | None = None,
+    progress: Callable[[str], None] = _silent,
+) -> tuple[tuple[Ceiling, ...], tuple[CeilingSample, ...]]:
+    """Return a ceiling for each math mode that `device` has natively, and every probe's raw rates.
+
+    A peak is the highest sustained rate (`sustained_rate`) of any probe repeated at least
+    `MINIMUM_REPETITIONS` times; the bandwidth is the same for all math modes. Takes about
+    `budget_s` seconds (default: 30 on a CPU, 20 on a GPU), plus what the leaders need for their
+    least repetitions. `progress` receives one line per probe and per round. A probe that the
+    device cannot run, for memory or otherwise, is left out with a line that says so; a roof
+    without any probe is None with its reason. Arithmetic switches are as before afterwards.
+    """
+    plan = PLANS[device.backend]
+    bandwidth = _bandwidth_contest(device, plan)
+    compute = {
+        mode: Contest(mode, [Entrant(probe) for probe in compute_probes(device, plan, mode)])
+        for mode in MATH_MODES
+        if device.native_math(mode)
+    }
+    contests = [*compute.values(), bandwidth]
+    with arithmetic_restored(), torch.inference_mode():
+        referee = Referee(device, clock, plan.group_s, progress)
+        referee.hold(contests, plan.budget_s if budget_s is None else budget_s)
+    ceilings = tuple(
+        _ceiling(device, mode, contest, bandwidth) for mode, contest in compute.items()
+    )
+    return ceilings, tuple(sample for contest in contests for sample in contest.samples())
+
+
+def _bandwidth_contest(device: Device, plan: Plan) -> Contest:
+    free = free_bytes(device)
+    sizes = array_sizes(device.info().last_level_cache_bytes, plan.stream_steps, free)
+    if not sizes:
+        why = f"{free // 2**20} MiB are free, too few for three arrays past the last-level cache"
+        return Contest("memory", [], [why])
+    return Contest("memory", [Entrant(each) for each in stream_probes(sizes, device.torch_device)])
+
+
+def _ceiling(device: Device, mode: MathMode, compute: Contest, bandwidth: Contest) -> Ceiling:
+    """One math mode's ceiling; a roof that no probe gave is None with the reason."""
+    roofs = {"peak_flops_per_s": compute, "peak_bytes_per_s": bandwidth}
+    best = {name: best_sample(contest.samples()) for name, contest in roofs.items()}
+    found = {name: sample for name, sample in best.items() if sample is not None}
+    return Ceiling(
+        device=device.info().name,
+        backend=device.backend,
+        math_mode=mode,
+        peak_flops_per_s=_peak(best["peak_flops_per_s"]),
+        peak_bytes_per_s=_peak(best["peak_bytes_per_s"]),
+        kind="measured",
+        source="; ".join([*map(account_of, found.values()), software_of(device)]),
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        missing={
+            name: "; ".join(contest.notes) for name, contest in roofs.items() if name not in found
+        },
+    )
+
+
+def _peak(sample: CeilingSample | None) -> float | None:
+    return None if sample is None else sustained_rate(sample.rates)
+
+
+def software_of(device: Device) -> str:
+    """Return what the probes ran with."""
+    threads = f", {torch.get_num_threads()} threads" if device.backend == "cpu" else ""
+    return f"torch {torch.__version__}{threads}"

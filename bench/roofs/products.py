@@ -1,0 +1,136 @@
+"""Compute probes: matrix products and convolutions of random operands.
+
+FLOP are algorithmic, by the formulas of the complexity model: a multiply-add is 2, and those with
+the padding's zeros count, whether or not a library skips them. Never zeros: a GPU multiplies
+zeros up to 15 % faster, because fewer bits toggle and power allows a higher clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from bench.records import MathMode
+from bench.roofs.probe import Launch, Probe
+
+Layout = Literal["NN", "NT", "TN"]
+
+DTYPES: dict[MathMode, torch.dtype] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+
+@dataclass(frozen=True)
+class Product:
+    """(m x k) times (k x n); T: that operand is stored transposed."""
+
+    m: int
+    n: int
+    k: int
+    layout: Layout = "NN"
+
+    @property
+    def flops(self) -> int:
+        """2 m n k."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def elements(self) -> int:
+        """Elements of both operands and the result."""
+        return self.m * self.k + self.k * self.n + self.m * self.n
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A square convolution of stride 1 whose padding keeps the image's size."""
+
+    batch: int
+    channels: int
+    size: int
+    filters: int
+    kernel: int = 3
+
+    @property
+    def flops(self) -> int:
+        """2 x outputs x (channels x kernel x kernel)."""
+        outputs = self.batch * self.filters * self.size**2
+        return 2 * outputs * self.channels * self.kernel**2
+
+    @property
+    def elements(self) -> int:
+        """Elements of images, weights and result."""
+        images = self.batch * self.size**2 * (self.channels + self.filters)
+        return images + self.filters * self.channels * self.kernel**2
+
+
+def product_probe(shape: Product, mode: MathMode, device: torch.device) -> Probe:
+    """Return `torch.mm` into an existing result."""
+    dtype = DTYPES[mode]
+
+    def prepare() -> Launch:
+        a = _matrix(shape.m, shape.k, shape.layout[0] == "T", dtype, device)
+        b = _matrix(shape.k, shape.n, shape.layout[1] == "T", dtype, device)
+        result = torch.empty(shape.m, shape.n, dtype=dtype, device=device)
+        return lambda: torch.mm(a, b, out=result)
+
+    name = f"matmul {mode} {shape.m}x{shape.n}x{shape.k} {shape.layout}"
+    return _compute_probe(name, mode, shape, prepare)
+
+
+def linear_probe(shape: Product) -> Probe:
+    """Return oneDNN's fp32 linear layer on the CPU, a product of layout NT.
+
+    `torch.mm` calls the BLAS that torch was built with, whose fp32 is not always the fastest: on
+    an AMD Zen 5 oneDNN, which also computes the convolutions there, reaches 2.2 times MKL's rate.
+    """
+
+    def prepare() -> Launch:
+        x = torch.randn(shape.m, shape.k).to_mkldnn()
+        weight = torch.randn(shape.n, shape.k)
+        return lambda: functional.linear(x, weight)
+
+    name = f"oneDNN linear fp32 {shape.m}x{shape.n}x{shape.k}"
+    return _compute_probe(name, "fp32", shape, prepare)
+
+
+def convolution_probe(
+    shape: Convolution, mode: MathMode, device: torch.device, channels_last: bool
+) -> Probe:
+    """Return the forward convolution, which in some libraries outruns every matrix product."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    dtype, kernel = DTYPES[mode], shape.kernel
+
+    def prepare() -> Launch:
+        size, channels = shape.size, shape.channels
+        images = torch.randn(shape.batch, channels, size, size, dtype=dtype, device=device)
+        weights = torch.randn(shape.filters, channels, kernel, kernel, dtype=dtype, device=device)
+        x, w = (each.contiguous(memory_format=layout) for each in (images, weights))
+        return lambda: torch.conv2d(x, w, padding=kernel // 2)
+
+    name = (
+        f"conv {mode} {kernel}x{kernel} {shape.batch}x{shape.channels}x{shape.size}x{shape.size}"
+        f" to {shape.filters} {'NHWC' if channels_last else 'NCHW'}"
+    )
+    return _compute_probe(name, mode, shape, prepare)
+
+
+def _compute_probe(
+    name: str, mode: MathMode, shape: Product | Convolution, prepare: Callable[[], Launch]
+) -> Probe:
+    operand_bytes = shape.elements * DTYPES[mode].itemsize
+    return Probe(name, mode, "flops_per_s", shape.flops, operand_bytes, prepare)
+
+
+def _matrix(
+    rows: int, columns: int, transposed: bool, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    if transposed:
+        return torch.randn(columns, rows, dtype=dtype, device=device).t()
+    return torch.randn(rows, columns, dtype=dtype, device=device)

@@ -1,5 +1,0 @@
-"""The processes that train together: one alone, or a rank of several."""
-
-from bench.team.base import Team, WindowPlan
-
-__all__ = ["Team", "WindowPlan"]

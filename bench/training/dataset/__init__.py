@@ -1,0 +1,5 @@
+"""Image folders: made, cut down, fetched and checked, without torch."""
+
+from bench.training.dataset.check import ImageFolderSummary, check_image_folder
+
+__all__ = ["ImageFolderSummary", "check_image_folder"]

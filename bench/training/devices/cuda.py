@@ -1,0 +1,104 @@
+"""An NVIDIA GPU: work is queued on a stream, so times come from events in that stream."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+
+from bench.machine import cuda_device_info
+from bench.records import DeviceInfo
+from bench.training.devices.base import Clock, Device, IterationTimer
+
+#: First compute capability whose tensor cores (fp16: packed arithmetic) take a mode.
+#: CUDA C++ Programming Guide, "Arithmetic Instructions" and "Compute Capabilities".
+_FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0)}
+
+
+class CudaDevice(Device):
+    """A CUDA device, by default the first; `CUDA_VISIBLE_DEVICES` chooses which that is."""
+
+    backend: Literal["cuda"] = "cuda"
+    default_batch_size = 128
+    prefers_channels_last = True
+    pins_memory = True
+    supports_cuda_graphs = True
+    profiler_stays = True  # CUPTI's callbacks
+
+    def __init__(self, local_rank: int = 0) -> None:
+        if local_rank:
+            torch.cuda.set_device(local_rank)
+        self.torch_device = torch.device("cuda", torch.cuda.current_device())
+
+    @classmethod
+    def count(cls) -> int | None:
+        """Return the number of devices that this process sees."""
+        return torch.cuda.device_count()
+
+    def synchronize(self) -> None:
+        """Wait for every stream of the device."""
+        torch.cuda.synchronize(self.torch_device)
+
+    def timer(self, clock: Clock) -> IterationTimer:
+        """Return a timer of events; the host's clock is not asked between iterations."""
+        return CudaEventTimer()
+
+    def info(self) -> DeviceInfo:
+        """Return the card's identity, limits and driver."""
+        return cuda_device_info(self.torch_device.index)
+
+    def reset_peak_memory(self) -> None:
+        """Start the caching allocator's peaks anew."""
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def peak_memory_bytes(self) -> tuple[int, int] | None:
+        """Peaks of the caching allocator."""
+        return (
+            torch.cuda.max_memory_allocated(self.torch_device),
+            torch.cuda.max_memory_reserved(self.torch_device),
+        )
+
+    def hidden_syncs(self, step: Callable[[], object]) -> int | None:
+        """Count torch's own warnings of synchronising calls."""
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        self.synchronize()
+        return sum("synchroniz" in str(item.message).lower() for item in caught)
+
+    def native_math(self, mode: str) -> bool:
+        """By compute capability."""
+        return torch.cuda.get_device_capability(self.torch_device) >= _FIRST_CAPABILITY[mode]
+
+
+class CudaEventTimer:
+    """An event after every iteration, read only after the window's last synchronisation."""
+
+    kind: Literal["cuda_events"] = "cuda_events"
+
+    def __init__(self) -> None:
+        self._events: list[torch.cuda.Event] = []
+
+    def _record(self) -> None:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._events.append(event)
+
+    def start(self) -> None:
+        """Record the first event."""
+        self._record()
+
+    def lap(self) -> None:
+        """Record the event that ends an iteration."""
+        self._record()
+
+    def times_s(self) -> list[float]:
+        """Seconds between neighbouring events (resolution about 0.5 us)."""
+        pairs = zip(self._events, self._events[1:], strict=False)
+        return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]

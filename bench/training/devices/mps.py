@@ -1,0 +1,45 @@
+"""An Apple GPU. Without synchronisation its times are those of queueing: 23 us for 245 us."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from bench.machine import mps_device_info
+from bench.records import DeviceInfo
+from bench.training.devices.base import Clock, Device, IterationTimer, WallTimer
+
+
+class MpsDevice(Device):
+    """The GPU of Apple silicon."""
+
+    backend: Literal["mps"] = "mps"
+    torch_device = torch.device("mps")
+    default_batch_size = 64
+    # Never channels-last: NHWC makes the backward convolution up to 30 times slower there.
+
+    def synchronize(self) -> None:
+        """Wait for the device's command queue."""
+        torch.mps.synchronize()
+
+    def timer(self, clock: Clock) -> IterationTimer:
+        """Return a timer that synchronises at each iteration's end."""
+        return SynchronizedTimer(clock)
+
+    def info(self) -> DeviceInfo:
+        """Return the chip's name and memory."""
+        return mps_device_info()
+
+    def native_math(self, mode: str) -> bool:
+        """Fp32 and fp16; Apple documents no native bf16 for every chip that MPS runs on."""
+        return mode in ("fp32", "fp16")
+
+
+class SynchronizedTimer(WallTimer):
+    """Wall time of each iteration, the queue drained at its end."""
+
+    def lap(self) -> None:
+        """Wait for the iteration, then mark its end."""
+        torch.mps.synchronize()
+        super().lap()

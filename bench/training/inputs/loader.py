@@ -1,0 +1,187 @@
+"""Batches from torch's DataLoader, moved to the device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from bench.errors import UserError
+from bench.training.inputs.normalise import Normalise
+from bench.training.inputs.prefetch import DeviceSlot, PrefetchedTransfer
+from bench.training.inputs.sampler import ALL, Draw, Shard, ShuffledDraws
+from bench.training.inputs.transfer import Batch, Transfer
+
+_LONGEST_DEATH_S = 2.0
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands in for an image that cannot be had, and says why in one line.
+
+    A value, because torch rewrites the message of an exception that leaves a loader process.
+    """
+
+    reason: str
+
+
+class Images(Protocol):
+    """Makes one sample, image uint8 [S, S, 3] and label, of each draw; picklable."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int] | Unreadable: ...
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How batches are loaded and moved to the device."""
+
+    batch_size: int
+    seed: int
+    workers: int
+    prefetch_factor: int
+    persistent_workers: bool
+    pin_memory: bool
+    non_blocking: bool
+    channels_last: bool
+    shard: Shard = ALL
+
+
+class LoaderBatches:
+    """Full, shuffled batches of `images`, epoch after epoch.
+
+    Order and augmentation depend on the seed alone, not on the number of workers. The processes
+    start at once, so that they decode while the model is built. Persistent workers go from epoch
+    to epoch without a pause, as in the middle of a large data set; others end with each epoch, and
+    new ones start.
+    """
+
+    def __init__(self, images: Images, device: torch.device, options: LoaderOptions) -> None:
+        self.workers = options.workers
+        self._loader: DataLoader[Any] | None = _data_loader(images, options)
+        self._iterator = self._start()
+        self._transfer = _open_transfer(self._fetch, device, options)
+
+    def next(self) -> Batch:
+        """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
+        return self._transfer.next()
+
+    def close(self) -> None:
+        """End the loader processes; a batch in the making is finished first."""
+        # Dropping the iterator is not enough: the traceback of an interrupt holds on to it.
+        shut_down = getattr(self._iterator, "_shutdown_workers", None)
+        if shut_down is not None:
+            # Once a process was killed, torch raises here whenever another of them ends.
+            with suppress(RuntimeError):
+                shut_down()
+        self._transfer.close()
+        self._loader, self._iterator = None, iter(())
+
+    def _fetch(self) -> Batch:
+        try:
+            batch = next(self._iterator, None)
+            if batch is None:
+                self._iterator = self._start()
+                batch = next(self._iterator)
+        except (ConnectionError, EOFError) as error:
+            # The other end of a pipe is gone before its process is: torch's handler raises here
+            # and names it, unless the system has no such signal.
+            time.sleep(_LONGEST_DEATH_S)
+            raise RuntimeError("a loader process ended before its work did") from error
+        if isinstance(batch, Unreadable):
+            raise UserError(batch.reason)
+        images, labels = batch
+        return images, labels
+
+    def _start(self) -> Iterator[Any]:
+        if self._loader is None:
+            raise RuntimeError("these batches are closed")
+        with _interrupts_held():
+            return iter(self._loader)
+
+
+def _open_transfer(
+    fetch: Callable[[], Batch], device: torch.device, options: LoaderOptions
+) -> Transfer | PrefetchedTransfer:
+    normalise = Normalise(device, channels_last=options.channels_last)
+    if device.type != "cuda":
+        return Transfer(fetch, normalise, device, non_blocking=options.non_blocking)
+
+    def make_slot(host: Batch) -> DeviceSlot:
+        return DeviceSlot(host, normalise, device, non_blocking=options.non_blocking)
+
+    return PrefetchedTransfer(fetch, make_slot, device)
+
+
+def _data_loader(images: Images, options: LoaderOptions) -> DataLoader[Any]:
+    apart = options.workers > 0
+    persistent = options.persistent_workers and apart
+    return DataLoader(
+        images,  # type: ignore[arg-type]  # map-style data sets need not derive from Dataset
+        batch_size=options.batch_size,
+        sampler=ShuffledDraws(
+            len(images),
+            options.batch_size,
+            options.seed,
+            endless=persistent,
+            shard=options.shard,
+        ),
+        num_workers=options.workers,
+        collate_fn=_collate,
+        pin_memory=options.pin_memory,
+        drop_last=True,
+        worker_init_fn=_end_silently,
+        generator=torch.Generator().manual_seed(options.seed),
+        prefetch_factor=options.prefetch_factor if apart else None,
+        persistent_workers=persistent,
+    )
+
+
+def _collate(samples: list[tuple[torch.Tensor, int] | Unreadable]) -> Any:
+    unreadable = (sample for sample in samples if isinstance(sample, Unreadable))
+    return next(unreadable, None) or default_collate(samples)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C, so that processes started meanwhile never see it.
+
+    A terminal sends it to them too, and they would print a traceback each. Where a process cannot
+    hold signals back (Windows), `_end_silently` covers all but its start.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    if multiprocessing.get_start_method() != "fork":
+        # The first spawn would start the tracker, and that lets interrupts through again.
+        resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_silently(worker: int) -> None:
+    """Leave it to the main process to say how it ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.excepthook = _tell_unless_left
+
+
+def _tell_unless_left(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Python's own thread that hands out batches tells here that nobody takes them now."""
+    if not issubclass(kind, ConnectionError):
+        sys.__excepthook__(kind, error, trace)

@@ -1,0 +1,53 @@
+"""From a precision's name to its arithmetic on a device, or to the reason why not."""
+
+from __future__ import annotations
+
+from bench.errors import UnsupportedError
+from bench.training.devices import Device
+from bench.training.precision.amp import AmpBf16, AmpFp16
+from bench.training.precision.fp32 import Fp32
+from bench.training.precision.tf32 import Tf32
+
+
+def open_precision(name: str, device: Device) -> Fp32:
+    """Return the arithmetic of precision `name` on `device`.
+
+    `amp` is bf16 where the device computes it natively, else fp16 where it computes that, else
+    bf16 emulated by the library (a CPU without either). Raises `UnsupportedError`.
+    """
+    if name == "fp32":
+        return Fp32()
+    if name == "tf32":
+        if not device.native_math("tf32"):
+            raise _unsupported(name, device, "tf32 needs an NVIDIA GPU from Ampere on")
+        return Tf32()
+    if name == "amp":
+        name = _best_amp(device)
+    if name == "amp-bf16":
+        return AmpBf16(device.backend)
+    if not device.native_math("fp16"):
+        raise _unsupported(name, device, "it has no fp16 arithmetic")
+    return AmpFp16(device.backend)
+
+
+def _best_amp(device: Device) -> str:
+    if device.native_math("bf16") or not device.native_math("fp16"):
+        return "amp-bf16"
+    return "amp-fp16"
+
+
+def _unsupported(name: str, device: Device, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"precision={name!r}: not on this {device.backend} device ({why}); use fp32 or amp"
+    )
+
+
+def supported_precisions(device: Device) -> tuple[str, ...]:
+    """Precisions that `device` has, each arithmetic once: fp32, tf32, amp and the other 16 bits."""
+    names = ["fp32"]
+    if device.native_math("tf32"):
+        names.append("tf32")
+    names.append("amp")
+    if _best_amp(device) == "amp-bf16" and device.native_math("fp16"):
+        names.append("amp-fp16")
+    return tuple(names)

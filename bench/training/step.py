@@ -1,0 +1,142 @@
+"""One training step: the work that an iteration repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from bench.errors import UnsupportedError
+from bench.training.devices import Device
+from bench.training.models import training_loss
+from bench.training.phases import Phases
+from bench.training.precision import Fp32
+
+#: SGD as torchvision's classification references train these models; the learning rate is a
+#: tenth of theirs, since labels are random and fp16 must not overflow.
+LEARNING_RATE = 0.01
+MOMENTUM = 0.9
+WEIGHT_DECAY = 1e-4
+
+
+def make_optimizer(model: torch.nn.Module, *, fused: bool) -> torch.optim.Optimizer:
+    """Return SGD with momentum over `model`'s parameters."""
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=LEARNING_RATE,
+        momentum=MOMENTUM,
+        weight_decay=WEIGHT_DECAY,
+        fused=fused,
+    )
+
+
+class TrainingStep:
+    """Fetch, forward, backward and update; calling it returns the loss, left on the device.
+
+    `grad_accum_steps` batches make one step; their gradients are averaged. All but the last are
+    passed within `apart`, which keeps what several devices exchange once a step out of them.
+    Gradients are set to None after the update, not filled with zeros.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[torch.Tensor], Any],
+        optimizer: torch.optim.Optimizer,
+        precision: Fp32,
+        *,
+        grad_accum_steps: int = 1,
+        phases: Phases | None = None,
+        apart: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._forward = forward
+        self._optimizer = optimizer
+        self._precision = precision
+        self._grad_accum_steps = grad_accum_steps
+        self._phases = phases or Phases()
+        self._apart = apart
+
+    def __call__(self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        """Run one step on the batches that `next_batch` gives; return the last batch's loss."""
+        for _ in range(self._grad_accum_steps - 1):
+            with self._apart():
+                self._accumulate_next(next_batch)
+        loss = self._accumulate_next(next_batch)
+        self.update()
+        return loss
+
+    def _accumulate_next(
+        self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]
+    ) -> torch.Tensor:
+        with self._phases.phase("data"):
+            images, labels = next_batch()
+        return self.accumulate(images, labels)
+
+    def accumulate(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Forward and backward of one batch; return its loss."""
+        with self._phases.phase("forward"), self._precision.forward():
+            loss = training_loss(self._forward(images), labels)
+        with self._phases.phase("backward"):
+            # No division in the common case: it would be one more kernel.
+            n = self._grad_accum_steps
+            self._precision.backward(loss if n == 1 else loss / n)
+        return loss.detach()
+
+    def update(self) -> None:
+        """Update the weights and drop the gradients."""
+        with self._phases.phase("optimizer"):
+            self._precision.step(self._optimizer)
+            self._optimizer.zero_grad(set_to_none=True)
+
+
+class GraphedStep:
+    """A training step captured once as a CUDA graph and replayed on each batch.
+
+    Copies each batch into the tensors that the graph reads. Raises `UnsupportedError` where the
+    step cannot be captured.
+    """
+
+    #: Iterations on a side stream before the capture, as torch.cuda.graphs asks.
+    _WARMUP = 3
+
+    def __init__(self, step: TrainingStep, precision: Fp32, device: Device) -> None:
+        if not device.supports_cuda_graphs:
+            raise UnsupportedError(
+                f"cuda_graphs=true: not on {device.backend}; use backend=cuda or cuda_graphs=false"
+            )
+        if precision.loss_scaling:
+            raise UnsupportedError(
+                "cuda_graphs=true: the loss scale changes between replays; "
+                "use precision=amp-bf16 or cuda_graphs=false"
+            )
+        self._step = step
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._images = self._labels = self._loss = torch.empty(0)
+
+    def __call__(self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        """Capture at the first call, replay from then on; return the loss."""
+        images, labels = next_batch()
+        if self._graph is None:
+            self._graph = self._capture(images, labels)
+        else:
+            self._images.copy_(images, non_blocking=True)
+            self._labels.copy_(labels, non_blocking=True)
+        self._graph.replay()
+        return self._loss
+
+    def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> torch.cuda.CUDAGraph:
+        self._images, self._labels = images.clone(), labels.clone()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(self._WARMUP):
+                self._once()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._loss = self._once()
+        return graph
+
+    def _once(self) -> torch.Tensor:
+        return self._step(lambda: (self._images, self._labels))

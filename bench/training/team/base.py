@@ -1,0 +1,67 @@
+"""What a measurement asks of the processes it shares its work with; the base is one, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from bench.config import RunConfig
+from bench.errors import UnsupportedError
+from bench.training.devices import Device, open_device
+from bench.training.inputs.sampler import Shard
+
+Step = Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """How many iterations the window holds, and why not all that were asked for.
+
+    With `max_seconds` the clock may end it earlier still.
+    """
+
+    iterations: int
+    max_seconds: float | None
+    ended_early: str | None = None
+
+
+class Team:
+    """One process alone: there is nobody to wait for, to agree with, or to send gradients to."""
+
+    shard = Shard()
+
+    def open_device(self, config: RunConfig) -> Device:
+        """Open this process's device, and join the others.
+
+        Raises `UnsupportedError` for a configuration of several devices: one alone cannot be it.
+        """
+        if config.world_size > 1:
+            raise UnsupportedError(
+                f"devices={config.devices}, nodes={config.nodes}: this looks at one device's step; "
+                "use devices=1 and nodes=1"
+            )
+        return open_device(config.backend)
+
+    def wrap(self, model: torch.nn.Module, device: Device) -> torch.nn.Module:
+        """Return `model` with its gradients averaged over all processes."""
+        return model
+
+    def apart(self) -> AbstractContextManager[object]:
+        """Context of a forward and backward pass whose gradients stay in this process."""
+        return nullcontext()
+
+    def in_step(self, step: Step) -> Step:
+        """Return `step` so that an interrupt ends all processes before the same one."""
+        return step
+
+    def plan(
+        self, iterations: int, max_seconds: float | None, warmup_times_s: Sequence[float]
+    ) -> WindowPlan:
+        """Agree on the window before it begins."""
+        return WindowPlan(iterations, max_seconds)
+
+    def barrier(self) -> None:
+        """Return when every process has come here."""

@@ -1,0 +1,165 @@
+"""A rank of several: DistributedDataParallel in a process of torch's elastic launcher."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch import distributed
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.config import RunConfig
+from bench.errors import UnsupportedError, UserError
+from bench.training.devices import Device, open_device
+from bench.training.inputs.sampler import Shard
+from bench.training.team.base import Step, Team, WindowPlan
+from bench.training.team.stop import CommonStop
+from bench.training.window import MIN_ITERATIONS
+
+#: No collective waits longer. A rank that dies ends the others within a second or so; this is for
+#: one that hangs. It must not end a rank whose neighbour still compiles.
+_TIMEOUT = timedelta(minutes=10)
+
+
+class DdpTeam(Team):
+    """One process with one device; `environ` is what the elastic launcher gave it."""
+
+    communication: Literal["nccl", "gloo"] = "gloo"
+
+    def __init__(self, config: RunConfig, environ: Mapping[str, str]) -> None:
+        self.shard = Shard(int(environ["RANK"]), int(environ["WORLD_SIZE"]))
+        self.node = int(environ["GROUP_RANK"])
+        self._local_rank = int(environ["LOCAL_RANK"])
+        self._config = config
+        self._host: Any = None
+        self._ddp: DistributedDataParallel | None = None
+        self._stop: CommonStop | None = None
+        self._accounts: Any = None
+
+    def interrupt(self, signum: int, frame: FrameType | None) -> None:
+        """End with the others, or at once before they have met; a handler of signals."""
+        if self._stop is None:
+            raise KeyboardInterrupt
+        self._stop.ask()
+
+    def open_device(self, config: RunConfig) -> Device:
+        """Take the device of this rank's number on its node, and meet the others."""
+        device = open_device(config.backend, local_rank=self._local_rank, devices=config.devices)
+        if device.backend == "mps":
+            raise UnsupportedError(
+                f"nodes={config.nodes}: nothing carries gradients between MPS devices; "
+                "use nodes=1 or backend=cpu"
+            )
+        self._meet(device)
+        return device
+
+    def _meet(self, device: Device) -> None:
+        rank, ranks = self.shard
+        store, *_ = next(rendezvous("env://", rank, ranks, timeout=_TIMEOUT))
+        cuda = device.backend == "cuda"
+        if cuda and distributed.is_nccl_available():
+            self.communication = "nccl"
+        distributed.init_process_group(
+            self.communication,
+            store=PrefixStore("group", store),
+            rank=rank,
+            world_size=ranks,
+            timeout=_TIMEOUT,
+            device_id=device.torch_device if cuda else None,
+        )
+        # Barriers and figures go through the hosts: a barrier of NCCL is work for the device.
+        self._host = distributed.new_group(backend="gloo", timeout=_TIMEOUT)
+        self._stop = CommonStop(rank, ranks, PrefixStore("stop", store), device.synchronize)
+        self._accounts = PrefixStore("accounts", store)
+        asked = self.gather(self._config.config_id)
+        if len(set(asked)) > 1:
+            raise UserError(
+                f"nodes={self._config.nodes}: the machines were given different configurations; "
+                "start the same one on each"
+            )
+
+    def wrap(self, model: torch.nn.Module, device: Device) -> torch.nn.Module:
+        """Average the gradients of `model` over all ranks, beside the backward pass.
+
+        Not `static_graph`: it would save the search for unused parameters, which is off by default
+        anyway, and it does not go together with `no_sync`.
+        """
+        self._ddp = DistributedDataParallel(
+            model,
+            device_ids=[device.torch_device.index] if device.backend == "cuda" else None,
+            gradient_as_bucket_view=True,
+        )
+        # Weights came from the common seed; what dropout draws from now on is each rank's own.
+        torch.manual_seed(self.shard.seed(self._config.seed))
+        return self._ddp
+
+    def apart(self) -> AbstractContextManager[object]:
+        """DistributedDataParallel's `no_sync`, which must hold the forward pass too."""
+        assert self._ddp is not None  # wrapped before any step  # noqa: S101
+        return self._ddp.no_sync()
+
+    def in_step(self, step: Step) -> Step:
+        """Return `step`, begun by all ranks or by none."""
+        assert self._stop is not None  # met before any step  # noqa: S101
+        before_step = self._stop.before_step
+
+        def in_step() -> torch.Tensor:
+            before_step()
+            return step()
+
+        return in_step
+
+    def plan(
+        self, iterations: int, max_seconds: float | None, warmup_times_s: Sequence[float]
+    ) -> WindowPlan:
+        """Turn a time limit into a number of iterations, from the slowest rank's warm-up.
+
+        All ranks must stop at the same iteration. Asking whether it is time after each one would
+        make the hosts wait for each other in every iteration of the window.
+        """
+        if max_seconds is None:
+            return WindowPlan(iterations, None)
+        # The first lap holds what happens once: allocation, tuning, compilation.
+        pace_s = max(self.gather(statistics.median(warmup_times_s[1:] or warmup_times_s)))
+        fit = max(MIN_ITERATIONS, int(max_seconds / pace_s))
+        if fit >= iterations:
+            return WindowPlan(iterations, None)
+        why = f"max_seconds={max_seconds:g} at the warm-up's pace: {fit} of {iterations}"
+        return WindowPlan(fit, None, why)
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        distributed.barrier(self._host)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's `value`, in the order of the ranks."""
+        values: list[Any] = [None] * self.shard.ranks
+        distributed.all_gather_object(values, value, group=self._host)
+        return values
+
+    def tell(self, account: str) -> None:
+        """Leave word of a failure for rank 0, which may be on another machine."""
+        with suppress(RuntimeError):  # The store may be gone with its machine.
+            if self._accounts is not None:
+                self._accounts.set(str(self.shard.rank), account)
+
+    def told(self) -> dict[int, str]:
+        """Return what other ranks have told. Whoever lost one to a failure comes after its word."""
+        found: dict[int, str] = {}
+        with suppress(RuntimeError):
+            for rank in range(self.shard.ranks) if self._accounts is not None else ():
+                if rank != self.shard.rank and self._accounts.check([str(rank)]):
+                    found[rank] = self._accounts.get(str(rank)).decode()
+        return found
+
+    def leave(self) -> None:
+        """Part from the others in good order."""
+        if distributed.is_initialized():
+            distributed.destroy_process_group()

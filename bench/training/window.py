@@ -1,0 +1,180 @@
+"""The measured window: warm-up, then iterations timed without stopping the device between them."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bench.records import DistributedFigures, Measurement, WorkSet
+from bench.training.devices import Device, IterationTimer
+from bench.training.devices.base import Clock
+from bench.training.phases import Phases
+
+#: A window that a time limit may end holds at least this many iterations.
+MIN_ITERATIONS = 5
+
+Step = Callable[[], torch.Tensor]
+
+
+@dataclass
+class Window:
+    """What the loop keeps while it runs, so that an interrupt finds whatever was measured."""
+
+    clock: Clock
+    device: Device
+    barrier: Callable[[], None] = lambda: None  # returns when all ranks have come there
+    warmup_times_s: list[float] = field(default_factory=list)
+    data_wait_s: list[float] = field(default_factory=list)
+    timer: IterationTimer | None = None
+    start_clock_s: float = 0.0
+    end_clock_s: float = 0.0
+    start_unix_s: float = 0.0
+    ended_early: str | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    _waited_s: float = 0.0
+
+    def waiting(
+        self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]
+    ) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
+        """Wrap `next_batch` so that the host's time inside it is added to the iteration's."""
+        clock = self.clock
+
+        def timed() -> tuple[torch.Tensor, torch.Tensor]:
+            begin = clock()
+            batch = next_batch()
+            self._waited_s += clock() - begin
+            return batch
+
+        return timed
+
+    def warm_up(self, step: Step, iterations: int, on_lap: Callable[[float], None]) -> None:
+        """Run `iterations` steps, each synchronised; none of them enters the window."""
+        for _ in range(iterations):
+            begin = self.clock()
+            loss = step()
+            self.device.synchronize()
+            self.warmup_times_s.append(self.clock() - begin)
+            on_lap(self.warmup_times_s[-1])
+            if self.first_loss is None:
+                self.first_loss = float(loss)
+        # What the start-up left behind is not to be collected inside the window.
+        gc.collect()
+
+    def measure(
+        self, step: Step, iterations: int, max_seconds: float | None, phases: Phases
+    ) -> None:
+        """Time up to `iterations` steps; synchronise, all ranks, only at the window's two ends.
+
+        With `max_seconds` the window ends after the first iteration that the host closes past
+        the limit, but not before `MIN_ITERATIONS`.
+        """
+        phases.clear()
+        self.device.synchronize()
+        self.timer = self.device.timer(self.clock)
+        self._waited_s = 0.0
+        self.barrier()
+        self.start_unix_s = time.time()
+        self.start_clock_s = self.clock()
+        self.timer.start()
+        for done in range(1, iterations + 1):
+            loss = step()
+            self.timer.lap()
+            phases.lap()
+            self.data_wait_s.append(self._waited_s)
+            self._waited_s = 0.0
+            if (
+                max_seconds is not None
+                and MIN_ITERATIONS <= done < iterations
+                and self.clock() - self.start_clock_s >= max_seconds
+            ):
+                self.ended_early = f"max_seconds={max_seconds:g} after {done} of {iterations}"
+                break
+        self.device.synchronize()
+        self.barrier()
+        self.end_clock_s = self.clock()
+        self.last_loss = float(loss)
+
+    def measurement(
+        self,
+        *,
+        images_per_iteration: int,
+        compiled: bool,
+        phases: Phases,
+        startup_s: dict[str, float],
+        hidden_syncs: int | None,
+        work: WorkSet | None,
+        ranks: DistributedFigures | None,
+        no_model: str | None = None,
+    ) -> Measurement | None:
+        """Return the raw times, up to where an interrupt cut them; None without an iteration.
+
+        `no_model` says why there was none, and so why its loss and work are missing.
+        """
+        if self.timer is None:
+            return None
+        if not self.end_clock_s:
+            self.device.synchronize()
+            self.end_clock_s = self.clock()
+        times = self.timer.times_s()[: len(self.data_wait_s)]
+        if not times:
+            return None
+        peak = self.device.peak_memory_bytes()
+        phase_times = phases.times_s()
+        facts: dict[str, Any] = {
+            "phase_times_s": phase_times
+            and {name: phase[: len(times)] for name, phase in phase_times.items()},
+            "ended_early": self.ended_early,
+            "compile_time_s": self._compile_time_s() if compiled else None,
+            "peak_memory_allocated_bytes": peak and peak[0],
+            "peak_memory_reserved_bytes": peak and peak[1],
+            "hidden_syncs": hidden_syncs,
+            "work": work,
+            "ranks": ranks,
+            "first_loss": _finite(self.first_loss),
+            "last_loss": _finite(self.last_loss),
+        }
+        why = _WHY_MISSING | (dict.fromkeys(_OF_A_MODEL, no_model) if no_model else {})
+        return Measurement(
+            iteration_times_s=tuple(times),
+            iteration_clock=self.timer.kind,
+            data_wait_s=tuple(self.data_wait_s[: len(times)]),
+            warmup_times_s=tuple(self.warmup_times_s),
+            window_start_clock_s=self.start_clock_s,
+            window_end_clock_s=self.end_clock_s,
+            window_start_unix_s=self.start_unix_s,
+            images_per_iteration=images_per_iteration,
+            startup_s=startup_s,
+            missing={name: why[name] for name, fact in facts.items() if fact is None},
+            **facts,
+        )
+
+    def _compile_time_s(self) -> float:
+        """Warm-up time beyond its fastest iteration, taken as many times as there were."""
+        fastest = min(self.warmup_times_s)
+        return sum(seconds - fastest for seconds in self.warmup_times_s)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+_OF_A_MODEL = ("hidden_syncs", "work", "first_loss", "last_loss")
+_WHY_MISSING = {
+    "phase_times_s": "phases=true was not asked for",
+    "ended_early": "the window held all its iterations",
+    "compile_time_s": "compile=none",
+    "peak_memory_allocated_bytes": "this backend does not count a peak",
+    "peak_memory_reserved_bytes": "this backend does not count a peak",
+    "hidden_syncs": "no probe of synchronisations on this backend, or the run ended before it",
+    "work": "the run ended before it was counted, or torch's profiler counts nothing here",
+    "ranks": "one device, or the run ended before the ranks told their times",
+    "first_loss": "not finite, or no iteration ended",
+    "last_loss": "not finite, or the window was cut",
+}

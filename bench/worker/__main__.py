@@ -1,0 +1,60 @@
+"""The worker process: `python -m bench.worker measure FOLDER`, or another of `_WORKERS`.
+
+A fresh process per measurement, without MLflow and without threads of ours. It always leaves
+`worker.json` unless it is killed; its exit code is 0 if it did.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
+
+_WORKERS = {
+    "measure": ("bench.worker.measurement", "measure"),
+    "ceilings": ("bench.worker.ceilings", "measure_roofs"),
+    "identify": ("bench.worker.identify", "identify"),
+    "profile": ("bench.worker.profile", "profile"),
+    "ranks": ("bench.worker.agent", "run_ranks"),
+    "rank": ("bench.worker.rank", "measure_rank"),
+}
+
+#: Workers that have written all they had to say. Taking torch down in good order takes a second;
+#: tools that look on from outside (ncu, perf) and torch's elastic launcher want that order.
+_END_AT_ONCE = {"measure", "ceilings", "identify"}
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """The launcher asks with SIGTERM; what was measured so far is then written, not lost."""
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Run the worker named by the command line."""
+    kind, path = sys.argv[1:]
+    signal.signal(signal.SIGTERM, _interrupt)
+    folder = RecordFolder(Path(path))
+    # torch's elastic launcher numbers the processes that share one measurement and its journal.
+    who = {"rank": int(os.environ["RANK"]), "pid": os.getpid()} if kind == "rank" else {}
+    journal = JournalWriter(folder.journal, always=who)
+    journal.note("started")
+    # torch is imported from here on: the line above tells an import from a start that hangs.
+    module, function = _WORKERS[kind]
+    work = getattr(import_module(module), function)
+    journal.note("imported")
+    work(folder, journal)
+    if kind in _END_AT_ONCE:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What composes measurements: sweeps over a matrix, tuning, and a whole device."""

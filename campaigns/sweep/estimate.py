@@ -1,0 +1,108 @@
+"""How long a plan will take, from what this machine has measured before.
+
+A configuration measured before takes what it took. Of another batch size or length, it takes the
+same time per image; of a model never measured here, the same time per FLOP as its precision did.
+What nothing was measured of stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.config import RunConfig
+from bench.machine.identity import environment_id
+from bench.records import Environment, RunRecord
+from campaigns.sweep.machine import environment_of
+
+#: FLOP of one image's training step of a model, or None where it cannot be told.
+FlopsPerImage = Callable[[RunConfig], float | None]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`known_s` covers all runs but the `unknown` ones."""
+
+    known_s: float
+    unknown: int
+
+
+@dataclass(frozen=True)
+class _Sample:
+    record: RunRecord
+    environment: str
+    whole_s: float  # from the worker's start to its end
+    step_s: float  # per image
+    rest_s: float  # what is neither warm-up nor window
+
+
+class Durations:
+    """What whole runs took on this machine."""
+
+    def __init__(self, flops_per_image: FlopsPerImage = lambda config: None) -> None:
+        self._samples: list[_Sample] = []
+        self._flops_per_image = flops_per_image
+
+    def learn(self, records: Iterable[RunRecord]) -> None:
+        """Take in runs that were measured whole."""
+        self._samples += [sample for record in records if (sample := _sample(record))]
+
+    def of(self, config: RunConfig, environment: Environment) -> float | None:
+        """Return the seconds that a run of `config` will take, or None where nothing tells."""
+        here = environment_id(environment)
+        alike = [sample for sample in self._samples if sample.environment == here]
+        exact = [s.whole_s for s in alike if s.record.config_id == config.config_id]
+        if exact:
+            return median(exact)
+        alike = [s for s in alike if s.record.config.precision == config.precision]
+        if not alike or config.batch_size == "auto":
+            return None
+        image_s = self._image_s(config, alike)
+        if image_s is None:
+            return None
+        batch_s = image_s * config.batch_size * config.grad_accum_steps * config.world_size
+        window_s = min(config.iters * batch_s, _limit_s(config, environment))
+        return config.warmup_iters * batch_s + window_s + median(s.rest_s for s in alike)
+
+    def _image_s(self, config: RunConfig, alike: Sequence[_Sample]) -> float | None:
+        same_model = [s.step_s for s in alike if s.record.config.arch == config.arch]
+        if same_model:
+            return median(same_model)
+        flops = self._flops_per_image(config)
+        paces = [
+            s.step_s / s.record.complexity.step_flops_per_image
+            for s in alike
+            if s.record.complexity is not None
+        ]
+        return flops * median(paces) if flops and paces else None
+
+
+def estimate(
+    runs: Sequence[RunConfig], environments: tuple[Environment, ...], durations: Durations
+) -> Estimate:
+    """Return the time of `runs` as far as it is known."""
+    times = [durations.of(config, environment_of(config, environments)) for config in runs]
+    known = [seconds for seconds in times if seconds is not None]
+    return Estimate(sum(known), len(times) - len(known))
+
+
+def _sample(record: RunRecord) -> _Sample | None:
+    measured, process = record.measurement, record.process
+    if record.outcome != "ok" or measured is None or process is None or not record.environment:
+        return None
+    inside_s = measured.window_s + sum(measured.warmup_times_s)
+    return _Sample(
+        record,
+        environment_id(record.environment),
+        process.real_s,
+        measured.window_s / measured.images,
+        max(0.0, process.real_s - inside_s),
+    )
+
+
+def _limit_s(config: RunConfig, environment: Environment) -> float:
+    """When the window ends early; `auto` as `bench.training.devices` has it."""
+    if config.max_seconds == "auto":
+        return 60.0 if environment.device.backend == "cpu" else float("inf")
+    return float("inf") if config.max_seconds == "none" else config.max_seconds

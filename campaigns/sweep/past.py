@@ -1,0 +1,123 @@
+"""What a campaign has measured already, so that nothing is measured twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.launcher.recover import recover
+from bench.records import RunRecord
+from bench.records.folders import RecordFolder, record_folders
+from campaigns.sweep.past_run import PastRun
+
+_POLL_S = 0.2
+
+
+class PastRuns:
+    """The runs of a campaign on one environment, or on any where `environment` is None.
+
+    Of a configuration and repeat one that went well counts, else the last. `elsewhere` are runs
+    that only the tracking server knows, their records folder being another.
+    """
+
+    def __init__(
+        self,
+        records: Path,
+        campaign: str,
+        environment: str | None,
+        elsewhere: Iterable[PastRun] = (),
+    ) -> None:
+        self._records = records
+        self._campaign = campaign
+        self._environment = environment
+        self._read: set[str] = set()
+        self._last: dict[tuple[str, int], PastRun] = {}
+        for past in elsewhere:
+            self.add(past)
+
+    def refresh(self) -> None:
+        """Read the records that came since the last call; each is read once."""
+        for folder in _folders(self._records):
+            if folder.record_id in self._read or not folder.record.is_file():
+                continue
+            self._read.add(folder.record_id)
+            record = _readable(folder)
+            if isinstance(record, RunRecord) and record.config.campaign == self._campaign:
+                self.add(PastRun.of(record))
+
+    def add(self, past: PastRun) -> None:
+        """Note one run; one of another environment is none of ours."""
+        if self._environment is not None and past.environment_id not in (self._environment, None):
+            return
+        key = (past.config.config_id, past.config.repeat)
+        known = self._last.get(key)
+        # What a machine that was lost brings late is older than what was measured in its place.
+        if known is None or _rank(known) <= _rank(past):
+            self._last[key] = past
+
+    def of(self, config: RunConfig) -> PastRun | None:
+        """Return the run of this configuration and repeat that counts."""
+        return self._last.get((config.config_id, config.repeat))
+
+    def too_large(self, config: RunConfig, device: str | None = None) -> PastRun | None:
+        """Return a run that ran out of memory with a smaller batch of the same configuration.
+
+        Where the runs are those of many machines, `device` names whose memory is meant.
+        """
+        smaller = [
+            past
+            for past in self._last.values()
+            if past.outcome == "oom"
+            and past.environment_id is not None
+            and device in (None, past.device)
+            and _batch(past.config) < _batch(config)
+        ]
+        family = _family(config) if smaller else None
+        return next((past for past in smaller if _family(past.config) == family), None)
+
+
+def take_over(records: Path, waiting: Callable[[str], None]) -> list[RecordFolder]:
+    """Make whole what a killed sweep left behind, and return the folders that this changed.
+
+    A worker whose launcher was killed measures on; it is waited for, since it keeps the device
+    busy and its measurement is as good as any. `waiting` is told which one.
+    """
+    changed = []
+    for folder in _folders(records):
+        if folder.record.is_file():
+            continue
+        if folder.orphaned():
+            waiting(folder.record_id)
+            while folder.orphaned():
+                time.sleep(_POLL_S)
+        if not folder.in_use() and recover(folder) is not None:
+            changed.append(folder)
+    return changed
+
+
+def _rank(past: PastRun) -> tuple[bool, str]:
+    return past.outcome == "ok", past.record_id
+
+
+def _family(config: RunConfig) -> str:
+    return config.model_copy(update={"batch_size": 1, "seed": 0}).config_id
+
+
+def _batch(config: RunConfig) -> int:
+    """`auto` is never larger than a number: its batch is not known before it runs."""
+    return 0 if config.batch_size == "auto" else config.batch_size
+
+
+def _folders(records: Path) -> Iterable[RecordFolder]:
+    return record_folders(records) if records.is_dir() else ()
+
+
+def _readable(folder: RecordFolder) -> object:
+    """Another version's record is none of this campaign's."""
+    try:
+        return folder.read_record()
+    except UserError:
+        return None

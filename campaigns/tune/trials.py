@@ -1,0 +1,145 @@
+"""Trials within a budget of time: measured by whoever is handed in, or found in the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench.config import RunConfig
+from bench.records import RunRecord
+from campaigns.tune.archive import Archive
+from campaigns.tune.trial import Stage, Trial, TuneWatch
+
+Clock = Callable[[], float]
+#: Measures a configuration in at most so many seconds, and gives a record whatever happens. A
+#: measurement that was ended because it took longer has the outcome `interrupted`; one that the
+#: user ended raises KeyboardInterrupt.
+Measure = Callable[[RunConfig, float], RunRecord]
+
+#: Of the whole budget: one trial that takes longer (a compilation, mostly) is given up.
+_PATIENCE_SHARE = 0.25
+
+
+class OutOfTimeError(Exception):
+    """The next trial would not end within the time that is left for it."""
+
+
+class Budget:
+    """Seconds that a tuning may take from `began_s` of `clock` on, by default from now."""
+
+    def __init__(self, total_s: float, clock: Clock, began_s: float | None = None) -> None:
+        self.total_s = total_s
+        self.clock = clock
+        self._began_s = clock() if began_s is None else began_s
+
+    @property
+    def used_s(self) -> float:
+        """Seconds since the start."""
+        return self.clock() - self._began_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds still to come; negative once it is overrun."""
+        return self.total_s - self.used_s
+
+
+class Trials:
+    """Every trial of a tuning, in order."""
+
+    def __init__(
+        self, measure: Measure, archive: Archive, budget: Budget, watch: TuneWatch
+    ) -> None:
+        self.log: list[Trial] = []
+        self.budget = budget
+        self.watch = watch
+        self._measure = measure
+        self._archive = archive
+
+    def together(
+        self,
+        configs: Sequence[RunConfig],
+        stage: Stage,
+        *,
+        reserve_s: float = 0.0,
+        stop: Callable[[Trial], bool] = lambda trial: False,
+    ) -> list[Trial]:
+        """Return runs of `configs` that follow each other; fewer where `stop` says so.
+
+        Raises `OutOfTimeError` instead of starting one that would not end before `reserve_s`.
+        """
+        trials = self._found(configs, stage, stop)
+        if trials is not None:
+            return trials
+        self._ask_for(sum(map(self.expected_s, configs)), reserve_s)
+        trials = []
+        for config in configs:
+            self._ask_for(self.expected_s(config), reserve_s)
+            trials.append(self._measured(config, stage, reserve_s))
+            if stop(trials[-1]):
+                break
+        return trials
+
+    def expected_s(self, config: RunConfig) -> float:
+        """Return how long a trial will take, from the last like it; 0 before the first.
+
+        A larger batch takes in proportion longer: the window holds a least number of iterations.
+        """
+        good = [trial for trial in self.log if trial.images_per_s is not None]
+        same = [trial for trial in good if trial.config_id == config.config_id]
+        if same:
+            return same[-1].took_s
+        if not good:
+            return 0.0
+        # Compiling takes its time once for each trial.
+        alike = [trial for trial in good if trial.config.compile == config.compile]
+        last = (alike or good)[-1]
+        return last.took_s * max(1.0, _batch(config, last) / _batch(last.config, last))
+
+    def last_of(self, config: RunConfig) -> Trial | None:
+        """Return the last whole trial of `config`."""
+        same = (
+            trial
+            for trial in reversed(self.log)
+            if trial.config_id == config.config_id and trial.images_per_s is not None
+        )
+        return next(same, None)
+
+    def _ask_for(self, seconds: float, reserve_s: float) -> None:
+        if seconds > self.budget.left_s - reserve_s:
+            raise OutOfTimeError
+
+    def _found(
+        self, configs: Sequence[RunConfig], stage: Stage, stop: Callable[[Trial], bool]
+    ) -> list[Trial] | None:
+        def told(record: RunRecord) -> Trial:
+            took_s = record.process.real_s if record.process else 0.0
+            return Trial(len(self.log) + 1, stage, record, took_s, fresh=False)
+
+        records = self._archive.together(configs, lambda record: stop(told(record)))
+        return None if records is None else [self._note(told(record)) for record in records]
+
+    def _measured(self, config: RunConfig, stage: Stage, reserve_s: float) -> Trial:
+        begin_s = self.budget.clock()
+        numbered = self._archive.numbered(config)
+        self.watch.starting(numbered)
+        record = self._measure(numbered, self._limit_s(config, reserve_s))
+        took_s = self.budget.clock() - begin_s
+        return self._note(Trial(len(self.log) + 1, stage, record, took_s, fresh=True))
+
+    def _limit_s(self, config: RunConfig, reserve_s: float) -> float:
+        """When to give a trial up: no overrun is longer than the trial was expected to be."""
+        if not self.log:
+            return self.budget.total_s
+        left_s = self.budget.left_s - reserve_s + self.expected_s(config)
+        return min(left_s, max(_PATIENCE_SHARE * self.budget.total_s, 3 * self.expected_s(config)))
+
+    def _note(self, trial: Trial) -> Trial:
+        self.log.append(trial)
+        self.watch.ended(trial)
+        return trial
+
+
+def _batch(config: RunConfig, like: Trial) -> int:
+    """Images of a batch; `auto` is what it was in `like`."""
+    if config.batch_size != "auto":
+        return config.batch_size
+    return like.record.resolved.batch_size if like.record.resolved else 1

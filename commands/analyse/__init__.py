@@ -1,0 +1,1 @@
+"""Subcommands that explain and compare what was measured."""

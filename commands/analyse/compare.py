@@ -1,0 +1,159 @@
+"""`mlproject compare`: two sets of runs against each other, and a gate for regressions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.errors import UserError
+from commands.views.recorded import format_option
+
+if TYPE_CHECKING:
+    from analysis.comparison import Comparison, Pairing
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option("--metric", default="throughput_images_per_s", show_default=True)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 10, min_open=True),
+    default=0.02,
+    show_default=True,
+    help="share by which B must differ to count as faster or slower",
+)
+@click.option(
+    "--correction",
+    type=click.Choice(["holm", "bh", "none"]),
+    default="holm",
+    show_default=True,
+    help="of p-values for the number of configurations; bh is Benjamini and Hochberg's",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="folder for the table (CSV, Markdown, LaTeX) and the picture (PNG, SVG)",
+)
+@format_option
+def command(
+    a: str,
+    b: str,
+    metric: str,
+    threshold: float,
+    correction: str,
+    out: Path | None,
+    form: str,
+) -> int:
+    """Compare the runs of B with those of A, configuration by configuration.
+
+    A and B are each campaign=NAME, run ids with commas between them, records=FOLDER or an MLflow
+    filter. Configurations are paired where they agree in everything but what tells A from B.
+
+    Exit codes: 0 no regression; 1 B is slower (or worse) somewhere; 2 nothing to compare, or a
+    wrong value. A comparison of single runs decides nothing, so it never fails.
+    """
+    from analysis.comparison import compare_pairs, compared_metric, pair_runs, read_sides
+    from tracking.store import TrackingError
+
+    chosen = compared_metric(metric)
+    try:
+        pairing = pair_runs(*read_sides(a, b), chosen.name)
+    except TrackingError as error:
+        raise UserError(str(error)) from None
+    found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
+    if out is not None:
+        _write(found, pairing, threshold, out)
+    if form == "json":
+        click.echo(json.dumps(_facts(found, pairing)))
+    else:
+        _print(found, pairing)
+    return int(any(one.judgement == "worse" for one in found))
+
+
+def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out: Path) -> None:
+    from analysis.comparison.table import comparison_table
+    from analysis.figures import draw_forest, forest_height_in, save_figure, single_axes
+
+    table = comparison_table(found, pairing)
+    figure, axes = single_axes(height_in=forest_height_in(len(found)))
+    draw_forest(axes, found, threshold=threshold)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for suffix, text in (
+            ("csv", table.csv()),
+            ("md", table.markdown()),
+            ("tex", table.latex()),
+        ):
+            path = out / f"comparison.{suffix}"
+            path.write_text(text, encoding="utf-8", newline="\n")
+        save_figure(figure, out, "comparison")
+    except OSError as error:
+        raise UserError(
+            f"out={str(out)!r}: cannot write there ({error.strerror or error}); name another folder"
+        ) from None
+
+
+def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
+    return {
+        "told_apart_by": list(pairing.apart),
+        "also_differs": list(pairing.software),
+        "comparisons": [
+            {
+                "configuration": one.label,
+                "a_runs": list(one.a.names),
+                "b_runs": list(one.b.names),
+                "ratio": one.estimate.ratio,
+                "ratio_low": one.estimate.low,
+                "ratio_high": one.estimate.high,
+                "p_corrected": one.p_different,
+                "verdict": one.word,
+                "because": one.because,
+            }
+            for one in found
+        ],
+        "only_a": [group.label for group in pairing.only_a],
+        "only_b": [group.label for group in pairing.only_b],
+        "left_out": list(pairing.left_out),
+    }
+
+
+def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from analysis.comparison.table import comparison_table
+
+    # A file or a pipe has no width of its own; the table needs this much.
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    table = comparison_table(found, pairing)
+    shown = [place for place, column in enumerate(table.columns) if "runs" not in column.heading]
+    view = Table(box=box.SIMPLE, title=None)
+    for place in shown:
+        column = table.columns[place]
+        view.add_column(column.heading, justify="right" if column.numeric else "left")
+    for row in table.cells:
+        view.add_row(*(Text(row[place]) for place in shown))
+    told = ", ".join(pairing.apart) or "no setting: the same configurations in two sets of runs"
+    console.print(Text(f"{table.title}; A and B are told apart by {told}"))
+    console.print(view)
+    for line in _notes(found, pairing):
+        console.print(Text(line))
+
+
+def _notes(found: Sequence[Comparison], pairing: Pairing) -> list[str]:
+    lines = [f"also differs: {line}" for line in pairing.software]
+    lines += [f"only in A: {group.label}" for group in pairing.only_a]
+    lines += [f"only in B: {group.label}" for group in pairing.only_b]
+    lines += [f"left out: {line}" for line in pairing.left_out]
+    undecided = sum(one.judgement == "undecided" for one in found)
+    if undecided:
+        lines.append(f"{undecided} of {len(found)} undecided: more repeats would tell")
+    return lines

@@ -1,0 +1,207 @@
+"""`mlproject complexity`: FLOP, bytes and memory of a model's training step, nothing measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.config import RunConfig, parse_config
+from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bench.records import Complexity
+
+
+@click.command()
+@click.option(
+    "--arch",
+    "architectures",
+    multiple=True,
+    default=["resnet18"],
+    show_default=True,
+    metavar="NAME",
+    help="torchvision name or module:callable (may be given again)",
+)
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    multiple=True,
+    default=["32"],
+    show_default=True,
+    metavar="N",
+    help="images per step (may be given again: every model with every size)",
+)
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    help="fp32, tf32, amp, amp-bf16 or amp-fp16; amp counts as bf16",
+)
+@click.option(
+    "--image-size",
+    default="auto",
+    show_default=True,
+    metavar="PIXELS",
+    help="pixels a side; auto: the model's own",
+)
+@click.option("--ops", "with_ops", is_flag=True, help="also the cost of every op in every phase")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def command(
+    architectures: tuple[str, ...],
+    batch_sizes: tuple[str, ...],
+    precision: str,
+    image_size: str,
+    with_ops: bool,
+    form: str,
+) -> None:
+    """Print FLOP, bytes and memory of a model's training step, forward to optimizer.
+
+    Nothing is run or allocated, so any batch size will do. A multiply-add is 2 FLOP. Bytes are a
+    range: fused (every chain of small ops folded into its neighbours) to eager (every op by
+    itself). Exit codes: 0 printed; 2 a wrong value.
+    """
+    configs = [
+        _checked(arch, batch_size, precision, image_size)
+        for arch in architectures
+        for batch_size in batch_sizes
+    ]
+    complexities = _with_progress(configs)
+    if form == "json":
+        _print_json(complexities, with_ops=with_ops)
+    else:
+        _print_tables(complexities, with_ops=with_ops)
+
+
+def _checked(arch: str, batch_size: str, precision: str, image_size: str) -> RunConfig:
+    """Refuse wrong values before torch is imported, which takes seconds."""
+    if not batch_size.isdecimal() or int(batch_size) < 1:
+        raise UserError(f"batch_size={batch_size!r}: give a whole number of images, 1 or more")
+    return parse_config(
+        {
+            "arch": arch,
+            "batch_size": batch_size,
+            "precision": precision,
+            "image_size": image_size,
+        }
+    )
+
+
+def _with_progress(configs: list[RunConfig]) -> list[Complexity]:
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return list(
+        track(
+            map(_complexity, configs),
+            total=len(configs),
+            description="complexity",
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+    )
+
+
+def _complexity(config: RunConfig) -> Complexity:
+    from bench.cost import step_complexity
+
+    return step_complexity(
+        config.arch,
+        batch_size=int(config.batch_size),
+        precision=config.precision,
+        image_size=None if config.image_size == "auto" else int(config.image_size),
+    )
+
+
+def _print_json(complexities: list[Complexity], *, with_ops: bool) -> None:
+    from bench.cost import complexity_row
+
+    rows = []
+    for item in complexities:
+        rows.append(complexity_row(item))
+        if with_ops:
+            rows[-1]["ops"] = [op.model_dump() for op in item.ops]
+    click.echo(json.dumps(rows, indent=1))
+
+
+def _print_tables(complexities: list[Complexity], *, with_ops: bool) -> None:
+    from rich.console import Console
+
+    # A file or a pipe has no width of its own; the tables need this much.
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    console.print(_work_table(complexities), _memory_table(complexities))
+    for item in complexities if with_ops else []:
+        console.print(_ops_table(item))
+    first = complexities[0]
+    console.print(
+        "A multiply-add is 2 FLOP. Small: elementwise ops and norms, counted apart. Least: what "
+        f"{first.cache_bytes / 2**20:.0f} MiB of cache cannot save. Method: {first.method}."
+    )
+
+
+def _table(title: str, headings: Iterable[str], rows: Iterable[list[str]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _figure(number: float) -> str:
+    """Return four figures, or fewer decimals than fit: 4.089, 24.30, 294.5, 1,086."""
+    decimals = next((n for n, limit in ((3, 10), (2, 100), (1, 1000)) if number < limit), 0)
+    return f"{number:,.{decimals}f}"
+
+
+def _work_table(complexities: list[Complexity]) -> Table:
+    headings = ["model", "batch", "pixels", "forward\nGMAC", "step\nGFLOP", "small\nGFLOP"]
+    headings += ["fused\nMB", "eager\nMB", "least\nMB", "eager\nFLOP/B", "fused\nFLOP/B"]
+    rows = []
+    for item in complexities:
+        images = item.batch_size
+        counts = (item.forward_macs, item.step_flops, item.elementwise_flops)
+        traffic = (item.fused_bytes, item.eager_bytes, item.compulsory_bytes)
+        rows.append(
+            [item.arch, str(images), str(item.image_size)]
+            + [_figure(count / images / 1e9) for count in counts]
+            + [_figure(size / images / 1e6) for size in traffic]
+            + [_figure(item.intensity_min), _figure(item.intensity_max)]
+        )
+    return _table(f"One training step in {complexities[0].precision}, per image", headings, rows)
+
+
+def _memory_table(complexities: list[Complexity]) -> Table:
+    headings = ["model", "batch", "parameters", "weights", "gradients", "optimizer", "activations"]
+    rows = []
+    for item in complexities:
+        parts = item.memory.model_dump().values()
+        rows.append(
+            [item.arch, str(item.batch_size), f"{item.parameters:,}"]
+            + [_figure(size / 1e6) for size in (*parts, sum(parts))]
+        )
+    return _table("Memory that it holds, MB", [*headings, "together"], rows)
+
+
+def _ops_table(item: Complexity) -> Table:
+    headings = ["op", "phase", "calls", "GFLOP", "small GFLOP", "fused MB", "eager MB"]
+    rows = [
+        [op.op, op.phase, str(op.calls)]
+        + [_figure(count / 1e9) for count in (op.flops, op.elementwise_flops)]
+        + [_figure(size / 1e6) for size in (op.fused_bytes, op.eager_bytes)]
+        for op in item.ops
+    ]
+    title = f"Ops of {item.arch}, one step of {item.batch_size} images in {item.precision}"
+    return _table(title, headings, rows)

@@ -1,0 +1,152 @@
+"""`mlproject predict`: images/s at a batch size that was not measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.errors import UserError
+from commands.views.recorded import format_option
+from commands.views.selection import campaign_option, experiment_option, filter_option, no_runs
+
+if TYPE_CHECKING:
+    from analysis.prediction import Prediction
+    from analysis.runs.groups import Group
+    from analysis.runs.observations import Observation
+
+
+@click.command()
+@filter_option
+@campaign_option
+@experiment_option
+@click.option(
+    "--records",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="read this folder of records instead of the tracking server",
+)
+@click.option("--arch", required=True, help="the model")
+@click.option("--precision", help="needed where several were measured")
+@click.option("--env", help="label of the machine; needed where several were measured")
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    required=True,
+    help="what to predict (may be given again)",
+)
+@format_option
+def command(
+    filter_string: str,
+    campaign: str | None,
+    experiments: tuple[str, ...],
+    records: Path | None,
+    arch: str,
+    precision: str | None,
+    env: str | None,
+    batch_sizes: tuple[int, ...],
+    form: str,
+) -> int:
+    """Predict images/s from the batch sizes that were measured, with an interval.
+
+    The model's error on batch sizes that it was not shown is printed beside it. A batch that
+    memory does not hold, or may not hold, is refused.
+
+    Exit codes: 0 predicted; 2 no prediction can be made, or a wrong value.
+    """
+    if records is not None and (filter_string or experiments):
+        raise UserError("--records reads a folder: --filter and --experiment ask a server")
+    from analysis.prediction import predict_batch
+
+    runs = _runs(filter_string, campaign, experiments, records)
+    curve = _one_curve(runs, arch, precision, env)
+    found = [predict_batch(curve, batch_size, runs) for batch_size in batch_sizes]
+    if form == "json":
+        click.echo(json.dumps([_facts(one) for one in found]))
+    else:
+        _print(found)
+    return 0
+
+
+def _runs(
+    filter_string: str, campaign: str | None, experiments: Sequence[str], records: Path | None
+) -> list[Observation]:
+    from analysis import gather_records, split_records
+    from bench.records.folders import read_records
+    from tracking.store import TrackingError
+
+    if records is not None:
+        return split_records(read_records(records), campaign).told_apart().observations()
+    try:
+        gathered = gather_records(filter_string, experiments=experiments or None, campaign=campaign)
+    except TrackingError as error:
+        raise UserError(str(error)) from None
+    runs = gathered.told_apart().observations()
+    if not runs:
+        raise no_runs(filter_string, campaign, experiments)
+    return runs
+
+
+def _one_curve(
+    runs: Sequence[Observation], arch: str, precision: str | None, env: str | None
+) -> list[Group]:
+    """Return the only curve of that model; several differ in a setting, which is then named."""
+    from analysis.runs.groups import batch_curves
+
+    asked = {"arch": arch, "precision": precision, "env": env}
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    fitting = [
+        run
+        for run in runs
+        if all(run.settings.get(name) == value for name, value in wanted.items())
+    ]
+    curves = batch_curves(fitting)
+    if not curves:
+        what = " ".join(f"{name}={value!r}" for name, value in wanted.items())
+        raise UserError(f"{what}: none of the {len(runs)} runs fits and has a throughput")
+    if len(curves) > 1:
+        settings = [curve[0].first.settings for curve in curves]
+        names = sorted({name for each in settings for name in each} - {"batch_size"})
+        differing = [name for name in names if len({each.get(name) for each in settings}) > 1]
+        remedy = ", ".join(f"{n}={sorted({str(e.get(n)) for e in settings})}" for n in differing)
+        raise UserError(f"arch={arch!r}: several configurations fit, choose one by {remedy}")
+    return curves[0]
+
+
+def _facts(one: Prediction) -> dict[str, object]:
+    return {
+        "label": one.label,
+        "batch_size": one.batch_size,
+        "images_per_s": one.images_per_s,
+        "low": one.low,
+        "high": one.high,
+        "fixed_s": one.curve.model.fixed_s,
+        "per_image_s": one.curve.model.per_image_s,
+        "held_out_error": one.curve.held_out_error,
+        "held_out": dict(one.curve.held_out),
+        "memory": one.memory,
+        "runs": list(one.runs),
+    }
+
+
+def _print(found: Sequence[Prediction]) -> None:
+    from analysis.runs.quantities import interval, percent, three_digits
+
+    for one in found:
+        click.echo(
+            f"{one.label} batch {one.batch_size}: {three_digits(one.images_per_s)} images/s "
+            f"(95 %: {interval(one.low, one.high)})"
+        )
+        click.echo(f"    memory: {one.memory}")
+    curve = found[0].curve
+    errors = ", ".join(f"batch {batch} by {100 * error:+.1f} %" for batch, error in curve.held_out)
+    click.echo(
+        f"model: {three_digits(1e3 * curve.model.fixed_s)} ms a step and "
+        f"{three_digits(1e3 * curve.model.per_image_s)} ms an image"
+    )
+    click.echo(f"held out: missed by {percent(curve.held_out_error)} ({errors})")
+    click.echo(f"runs: {' '.join(found[0].runs)}")

@@ -1,0 +1,1 @@
+"""Subcommands that keep data, records and the machine in order."""

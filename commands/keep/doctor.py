@@ -1,0 +1,62 @@
+"""`mlproject doctor`: what works on this machine, what does not, and the remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from commands.views.recorded import records_option
+
+if TYPE_CHECKING:
+    from bench.doctor import Check
+
+
+@click.command()
+@records_option
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def command(records: Path, form: str) -> int:
+    """Say what works on this machine, and the remedy for what does not.
+
+    Exit code 0 if a CPU at least can be measured here, else 1.
+    """
+    from rich.console import Console
+
+    from bench.doctor import can_measure
+    from bench.doctor.suite import machine_groups, run_checks
+
+    with Console(stderr=True).status("looking at Python, torch, devices, tools and the server"):
+        checks = run_checks({**machine_groups(records), "tracking": _tracking_checks})
+    if form == "json":
+        click.echo(json.dumps([asdict(check) for check in checks], indent=1))
+    else:
+        _print_table(checks)
+    return 0 if can_measure(checks) else 1
+
+
+def _tracking_checks() -> Iterable[Check]:
+    from tracking.upkeep.doctor import tracking_checks
+
+    return tracking_checks()
+
+
+def _print_table(checks: list[Check]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "warning": "yellow", "missing": "red"}
+    table = Table("Check", "Status", "What was found, and the remedy", box=box.SIMPLE_HEAD)
+    for check in checks:
+        found = Text(check.detail)
+        if check.remedy:
+            found.append(f"\n-> {check.remedy}", style="bold")
+        table.add_row(check.name, Text(check.status, style=colours[check.status]), found)
+    Console().print(table)

@@ -1,0 +1,114 @@
+"""`mlproject import`: results of other programs, from their files to records and tracked runs."""  # noqa: N999
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.errors import UserError
+from commands.views.recorded import NOT_TRACKED, records_option, track_option
+
+if TYPE_CHECKING:
+    from bench.records import ImportedRecord
+    from bench.records.folders import RecordFolder
+
+_FACTS = ("arch", "env", "device", "backend", "precision", "batch_size", "repeat")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "facts",
+    multiple=True,
+    metavar="FACT=VALUE",
+    help=f"for where a file is silent: {', '.join(_FACTS)} (may be given again)",
+)
+@click.option("--campaign", default="imported", show_default=True, help="label of what comes in")
+@records_option
+@track_option
+def command(
+    files: tuple[Path, ...], facts: tuple[str, ...], campaign: str, records: Path, tracked: bool
+) -> int:
+    """Import results: ledgers, a CSV per run with a row per iteration, timm, optimum-benchmark.
+
+    Each result becomes a record and a tracked run, marked as imported, with the line it comes
+    from; what was imported before is left as it is. Exit codes: 0 all in; 1 some rows could not be
+    taken, the others are in; 2 a wrong value; 3 in, but not all on the tracking server.
+    """
+    given = _checked_facts(facts)
+    _check_campaign(campaign)
+    from bench.records.folders import RecordFolder
+    from tracking.importing import read_results
+
+    folders: list[RecordFolder] = []
+    new = bad = 0
+    for path in files:
+        found = read_results(path, campaign=campaign, given=given)
+        before = new
+        for record in found.records:
+            folder = RecordFolder(records / record.record_id)
+            if not folder.record.is_file():
+                _write(folder, record, records)
+                new += 1
+            folders.append(folder)
+        for problem in found.problems:
+            click.echo(f"mlproject: {problem}", err=True)
+        bad += len(found.problems)
+        known = len(found.records) - (new - before)
+        click.echo(_told(path, new - before, known + found.repeated, len(found.problems)))
+    return max(1 if bad else 0, _upload(folders) if tracked else 0)
+
+
+def _write(folder: RecordFolder, record: ImportedRecord, records: Path) -> None:
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write(folder.record, record)
+    except OSError as error:
+        raise UserError(
+            f"records={str(records)!r}: cannot write there ({error.strerror}); "
+            "choose another folder with --records"
+        ) from None
+
+
+def _upload(folders: list[RecordFolder]) -> int:
+    """Upload what is not there yet; say once if the server is away."""
+    from commands.views.upload_records import upload_all
+    from tracking.store import TrackingError
+
+    try:
+        counts = upload_all(folders, None)
+    except TrackingError as error:
+        click.echo(
+            f"mlproject: not all uploaded ({error}); the records are safe on disk: "
+            "mlproject sync uploads them once the server is back",
+            err=True,
+        )
+        return NOT_TRACKED
+    return 1 if counts["failed"] else 0
+
+
+def _told(path: Path, new: int, known: int, bad: int) -> str:
+    parts = {"imported": new, "known already": known, "not taken": bad}
+    told = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
+    return f"{path}: {told or 'nothing in it'}"
+
+
+def _checked_facts(pairs: tuple[str, ...]) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for pair in pairs:
+        name, _, text = pair.partition("=")
+        if name not in _FACTS or not text.strip():
+            raise UserError(f"set={pair!r}: give FACT=VALUE with one of {', '.join(_FACTS)}")
+        if name in ("batch_size", "repeat") and not (text.isascii() and text.isdigit()):
+            raise UserError(f"set={pair!r}: give a whole number")
+        facts[name] = text.strip()
+    return facts
+
+
+def _check_campaign(campaign: str) -> None:
+    from bench.config import parse_config
+
+    parse_config({"campaign": campaign})

@@ -1,0 +1,152 @@
+"""`mlproject sync`: what a dead server, or a dead process, left on disk goes to the server."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from bench.errors import UserError
+from commands.views.recorded import NOT_TRACKED, records_option
+from commands.views.selection import campaign_option, filter_option
+
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@click.command()
+@records_option
+@click.option("--to", "target", metavar="URI", help="server to fill; default: MLflow's settings")
+@click.option("--from", "source", metavar="URI", help="copy the tracked runs of this store")
+@campaign_option
+@filter_option
+@click.option("--reap", is_flag=True, help="end runs left RUNNING by processes that are gone")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="with --reap, also runs of other machines begun before that: 90m, 24h, 7d",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    records: Path,
+    target: str | None,
+    source: str | None,
+    campaign: str | None,
+    filter_string: str,
+    reap: bool,
+    older_than: str | None,
+) -> int:
+    """Bring what is not on the tracking server there; each record and each run goes there once.
+
+    Without options: the records on disk. With --to, also the tracked runs of the store that
+    MLflow's settings name. With --from, --campaign or --filter: tracked runs alone. Exit codes: 0
+    all there; 1 something could not be brought; 2 a wrong value; 3 the server is away: again later.
+    """
+    age_s = _seconds(older_than)
+    if older_than is not None and not reap:
+        raise UserError(f"older-than={older_than!r}: give it with --reap")
+    runs_alone = bool(source or campaign or filter_string)
+    if runs_alone and target is None and source is None:
+        raise UserError("campaign, filter: they choose runs to copy; give --to or --from with them")
+    from tracking.store import TrackingError
+
+    code = 0
+    try:
+        if not runs_alone and _has_records(context, records, needed=not (target or reap)):
+            code = _upload_records(records, target)
+        if source or target:
+            copied = _copy_runs(source, target, campaign, filter_string, needed=bool(source))
+            code = max(code, copied)
+        if reap:
+            _reap(age_s, target)
+    except TrackingError as error:
+        click.echo(f"mlproject: {error}; sync again later, nothing is lost", err=True)
+        return NOT_TRACKED
+    return code
+
+
+def _has_records(context: click.Context, records: Path, *, needed: bool) -> bool:
+    """Whether to look for records on disk: not in a default folder that nobody has made."""
+    given = context.get_parameter_source("records") is not ParameterSource.DEFAULT
+    return needed or given or records.is_dir()
+
+
+def _upload_records(records: Path, target: str | None) -> int:
+    from bench.records.folders import record_folders
+
+    folders = list(record_folders(records))
+    from commands.views.upload_records import upload_all
+    from tracking.store import public_uri
+
+    counts = upload_all(folders, target)
+    told = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    click.echo(f"{told or 'no records'} ({public_uri(target)})")
+    return 1 if counts["failed"] else 0
+
+
+def _copy_runs(
+    source: str | None,
+    target: str | None,
+    campaign: str | None,
+    filter_string: str,
+    *,
+    needed: bool,
+) -> int:
+    """Copy tracked runs; unless `needed`, a source that is none is nothing to speak of."""
+    from tracking.reading.search import runs_filter
+    from tracking.store import TrackingError, public_uri
+    from tracking.upkeep.copy_runs import Copier, settings_uri, source_uri
+
+    wanted = runs_filter(filter_string, campaign)
+    try:
+        source = source_uri(source, target)
+    except UserError:
+        if needed or campaign or filter_string:
+            raise
+        return 0
+    copier = Copier(source, target or settings_uri())
+    counts: Counter[str] = Counter()
+    for run in copier.runs(wanted):
+        try:
+            state = copier.copy(run)
+        except (UserError, TrackingError) as error:
+            if isinstance(error, TrackingError) and error.away:
+                click.echo(_counted(counts, source), err=True)
+                raise
+            counts["failed"] += 1
+            click.echo(f"mlproject: {run.info.run_name} ({run.info.run_id}): {error}", err=True)
+            continue
+        counts[state] += 1
+        if state == "copied":
+            click.echo(f"  {run.info.run_name} ({run.info.run_id})")
+    click.echo(f"{_counted(counts, source)} (to {public_uri(target)})")
+    return 1 if counts["failed"] else 0
+
+
+def _counted(counts: Counter[str], source: str) -> str:
+    from tracking.store import public_uri
+
+    told = ", ".join(f"{number} {state}" for state, number in counts.items())
+    return f"runs of {public_uri(source)}: {told or 'none'}"
+
+
+def _reap(age_s: float | None, target: str | None) -> None:
+    from tracking.upkeep.reap import reap
+
+    looked = reap(age_s, target)
+    for run in looked:
+        click.echo(f"  {run.name} ({run.run_id}) {'ended' if run.ended else 'left'}: {run.why}")
+    ended = sum(run.ended for run in looked)
+    click.echo(f"{ended} ended, {len(looked) - ended} left running")
+
+
+def _seconds(age: str | None) -> float | None:
+    if age is None:
+        return None
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", age)
+    if found is None:
+        raise UserError(f"older-than={age!r}: give a number and a unit, such as 90m, 24h or 7d")
+    return float(found[1]) * _UNITS_S[found[2]]

@@ -1,0 +1,62 @@
+"""`mlproject ceilings`: this machine's roofs, measured by a fresh worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bench.records import CeilingsRecord
+from commands.views.recorded import finish, format_option, new_folder, records_option, track_option
+
+
+@click.command()
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "cpu", "cuda", "mps"]),
+    default="auto",
+    show_default=True,
+    help="device whose roofs are measured",
+)
+@click.option(
+    "--if-missing",
+    is_flag=True,
+    help="do nothing where --records holds roofs of this processor and this torch already",
+)
+@records_option
+@track_option
+@format_option
+def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: str) -> int:
+    """Measure this machine's roofs: matrix product per precision, memory and cache bandwidth."""
+    from bench.launcher.measurement import launch_ceilings
+    from bench.machine.known_roofs import find_roofs
+    from bench.records.folders import RecordFolder
+    from commands.views.progress import WorkerProgress
+
+    known = find_roofs(records, backend) if if_missing else None
+    if known is not None:
+        return finish(
+            RecordFolder(records / known.record_id),
+            known,
+            _facts(known),
+            tracked=tracked,
+            form=form,
+            fresh=False,
+        )
+    folder = new_folder(records, tracked=tracked)
+    with WorkerProgress("ceilings") as progress:
+        record = launch_ceilings(backend, folder, progress.on_event)
+    return finish(folder, record, _facts(record), tracked=tracked, form=form)
+
+
+def _facts(record: CeilingsRecord) -> dict[str, str]:
+    facts = {"device": record.environment.device.name} if record.environment else {}
+    for ceiling in record.ceilings:
+        if ceiling.peak_flops_per_s is not None:
+            facts[f"roof {ceiling.math_mode}"] = f"{ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s"
+        if ceiling.peak_bytes_per_s is not None:
+            facts["roof memory"] = f"{ceiling.peak_bytes_per_s / 1e9:.4g} GB/s"
+    for roof in record.cache_roofs:
+        if roof.peak_bytes_per_s is not None:
+            facts[f"roof {roof.level}"] = f"{roof.peak_bytes_per_s / 1e9:.4g} GB/s"
+    return facts

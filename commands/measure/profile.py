@@ -1,0 +1,110 @@
+"""`mlproject profile`: what one step of a configuration did inside, beside its timed run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import click
+from click.core import ParameterSource
+
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.records import ProfileRecord, ToolName
+from commands.views.configured import checked_config, one_option_per_field
+from commands.views.recorded import finish, format_option, new_folder, records_option, track_option
+
+if TYPE_CHECKING:
+    from bench.records import RunRecord
+
+AUTO = "auto"
+
+
+@click.command()
+@click.option(
+    "--tool",
+    "tools",
+    type=click.Choice([AUTO, *get_args(ToolName)]),
+    multiple=True,
+    default=[AUTO],
+    show_default=True,
+    help="torch: time per op; ncu: an NVIDIA GPU's counters; perf: a Linux CPU's; "
+    "auto: torch, and the counters that this machine has",
+)
+@click.option(
+    "--of",
+    "timed_id",
+    metavar="RECORD",
+    help="profile the configuration of this record in --records, and explain that run",
+)
+@one_option_per_field
+@records_option
+@track_option
+@format_option
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    tools: tuple[str, ...],
+    timed_id: str | None,
+    records: Path,
+    tracked: bool,
+    form: str,
+    **values: str,
+) -> int:
+    """Profile one step of a configuration, as a tracked run linked to the timed one.
+
+    Each tool looks into a fresh worker after its warm-up: one step for ncu, a few for PyTorch's
+    profiler, the whole window for perf. Exit codes: 0 profiled and tracked; 1 no whole step (out
+    of memory, crash), recorded with its reason; 2 a wrong value, or a tool that was asked for by
+    name and cannot work here; 3 profiled but not uploaded; 130 interrupted.
+    """
+    config, timed = _asked(context, values, records, timed_id)
+    if config.world_size > 1:
+        raise UserError(
+            f"devices={config.devices}, nodes={config.nodes}: a profile looks at one device's "
+            "step; use devices=1 and nodes=1"
+        )
+    if config.data_only:
+        raise UserError("data_only=true: a profile looks at a training step; use data_only=false")
+    from bench.launcher.profile import launch_profile
+    from commands.views.progress import WorkerProgress
+
+    names = None if AUTO in tools else cast(tuple[ToolName, ...], tools)
+    folder = new_folder(records, tracked=tracked)
+    with WorkerProgress(f"{config.arch} {config.precision}") as progress:
+        record = launch_profile(config, folder, names, timed, progress.on_event)
+    return finish(folder, record, _facts(record), tracked=tracked, form=form)
+
+
+def _asked(
+    context: click.Context, values: dict[str, str], records: Path, timed_id: str | None
+) -> tuple[RunConfig, RunRecord | None]:
+    if timed_id is None:
+        return checked_config(values), None
+    from bench.launcher.timed_run import read_timed
+
+    given = [
+        name for name in values if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UserError(
+            f"{given[0]}={values[given[0]]!r}: --of takes the configuration from the record; "
+            "give one or the other"
+        )
+    timed = read_timed(records, timed_id)
+    return timed.config, timed
+
+
+def _facts(record: ProfileRecord) -> dict[str, Any]:
+    from bench.records.verdict.profile_figures import profile_summary
+
+    facts: dict[str, Any] = {"explains": record.timed_record_id}
+    facts |= {name: float(f"{value:.4g}") for name, value in profile_summary(record).items()}
+    for section in ("ops", "counters", "cpu_counters"):
+        if getattr(record, section) is None:
+            facts[f"no {section}"] = record.missing[section]
+    if record.verdict is not None:
+        messages = "; ".join(f"{f.level}: {f.message}" for f in record.verdict.findings)
+        facts["verdict"] = record.verdict.level + (f" ({messages})" if messages else "")
+    return facts

@@ -1,0 +1,72 @@
+"""`mlproject run`: one configuration, one fresh worker, one record, one tracked run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.config import RunConfig
+from bench.records import RunRecord
+from commands.views.configured import checked_config, one_option_per_field
+from commands.views.recorded import finish, format_option, new_folder, records_option, track_option
+
+
+@click.command()
+@one_option_per_field
+@records_option
+@track_option
+@format_option
+def command(records: Path, tracked: bool, form: str, **values: str) -> int:
+    """Measure one configuration as one tracked run.
+
+    The record is on disk before anything is uploaded. Exit codes: 0 measured and tracked; 1 no
+    whole measurement (out of memory, crash), recorded with its reason; 2 a wrong value; 3 measured
+    but not uploaded; 130 interrupted. With nodes above 1, the machine whose NODE_RANK is 0 keeps
+    the record; the others take part and leave none.
+    """
+    config = checked_config(values)
+    from bench.config.nodes import node_rank
+
+    if node_rank(config) > 0:
+        return _take_part(config)
+    # The launcher comes last: psutil and NVML cost time that a wrong value should not.
+    from bench.launcher.measurement import launch_measurement
+    from commands.views.progress import WorkerProgress
+
+    folder = new_folder(records, tracked=tracked)
+    with WorkerProgress(f"{config.arch} {config.precision}") as progress:
+        record = launch_measurement(config, folder, progress.on_event)
+    return finish(folder, record, _facts(record), tracked=tracked, form=form)
+
+
+def _take_part(config: RunConfig) -> int:
+    from bench.launcher.measurement import take_part
+    from commands.views.recorded import EXIT_CODES
+
+    outcome, reason = take_part(config)
+    click.echo(f"took part: {outcome}" + (f" ({reason})" if reason else ""))
+    return EXIT_CODES[outcome]
+
+
+def _facts(record: RunRecord) -> dict[str, Any]:
+    from bench.records.verdict.figures import summary
+
+    known = summary(record)
+    facts: dict[str, Any] = {
+        name: round(known[name], 4)
+        for name in (
+            "throughput_images_per_s",
+            "loader_images_per_s",
+            "iteration_time_ms_p50",
+            "attained_gflops",
+        )
+        if name in known
+    }
+    if record.measurement is not None and record.measurement.ended_early is not None:
+        facts["ended_early"] = record.measurement.ended_early
+    if record.verdict is not None:
+        messages = "; ".join(f"{f.level}: {f.message}" for f in record.verdict.findings)
+        facts["verdict"] = record.verdict.level + (f" ({messages})" if messages else "")
+    return facts

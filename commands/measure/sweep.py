@@ -1,0 +1,235 @@
+"""`mlproject sweep`: a whole matrix, one tracked run per configuration and repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.errors import UserError
+from commands.views.recorded import EXIT_CODES, NOT_TRACKED, records_option, track_option
+
+if TYPE_CHECKING:
+    from campaigns.sweep.executor import Executor, SweepOrder
+    from campaigns.sweep.run import Turn
+    from commands.views.delivery import Delivery
+
+_MATRICES = Path(__file__).resolve().parents[2] / "matrices"
+
+
+@click.command()
+@click.argument("matrix", required=False)
+@click.option("--matrix", "matrix_named", help="the same, as `mlflow run -e sweep` gives it")
+@click.option("--campaign", help="label of all its runs; default: the matrix's name")
+@click.option("--env", default="auto", show_default=True, help="label of this machine")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="one value for every configuration, such as iters=10; repeatable",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["cpu", "cuda", "mps"]),
+    help="only the blocks that name this backend; default: all that fit",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="only the first so many configurations")
+@click.option("--yes", is_flag=True, help="also a matrix of thousands of runs")
+@click.option("--retry-failed", is_flag=True, help="also what failed before, not only what is new")
+@click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="before each run wait, at most so long, until the device is idle and cool",
+)
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="measure here, or on the nodes of a Ray cluster",
+)
+@click.option("--address", help="of the Ray cluster, HOST:PORT; default: the one on this machine")
+@click.option(
+    "--node-wait",
+    "node_wait_s",
+    type=click.FloatRange(min=0),
+    default=900.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="with ray: how long runs wait for a node with their device, before they are left over",
+)
+@click.option("--dry-run", is_flag=True, help="print the runs and an estimate of their time")
+@records_option
+@track_option
+def command(
+    matrix: str | None,
+    matrix_named: str | None,
+    campaign: str | None,
+    env: str,
+    overrides: tuple[str, ...],
+    backend: str | None,
+    limit: int | None,
+    yes: bool,
+    retry_failed: bool,
+    settle_s: float,
+    executor: str,
+    address: str | None,
+    node_wait_s: float,
+    dry_run: bool,
+    records: Path,
+    tracked: bool,
+) -> int:
+    """Measure every configuration of a matrix, each repeat as one tracked run.
+
+    MATRIX is a YAML file, or the name of one that comes with the project: smoke, classic,
+    datacenter. What the campaign has measured on this machine is not measured again: the same
+    command takes an interrupted sweep up where it was. Exit codes: 0 all measured and tracked;
+    1 some runs failed, each recorded with its reason, or found no node; 2 a wrong value;
+    3 measured, but not all uploaded; 130 interrupted.
+    """
+    name = matrix or matrix_named
+    if name is None:
+        raise UserError("matrix: give a YAML file, or smoke, classic or datacenter")
+    from campaigns.sweep.executor import SweepOrder
+    from campaigns.sweep.matrix import read_matrix
+    from campaigns.sweep.plan import plan_runs
+    from commands.views.delivery import Delivery
+    from commands.views.sweep_view import print_plan
+
+    asked = read_matrix(_matrix_path(name), _overridden(overrides), many=yes)
+    campaign = _checked_label("campaign", campaign or asked.name)
+    env = _checked_label("env", env)
+    turns: list[Turn] = []
+    with _opened(executor, address, env, node_wait_s, campaign, records) as where:
+        plan = plan_runs(
+            asked,
+            campaign=campaign,
+            env=env,
+            backends=where.backends,
+            only=backend,
+            limit=limit,
+        )
+        for reason in plan.left_out:
+            click.echo(f"left out: {reason}", err=True)
+        if not plan.runs:
+            raise UserError(f"matrix={name!r}: none of its blocks fits {where.place}")
+        if dry_run:
+            print_plan(plan, where.environments, records)
+            return 0
+        delivery = Delivery(campaign, tracked=tracked)
+        delivery.begin({"matrix": name, "seed": str(asked.seed)})
+        order = SweepOrder(plan, campaign, records, retry_failed, settle_s)
+        interrupted = _sweep(where, order, delivery, turns)
+    return _close(turns, len(plan.runs), delivery, interrupted=interrupted)
+
+
+@contextmanager
+def _opened(
+    executor: str, address: str | None, env: str, node_wait_s: float, campaign: str, records: Path
+) -> Iterator[Executor]:
+    """What measures, ready to."""
+    if executor == "ray":
+        from campaigns.sweep.ray.executor import RayExecutor
+
+        def note(text: str) -> None:
+            click.echo(f"mlproject: {text}", err=True)
+
+        cluster = RayExecutor(address or "auto", env, node_wait_s=node_wait_s, note=note)
+        with cluster.connected(campaign, records):
+            yield cluster
+        return
+    if address is not None:
+        raise UserError(f"address={address!r}: give --executor ray with it")
+    from campaigns.sweep.local import LocalExecutor
+
+    yield LocalExecutor(env)
+
+
+def _sweep(where: Executor, order: SweepOrder, delivery: Delivery, turns: list[Turn]) -> bool:
+    """Measure, after whatever an earlier sweep left unfinished; return whether interrupted."""
+    from campaigns.sweep.past import take_over
+    from commands.views.sweep_view import SweepProgress
+
+    def waiting(record: str) -> None:
+        click.echo(f"waiting for the worker of {record}", err=True)
+
+    try:
+        take_over(order.records, waiting)
+        delivery.catch_up(order.records)
+        elsewhere = delivery.runs_elsewhere()
+        with (
+            SweepProgress(order.plan) as progress,
+            closing(where.sweep(order, elsewhere, delivery.deliver, progress)) as measured,
+        ):
+            for turn in measured:
+                turns.append(turn)
+    except KeyboardInterrupt:  # between two workers
+        return True
+    return any(turn.outcome == "interrupted" and turn.state == "measured" for turn in turns)
+
+
+def _close(turns: list[Turn], planned: int, delivery: Delivery, *, interrupted: bool) -> int:
+    """Print what became of the runs, end the sweep's own run, and return the exit code."""
+    from commands.views.sweep_view import print_turns, turns_markdown
+
+    print_turns(turns)
+    delivery.end(turns_markdown(turns), interrupted=interrupted)
+    if delivery.problem is not None:
+        click.echo(
+            f"mlproject: not all uploaded ({delivery.problem}); the records are safe on disk: "
+            "mlproject sync uploads them once the server is back",
+            err=True,
+        )
+    if interrupted:
+        left = planned - sum(turn.outcome != "interrupted" for turn in turns)
+        click.echo(
+            f"mlproject: interrupted, {left} of {planned} runs left: "
+            "the same command takes them up",
+            err=True,
+        )
+        return EXIT_CODES["interrupted"]
+    if over := sum(turn.state == "left over" for turn in turns):
+        click.echo(
+            f"mlproject: {over} of {planned} runs left over: the same command takes them up",
+            err=True,
+        )
+        return 1
+    if any(turn.outcome not in ("ok", "oom", None) for turn in turns):
+        return 1
+    return NOT_TRACKED if delivery.problem else 0
+
+
+def _matrix_path(name: str) -> Path:
+    """A file, or one of the project's own by its name."""
+    path = Path(name)
+    own = _MATRICES / f"{name}.yaml"
+    if path.is_file() or not own.is_file():
+        return path
+    return own
+
+
+def _overridden(pairs: tuple[str, ...]) -> dict[str, str]:
+    from bench.config import FILING_FIELDS, RunConfig, parse_config
+
+    values = {}
+    for pair in pairs:
+        field, _, value = pair.partition("=")
+        if field not in RunConfig.model_fields or field in FILING_FIELDS:
+            raise UserError(f"set={pair!r}: give FIELD=VALUE, such as iters=10")
+        values[field] = value
+    parse_config(values)
+    return values
+
+
+def _checked_label(field: str, label: str) -> str:
+    from bench.config import parse_config
+
+    return str(getattr(parse_config({field: label}), field))

@@ -1,0 +1,200 @@
+"""`mlproject tune`: the fastest setting of the knobs in bounded time, and what each knob gave."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from bench.config import RunConfig, parse_config
+from bench.errors import UserError
+from commands.views.configured import checked_config, one_option_per_field
+from commands.views.recorded import EXIT_CODES, NOT_TRACKED, records_option, track_option
+
+if TYPE_CHECKING:
+    from bench.records import Environment
+    from campaigns.tune import Trial, TuneResult
+    from commands.views.delivery import Delivery
+
+_LABEL_LETTERS = 64
+#: Where no window is asked for by name, that of the device's backend is used.
+_WINDOW_OPTIONS = ("warmup_iters", "iters", "max_seconds")
+#: A window ends by its time; this is more than fits into it.
+_MANY_ITERATIONS = 10_000
+
+
+@click.command()
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="time for everything; it is overrun by one trial at most",
+)
+@click.option(
+    "--fixed-batch",
+    type=click.Choice(["true", "false"]),
+    is_flag=False,
+    flag_value="true",
+    default="false",
+    help="keep the batch size; by default it is doubled and halved as long as that pays",
+)
+@click.option("--max-batch", type=click.IntRange(min=1), help="the largest batch size to try")
+@click.option("--retry-failed", is_flag=True, help="also what failed before, not only what is new")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="folder of the tables and the figure  [default: reports/CAMPAIGN]",
+)
+@one_option_per_field
+@records_option
+@track_option
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    budget_s: float,
+    fixed_batch: str,
+    max_batch: int | None,
+    retry_failed: bool,
+    out: Path | None,
+    records: Path,
+    tracked: bool,
+    **values: str,
+) -> int:
+    """Find the fastest setting of a model's knobs and batch size on this device.
+
+    The options of `mlproject run` say where to start. Every trial is a tracked run of one campaign
+    (by default tune-ARCH-PRECISION); the same command goes on from what the campaign has measured.
+    The quoted speed-up comes from fresh runs after the search. Exit codes: 0 tuned and tracked; 1
+    the start gave no whole measurement; 2 a wrong value; 3 tuned, but not all uploaded; 130
+    interrupted, all trials kept.
+    """
+    began_s = time.monotonic()
+    config = _start(context, values, max_batch)
+    from campaigns.sweep.machine import identify_machine
+    from campaigns.sweep.past import take_over
+    from campaigns.tune import Limits, StartFailedError, tune
+    from campaigns.tune.local import LocalMeasure
+    from commands.views.delivery import Delivery
+    from commands.views.tune_past import known_trials
+    from commands.views.tune_view import TuneProgress
+
+    environment = _environment(config, identify_machine(config.env))
+    config = _with_short_window(context, config, environment)
+    take_over(records, lambda record: click.echo(f"waiting for the worker of {record}", err=True))
+    delivery = Delivery(config.campaign, tracked=tracked, kind="tune")
+    delivery.begin({"arch": config.arch, "budget": f"{budget_s:g}"})
+    delivery.catch_up(records)
+    known = known_trials(records, config.campaign, environment, tracked=tracked)
+    if retry_failed:
+        known = [record for record in known if record.outcome in ("ok", "interrupted")]
+    limits = Limits(budget_s, fixed_batch=fixed_batch == "true", max_batch=max_batch)
+    with TuneProgress(config, budget_s, began_s) as progress:
+        measure = LocalMeasure(environment, records, delivery.deliver, progress.on_event)
+        try:
+            result = tune(
+                *(config, environment, measure, limits),
+                known=known,
+                watch=progress,
+                began_s=began_s,
+            )
+        except StartFailedError as error:
+            return _say_no_start(error.trial, delivery)
+        except KeyboardInterrupt:
+            delivery.end("interrupted before the start was measured", interrupted=True)
+            raise
+    return _close(result, out or Path("reports") / config.campaign, records, delivery, tracked)
+
+
+def _start(context: click.Context, values: dict[str, str], max_batch: int | None) -> RunConfig:
+    """The configuration to start from, filed under a campaign; all that is wrong told at once."""
+    config = checked_config(values)
+    if config.world_size > 1:
+        raise UserError(
+            f"devices={config.devices}, nodes={config.nodes}: a tuning is of one device's step; "
+            "use devices=1 and nodes=1"
+        )
+    if config.data_only:
+        raise UserError("data_only=true: a tuning is of a training step; use data_only=false")
+    if max_batch is not None and config.batch_size != "auto" and config.batch_size > max_batch:
+        raise UserError(f"max_batch={max_batch}: below batch_size={config.batch_size}; raise it")
+    if context.get_parameter_source("campaign") is ParameterSource.DEFAULT:
+        name = f"tune-{config.arch}-{config.precision}".replace(":", ".")
+        return parse_config({**values, "campaign": name[:_LABEL_LETTERS]})
+    return config
+
+
+def _environment(config: RunConfig, environments: tuple[Environment, ...]) -> Environment:
+    from campaigns.sweep.machine import environment_of
+
+    here = [each.device.backend for each in environments]
+    if config.backend not in ("auto", *here):
+        raise UserError(f"backend={config.backend!r}: not on this machine; use {' or '.join(here)}")
+    return environment_of(config, environments)
+
+
+def _with_short_window(
+    context: click.Context, config: RunConfig, environment: Environment
+) -> RunConfig:
+    from campaigns.tune.knobs import WINDOWS
+
+    window = WINDOWS[environment.device.backend]
+    short = {
+        "warmup_iters": window.warmup_iters,
+        "iters": _MANY_ITERATIONS,
+        "max_seconds": window.max_seconds,
+    }
+    asked = {
+        name
+        for name in _WINDOW_OPTIONS
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    if "iters" in asked:  # a window of so many iterations, however long they take
+        asked.add("max_seconds")
+    return config.model_copy(update={n: v for n, v in short.items() if n not in asked})
+
+
+def _say_no_start(trial: Trial, delivery: Delivery) -> int:
+    """The start gave no whole measurement: say why, and end as a run of it would."""
+    why = f"the start was not measured: {trial.failure}"
+    delivery.end(why, interrupted=False)
+    again = "" if trial.fresh else " (in an earlier session: --retry-failed measures it again)"
+    click.echo(f"mlproject: {why}{again}", err=True)
+    if trial.record.outcome == "interrupted":
+        click.echo("mlproject: give a larger --budget", err=True)
+        return 1
+    return EXIT_CODES[trial.record.outcome]
+
+
+def _close(result: TuneResult, out: Path, records: Path, delivery: Delivery, tracked: bool) -> int:
+    """Print what was found, write it to `out` and to the server, and return the exit code."""
+    from analysis.tuning.account import tuning_markdown
+    from analysis.tuning.tuning import place_best
+    from commands.views.tune_files import log_files, write_files
+    from commands.views.tune_past import known_ceilings
+    from commands.views.tune_view import print_result
+
+    place = place_best(result, known_ceilings(records, tracked=tracked))
+    print_result(result, place)
+    write_files(result, place, out)
+    delivery.end(tuning_markdown(result, place), interrupted=result.interrupted)
+    problem = delivery.problem
+    if tracked and not result.interrupted:
+        problem = log_files(result, place, out, delivery.project_run) or problem
+    click.echo(f"written to {out}")
+    if problem is not None:
+        click.echo(
+            f"mlproject: not all uploaded ({problem}); it is safe on disk: mlproject sync uploads "
+            "the trials once the server is back",
+            err=True,
+        )
+    if result.interrupted:
+        click.echo("mlproject: interrupted; the same command goes on from here", err=True)
+        return EXIT_CODES["interrupted"]
+    return NOT_TRACKED if problem else 0

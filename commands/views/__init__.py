@@ -1,0 +1,1 @@
+"""What several subcommands share: options, tables, progress, and the way to the server."""

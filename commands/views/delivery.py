@@ -1,0 +1,131 @@
+"""How a sweep's records reach the tracking server, one by one and whatever becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.errors import UserError
+from bench.records import RunRecord
+from bench.records.folders import RecordFolder, record_folders
+
+if TYPE_CHECKING:
+    from campaigns.sweep.past_run import PastRun
+
+#: A server that is away costs seconds per try, between two measurements.
+_TRY_AGAIN_S = 60.0
+
+
+class Delivery:
+    """Uploads each record as it is made; a server that fails costs no measurement.
+
+    `problem` is why something did not get there, or None. `project_run` is the run that
+    `mlflow run` made for this process, if it made one; `kind` says what it then is.
+    """
+
+    def __init__(
+        self,
+        campaign: str,
+        *,
+        tracked: bool,
+        kind: str = "sweep",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._campaign = campaign
+        self._tracked = tracked
+        self._clock = clock
+        self._not_before_s = 0.0
+        self._kind = kind
+        self.project_run: str | None = None
+        self._left: list[RecordFolder] = []
+        self._refused = 0
+        self._why: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why some records are not on the server, or None if all are."""
+        return self._why if self._left or self._refused else None
+
+    def begin(self, params: dict[str, str]) -> None:
+        """Make the run that `mlflow run` made, if it made one, the sweep's own."""
+        if self._tracked:
+            from tracking.reading.campaign import take_project_run
+
+            with self._noting():
+                self.project_run = take_project_run(self._campaign, params, self._kind)
+
+    def runs_elsewhere(self) -> list[PastRun]:
+        """Return the campaign's runs that the server knows; none where it cannot be asked."""
+        if self._tracked:
+            from tracking.reading.campaign import campaign_runs
+
+            with self._noting():
+                return campaign_runs(self._campaign)
+        return []
+
+    def catch_up(self, records: Path) -> None:
+        """Upload what earlier sweeps of the campaign left on disk."""
+        if not self._tracked or not records.is_dir():
+            return
+        from tracking.upload.upload import is_uploaded
+
+        for folder in record_folders(records):
+            if is_uploaded(folder):
+                continue
+            try:
+                record = folder.read_record()
+            except UserError:  # of another version: none of this campaign's
+                continue
+            if isinstance(record, RunRecord) and record.config.campaign == self._campaign:
+                self._left.append(folder)
+        self._try_left()
+
+    def deliver(self, folder: RecordFolder, record: RunRecord) -> None:
+        """Upload one more record, after whatever is still left of the ones before."""
+        if self._tracked:
+            self._left.append(folder)
+            self._try_left()
+
+    def end(self, note: str, *, interrupted: bool) -> None:
+        """Try once more what is left, and end the sweep's own run with `note` for description."""
+        self._not_before_s = 0.0
+        self._try_left()
+        if self.project_run is not None:
+            from tracking.reading.campaign import end_project_run
+
+            status = "KILLED" if interrupted else "FINISHED"
+            with self._noting():
+                end_project_run(self.project_run, note, status=status)
+
+    def _try_left(self) -> None:
+        if not self._left or self._clock() < self._not_before_s:
+            return
+        from tracking.store import TrackingError
+        from tracking.upload.upload import upload
+
+        with self._noting():
+            while self._left:
+                record = self._left[0].read_record()
+                try:
+                    if record is not None:
+                        upload(self._left[0], record)
+                except TrackingError as error:
+                    if error.away:
+                        raise
+                    self._why = str(error)  # of this one record: the others go on
+                    self._refused += 1
+                self._left.pop(0)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Keep a server's failure as the reason, and leave it alone for a while."""
+        from tracking.store import TrackingError
+
+        try:
+            yield
+        except TrackingError as error:
+            self._why = str(error)
+            self._not_before_s = self._clock() + _TRY_AGAIN_S

@@ -1,0 +1,102 @@
+"""What every measuring command does with a record: show it, upload it, end with a code."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.records.folders import MeasuredRecord, RecordFolder
+
+#: Exit codes by how a measurement ended.
+EXIT_CODES = {"ok": 0, "oom": 1, "crashed": 1, "unsupported": 2, "refused": 2, "interrupted": 130}
+NOT_TRACKED = 3
+#: A person waits: MLflow's import and a server that does not answer take no longer together, save
+#: on a machine so busy that the import takes all of it.
+_TOLD_WITHIN_S = 8.0
+_AT_LEAST_S = 2.0
+
+records_option = click.option(
+    "--records",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("records"),
+    show_default=True,
+    envvar="MLPROJECT_RECORDS",
+    help="folder where records are safe before any upload",
+)
+track_option = click.option(
+    "--track/--no-track", "tracked", default=True, help="upload the record to the tracking server"
+)
+format_option = click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+
+
+def new_folder(records: Path, *, tracked: bool) -> RecordFolder:
+    """Make the folder of a new record; it remembers the run that `mlflow run` made for it."""
+    folder = RecordFolder.create(records)
+    if tracked:
+        from tracking.upload.upload_state import remember_project_run
+
+        remember_project_run(folder)
+    return folder
+
+
+def finish(
+    folder: RecordFolder,
+    record: MeasuredRecord,
+    facts: dict[str, Any],
+    *,
+    tracked: bool,
+    form: str,
+    fresh: bool = True,
+) -> int:
+    """Upload the record if asked, print `facts` with where it lies, and return the exit code.
+
+    `fresh`: this process has just measured it.
+    """
+    facts = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason} | facts
+    code = EXIT_CODES[record.outcome]
+    if tracked:
+        run_id, problem = _upload(folder, record, fresh=fresh)
+        facts["run_id"] = run_id
+        if problem is not None:
+            _say_not_tracked(folder, problem)
+            code = code or NOT_TRACKED
+    if form == "json":
+        click.echo(json.dumps(facts))
+    else:
+        known = {name: value for name, value in facts.items() if value is not None}
+        width = max(map(len, known))
+        for name, value in known.items():
+            click.echo(f"  {name:<{width}}  {value}")
+    if record.reason is not None:
+        click.echo(f"mlproject: {record.outcome}: {record.reason}", err=True)
+    return code
+
+
+def _upload(
+    folder: RecordFolder, record: MeasuredRecord, *, fresh: bool
+) -> tuple[str | None, str | None]:
+    """Return the run id, or the reason why there is none."""
+    began_s = time.monotonic()
+    from tracking.patience import Patience
+    from tracking.store import TrackingError
+    from tracking.upload.upload import upload
+
+    left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
+    try:
+        return upload(folder, record, fresh=fresh, ask=Patience(max(left_s, _AT_LEAST_S))), None
+    except TrackingError as error:
+        return None, str(error)
+
+
+def _say_not_tracked(folder: RecordFolder, problem: str) -> None:
+    click.echo(
+        f"mlproject: not uploaded ({problem}); the record is safe in {folder.path}: "
+        "mlproject sync uploads it once the server is back",
+        err=True,
+    )

@@ -1,0 +1,161 @@
+"""What a sweep shows: its plan, its progress, and a table of what became of each run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bench.config import RunConfig
+from bench.records.journal import Event
+from campaigns.sweep.run import SweepWatch, Turn
+from commands.views.progress import Bar
+
+if TYPE_CHECKING:
+    from bench.records import Environment, RunRecord
+    from campaigns.sweep.plan import Plan
+
+#: A pipe has no width of its own; the table needs this much.
+_PIPE_COLUMNS = 110
+
+
+def run_label(config: RunConfig) -> str:
+    """Return `resnet18 amp bs16 run2`, with a backend that was asked for by name."""
+    backend = [] if config.backend == "auto" else [config.backend]
+    words = [config.arch, config.precision, f"bs{config.batch_size}", *backend]
+    return " ".join([*words, f"run{config.repeat}"])
+
+
+class SweepProgress(Bar, SweepWatch):
+    """A bar over the plan, with the time left from the pace so far; silent without a terminal."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            redirect_stdout=False,
+            # One run may take minutes: the pace is that of the whole sweep.
+            speed_estimate_period=7 * 24 * 3600,
+        )
+        self._task = self._progress.add_task("starting", total=len(plan.runs))
+
+    def starting(self, number: int, config: RunConfig) -> None:
+        """Name the run."""
+        self._show(run_label(config))
+
+    def on_event(self, event: Event) -> None:
+        """Redraw, so that the time left goes on."""
+        if event.name == "tick":
+            self._progress.refresh()
+
+    def waiting(self, device: str) -> None:
+        """Say who has the device."""
+        self._show(f"waiting: another sweep measures on {device}")
+
+    def ended(self, turn: Turn) -> None:
+        """Count the run, and leave a line for it."""
+        self._progress.advance(self._task)
+        self._progress.console.print(_line(turn), highlight=False, soft_wrap=True)
+        self._progress.refresh()
+
+    def _show(self, text: str) -> None:
+        self._progress.update(self._task, description=text)
+        self._progress.refresh()
+
+
+def print_plan(plan: Plan, environments: tuple[Environment, ...], records: Path) -> None:
+    """Print the runs in order and what is known of their time on `environments`, if any."""
+    for number, config in enumerate(plan.runs, start=1):
+        click.echo(f"{number:5d}  {run_label(config)}")
+    click.echo(f"{len(plan.runs)} runs")
+    if environments:
+        _print_estimate(plan, environments, records)
+
+
+def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) -> None:
+    from bench.records import RunRecord
+    from bench.records.folders import read_records
+    from campaigns.sweep.estimate import Durations, estimate
+
+    durations = Durations(_flops_per_image)
+    if records.is_dir():
+        known = [each for each in read_records(records) if isinstance(each, RunRecord)]
+        durations.learn(known)
+    told = estimate(plan.runs, environments, durations)
+    known_runs = len(plan.runs) - told.unknown
+    if known_runs:
+        click.echo(
+            f"about {_time(told.known_s)} for {known_runs} of them, from what this machine "
+            "measured before"
+        )
+    if told.unknown:
+        click.echo(f"unknown for {told.unknown}: nothing like them was measured here yet")
+
+
+def print_turns(turns: Sequence[Turn]) -> None:
+    """Print a table of what became of each run."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading, justify in (
+        ("run", "left"),
+        ("outcome", "left"),
+        ("images/s", "right"),
+        ("ms per iteration", "right"),
+        ("GFLOP/s", "right"),
+        ("", "left"),
+    ):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for turn in turns:
+        table.add_row(*_cells(turn))
+    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)
+
+
+def turns_markdown(turns: Sequence[Turn]) -> str:
+    """Return the same table for the description of the sweep's own run."""
+    rows = [["run", "outcome", "images/s", "ms per iteration", "GFLOP/s", ""], ["---"] * 6]
+    rows += [list(_cells(turn)) for turn in turns]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def _cells(turn: Turn) -> Iterator[str]:
+    from bench.records.verdict.figures import summary
+
+    yield run_label(turn.config)
+    yield turn.outcome if turn.state == "measured" and turn.outcome else turn.state
+    found = summary(turn.record) if turn.record is not None else {}
+    for name in ("throughput_images_per_s", "iteration_time_ms_p50", "attained_gflops"):
+        yield f"{found[name]:.4g}" if name in found else ""
+    yield turn.reason or _doubts(turn.record)
+
+
+def _doubts(record: RunRecord | None) -> str:
+    if record is None or record.verdict is None or record.verdict.level == "clean":
+        return ""
+    return f"{record.verdict.level}: {'; '.join(f.message for f in record.verdict.findings)}"
+
+
+def _line(turn: Turn) -> str:
+    label, outcome, rate, *_, reason = _cells(turn)
+    return "  ".join([label, outcome, *([f"{rate} images/s"] if rate else []), reason]).rstrip()
+
+
+def _flops_per_image(config: RunConfig) -> float | None:
+    from bench.cost import step_complexity
+
+    size = None if config.image_size == "auto" else config.image_size
+    return step_complexity(
+        config.arch, batch_size=1, precision=config.precision, image_size=size
+    ).step_flops_per_image
+
+
+def _time(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

@@ -1,0 +1,98 @@
+"""What a tuning shows: the trial that runs, a line per comparison, and what was found."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+from rich.progress import TextColumn
+
+from bench.config import RunConfig
+from bench.records.journal import Event
+from campaigns.tune.knobs import changes
+from campaigns.tune.trial import Trial, TuneWatch
+from commands.views.progress import Bar
+
+if TYPE_CHECKING:
+    from analysis.tuning.tuning import Place
+    from campaigns.tune import Duel, Effect, TuneResult
+
+
+class TuneProgress(Bar, TuneWatch):
+    """A bar over the budget, and a line per comparison; the bar only on a terminal."""
+
+    def __init__(self, start: RunConfig, budget_s: float, began_s: float) -> None:
+        self._start = start
+        self._began_s = began_s
+        self._trial = 0
+        super().__init__(
+            TextColumn("{task.completed:.0f} of {task.total:.0f} s"), redirect_stdout=False
+        )
+        self._task = self._progress.add_task("starting", total=budget_s)
+
+    def starting(self, config: RunConfig) -> None:
+        """Name the trial."""
+        self._show(f"trial {self._trial + 1}: {config.arch} {changes(self._start, config)}")
+
+    def on_event(self, event: Event) -> None:
+        """Take one event of the trial's worker, or the launcher's tick."""
+        if event.name == "waiting":
+            self._show(f"waiting: another benchmark runs on {event.facts['device']}")
+        elif event.name == "tick":
+            self._show(None)
+
+    def ended(self, trial: Trial) -> None:
+        """Count the trial; one of the start gets a line of its own."""
+        self._trial = trial.number
+        if trial.stage == "start":
+            rate = trial.images_per_s
+            self._say(f"start: {trial.failure if rate is None else f'{rate:.4g} images/s'}")
+
+    def ruled(self, duel: Duel) -> None:
+        """Say what became of a value."""
+        line = f"{duel.name}: {duel.decision}"
+        if duel.interval is not None:
+            pairs = f"{len(duel.ratios)} pair{'s' * (len(duel.ratios) > 1)}"
+            line += f", {duel.interval.ratio:.3f} times the images/s in {pairs}"
+        self._say(line + (f" ({duel.reason})" if duel.reason else ""))
+
+    def _say(self, line: str) -> None:
+        self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _show(self, text: str | None) -> None:
+        completed = time.monotonic() - self._began_s
+        self._progress.update(self._task, completed=completed)
+        if text is not None:
+            self._progress.update(self._task, description=text)
+        self._progress.refresh()
+
+
+def print_result(result: TuneResult, place: Place) -> None:
+    """Print the best command line, what each knob gave, and what to know besides."""
+    from analysis.tuning.tuning import (
+        best_command,
+        caveats,
+        effects,
+        roof_line,
+        time_line,
+        verdict_line,
+    )
+
+    click.echo(best_command(result))
+    for line in (verdict_line(result), roof_line(place), time_line(result)):
+        click.echo(f"  {line}")
+    if result.ablation:
+        click.echo()
+        _print_effects(effects(result))
+    for line in caveats(result):
+        click.echo(f"  {line}")
+
+
+def _print_effects(effects: list[Effect]) -> None:
+    from analysis.tuning.tuning import times
+
+    names = [f"{each.name}: {each.best_value} over {each.other_value}" for each in effects]
+    width = max(map(len, names))
+    for name, each in zip(names, effects, strict=True):
+        click.echo(f"  {name:<{width}}  {times(each.interval)}")

@@ -1,0 +1,156 @@
+"""What a configuration accepts, and what it says about what it does not."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.config import FILING_FIELDS, MEANT_BEFORE, RunConfig, parse_config
+from bench.errors import UserError
+from bench.records import RunRecord
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def test_torchvisions_names_are_read_without_importing_it():
+    from torchvision import models
+
+    from bench.config.architectures import torchvision_architectures
+
+    assert set(torchvision_architectures()) == set(models.list_models(module=models))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"arch": "resnet5"}, ["arch='resnet5'", "resnet50"]),
+        ({"arch": "RESNET18"}, ["arch='RESNET18'", "resnet18"]),
+        ({"arch": "a:b;rm -rf x"}, ["arch='a:b;rm -rf x'", "module:callable"]),
+        ({"arch": ":"}, ["module:callable"]),
+        ({"arch": "mymodule:"}, ["module:callable"]),
+        ({"batch_size": "0"}, ["batch_size='0'", "greater than or equal to 1", "auto"]),
+        ({"batch_size": "many"}, ["batch_size='many'", "integer"]),
+        ({"precision": "fp8"}, ["precision='fp8'", "amp-bf16"]),
+        ({"backend": "tpu"}, ["backend='tpu'", "'cuda'"]),
+        ({"iters": "-1"}, ["iters='-1'"]),
+        ({"warmup_iters": "0"}, ["warmup_iters='0'"]),
+        ({"max_seconds": "inf"}, ["max_seconds='inf'"]),
+        ({"max_seconds": "0"}, ["max_seconds='0'"]),
+        ({"workers": "-2"}, ["workers='-2'"]),
+        ({"augment": "maybe"}, ["augment='maybe'", "boolean"]),
+        ({"seed": "4294967296"}, ["seed='4294967296'"]),
+        ({"env": "two words"}, ["env='two words'", "letters"]),
+        ({"campaign": "$(reboot)"}, ["campaign='$(reboot)'", "letters"]),
+        ({"data": " "}, ["data=' '", "ImageFolder"]),
+        ({"colour": "red"}, ["colour='red'"]),
+        ({"phases": "true", "cuda_graphs": "true"}, ["phases=true"]),
+        ({"compile": "default", "cuda_graphs": "true"}, ["compile=none"]),
+        ({"grad_accum_steps": "2", "cuda_graphs": "true"}, ["grad_accum_steps=1"]),
+        ({"devices": "2", "cuda_graphs": "true"}, ["devices=1 and nodes=1"]),
+        ({"nodes": "2", "cuda_graphs": "true"}, ["devices=1 and nodes=1"]),
+        ({"devices": "0"}, ["devices='0'"]),
+        ({"data_only": "true"}, ["data=synthetic", "data=fakedata"]),
+        (
+            {"data_only": "true", "data": "photos", "compile": "default", "phases": "true"},
+            ["data_only=true runs no step", "phases, compile"],
+        ),
+        ({"data_only": "true", "data": "photos", "devices": "2"}, ["devices=1 and nodes=1"]),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_remedy_in_one_line(values, words):
+    with pytest.raises(UserError) as caught:
+        parse_config(values)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_all_wrong_values_are_told_at_once():
+    with pytest.raises(UserError) as caught:
+        parse_config({"arch": "resnet5", "batch_size": "0", "precision": "fp8"})
+    for field in ("arch=", "batch_size=", "precision="):
+        assert str(caught.value).count(field) == 1
+
+
+def test_strings_from_a_command_line_and_values_from_code_are_the_same_measurement():
+    typed = RunConfig(batch_size=32, iters=5, augment=True, max_seconds=60)
+    told = parse_config({"batch_size": "32", "iters": "5", "augment": "true", "max_seconds": "60"})
+    assert told == typed
+    assert told.config_id == typed.config_id
+
+
+def test_config_id_is_stable_across_versions_of_python_and_this_file():
+    assert (
+        RunConfig(arch="resnet18", allocator="system", depthwise_fp32="false").config_id
+        == "a8918765b5ce"
+    )
+
+
+def test_kept_results_have_the_ids_that_their_configurations_have_today():
+    records = sorted((PROJECT / "docs" / "results").glob("*/records/*/record.json"))
+    kept = [json.loads(path.read_text("utf-8")) for path in records]
+    measured = [record for record in kept if record["kind"] == "measurement"]
+    assert measured
+    for record in measured:
+        config = RunRecord.model_validate_json(json.dumps(record)).config
+        assert config.config_id == record["config_id"]
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("devices", 2),
+        ("nodes", 2),
+        ("allocator", "retain"),
+        ("data_only", True),
+        ("depthwise_fp32", "true"),
+        ("decoder", "dali"),
+    ],
+)
+def test_a_later_field_defines_the_measurement_unless_it_means_what_was_before(field, other):
+    before = RunConfig(**MEANT_BEFORE)
+    assert set(MEANT_BEFORE) == {
+        *("devices", "nodes", "allocator", "data_only", "depthwise_fp32", "decoder"),
+    }
+    after = RunConfig.model_construct(**{**dict(before), field: other})
+    assert after.config_id != before.config_id
+
+
+def test_devices_and_nodes_are_not_the_same_measurement():
+    assert RunConfig(devices=2).config_id != RunConfig(nodes=2).config_id
+    assert RunConfig(devices=2, nodes=3).world_size == 6
+
+
+@pytest.mark.parametrize("field", sorted(FILING_FIELDS))
+def test_filing_does_not_change_the_measurement(field):
+    other = {"repeat": 2, "env": "elsewhere", "campaign": "second"}[field]
+    assert RunConfig(**{field: other}).config_id == RunConfig().config_id
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "batch_size": st.one_of(st.just("auto"), st.integers(1, 4096)),
+            "iters": st.integers(1, 10**6),
+            "precision": st.sampled_from(["fp32", "tf32", "amp", "amp-bf16", "amp-fp16"]),
+            "seed": st.integers(0, 2**32 - 1),
+            "max_seconds": st.one_of(st.sampled_from(["auto", "none"]), st.floats(0.001, 1e6)),
+            "channels_last": st.sampled_from(["auto", "true", "false"]),
+        }
+    )
+)
+def test_a_configuration_survives_json_and_keeps_its_id(values):
+    config = RunConfig(**values)
+    again = RunConfig.model_validate_json(config.model_dump_json())
+    assert again == config
+    assert again.config_id == config.config_id
+
+
+@given(st.text(max_size=40))
+def test_no_text_for_arch_does_anything_but_pass_or_be_refused(text):
+    with contextlib.suppress(UserError):
+        assert parse_config({"arch": text}).arch == text

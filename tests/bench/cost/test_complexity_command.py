@@ -1,0 +1,128 @@
+"""`mlproject complexity`, as a user calls it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bench.errors import UserError
+from commands.analyse.complexity import command
+
+PROJECT = Path(__file__).resolve().parents[3]
+KEYS = {
+    "arch",
+    "batch_size",
+    "image_size",
+    "precision",
+    "parameters",
+    "forward_macs_per_image",
+    "step_flops_per_image",
+    "elementwise_flops_per_image",
+    "bytes_per_image_min",
+    "bytes_per_image_max",
+    "bytes_per_image_compulsory",
+    "activations_per_image",
+    "weights_bytes",
+    "gradients_bytes",
+    "optimizer_bytes",
+    "activations_bytes",
+    "intensity_min",
+    "intensity_max",
+    "method",
+}
+
+
+def _run(*arguments):
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_json_is_exact_and_complete():
+    (row,) = json.loads(_run("--arch", "resnet50", "--batch-size", "32", "--format", "json"))
+    assert row.keys() >= KEYS
+    exact = {
+        "arch": "resnet50",
+        "batch_size": 32,
+        "image_size": 224,
+        "precision": "fp32",
+        "parameters": 25557032,
+        "forward_macs_per_image": 4089184256,
+        "step_flops_per_image": 24299077632,
+    }
+    assert {key: row[key] for key in exact} == exact
+    assert all(type(row[key]) is type(exact[key]) for key in exact)
+    assert 0 < row["bytes_per_image_compulsory"] < row["bytes_per_image_min"]
+    assert row["bytes_per_image_min"] < row["bytes_per_image_max"]
+    assert row["intensity_min"] == pytest.approx(24299077632 / row["bytes_per_image_max"])
+
+
+def test_every_model_with_every_batch_size():
+    arguments = ["--arch", "squeezenet1_1", "--arch", "alexnet", "--precision", "amp"]
+    arguments += ["--batch-size", "4", "--batch-size", "8", "--format", "json", "--ops"]
+    rows = json.loads(_run(*arguments))
+    assert [(row["arch"], row["batch_size"]) for row in rows] == [
+        ("squeezenet1_1", 4),
+        ("squeezenet1_1", 8),
+        ("alexnet", 4),
+        ("alexnet", 8),
+    ]
+    assert sum(op["flops"] for op in rows[0]["ops"]) == 4 * rows[0]["step_flops_per_image"]
+
+
+def test_the_table_fits_into_100_columns():
+    arguments = ["--arch", "efficientnet_v2_s", "--arch", "vgg16", "--precision", "amp", "--ops"]
+    lines = _run(*arguments).splitlines()
+    assert max(map(len, lines)) <= 100
+    (row,) = [line.split() for line in lines if line.split()[:2] == ["vgg16", "32"]][:1]
+    assert row[:6] == ["vgg16", "32", "224", "15.47", "92.65", "0.088"]
+    assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--arch", "resnet5"], "arch='resnet5': not a torchvision classification model; did you"),
+        (["--arch", "vgg16", "--arch", "my:"], "arch='my:': write your own model as module:call"),
+        (["--batch-size", "0"], "batch_size='0': give a whole number of images, 1 or more"),
+        (["--batch-size", "auto"], "batch_size='auto': give a whole number"),
+        (["--batch-size", "4", "--batch-size", "-1"], "batch_size='-1': give a whole number"),
+        (["--precision", "fp8"], "precision='fp8'"),
+        (["--image-size", "0"], "image_size='0'"),
+        (["--image-size", "big"], "image_size='big'"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(arguments, message):
+    with pytest.raises(UserError) as caught:
+        command.main(arguments, standalone_mode=False)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_value_is_refused_before_torch_is_imported():
+    program = (
+        "import sys\n"
+        "from commands.analyse.complexity import command\n"
+        "try: command.main(['--arch', 'resnet5'], standalone_mode=False)\n"
+        "except Exception as error: print(type(error).__name__, 'torch' in sys.modules)\n"
+    )
+    output = subprocess.check_output([sys.executable, "-c", program], cwd=PROJECT, text=True)
+    assert output.split() == ["UserError", "False"]
+
+
+@pytest.mark.slow
+def test_standard_output_is_json_alone_and_nothing_is_warned():
+    """These two warn about their initialisation unless they are asked rightly."""
+    arguments = ["--arch", "googlenet", "--arch", "inception_v3", "--format", "json"]
+    ended = subprocess.run(
+        [sys.executable, "mlproject.py", "complexity", *arguments],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [row["image_size"] for row in json.loads(ended.stdout)] == [224, 299]
+    assert ended.stderr == ""

@@ -1,0 +1,153 @@
+"""Multiply-adds against a count of the products themselves.
+
+A convolution of ones with ones sums a one for every multiply-add, and so does each gradient of its
+sum: their totals are the brute-force count.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from bench.cost import step_complexity
+from bench.cost.trace import StepTracer
+from bench.errors import UserError
+
+sizes = st.integers(1, 4)
+
+
+@st.composite
+def convolutions(draw):
+    dims = draw(st.integers(1, 3))
+    groups, ins, outs = draw(sizes), draw(sizes), draw(sizes)
+    kernel = [draw(st.integers(1, 3)) for _ in range(dims)]
+    dilation = [draw(st.integers(1, 2)) for _ in range(dims)]
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    shape = [r + draw(st.integers(0, 5)) for r in reach]
+    return {
+        "inputs": (draw(st.integers(1, 3)), groups * ins, *shape),
+        "weight": (groups * outs, ins, *kernel),
+        "transposed_weight": (groups * ins, outs, *kernel),
+        "stride": [draw(st.integers(1, 3)) for _ in range(dims)],
+        "dilation": dilation,
+        "groups": groups,
+        "bias": draw(st.booleans()),
+    }
+
+
+def _traced(function):
+    """Return the multiply-adds of forward and backward of a function that returns a tensor."""
+    tracer = StepTracer()
+    with tracer:
+        tracer.phase = "forward"
+        result = function()
+        tracer.phase = "backward"
+        result.sum().backward()
+        tracer.phase = None
+    by_phase = {"forward": 0, "backward": 0}
+    for item in tracer.passes:
+        by_phase[item.phase] += item.macs
+    return result, by_phase["forward"], by_phase["backward"]
+
+
+def _ones(shape, *, learned):
+    return torch.ones(shape, dtype=torch.float64, requires_grad=learned)
+
+
+def _check(call, inputs, weight, bias):
+    """`bias` is of zeros, so that it leaves the sums alone."""
+    result, forward_macs, backward_macs = _traced(lambda: call(inputs, weight, bias))
+    assert forward_macs == result.sum().item()
+    assert backward_macs == sum(t.grad.sum().item() for t in (inputs, weight) if t.requires_grad)
+
+
+@given(convolutions(), st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_convolution_and_its_gradients(case, first_layer, transposed):
+    dims = len(case["stride"])
+    name = f"conv_transpose{dims}d" if transposed else f"conv{dims}d"
+    inputs = _ones(case["inputs"], learned=not first_layer)
+    weight = _ones(case["transposed_weight" if transposed else "weight"], learned=True)
+    channels = weight.shape[1] * case["groups"] if transposed else weight.shape[0]
+    bias = torch.zeros(channels, dtype=torch.float64, requires_grad=True) if case["bias"] else None
+    options = {key: case[key] for key in ("stride", "dilation", "groups")}
+    _check(
+        lambda i, w, b: getattr(functional, name)(i, w, b, **options),
+        inputs,
+        weight,
+        bias,
+    )
+
+
+@given(convolutions(), st.integers(0, 2))
+@settings(deadline=None, max_examples=20)
+def test_products_with_padding_count(case, padding):
+    dims = len(case["stride"])
+    convolve = getattr(functional, f"conv{dims}d")
+    inputs, weight = _ones(case["inputs"], learned=True), _ones(case["weight"], learned=True)
+    options = {key: case[key] for key in ("stride", "dilation", "groups")}
+    padded = functional.pad(inputs, [padding] * 2 * dims).detach().requires_grad_()
+    inside = _traced(lambda: convolve(inputs, weight, padding=padding, **options))
+    outside = _traced(lambda: convolve(padded, weight, **options))
+    assert inside[1:] == outside[1:]
+
+
+@given(st.lists(sizes, min_size=1, max_size=3), sizes, sizes, st.booleans(), st.booleans())
+@settings(deadline=None, max_examples=30)
+def test_linear_layer_and_its_gradients(batch, ins, outs, biased, first_layer):
+    inputs = _ones((*batch, ins), learned=not first_layer)
+    weight = _ones((outs, ins), learned=True)
+    bias = torch.zeros(outs, dtype=torch.float64, requires_grad=True) if biased else None
+    _check(functional.linear, inputs, weight, bias)
+
+
+@given(sizes, sizes, sizes, sizes)
+@settings(deadline=None, max_examples=30)
+def test_batched_product(batch, rows, inner, columns):
+    left = _ones((batch, rows, inner), learned=True)
+    right = _ones((batch, inner, columns), learned=True)
+    _check(lambda a, b, _: a @ b, left, right, None)
+
+
+@given(sizes, sizes, st.integers(1, 6), st.integers(1, 6), sizes)
+@settings(deadline=None, max_examples=30)
+def test_attention_is_two_products_forward_and_four_backward(batch, heads, queries, keys, width):
+    shapes = [(batch, heads, length, width) for length in (queries, keys, keys)]
+    query, key, value = (torch.randn(shape, requires_grad=True) for shape in shapes)
+    _, forward_macs, backward_macs = _traced(
+        lambda: functional.scaled_dot_product_attention(query, key, value)
+    )
+    product = batch * heads * queries * keys * width
+    assert (forward_macs, backward_macs) == (2 * product, 4 * product)
+
+
+def test_einsum_is_a_product():
+    complexity = step_complexity("tiny_models:einsum", batch_size=4, precision="fp32", image_size=4)
+    assert complexity.forward_macs == 4 * 48 * 10
+    assert complexity.step_flops == 2 * 2 * 4 * 48 * 10  # the images need no gradient
+
+
+def test_a_frozen_stem_has_no_gradient_products():
+    options = {"batch_size": 2, "precision": "fp32", "image_size": 4}
+    whole = step_complexity("tiny_models:conv_norm_relu_conv", **options)
+    frozen = step_complexity("tiny_models:frozen_stem", **options)
+    first, second = 2 * 16 * 3 * 8, 2 * 16 * 8 * 4
+    assert whole.step_flops == 2 * (2 * first + 3 * second)
+    assert frozen.step_flops == 2 * (first + 2 * second)
+    assert frozen.memory.gradients_bytes == frozen.memory.optimizer_bytes == 4 * 32
+
+
+def test_an_op_without_a_formula_is_refused_by_name():
+    with pytest.raises(UserError, match=r"rnn.* whose FLOP cannot be counted"):
+        step_complexity("tiny_models:recurrent", batch_size=2, precision="fp32", image_size=4)
+
+
+def test_an_op_from_another_library_is_refused_by_name():
+    with torch.library._scoped_library("tinylib", "DEF") as library:
+        library.define("product(Tensor a, Tensor b) -> Tensor")
+        library.impl("product", torch.matmul, "CompositeExplicitAutograd")
+        tracer = StepTracer()
+        tracer.phase = "forward"
+        with pytest.raises(UserError, match=r"tinylib\.product"), tracer:
+            torch.ops.tinylib.product(torch.ones(2, 2), torch.ones(2, 2))

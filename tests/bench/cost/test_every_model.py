@@ -1,0 +1,141 @@
+"""FLOP of torchvision's models against two counts made another way; and what holds for all."""
+
+from functools import cache
+from math import prod
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from bench.config.architectures import torchvision_architectures
+from bench.cost import step_complexity
+from bench.cost.fake_model import build_fake_model
+from bench.training.models import default_image_size
+
+FAST = (
+    "efficientnet_b0",
+    "googlenet",
+    "inception_v3",
+    "mobilenet_v2",
+    "resnext50_32x4d",
+    "shufflenet_v2_x0_5",
+    "swin_t",
+    "vit_b_16",
+)
+OTHERS = tuple(sorted(set(torchvision_architectures()) - set(FAST)))
+#: One more of each family: its members differ in size, not in kinds of layers.
+RELATIVES = {name.split("_")[0].rstrip("0123456789"): name for name in OTHERS}
+BATCH = 2
+
+every_model = pytest.mark.parametrize(
+    "arch", [*FAST, *(pytest.param(arch, marks=pytest.mark.slow) for arch in OTHERS)]
+)
+
+
+every_family = pytest.mark.parametrize(
+    "arch",
+    [*FAST, *(pytest.param(arch, marks=pytest.mark.slow) for arch in RELATIVES.values())],
+)
+
+
+class _CalledProducts(TorchFunctionMode):
+    """Counts multiply-adds where Python calls a layer, from shapes and `requires_grad` alone.
+
+    A product of two operands has a backward product for each operand that needs a gradient.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.forward_macs = self.step_macs = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in (functional.conv2d, torch.conv2d):
+            inputs, weight = args[0], args[1]
+            groups = kwargs.get("groups", args[6] if len(args) > 6 else 1)
+            macs = result.numel() * inputs.shape[1] // groups * prod(weight.shape[2:])
+            self._product(macs, inputs, weight)
+        elif func is functional.linear:
+            self._product(args[0].numel() * args[1].shape[0], args[0], args[1])
+        elif func in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__):
+            self._product(result.numel() * args[0].shape[-1], args[0], args[1])
+        elif func is torch.einsum:
+            self._einsum(*args)
+        elif func is functional.multi_head_attention_forward:
+            self._attention(args[0], args[1])
+        return result
+
+    def _product(self, macs, left, right):
+        self.forward_macs += macs
+        self.step_macs += macs * (1 + left.requires_grad + right.requires_grad)
+
+    def _einsum(self, equation, left, right):
+        sides = equation.split("->")[0].split(",")
+        sizes = dict(zip("".join(sides).replace(" ", ""), (*left.shape, *right.shape), strict=True))
+        self._product(prod(sizes.values()), left, right)
+
+    def _attention(self, query, key):
+        """Query, key, value and output projections, and two products of the heads."""
+        length, batch, width = query.shape
+        macs = batch * (4 * length * width**2 + 2 * length * key.shape[0] * width)
+        self._product(macs, query, key)
+
+
+@cache
+def _complexity(arch):
+    return step_complexity(arch, batch_size=BATCH, precision="fp32", cache_bytes=0)
+
+
+def _run(arch, counter):
+    fake = FakeTensorMode()
+    model = build_fake_model(arch, fake)
+    size = default_image_size(arch)
+    with fake, counter:
+        model(torch.empty(BATCH, 3, size, size))
+    return counter
+
+
+@every_model
+def test_flops_are_those_of_the_layers_that_are_called(arch):
+    counted = _run(arch, _CalledProducts())
+    complexity = _complexity(arch)
+    assert complexity.forward_macs == counted.forward_macs
+    assert complexity.step_flops == 2 * counted.step_macs
+
+
+@every_model
+def test_forward_flops_are_torchs_own_count(arch):
+    """Torch's counter is right for forward passes; some versions lack attention on a CPU."""
+    complexity = _complexity(arch)
+    flops = 2 * complexity.forward_macs
+    if torch.ops.aten._scaled_dot_product_flash_attention_for_cpu not in flop_registry:
+        forward = (op for op in complexity.ops if op.phase == "forward")
+        flops -= sum(op.flops for op in forward if "attention" in op.op)
+    counter = _run(arch, FlopCounterMode(display=False))
+    assert flops == counter.get_total_flops()
+
+
+@every_family
+def test_what_holds_for_every_family(arch):
+    one = _complexity(arch)
+    other = step_complexity(arch, batch_size=BATCH + 1, precision="fp32", cache_bytes=2**20)
+    for complexity in (one, other):
+        assert complexity.compulsory_bytes < complexity.fused_bytes < complexity.eager_bytes
+    assert 0 < other.compulsory_bytes < one.compulsory_bytes * 1.5
+    assert one.activations == other.activations > 0
+    assert one.memory.weights_bytes == other.memory.weights_bytes
+    if not arch.startswith("swin_v2"):  # computes its position biases once, for all images
+        assert one.step_flops_per_image == other.step_flops_per_image
+
+
+@pytest.mark.slow
+@every_family
+def test_amp_moves_less_and_keeps_the_order(arch):
+    amp = step_complexity(arch, batch_size=BATCH, precision="amp", cache_bytes=0)
+    assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes
+    assert amp.step_flops == _complexity(arch).step_flops
+    assert amp.compulsory_bytes < _complexity(arch).compulsory_bytes

@@ -1,0 +1,135 @@
+"""The work of each call: the totals taken apart, under names that tell kinds of layers apart."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from bench.cost import op_work, step_complexity
+from bench.cost.labels import plain_label
+from bench.cost.trace import StepTracer
+
+SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
+
+
+@pytest.mark.parametrize(
+    "arch",
+    [
+        "resnet18",
+        "resnet50",
+        "vgg16",
+        "mobilenet_v2",
+        "tiny_models:other_norms",
+        "tiny_models:tied",
+        "tiny_models:frozen_stem",
+        pytest.param("swin_t", marks=pytest.mark.slow),
+        pytest.param("googlenet", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_the_calls_add_up_to_the_step(arch, precision):
+    size = 4 if ":" in arch else None
+    options = {"batch_size": 2, "precision": precision, "image_size": size}
+    calls, step = op_work(arch, **options), step_complexity(arch, **options)
+    assert sum(call.flops for call in calls) == step.step_flops
+    for field in SUMMED[1:]:
+        assert sum(getattr(call, field) for call in calls) == getattr(step, field)
+    assert Counter((call.op, call.phase) for call in calls) == {
+        (op.op, op.phase): op.calls for op in step.ops
+    }
+    for op in step.ops:
+        same = [call for call in calls if (call.op, call.phase) == (op.op, op.phase)]
+        assert all(sum(getattr(c, name) for c in same) == getattr(op, name) for name in SUMMED)
+
+
+def test_unfused_updates_are_one_call_per_parameter_and_kind():
+    calls = op_work("tiny_models:conv_relu_conv", batch_size=2, precision="fp32", image_size=4)
+    unfused = op_work(
+        "tiny_models:conv_relu_conv",
+        batch_size=2,
+        precision="fp32",
+        image_size=4,
+        fused_optimizer=False,
+    )
+    assert [call.op for call in calls if call.phase == "optimizer"] == ["_fused_sgd_"]
+    updates = Counter(call.op for call in unfused if call.phase == "optimizer")
+    assert set(updates.values()) <= {2, 4}  # two weights, each updated once or twice by an op
+
+
+def test_mobilenet_has_pointwise_and_depthwise_convolutions_in_both_directions():
+    calls = op_work("mobilenet_v2", batch_size=2, precision="fp32")
+    kinds = Counter((call.label, call.phase) for call in calls if "convolution" in call.op)
+    layers = {
+        "convolution 3x3 stride 2": 1,
+        "convolution 1x1": 34,
+        "depthwise convolution 3x3": 13,
+        "depthwise convolution 3x3 stride 2": 4,
+    }
+    assert kinds == {(k, p): n for k, n in layers.items() for p in ("forward", "backward")}
+    assert {call.label for call in calls} >= {"batch_norm", "hardtanh", "linear", "optimizer"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "label"),
+    [
+        (torch.nn.Conv2d(4, 8, 7, stride=2), "convolution 7x7 stride 2"),
+        (torch.nn.Conv2d(4, 8, (1, 3), stride=(1, 2)), "convolution 1x3 stride 1x2"),
+        (torch.nn.Conv2d(4, 8, 3, groups=2), "grouped convolution 3x3"),
+        (torch.nn.Conv2d(4, 8, 3, groups=4), "depthwise convolution 3x3"),
+        (torch.nn.Conv2d(4, 8, 3, dilation=2), "convolution 3x3 dilation 2"),
+        (torch.nn.ConvTranspose2d(4, 8, 2, stride=2), "transposed convolution 2x2 stride 2"),
+    ],
+)
+def test_a_convolution_is_named_by_what_sets_its_intensity(layer, label):
+    tracer = StepTracer()
+    images = torch.zeros(1, 4, 8, 8, requires_grad=True)
+    with tracer:
+        tracer.phase = "forward"
+        result = layer(images)
+        tracer.phase = "backward"
+        result.backward(torch.ones_like(result))
+    found = [call.label for call in tracer.calls if call.op.startswith("convolution")]
+    assert found == [label, label]
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("native_batch_norm_backward", "batch_norm"),
+        ("cudnn_batch_norm", "batch_norm"),
+        ("hardtanh_", "hardtanh"),
+        ("threshold_backward", "relu"),
+        ("_log_softmax_backward_data", "log_softmax"),
+        ("nll_loss_forward", "nll_loss"),
+        ("max_pool2d_with_indices_backward", "max_pool2d"),
+        ("_to_copy", "cast"),
+        ("addmm", "linear"),
+        ("_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
+        ("_", "_"),
+    ],
+)
+def test_an_op_is_named_after_its_layer(name, label):
+    assert plain_label(name) == label
+
+
+def test_shapes_are_those_of_tensors_alone():
+    tracer = StepTracer()
+    with tracer:
+        tracer.phase = "forward"
+        torch.cat([torch.ones(2), torch.ones(3)])
+        torch.ones(2, 3) * torch.tensor(2.0)
+    assert {call.op: call.shapes for call in tracer.calls}["cat"] == ()
+    assert {call.op: call.shapes for call in tracer.calls}["mul"] == ((2, 3),)
+
+
+def test_accumulated_batches_repeat_forward_and_backward_and_add_gradients():
+    options = {"batch_size": 2, "precision": "fp32", "image_size": 4}
+    once = op_work("tiny_models:conv_relu_conv", **options)
+    thrice = op_work("tiny_models:conv_relu_conv", grad_accum_steps=3, **options)
+    counts = [Counter((call.op, call.phase) for call in calls) for calls in (once, thrice)]
+    assert counts[1]["convolution", "forward"] == 3 * counts[0]["convolution", "forward"]
+    assert counts[1]["_fused_sgd_", "optimizer"] == 1
+    # Both weights' gradients are added twice; each loss is divided by three.
+    assert counts[1]["add_", "backward"] == 4
+    assert counts[1]["div", "backward"] == 3 * counts[0]["div", "backward"] + 3 * 2
+    assert sum(call.flops for call in thrice) == 3 * sum(call.flops for call in once)

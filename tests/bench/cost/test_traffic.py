@@ -1,0 +1,180 @@
+"""Eager and fused bytes against counts by hand, for networks of a few layers on 4x4 images.
+
+Elements per step of two images: x 96, hidden (z, a) 256, out 128, logits 8; weights 24 and 32.
+"""
+
+import pytest
+
+from bench.cost import step_complexity
+
+X, HIDDEN, OUT, LOGITS, FIRST, SECOND = 96, 256, 128, 8, 24, 32
+#: Facts per channel (8 of them) around a batch norm. Forward: 2 running statistics in and out, 2
+#: statistics out and in again, weight and bias. Backward: 2 statistics and the weight in, twice;
+#: 2 sums out and in again; 2 gradients out.
+NORM_VECTORS, NORM_BACKWARD_VECTORS = 8 * 10, 8 * 12
+
+
+def _complexity(arch, **changes):
+    options = {"batch_size": 2, "precision": "fp32", "image_size": 4} | changes
+    return step_complexity(f"tiny_models:{arch}", **options)
+
+
+def _elements(complexity, field, op, phase):
+    (cost,) = [cost for cost in complexity.ops if (cost.op, cost.phase) == (op, phase)]
+    return getattr(cost, field) / 4
+
+
+def test_eager_reads_and_writes_every_op_of_conv_relu_conv():
+    def eager(op, phase):
+        return _elements(_complexity("conv_relu_conv"), "eager_bytes", op, phase)
+
+    assert eager("convolution", "forward") == X + FIRST + HIDDEN + HIDDEN + SECOND + OUT
+    assert eager("relu", "forward") == 2 * HIDDEN
+    assert eager("mean", "forward") == OUT + LOGITS
+    assert eager("threshold_backward", "backward") == 3 * HIDDEN
+    second = (OUT + SECOND + HIDDEN) + (OUT + HIDDEN + SECOND)
+    first = HIDDEN + X + FIRST  # the images need no gradient
+    assert eager("convolution_backward", "backward") == second + first
+    assert eager("div", "backward") == LOGITS + OUT  # an expanded tensor is read once
+    assert eager("_fused_sgd_", "optimizer") == 5 * (FIRST + SECOND)
+
+
+def test_fused_moves_only_what_another_kernel_needs():
+    def fused(op, phase):
+        return _elements(_complexity("conv_relu_conv"), "fused_bytes", op, phase)
+
+    # z stays inside the first convolution's kernel, out inside the second's with its mean.
+    assert fused("convolution", "forward") == X + FIRST + HIDDEN + SECOND
+    assert fused("relu", "forward") == HIDDEN
+    assert fused("mean", "forward") == LOGITS
+    # The mask joins the kernel that makes its gradient, and that gradient is never moved.
+    assert fused("threshold_backward", "backward") == 2 * HIDDEN
+    assert fused("convolution_backward", "backward") == (
+        (OUT + SECOND) + (OUT + HIDDEN + SECOND) + (HIDDEN + X + FIRST)
+    )
+    assert fused("_fused_sgd_", "optimizer") == 5 * (FIRST + SECOND)
+
+
+def test_a_batch_norm_reads_its_input_twice_forward_and_twice_backward():
+    complexity = _complexity("conv_norm_relu_conv")
+    eager = [
+        _elements(complexity, "eager_bytes", op, phase)
+        for op, phase in (
+            ("native_batch_norm", "forward"),
+            ("relu_", "forward"),
+            ("native_batch_norm_backward", "backward"),
+        )
+    ]
+    assert eager == [
+        3 * HIDDEN + NORM_VECTORS,
+        2 * HIDDEN,
+        5 * HIDDEN + NORM_BACKWARD_VECTORS,
+    ]
+
+
+def test_fusion_folds_statistics_into_the_convolution_and_normalisation_into_the_next():
+    def fused(op, phase):
+        return _elements(_complexity("conv_norm_relu_conv"), "fused_bytes", op, phase)
+
+    # The next convolution's kernel reads z, normalises, writes a for the backward pass, convolves.
+    assert fused("convolution", "forward") == X + FIRST + HIDDEN + SECOND
+    assert fused("native_batch_norm", "forward") == HIDDEN + NORM_VECTORS
+    assert fused("relu_", "forward") == HIDDEN
+    # Sums: the masked gradient is written and z read; then both are read again and dz is written.
+    assert fused("threshold_backward", "backward") == 2 * HIDDEN
+    assert fused("native_batch_norm_backward", "backward") == 3 * HIDDEN + NORM_BACKWARD_VECTORS
+    assert fused("convolution_backward", "backward") == (
+        (OUT + SECOND) + (OUT + HIDDEN + SECOND) + (X + FIRST)
+    )
+
+
+def test_each_gradient_of_a_biased_convolution_reads_the_outputs_gradient():
+    hidden = _elements(
+        _complexity("biased_conv"), "eager_bytes", "convolution_backward", "backward"
+    )
+    assert hidden == (HIDDEN + X + FIRST) + (HIDDEN + 8)
+
+
+def test_amp_moves_half_the_activations_and_casts_the_weights():
+    def elements(field, op, phase):
+        return _elements(_complexity("conv_relu_conv", precision="amp"), field, op, phase)
+
+    halves = (X + FIRST + HIDDEN + HIDDEN + SECOND + OUT) / 2
+    assert elements("eager_bytes", "convolution", "forward") == halves
+    casts = 1.5 * (X + FIRST + SECOND + LOGITS)  # 4 bytes in, 2 out, or back again for the logits
+    assert elements("eager_bytes", "_to_copy", "forward") == casts
+    assert elements("eager_bytes", "_fused_sgd_", "optimizer") == 5 * (FIRST + SECOND)
+    # Casts join the convolution that needs them: it reads a alone.
+    assert elements("fused_bytes", "convolution", "forward") == HIDDEN / 2
+
+
+@pytest.mark.parametrize(
+    ("precision", "fused_optimizer", "eager", "fused"),
+    [
+        ("fp32", True, 20, 20),  # read parameter, gradient, momentum; write parameter, momentum
+        ("fp32", False, 44, 20),  # weight decay 12, momentum 8 and 12, update 12
+        ("amp", True, 20, 20),
+        ("amp-fp16", True, 32, 28),  # gradients are checked before, and unscaled
+    ],
+)
+def test_optimizer_bytes_per_parameter(precision, fused_optimizer, eager, fused):
+    complexity = step_complexity(
+        "resnet18", batch_size=8, precision=precision, fused_optimizer=fused_optimizer
+    )
+    update = [op for op in complexity.ops if op.phase == "optimizer"]
+    per_parameter = [
+        sum(getattr(op, field) for op in update) / complexity.parameters
+        for field in ("eager_bytes", "fused_bytes")
+    ]
+    assert per_parameter == pytest.approx([eager, fused], rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp", "amp-fp16"])
+def test_the_sums_of_the_ops_are_the_totals(precision):
+    complexity = step_complexity("mobilenet_v2", batch_size=3, precision=precision)
+    assert sum(op.flops for op in complexity.ops) == complexity.step_flops
+    assert sum(op.elementwise_flops for op in complexity.ops) == complexity.elementwise_flops
+    assert sum(op.eager_bytes for op in complexity.ops) == complexity.eager_bytes
+    assert sum(op.fused_bytes for op in complexity.ops) == complexity.fused_bytes
+    forward = [op for op in complexity.ops if op.phase == "forward"]
+    assert sum(op.flops for op in forward) == 2 * complexity.forward_macs
+    keys = [(op.op, op.phase) for op in complexity.ops]
+    assert len(set(keys)) == len(keys)
+    calls = {(op.op, op.phase): op.calls for op in complexity.ops}
+    assert calls["convolution", "forward"] == calls["convolution_backward", "backward"] == 52
+    assert calls["native_batch_norm", "forward"] == 52
+
+
+def test_intensity_grows_with_the_batch():
+    small, large = (
+        step_complexity("vgg16", batch_size=batch_size, precision="fp32") for batch_size in (8, 64)
+    )
+    assert small.intensity_max < 0.5 * large.intensity_max
+    assert small.intensity_min < 0.7 * large.intensity_min
+
+
+def test_elementwise_flops_by_convention():
+    complexity = _complexity("conv_norm_relu_conv")
+    counted = {(op.op, op.phase): op.elementwise_flops for op in complexity.ops}
+    assert counted["relu_", "forward"] == HIDDEN
+    assert counted["native_batch_norm", "forward"] == (3 + 2) * HIDDEN
+    assert counted["native_batch_norm_backward", "backward"] == (4 + 5) * HIDDEN
+    assert counted["mean", "forward"] == OUT
+    assert counted["convolution", "forward"] == 0  # no bias
+    assert counted["_fused_sgd_", "optimizer"] == 6 * complexity.parameters
+
+
+@pytest.mark.parametrize("arch", ["other_norms", "tied", "frozen_stem", "biased_conv"])
+@pytest.mark.parametrize("precision", ["fp32", "amp", "amp-fp16"])
+@pytest.mark.parametrize("fused_optimizer", [True, False])
+def test_awkward_models_keep_the_order(arch, precision, fused_optimizer):
+    complexity = _complexity(
+        arch, precision=precision, fused_optimizer=fused_optimizer, cache_bytes=0
+    )
+    assert complexity.compulsory_bytes <= complexity.fused_bytes < complexity.eager_bytes
+
+
+def test_a_tied_weight_is_one_parameter_and_two_products():
+    complexity = _complexity("tied")
+    assert complexity.parameters == 48 * 48 + 2 * 48
+    assert complexity.forward_macs == 2 * (2 * 48 * 48)

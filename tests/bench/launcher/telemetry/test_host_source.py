@@ -1,0 +1,145 @@
+"""Real processes under real psutil; only the time between two readings is a given one."""
+
+import time
+
+import psutil
+import pytest
+
+from bench.launcher.telemetry import HostSource, Sampler
+from bench.launcher.telemetry.tree import ProcessTree
+from bench.machine.probes import UnknownFactError
+
+BUSY = "print('on', flush=True)\nwhile True: pass"
+IDLE = "import sys; print('on', flush=True); sys.stdin.read()"
+#: A parent that does nothing and a child that computes, as a loader's worker does.
+FAMILY = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {BUSY!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def cpu_s(pid):
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def wait_until_it_used(pid, seconds):
+    goal = cpu_s(pid) + seconds
+    while cpu_s(pid) < goal:
+        time.sleep(0.01)
+
+
+def test_a_busy_child_is_seen(child, clock):
+    popen = child(BUSY)
+    source = HostSource(popen.pid, clock)
+    before = cpu_s(popen.pid)
+    wait_until_it_used(popen.pid, 0.2)
+    clock.now_s += 1.0
+    values = source.read().values
+    used = cpu_s(popen.pid) - before
+    # What it used over a second that only the given clock knows, to the kernel's 10 ms ticks.
+    assert 15 <= values["worker_cpu_percent"] <= 100 * used + 5
+    assert values["worker_rss_mb"] > 1
+    assert 0 <= values["cpu_utilization_percent"] <= 100
+    assert 0 < values["memory_used_mb"] < psutil.virtual_memory().total / 1e6
+
+
+def test_a_grandchild_counts_as_the_worker(child, clock):
+    popen = child(FAMILY)
+    grandchild = int(popen.first_line)
+    tree = ProcessTree(popen.pid, clock)
+    with pytest.raises(UnknownFactError, match="two readings"):
+        tree.cpu_percent()
+    wait_until_it_used(grandchild, 0.2)
+    clock.now_s += 1.0
+    assert tree.cpu_percent() >= 15
+    assert grandchild in tree.seen
+    alone = psutil.Process(popen.pid).memory_info().rss / 1e6
+    assert tree.rss_mb() > 1.5 * alone
+
+
+def test_a_process_born_later_is_found_when_the_list_is_renewed(child, clock):
+    popen = child(
+        "import subprocess, sys\n"
+        "print('on', flush=True)\n"
+        "sys.stdin.readline()\n"
+        f"kin = subprocess.Popen([sys.executable, '-c', {IDLE!r}], stdout=subprocess.PIPE)\n"
+        "print(kin.pid, flush=True)\n"
+        "kin.wait()"
+    )
+    tree = ProcessTree(popen.pid, clock)
+    assert tree.seen == {popen.pid}
+    popen.stdin.write("go\n")
+    popen.stdin.flush()
+    born = int(popen.stdout.readline())
+    assert born not in tree.seen
+    clock.now_s += 2.0
+    assert tree.seen == {popen.pid, born}
+
+
+def test_an_ended_worker_has_no_values_and_a_reason(child, clock):
+    popen = child(IDLE)
+    source = HostSource(popen.pid, clock)
+    popen.kill()
+    popen.wait()
+    clock.now_s += 10
+    values = source.read().values
+    assert "worker_rss_mb" not in values
+    assert "worker_cpu_percent" not in values
+    assert source.missing["worker_rss_mb"] == "the worker has ended"
+    assert "cpu_utilization_percent" in values
+
+
+def test_a_gauge_that_is_dear_to_read_is_left_out(child, clock, monkeypatch):
+    def slow():
+        clock.now_s += 0.05
+        return psutil._ntp.scpufreq(2000.0, 0.0, 0.0)
+
+    monkeypatch.setattr(psutil, "cpu_freq", slow)
+    source = HostSource(child(IDLE).pid, clock)
+    assert source.missing["cpu_frequency_mhz"] == (
+        "one reading takes 50 ms: it would disturb the run"
+    )
+    assert "cpu_frequency_mhz" not in source.read().values
+
+
+def test_frequency_and_temperature_where_they_are_told(child, clock, monkeypatch):
+    sensors = {
+        "nvme": [psutil._ntp.shwtemp("Composite", 80.0, None, None)],
+        "coretemp": [
+            psutil._ntp.shwtemp("Core 0", 55.0, None, None),
+            psutil._ntp.shwtemp("Core 1", 61.0, None, None),
+        ],
+    }
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: sensors, raising=False)
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: psutil._ntp.scpufreq(3100.0, 0.0, 0.0))
+    values = HostSource(child(IDLE).pid, clock).read().values
+    assert values["cpu_temperature_c"] == 61.0
+    assert values["cpu_frequency_mhz"] == 3100.0
+
+
+def test_a_machine_without_sensors_says_so(child, clock, monkeypatch):
+    monkeypatch.setattr(psutil, "sensors_temperatures", dict, raising=False)
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
+    source = HostSource(child(IDLE).pid, clock)
+    assert source.missing["cpu_temperature_c"] == "the system shows no processor sensor"
+    assert source.missing["cpu_frequency_mhz"] == "the system tells no frequency"
+
+
+def test_a_real_run_on_the_real_clock(child):
+    popen = child(BUSY)
+    sampler = Sampler(0.02, [HostSource(popen.pid)])
+    start_s = time.perf_counter()
+    wait_until_it_used(popen.pid, 0.05)
+    for _ in range(3):
+        sampler.sample_now()
+        wait_until_it_used(popen.pid, 0.03)
+    end_s = time.perf_counter()
+    series = {one.name: one for one in sampler.telemetry(start_s, end_s).series}
+    load = series["worker_cpu_percent"]
+    assert len(load.values) == 3
+    assert all(0 <= time_s <= end_s - start_s for time_s in load.times_s)
+    assert max(load.values) > 0

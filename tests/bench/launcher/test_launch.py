@@ -1,0 +1,221 @@
+"""Real worker processes, and everything that can end one: there is always a record."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from worker_processes import worker_of
+
+from bench.config import RunConfig
+from bench.launcher.measurement import launch_measurement
+from bench.launcher.recover import recover
+from bench.records.folders import RecordFolder, read_records
+
+PROJECT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _own_models(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+
+
+def config(**changes):
+    known = {
+        "arch": "crashing_models:small",
+        "backend": "cpu",
+        "batch_size": 4,
+        "image_size": 32,
+        "warmup_iters": 2,
+        "iters": 6,
+    }
+    return RunConfig(**{**known, **changes})
+
+
+def launched(tmp_path, on_event=lambda event: None, **changes):
+    folder = RecordFolder.create(tmp_path)
+    record = launch_measurement(config(**changes), folder, on_event)
+    assert folder.read_record() == record
+    assert read_records(tmp_path) == [record]
+    return folder, record
+
+
+def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
+    names = []
+    folder, record = launched(tmp_path, lambda event: names.append(event.name))
+    assert record.outcome == "ok", record.reason
+    assert len(record.measurement.iteration_times_s) == 6
+    assert record.measurement.images == 24
+    assert record.resolved.batch_size == 4
+    assert record.complexity.step_flops > 0
+    assert record.process.user_s > 0
+    assert record.environment.torch
+    assert record.verdict is not None
+    order = [name for name in names if name not in ("tick", "probe")]
+    assert order == [
+        *("started", "imported", "device", "warmup_started", "warmup", "warmup"),
+        *("window_started", "window_ended", "ended"),
+    ]
+    rows = (folder.path / "iterations.csv").read_text().splitlines()
+    assert len(rows) == 7
+    assert json.loads((folder.path / "environment.json").read_text())["torch"]
+    assert not folder.in_use()
+
+
+def test_phases_are_timed_when_asked(tmp_path):
+    _, record = launched(tmp_path, phases=True)
+    phases = record.measurement.phase_times_s
+    assert set(phases) == {"data", "forward", "backward", "optimizer"}
+    whole = sum(sum(times) for times in phases.values())
+    assert whole <= record.measurement.window_s
+
+
+def test_the_same_seed_trains_the_same_weights(tmp_path):
+    first = launched(tmp_path / "a", seed=5)[1].measurement
+    second = launched(tmp_path / "b", seed=5)[1].measurement
+    other = launched(tmp_path / "c", seed=6)[1].measurement
+    assert first.first_loss == second.first_loss
+    assert first.first_loss != other.first_loss
+
+
+@pytest.mark.parametrize(
+    ("arch", "outcome", "words"),
+    [
+        ("crashing_models:raises_later", "crashed", "RuntimeError: the model had enough"),
+        ("crashing_models:out_of_memory", "oom", "allocate memory"),
+        ("crashing_models:kills_itself", "crashed", "SIGKILL"),
+        ("crashing_models:not_a_module", "refused", "crashing_models:not_a_module"),
+        ("crashing_models:absent", "refused", "crashing_models:absent"),
+        ("no_such_module:small", "refused", "no_such_module"),
+    ],
+)
+def test_what_a_model_does_wrong_is_a_record_with_its_reason(tmp_path, arch, outcome, words):
+    _, record = launched(tmp_path, arch=arch)
+    assert record.outcome == outcome
+    assert words in record.reason
+    assert "\n" not in record.reason
+    assert record.verdict.level == "invalid"
+
+
+def test_iterations_before_a_crash_are_kept(tmp_path):
+    # Two of warm-up, then the fifth call raises: two measured.
+    _, record = launched(tmp_path, arch="crashing_models:raises_later")
+    assert len(record.measurement.iteration_times_s) == 2
+
+
+def test_a_crash_leaves_its_traceback_on_the_console(tmp_path):
+    folder, _ = launched(tmp_path, arch="crashing_models:raises_later")
+    assert "Traceback" in folder.console.read_text()
+
+
+def test_a_loss_that_is_no_number_is_said(tmp_path):
+    _, record = launched(tmp_path, arch="crashing_models:not_a_number")
+    assert record.outcome == "ok"
+    assert "loss-not-finite" in [finding.code for finding in record.verdict.findings]
+
+
+def test_what_the_device_lacks_is_unsupported(tmp_path):
+    _, record = launched(tmp_path, precision="tf32")
+    assert record.outcome == "unsupported"
+    assert "precision='tf32'" in record.reason
+
+
+def test_a_worker_killed_in_its_window_is_a_record_and_leaves_no_process(tmp_path):
+    workers = []
+
+    def kill(event):
+        if event.name == "window_started":
+            workers.append(worker_of(tmp_path))
+            workers[0].kill()
+
+    _, record = launched(tmp_path, kill, iters=10**6)
+    assert record.outcome == "crashed"
+    assert "SIGKILL" in record.reason
+    assert "window_started" in record.reason
+    assert not any(worker.is_running() for worker in workers)
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path):
+    seen = []
+
+    def press(event):
+        # A worker says nothing from inside its window: ticks of the launcher are its only clock.
+        if event.name == "window_started" or (seen and event.name == "tick"):
+            seen.append(event.name)
+            if seen.count("tick") == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    folder = RecordFolder.create(tmp_path / "records")
+    record = launch_measurement(config(iters=10**7), folder, press)
+    assert record.outcome == "interrupted"
+    assert len(record.measurement.iteration_times_s) > 10
+    assert record.verdict.level == "invalid"
+
+
+def start_command(tmp_path, **changes):
+    options = []
+    for name, value in config(**changes).model_dump().items():
+        options += [f"--{name.replace('_', '-')}", str(value).lower()]
+    return subprocess.Popen(
+        [sys.executable, "mlproject.py", "run", *options, "--records", str(tmp_path), "--no-track"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_event(tmp_path, name, process):
+    """Follow the journal of the only folder until `name` is in it."""
+    while process.poll() is None:
+        for journal in tmp_path.glob("*/journal.jsonl"):
+            if f'"{name}"' in journal.read_text():
+                return RecordFolder(journal.parent)
+    raise AssertionError(f"ended before {name}: {process.communicate()}")
+
+
+def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path):
+    command = start_command(tmp_path, iters=300)
+    folder = wait_for_event(tmp_path, "window_started", command)
+    command.kill()
+    command.wait()
+    owners = json.loads((folder.path / "owners.json").read_text())
+    worker = next(int(pid) for pid in owners if int(pid) != command.pid)
+    psutil.wait_procs([psutil.Process(worker)] if psutil.pid_exists(worker) else [], timeout=120)
+    assert folder.read_record() is None
+    record = recover(folder)
+    assert record.outcome == "ok"
+    assert len(record.measurement.iteration_times_s) == 300
+    assert "launching process" in record.missing["telemetry"]
+    assert recover(folder) == record
+
+
+def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(tmp_path):
+    command = start_command(tmp_path, iters=10**7)
+    folder = wait_for_event(tmp_path, "window_started", command)
+    assert recover(folder) is None  # still at work
+    family = [*psutil.Process(command.pid).children(recursive=True), psutil.Process(command.pid)]
+    for process in family:
+        process.kill()
+    command.wait()
+    psutil.wait_procs(family, timeout=30)
+    record = recover(folder)
+    assert record.outcome == "interrupted"
+    assert record.measurement is None
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_ends_with_130_when_it_is_interrupted(tmp_path, signum):
+    command = start_command(tmp_path, iters=10**7)
+    wait_for_event(tmp_path, "window_started", command)
+    command.send_signal(signum)
+    _, errors = command.communicate(timeout=120)
+    assert command.returncode == 130
+    assert "Traceback" not in errors
+    [record] = read_records(tmp_path)
+    assert record.outcome == "interrupted"

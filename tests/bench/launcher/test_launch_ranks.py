@@ -1,0 +1,225 @@
+"""Real ranks under torch's elastic launcher, and everything that can end one of them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from worker_processes import worker_of
+
+from bench.config import RunConfig
+from bench.launcher.measurement import launch_measurement
+from bench.records.folders import RecordFolder, read_records
+from bench.records.verdict.figures import attained_flops_per_s
+
+PROJECT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _own_models(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+
+
+def runs(process):
+    """Not a zombie either: nobody may be there to reap an orphan."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Launch:
+    """One measurement on two processes; everything of its family that was ever seen."""
+
+    def __init__(self, records, on_event=lambda event: None, **changes):
+        known = {
+            "arch": "crashing_models:small",
+            "backend": "cpu",
+            "devices": 2,
+            "batch_size": 4,
+            "image_size": 32,
+            "warmup_iters": 2,
+            "iters": 6,
+        }
+        self.strangers = set(psutil.Process().children(recursive=True))
+        self.family = set()
+        self.names = []
+        self.on_event = on_event
+        self.folder = RecordFolder.create(records)
+        config = RunConfig(**{**known, **changes})
+        self.record = launch_measurement(config, self.folder, self.take)
+        assert read_records(records) == [self.record]
+        assert not [process for process in self.family if runs(process)]
+
+    def take(self, event):
+        self.family |= set(psutil.Process().children(recursive=True)) - self.strangers
+        self.names.append(event.name)
+        self.on_event(event)
+
+
+def test_two_ranks_measure_one_window(tmp_path):
+    launch = Launch(
+        tmp_path,
+        arch="mobilenet_v2",
+        batch_size=2,
+        grad_accum_steps=2,
+        warmup_iters=3,
+        iters=10**6,
+        max_seconds=2.0,
+    )
+    record = launch.record
+    assert record.outcome == "ok", record.reason
+    window = record.measurement
+    iterations = len(window.iteration_times_s)
+    assert window.ended_early.startswith("max_seconds=2 at the warm-up's pace")
+    assert f"{iterations} of 1000000" in window.ended_early
+    assert window.images_per_iteration == 2 * 2 * 2
+    assert window.throughput_images_per_s == pytest.approx(8 * iterations / window.window_s)
+    assert attained_flops_per_s(record) == pytest.approx(
+        record.complexity.step_flops * 4 * iterations / window.window_s
+    )
+    together = window.ranks
+    assert together.communication == "gloo"
+    assert [rank.rank for rank in together.ranks] == [0, 1]
+    assert {len(rank.iteration_times_s) for rank in together.ranks} == {iterations}
+    assert together.ranks[0].iteration_times_s == window.iteration_times_s
+    assert together.ranks[1].iteration_times_s != window.iteration_times_s
+    assert sum(together.ranks[1].iteration_times_s) < 1.5 * window.window_s
+    assert len(together.synced_step_s) == len(together.local_step_s) >= 1
+    assert record.resolved.threads >= 1
+    assert record.process.user_s > 0
+    order = [name for name in launch.names if name not in ("tick", "probe")]
+    assert order == [
+        *("started", "imported", "started", "imported", "device"),
+        *("warmup_started", *["warmup"] * 3, "window_started", "window_ended", "ended"),
+    ]
+    assert not launch.folder.in_use()
+
+
+@pytest.mark.parametrize(
+    ("arch", "outcome", "reason"),
+    [
+        ("ranked_models:out_of_memory", "oom", "rank 1: RuntimeError: "),
+        ("ranked_models:raises", "crashed", "rank 1: RuntimeError: rank 1 had enough"),
+        ("ranked_models:killed", "crashed", "rank 1: ended by SIGKILL"),
+        ("ranked_models:never_starts", "refused", "rank 1: arch='ranked_models:never_starts'"),
+    ],
+)
+def test_the_rank_that_failed_is_named_with_its_reason(tmp_path, arch, outcome, reason):
+    record = Launch(tmp_path, arch=arch).record
+    assert record.outcome == outcome
+    assert record.reason.startswith(reason)
+    assert record.verdict.level == "invalid"
+
+
+def test_what_every_rank_says_is_said_once(tmp_path):
+    record = Launch(tmp_path, precision="tf32").record
+    assert record.outcome == "unsupported"
+    assert record.reason.startswith("precision='tf32'")
+
+
+def test_a_rank_killed_in_the_window_leaves_what_rank_0_measured(tmp_path):
+    def kill(event):
+        if event.name == "window_started":
+            started.append(event)
+        if started and event.name == "tick":
+            last_rank = max(ranks(psutil.Process()), key=lambda process: process.create_time())
+            last_rank.kill()
+            started.clear()
+
+    started = []
+    record = Launch(tmp_path, kill, iters=10**7, max_seconds="none").record
+    assert record.outcome == "crashed"
+    assert "ended by SIGKILL" in record.reason
+    assert record.reason.startswith("rank ")
+
+
+def ranks(launcher):
+    return [process for process in launcher.children(recursive=True) if is_rank(process)]
+
+
+def is_rank(process):
+    try:
+        return process.cmdline()[2:4] == ["bench", "rank"]
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False  # it ended between the listing and the look
+
+
+def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
+    seen = []
+
+    def press(event):
+        if event.name == "window_started" or (seen and event.name == "tick"):
+            seen.append(event.name)
+            if seen.count("tick") == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    unending = {"iters": 10**7, "max_seconds": "none"}
+    launch = Launch(tmp_path, press, data="fakedata", workers=1, **unending)
+    assert launch.record.outcome == "interrupted"
+    assert launch.record.reason == "interrupted from outside"
+    assert len(launch.record.measurement.iteration_times_s) > 10
+    accounts = launch.folder.read_ranks()
+    assert [account.outcome for account in accounts] == ["interrupted", "interrupted"]
+
+
+def test_ranks_without_their_elastic_launcher_are_ended_too(tmp_path):
+    def kill(event):
+        if event.name == "window_started":
+            worker_of(tmp_path).kill()
+
+    record = Launch(tmp_path, kill, iters=10**7, max_seconds="none").record
+    assert record.outcome in ("crashed", "interrupted")
+    assert record.measurement is not None
+
+
+def test_two_machines_measure_together_and_one_keeps_the_record(tmp_path):
+    codes, told = on_two_machines(tmp_path, "crashing_models:small")
+    assert codes == [0, 0], told
+    [record] = read_records(tmp_path / "0")
+    assert [rank.node for rank in record.measurement.ranks.ranks] == [0, 1]
+    assert record.measurement.images_per_iteration == 8
+    assert record.telemetry.energy_j is None
+    assert "took part: ok" in told[1][0]
+    assert not (tmp_path / "1").exists()
+
+
+def test_a_rank_that_fails_on_another_machine_is_named_in_the_record(tmp_path):
+    codes, told = on_two_machines(tmp_path, "ranked_models:raises")
+    assert codes == [1, 1], told
+    [record] = read_records(tmp_path / "0")
+    assert record.reason == "rank 1: RuntimeError: rank 1 had enough"
+    assert "took part: crashed (rank 1: RuntimeError: rank 1 had enough)" in told[1][0]
+
+
+def on_two_machines(folder, arch):
+    """Exit codes and outputs of two launchers that meet on this machine."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    nodes = [start_node(folder, node, port, arch) for node in (0, 1)]
+    told = [node.communicate(timeout=300) for node in nodes]
+    return [node.returncode for node in nodes], told
+
+
+def start_node(folder, node, port, arch):
+    options = {
+        **{"arch": arch, "backend": "cpu", "batch-size": 4},
+        **{"nodes": 2, "image-size": 32, "warmup-iters": 2, "iters": 6},
+        "records": folder / str(node),
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "NODE_RANK": str(node)}
+    return subprocess.Popen(
+        [sys.executable, "mlproject.py", "run", *words, "--no-track"],
+        cwd=PROJECT,
+        env={**os.environ, **meeting},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,287 @@
+"""Real child processes: they compute, allocate, fork, get killed."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from bench.launcher import processes
+from bench.launcher.processes import WatchedProcess, terminate_tree
+from bench.machine.exits import describe_exit
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="signals and rusage are POSIX")
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="a trap of Linux's rusage")
+
+MEBIBYTE = 2**20
+#: Computes until it has used a quarter of a second, whatever the machine's load.
+BURN = "import time\nwhile time.process_time() < 0.25: pass\n"
+WAIT = "import sys\nsys.stdin.read()\n"
+DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+
+@pytest.fixture
+def start():
+    """Return a function that starts a Python program in a session of its own."""
+    started = []
+
+    def launch(program, **options):
+        popen = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+        started.append(popen)
+        return popen
+
+    yield launch
+    for popen in started:
+        terminate_tree(popen, grace_s=0)
+        popen.wait()
+        popen.stdin.close()
+        popen.stdout.close()
+
+
+def end_of(watched):
+    while (code := watched.poll()) is None:
+        time.sleep(0.005)
+    return code
+
+
+def runs(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def line_of(popen):
+    return popen.stdout.readline().strip()
+
+
+@posix_only
+def test_times_of_a_child_that_computes(start):
+    watched = WatchedProcess(start(BURN))
+    assert end_of(watched) == 0
+    figures = watched.figures()
+    assert figures.user_s + figures.system_s >= 0.25
+    assert figures.real_s > 0
+    assert figures.missing.keys() <= {"max_rss_bytes"}
+
+
+@posix_only
+def test_a_grandchilds_time_counts_once_it_was_waited_for(start):
+    watched = WatchedProcess(
+        start(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])")
+    )
+    assert end_of(watched) == 0
+    figures = watched.figures()
+    assert figures.user_s + figures.system_s >= 0.25
+
+
+#: This very process may be larger than any child that a test should start.
+SMALL_LAUNCHER = f"""
+import subprocess, sys
+from bench.launcher.processes import WatchedProcess
+hungry = "x = bytearray({200 * MEBIBYTE})"
+program = {{"child": hungry, "grandchild": f"import subprocess, sys\\n"
+           f"subprocess.run([sys.executable, '-c', {{hungry!r}}])"}}[sys.argv[1]]
+watched = WatchedProcess(subprocess.Popen([sys.executable, "-c", program]))
+while watched.poll() is None:
+    pass
+print(watched.figures().max_rss_bytes)
+"""
+
+
+@posix_only
+@pytest.mark.parametrize("hungry", ["child", "grandchild"])
+def test_memory_is_that_of_the_largest_process(hungry):
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_LAUNCHER, hungry],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    assert 200 * MEBIBYTE <= int(done.stdout) < 300 * MEBIBYTE
+
+
+@linux_only
+def test_a_large_launchers_peak_is_not_taken_for_the_childs(start):
+    ballast = bytearray(300 * MEBIBYTE)
+    watched = WatchedProcess(start(""))
+    end_of(watched)
+    assert watched._usage.ru_maxrss * 1024 >= len(ballast)  # what wait4 says, which is not true
+    figures = watched.figures()
+    assert figures.max_rss_bytes is None
+    assert figures.missing["max_rss_bytes"].startswith("hidden by the launcher's own peak of ")
+    assert figures.user_s is not None
+
+
+@posix_only
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_signal_is_a_negative_code(start, signum):
+    watched = WatchedProcess(start(f"import os\nos.kill(os.getpid(), {int(signum)})\n" + WAIT))
+    assert end_of(watched) == -signum
+    assert describe_exit(-signum, 0, 0).startswith(f"ended by {signum.name} (signal {int(signum)})")
+
+
+@posix_only
+def test_an_exit_code_is_kept(start):
+    watched = WatchedProcess(start("raise SystemExit(3)"))
+    assert end_of(watched) == 3
+    assert watched.poll() == 3
+
+
+def test_a_running_child_has_no_figures_yet(start):
+    watched = WatchedProcess(start(WAIT))
+    assert watched.poll() is None
+    with pytest.raises(RuntimeError, match="has not ended"):
+        watched.figures()
+
+
+@posix_only
+def test_a_child_that_somebody_else_reaped_has_reasons(start):
+    popen = start("")
+    watched = WatchedProcess(popen)
+    popen.wait()
+    assert watched.poll() == 0
+    figures = watched.figures()
+    assert figures.user_s is None
+    assert figures.missing["user_s"] == "the process was reaped before its usage was read"
+
+
+@posix_only
+def test_real_time_is_the_clocks(start):
+    readings = iter([10.0, 14.5])
+    watched = WatchedProcess(start(""), clock=lambda: next(readings))
+    end_of(watched)
+    assert watched.figures().real_s == 4.5
+
+
+@posix_only
+def test_without_wait4_what_can_be_told_is_told_with_reasons(start, monkeypatch):
+    popen = start("print('up', flush=True)\n" + WAIT)
+    watched = WatchedProcess(popen)
+    monkeypatch.setattr(processes, "_HAS_WAIT4", False)
+    line_of(popen)
+    assert watched.poll() is None
+    popen.stdin.close()
+    end_of(watched)
+    figures = watched.figures()
+    assert figures.user_s is None
+    assert figures.max_rss_bytes > 0
+    assert figures.missing["system_s"] == "this system does not add up a process and its children"
+
+
+@posix_only
+def test_a_child_that_listens_saves_its_work_and_keeps_its_figures(start):
+    popen = start(
+        "import signal, sys\n"
+        "def save(*_):\n"
+        "    print('saved', flush=True)\n"
+        "    sys.exit(7)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('up', flush=True)\n" + WAIT
+    )
+    watched = WatchedProcess(popen)
+    line_of(popen)
+    terminate_tree(popen, grace_s=30)
+    assert line_of(popen) == "saved"
+    assert watched.poll() == 7
+    assert watched.figures().user_s is not None
+
+
+@posix_only
+def test_a_deaf_child_and_its_deaf_child_are_killed(start):
+    popen = start(
+        DEAF + "import subprocess, sys\n"
+        f"kin = subprocess.Popen([sys.executable, '-c', {DEAF + WAIT!r}])\n"
+        "print(kin.pid, flush=True)\n" + WAIT
+    )
+    watched = WatchedProcess(popen)
+    grandchild = int(line_of(popen))
+    terminate_tree(popen, grace_s=0.1)
+    assert watched.poll() == -signal.SIGKILL
+    assert not runs(grandchild)
+
+
+@posix_only
+def test_loaders_are_not_asked_before_their_parent(start):
+    # A loader that vanishes would make the parent believe that it crashed.
+    popen = start(
+        "import signal, subprocess, sys\n"
+        f"kin = subprocess.Popen([sys.executable, '-c', {WAIT!r}], stdin=subprocess.PIPE)\n"
+        "def save(*_):\n"
+        "    print('alive' if kin.poll() is None else 'gone', flush=True)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('up', flush=True)\n" + WAIT
+    )
+    line_of(popen)
+    terminate_tree(popen, grace_s=30)
+    assert line_of(popen) == "alive"
+
+
+@posix_only
+def test_orphans_of_a_child_that_died_are_ended_too(start):
+    popen = start(
+        "import os, signal, subprocess, sys\n"
+        f"kin = subprocess.Popen([sys.executable, '-c', {WAIT!r}])\n"
+        "print(kin.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    watched = WatchedProcess(popen)
+    orphan = int(line_of(popen))
+    assert end_of(watched) == -signal.SIGKILL
+    assert runs(orphan)
+    terminate_tree(popen, grace_s=0)
+    assert not runs(orphan)
+
+
+def test_ending_a_child_that_has_ended_does_nothing(start):
+    popen = start("")
+    popen.wait()
+    terminate_tree(popen, grace_s=10)
+    assert popen.returncode == 0
+
+
+def test_a_process_that_got_a_reaped_childs_number_is_left_alone():
+    with subprocess.Popen([sys.executable, "-c", WAIT], stdin=subprocess.PIPE) as stranger:
+        terminate_tree(SimpleNamespace(pid=stranger.pid, returncode=0), grace_s=0)
+        assert stranger.poll() is None
+        stranger.stdin.close()
+        assert stranger.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "before", "after", "words"),
+    [
+        (0, 1, 9, "exit code 0"),
+        (1, 0, 0, "exit code 1"),
+        (1, None, None, "exit code 1"),
+        (
+            -9,
+            4,
+            5,
+            "ended by SIGKILL (signal 9): the kernel's out-of-memory killer struck "
+            "(1 killed meanwhile)",
+        ),
+        (1, 4, 6, "exit code 1: the kernel's out-of-memory killer struck (2 killed meanwhile)"),
+        (-9, 4, 4, "ended by SIGKILL (signal 9), not by the out-of-memory killer"),
+        (-9, None, 4, "ended by SIGKILL (signal 9)"),
+        (-11, 0, 0, "ended by SIGSEGV (signal 11)"),
+        (-250, 0, 0, "ended by an unnamed signal (signal 250)"),
+        (3221225477, None, None, "ended by exception 0xC0000005"),
+    ],
+)
+def test_an_end_in_words(code, before, after, words):
+    if os.name == "nt" and code == -9:
+        pytest.skip("Windows has no SIGKILL")
+    assert describe_exit(code, before, after) == words

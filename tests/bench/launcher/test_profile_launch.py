@@ -1,0 +1,167 @@
+"""Profiles made by real workers: what each tool adds, and everything that can go wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted_perf import install
+
+from bench.config import RunConfig
+from bench.launcher import profile as launch
+from bench.launcher.measurement import launch_measurement
+from bench.launcher.profile import launch_profile
+from bench.launcher.recover import recover
+from bench.profilers.ops.tool import TorchTool
+from bench.records.folders import RecordFolder
+
+MODELS = Path(__file__).resolve().parents[1]
+PROJECT = MODELS.parents[1]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _own_models(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(MODELS))
+
+
+@pytest.fixture
+def perf(tmp_path, monkeypatch):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    install(programs)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+
+
+def config(model="small", **changes):
+    known = {
+        "arch": f"crashing_models:{model}",
+        "backend": "cpu",
+        "batch_size": 4,
+        "image_size": 32,
+        "warmup_iters": 2,
+        "iters": 6,
+    }
+    return RunConfig(**{**known, **changes})
+
+
+def profiled(records, asked=None, **options):
+    folder = RecordFolder.create(records)
+    record = launch_profile(asked or config(), folder, **options)
+    assert folder.read_record() == record
+    assert not folder.in_use()
+    return folder, record
+
+
+def codes(record):
+    return [finding.code for finding in record.verdict.findings]
+
+
+def test_a_profile_explains_the_timed_run_of_the_same_work(tmp_path, perf):
+    timed = launch_measurement(config(), RecordFolder.create(tmp_path))
+    launch_measurement(config(iters=7), RecordFolder.create(tmp_path))
+    folder, record = profiled(tmp_path)
+    assert record.outcome == "ok"
+    assert record.timed_record_id == timed.record_id
+    assert record.work == timed.measurement.work
+    assert record.work.counts
+    labels = {op.label for op in record.ops.ops}
+    assert {"convolution 3x3", "linear"} <= {label.partition(" stride")[0] for label in labels}
+    assert record.cpu_counters.iterations == 6
+    assert record.cpu_counters.ipc == 2.5
+    assert "ncu was not tried" in record.missing["counters"]
+    rows = (folder.path / "ops.csv").read_text().splitlines()
+    assert len(rows) == len(record.ops.ops) + 1
+    assert record.verdict.level == "clean", record.verdict
+
+
+def test_other_work_than_the_timed_runs_is_found_out(tmp_path, monkeypatch):
+    launch_measurement(config("doubled_when_asked"), RecordFolder.create(tmp_path))
+    monkeypatch.setenv("CRASHING_MODELS_DOUBLED", "1")
+    _, record = profiled(tmp_path, config("doubled_when_asked"), tools=["torch"])
+    assert record.timed_record_id is not None
+    assert record.verdict.level == "invalid"
+    assert any("relu" in finding.message for finding in record.verdict.findings)
+
+
+def test_a_tool_that_is_not_here_is_told_and_the_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    _, record = profiled(tmp_path)
+    assert record.outcome == "ok"
+    assert record.ops is not None
+    assert "install" in record.missing["cpu_counters"]
+
+
+def test_a_tool_that_was_asked_for_and_is_not_here_is_unsupported(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    _, record = profiled(tmp_path, tools=["ncu"])
+    assert record.outcome == "unsupported"
+    assert record.reason == record.missing["counters"]
+    assert record.ops is None
+    assert record.missing["ops"] == "torch was not tried"
+
+
+def test_a_step_that_fails_ends_the_profile_with_its_reason(tmp_path, perf):
+    _, record = profiled(tmp_path, config("raises_later"))
+    assert record.outcome == "crashed"
+    assert "the model had enough" in record.reason
+    assert record.missing["ops"] == record.missing["cpu_counters"] == record.reason
+
+
+def test_a_tools_own_refusal_concerns_its_section_alone(tmp_path, monkeypatch):
+    class Refused(TorchTool):
+        def explain(self, console):
+            return "perf says no: ask again"
+
+    monkeypatch.setitem(launch.TOOLS, "torch", Refused)
+    _, record = profiled(tmp_path)
+    assert record.outcome == "ok"
+    assert record.missing["ops"] == "perf says no: ask again"
+
+
+def test_an_interrupt_keeps_what_was_found(tmp_path, perf):
+    def interrupt_perf(event):
+        if event.name == "window_started":
+            raise KeyboardInterrupt
+
+    _, record = profiled(tmp_path, config(iters=10**6), on_event=interrupt_perf)
+    assert record.outcome == "interrupted"
+    assert record.ops is not None
+    assert record.cpu_counters is None
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{project!r}, {tests!r}]
+from bench.records.folders import RecordFolder
+from bench.launcher.profile import launch_profile
+from test_profile_launch import config
+launch_profile(config(iters=10**6, max_seconds=2.0), RecordFolder.create(Path({records!r})))
+"""
+
+
+def test_a_killed_launcher_leaves_what_its_workers_found(tmp_path, perf):
+    records = tmp_path / "records"
+    program = PROGRAM.format(
+        project=str(PROJECT), tests=str(Path(__file__).parent), records=str(records)
+    )
+    path = os.pathsep.join([str(PROJECT / "tests"), str(MODELS)])
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}
+    )
+    while not list(records.glob("*/perf/journal.jsonl")):
+        assert launcher.poll() is None
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    [path] = records.iterdir()
+    folder = RecordFolder(path)
+    while (record := recover(folder)) is None:
+        assert folder.in_use()
+    assert record.outcome == "interrupted"
+    assert record.ops is not None
+    assert "launching process ended" in record.missing["cpu_counters"]
+    assert json.loads(folder.record.read_text())["kind"] == "profile"

@@ -1,0 +1,50 @@
+"""The processor's caches, level by level."""
+
+import pytest
+
+from bench.machine.caches import CacheLevel, data_caches
+from bench.machine.probes import UnknownFactError
+
+KIB = 2**10
+
+
+@pytest.fixture
+def two_kinds_of_cores(tree, monkeypatch):
+    """One large core with caches of its own, two small ones that share an L2; one L3 for all."""
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    caches = [
+        (0, 0, 1, "Data", "48K", "0"),
+        (0, 1, 1, "Instruction", "32K", "0"),
+        (0, 2, 2, "Unified", "1280K", "0"),
+        (0, 3, 3, "Unified", "12288K", "0-2"),
+        *((cpu, 0, 1, "Data", "32K", str(cpu)) for cpu in (1, 2)),
+        *((cpu, 2, 2, "Unified", "2048K", "1-2") for cpu in (1, 2)),
+        *((cpu, 3, 3, "Unified", "12288K", "0-2") for cpu in (1, 2)),
+    ]
+    names = ("level", "type", "size", "shared_cpu_list")
+    return tree(
+        {
+            f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{name}": f"{value}\n"
+            for cpu, index, *values in caches
+            for name, value in zip(names, values, strict=True)
+        }
+    )
+
+
+def test_each_level_tells_its_smallest_its_largest_and_all_together(two_kinds_of_cores):
+    assert data_caches(range(3), two_kinds_of_cores) == {
+        1: CacheLevel(32 * KIB, 48 * KIB, 112 * KIB),
+        2: CacheLevel(1280 * KIB, 2048 * KIB, 3328 * KIB),
+        3: CacheLevel(12288 * KIB, 12288 * KIB, 12288 * KIB),
+    }
+
+
+def test_only_the_caches_of_the_given_processors_count(two_kinds_of_cores):
+    assert data_caches([0], two_kinds_of_cores)[2] == CacheLevel(*[1280 * KIB] * 3)
+
+
+@pytest.mark.parametrize("system", ["Darwin", "Windows"])
+def test_other_systems_do_not_tell(tmp_path, monkeypatch, system):
+    monkeypatch.setattr("platform.system", lambda: system)
+    with pytest.raises(UnknownFactError, match=f"not read on {system}"):
+        data_caches([0], tmp_path)

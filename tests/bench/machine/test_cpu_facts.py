@@ -1,0 +1,232 @@
+import os
+import shutil
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+from bench.machine import caches, cpu, mps
+from bench.machine.caches import last_level_cache_bytes
+from bench.machine.cpu import (
+    cpu_device_info,
+    cpu_model,
+    cpu_signature,
+    usable_cores,
+    usable_physical_cores,
+)
+from bench.machine.probes import UnknownFactError
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files")
+
+
+@pytest.fixture
+def on_linux(monkeypatch):
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+
+
+@pytest.fixture
+def on_macos(monkeypatch):
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+
+
+def _cache(cpu_number, index, level, kind, size, shared):
+    place = f"sys/devices/system/cpu/cpu{cpu_number}/cache/index{index}"
+    return {
+        f"{place}/level": f"{level}\n",
+        f"{place}/type": f"{kind}\n",
+        f"{place}/size": f"{size}\n",
+        f"{place}/shared_cpu_list": f"{shared}\n",
+    }
+
+
+@pytest.fixture
+def two_sockets(tree, on_linux):
+    """Four processors, two to a package, each package with an L3 of 16 MiB."""
+    files = {}
+    for number in range(4):
+        shared = "0-1" if number < 2 else "2-3"
+        files |= _cache(number, 0, 1, "Data", "48K", str(number))
+        files |= _cache(number, 1, 1, "Instruction", "32K", str(number))
+        files |= _cache(number, 2, 2, "Unified", "1024K", str(number))
+        files |= _cache(number, 3, 3, "Unified", "16M", shared)
+    return tree(files)
+
+
+def test_a_shared_cache_counts_once(two_sockets):
+    assert last_level_cache_bytes(range(4), two_sockets) == 2 * 16 * 2**20
+
+
+def test_only_caches_that_the_process_reaches_count(two_sockets):
+    assert last_level_cache_bytes([2, 3], two_sockets) == 16 * 2**20
+
+
+def test_without_an_l3_the_l2_is_the_last(tree, on_linux):
+    files = _cache(0, 0, 1, "Data", "32K", "0") | _cache(0, 1, 2, "Unified", "512K", "0-3")
+    assert last_level_cache_bytes([0, 1], tree(files)) == 512 * 2**10
+
+
+def test_no_caches_is_a_reason(tree, on_linux):
+    with pytest.raises(UnknownFactError, match="lists no caches"):
+        last_level_cache_bytes([0], tree({}))
+
+
+def test_a_size_that_nobody_understands_is_a_reason(tree, on_linux):
+    with pytest.raises(UnknownFactError, match="'32 apples'"):
+        last_level_cache_bytes([0], tree(_cache(0, 0, 1, "Data", "32 apples", "0")))
+
+
+@linux_only
+@pytest.mark.skipif(shutil.which("lscpu") is None, reason="needs lscpu")
+def test_this_machines_last_cache_is_what_lscpu_adds_up():
+    listing = subprocess.run(
+        ["lscpu", "--bytes", "--caches=NAME,ALL-SIZE"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()[1:]
+    if listing:
+        assert last_level_cache_bytes(range(psutil.cpu_count())) == int(listing[-1].split()[1])
+    else:  # a virtual machine may hide them from both
+        with pytest.raises(UnknownFactError):
+            last_level_cache_bytes(range(psutil.cpu_count()))
+
+
+def test_the_name_is_the_kernels(tree, on_linux):
+    root = tree({"proc/cpuinfo": "processor : 0\nmodel name\t: AMD  EPYC 9754\nflags : x\n"})
+    assert cpu_model(root) == "AMD EPYC 9754"
+
+
+GENOA = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
+
+
+def test_generations_of_one_name_have_numbers_of_their_own(tree, on_linux):
+    both = GENOA + "\nprocessor : 1\ncpu family : 6\nmodel : 1\nstepping : 7\n"
+    assert cpu_signature(tree({"proc/cpuinfo": both})) == "family 25 model 17 stepping 1"
+
+
+def test_arm_processors_have_part_numbers(tree, on_linux):
+    numbers = "CPU implementer : 0x41\nCPU variant : 0x0\nCPU part : 0xd4f\n"
+    root = tree({"proc/cpuinfo": numbers})
+    assert cpu_signature(root) == "implementer 0x41 part 0xd4f variant 0x0"
+
+
+def test_a_processor_without_numbers_is_a_reason(tree, on_linux):
+    root = tree({"proc/cpuinfo": GENOA.replace("stepping", "other")})
+    with pytest.raises(UnknownFactError, match="no numbers"):
+        cpu_signature(root)
+
+
+@posix_only
+def test_arm_names_come_from_lscpu(tree, on_linux, program):
+    program("lscpu", "echo 'Vendor ID:   ARM'; echo 'Model name:  Neoverse-V2'")
+    root = tree({"proc/cpuinfo": "processor : 0\nCPU part\t: 0xd4f\n"})
+    assert cpu_model(root) == "Neoverse-V2"
+
+
+@posix_only
+def test_a_nameless_processor_is_a_reason_and_still_a_device(tree, on_linux, program):
+    program("lscpu", "echo 'Model name:  -'")
+    root = tree({"proc/cpuinfo": "processor : 0\n"})
+    with pytest.raises(UnknownFactError, match="neither the kernel nor lscpu"):
+        cpu_model(root)
+    assert cpu_device_info(root).name.endswith(" CPU")
+
+
+def test_a_quota_limits_the_cores_rounded_up(tree, monkeypatch):
+    monkeypatch.setattr(cpu, "_allowed_cpus", lambda: [0, 1, 2, 3])
+    root = tree({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.controllers": ""})
+    assert usable_cores(root) == 4
+    for quota, cores in (("150000", 2), ("200000", 2), ("1000", 1), ("900000", 4)):
+        tree({"sys/fs/cgroup/cpu.max": f"{quota} 100000\n"})
+        assert usable_cores(root) == cores, quota
+
+
+def test_two_hardware_threads_are_one_core(tree, monkeypatch):
+    files = {}
+    for number in range(4):
+        topology = f"sys/devices/system/cpu/cpu{number}/topology"
+        files[f"{topology}/physical_package_id"] = "0\n"
+        files[f"{topology}/core_id"] = f"{number // 2}\n"
+    monkeypatch.setattr(cpu, "_allowed_cpus", lambda: [0, 1, 2, 3])
+    assert usable_physical_cores(tree(files)) == 2
+    monkeypatch.setattr(cpu, "_allowed_cpus", lambda: [0, 1])
+    assert usable_physical_cores(tree(files)) == 1
+
+
+@linux_only
+def test_affinity_limits_the_cores_of_a_real_process():
+    ask = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        "from bench.machine import usable_cores; print(usable_cores())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=True, env=_with_project()
+    )
+    assert done.stdout.strip() == "1"
+
+
+def _with_project():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_the_cpu_as_a_device_has_a_reason_for_all_it_lacks():
+    info = cpu_device_info()
+    assert info.backend == "cpu"
+    assert info.cores >= 1
+    assert 0 < info.memory_bytes <= psutil.virtual_memory().total
+    assert info.missing["uuid"] == "a CPU has no UUID"
+
+
+SYSCTL = """case "$2" in
+machdep.cpu.brand_string) echo "Apple M3 Max" ;;
+hw.l3cachesize) echo "sysctl: unknown oid 'hw.l3cachesize'" >&2; exit 1 ;;
+hw.nperflevels) echo 2 ;;
+hw.perflevel0.physicalcpu) echo 12 ;;
+hw.perflevel0.cpusperl2) echo 6 ;;
+hw.perflevel0.l2cachesize) echo 16777216 ;;
+hw.perflevel1.physicalcpu) echo 4 ;;
+hw.cpufamily) echo 1912690738 ;;
+hw.perflevel1.cpusperl2) echo 4 ;;
+hw.perflevel1.l2cachesize) echo 4194304 ;;
+esac"""
+
+
+@posix_only
+def test_apple_silicons_caches_are_its_clusters(program, on_macos):
+    program("sysctl", SYSCTL)
+    assert cpu_model() == "Apple M3 Max"
+    assert cpu_signature() == "family 1912690738"
+    assert last_level_cache_bytes([0]) == 2 * 16 * 2**20 + 4 * 2**20
+
+
+@posix_only
+def test_an_intel_macs_last_cache_is_its_l3(program, on_macos):
+    program("sysctl", '[ "$2" = hw.l3cachesize ] && echo 16777216')
+    assert last_level_cache_bytes([0]) == 16 * 2**20
+
+
+@posix_only
+def test_an_apple_gpu_has_the_chips_name_and_its_own_cores(program, on_macos, monkeypatch):
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 28_991_029_248)
+    program("sysctl", SYSCTL)
+    program("ioreg", 'echo "    \\"gpu-core-count\\" = 40"')
+    info = mps.mps_device_info()
+    assert (info.backend, info.name, info.cores) == ("mps", "Apple M3 Max", 40)
+    assert info.memory_bytes == 28_991_029_248
+    assert "system cache" in info.missing["last_level_cache_bytes"]
+
+
+@posix_only
+def test_an_apple_gpu_that_tells_nothing_has_reasons(program, on_macos, monkeypatch):
+    program("ioreg", "echo nothing")
+    program("sysctl", "exit 1")
+    info = mps.mps_device_info()
+    assert info.name == "Apple GPU"
+    assert info.cores is None
+    assert "gpu-core-count" in info.missing["cores"]
+
+
+def test_windows_has_no_cache_sizes(monkeypatch):
+    monkeypatch.setattr("platform.system", lambda: "Windows")
+    with pytest.raises(UnknownFactError, match="not read on Windows"):
+        caches.last_level_cache_bytes([0])

@@ -1,0 +1,107 @@
+"""Scripted hardware: what CUDA lists as device 0 is NVML's device 1."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bench.machine.cuda import cuda_device_info
+from bench.machine.nvml import nvml_device
+from bench.machine.probes import UnknownFactError
+
+UUID = "12345678-aaaa-bbbb-cccc-0123456789ab"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml:
+    """Two cards; the one asked for is the second."""
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM = 1
+
+    def __init__(self, known):
+        self.known = known
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
+        if uuid not in self.known:
+            raise NVMLError("Not Found")
+        return self.known[uuid]
+
+    def nvmlSystemGetDriverVersion(self):  # noqa: N802
+        return "580.95.05"
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle):  # noqa: N802
+        if handle.limit_mw is None:
+            raise NVMLError("Not Supported")
+        return handle.limit_mw
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, clock):  # noqa: N802
+        assert clock == self.NVML_CLOCK_SM
+        return handle.clock_mhz
+
+
+@pytest.fixture(autouse=True)
+def _card(monkeypatch):
+    properties = SimpleNamespace(
+        name="NVIDIA H200",
+        uuid=UUID,
+        total_memory=150_754_820_096,
+        L2_cache_size=62_914_560,
+        major=9,
+        minor=0,
+        multi_processor_count=132,
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+
+
+def test_the_card_is_found_by_uuid():
+    nvml = FakeNvml(
+        {
+            "GPU-other": SimpleNamespace(limit_mw=300_000, clock_mhz=1),
+            f"GPU-{UUID}": SimpleNamespace(limit_mw=700_000, clock_mhz=1980),
+        }
+    )
+    info = cuda_device_info(0, lambda: nvml)
+    assert info.name == "NVIDIA H200"
+    assert info.uuid == f"GPU-{UUID}"
+    assert info.power_limit_w == 700.0
+    assert info.max_clock_mhz == 1980.0
+    assert info.driver == "580.95.05"
+    assert info.compute_capability == "9.0"
+    assert info.cores == 132
+    assert info.last_level_cache_bytes == 62_914_560
+    assert info.memory_bytes == 150_754_820_096
+    assert info.missing == {}
+
+
+def test_a_slice_of_a_card_keeps_its_own_prefix_and_lacks_a_limit():
+    nvml = FakeNvml({f"MIG-{UUID}": SimpleNamespace(limit_mw=None, clock_mhz=1980)})
+    info = cuda_device_info(0, lambda: nvml)
+    assert info.uuid == f"MIG-{UUID}"
+    assert info.power_limit_w is None
+    assert info.missing == {"power_limit_w": "NVMLError: Not Supported"}
+
+
+def test_without_nvml_cudas_own_facts_remain():
+    def absent():
+        raise UnknownFactError("NVML: NVML Shared Library Not Found")
+
+    info = cuda_device_info(0, absent)
+    assert info.uuid == f"GPU-{UUID}"
+    assert info.cores == 132
+    assert info.missing["driver"] == "NVML: NVML Shared Library Not Found"
+
+
+def test_a_card_that_nvml_does_not_know_is_a_reason():
+    with pytest.raises(UnknownFactError, match=f"no device {UUID}"):
+        nvml_device(FakeNvml({}), UUID)
+    info = cuda_device_info(0, lambda: FakeNvml({}))
+    assert "knows no device" in info.missing["power_limit_w"]
+
+
+def test_a_full_uuid_is_taken_as_it_is():
+    nvml = FakeNvml({"GPU-x": "handle"})
+    assert nvml_device(nvml, "GPU-x") == ("GPU-x", "handle")

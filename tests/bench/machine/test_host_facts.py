@@ -1,0 +1,191 @@
+import os
+from collections import namedtuple
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.machine import machine
+from bench.machine.host import container, virtualization
+from bench.machine.probes import UnknownFactError
+
+Battery = namedtuple("Battery", "percent power_plugged")
+Mount = namedtuple("Mount", "mountpoint fstype")
+BARE = {
+    "proc/sys/kernel/osrelease": "6.8.0-31-generic\n",
+    "proc/cpuinfo": "processor : 0\nflags\t\t: fpu vme sse2\n",
+    "proc/self/cgroup": "0::/user.slice\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def _on_linux(monkeypatch):
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+
+
+@pytest.mark.parametrize(
+    ("files", "runtime"),
+    [
+        ({}, "none"),
+        ({".dockerenv": ""}, "docker"),
+        ({"run/.containerenv": "", ".dockerenv": ""}, "podman"),
+        ({"var/run/secrets/kubernetes.io/token": "", ".dockerenv": ""}, "kubernetes"),
+        ({".singularity.d/runscript": ""}, "apptainer"),
+        ({"proc/self/cgroup": "0::/kubepods/besteffort/pod1\n"}, "kubernetes"),
+        ({"proc/self/cgroup": "4:cpu:/lxc/box\n"}, "lxc"),
+    ],
+)
+def test_container_runtimes_leave_signs(tree, files, runtime):
+    assert container(tree({**BARE, **files}), environ={}) == runtime
+
+
+def test_an_image_is_named_where_its_container_tells_it(tree):
+    told = {"MLPROJECT_IMAGE": "mlproject:7"}
+    assert container(tree(BARE), told) == "none"
+    assert container(tree({**BARE, ".dockerenv": ""}), told) == "docker (mlproject:7)"
+
+
+def test_a_kubernetes_pod_is_told_by_its_environment(tree):
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert container(tree({**BARE, ".dockerenv": ""}), environ) == "kubernetes"
+
+
+def test_containers_of_other_systems(tree, monkeypatch):
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    assert container(tree({}), environ={}) == "none"
+    monkeypatch.setattr("platform.system", lambda: "Windows")
+    with pytest.raises(UnknownFactError):
+        container(tree({}), environ={})
+
+
+def _dmi(vendor, product):
+    return {"sys/class/dmi/id/sys_vendor": vendor, "sys/class/dmi/id/product_name": product}
+
+
+@pytest.mark.parametrize(
+    ("files", "hypervisor"),
+    [
+        ({}, "none"),
+        ({"proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft"}, "wsl1"),
+        ({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2"}, "wsl2"),
+        (_dmi("Microsoft Corporation", "Virtual Machine"), "hyperv"),
+        (_dmi("Microsoft Corporation", "Surface Laptop 5"), "none"),
+        (_dmi("VMware, Inc.", "VMware7,1"), "vmware"),
+        (_dmi("innotek GmbH", "VirtualBox"), "virtualbox"),
+        (_dmi("Google", "Google Compute Engine"), "kvm"),
+        (_dmi("Amazon EC2", "g5.xlarge"), "kvm"),
+        (_dmi("Amazon EC2", "g4dn.metal"), "none"),
+        (_dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)"), "qemu"),
+        ({"proc/cpuinfo": "flags : fpu hypervisor lahf_lm\n"}, "unidentified"),
+    ],
+)
+def test_hypervisors_leave_signs(tree, files, hypervisor):
+    assert virtualization(tree({**BARE, **files})) == hypervisor
+
+
+def test_arm_without_firmware_names_is_unknown(tree):
+    root = tree({**BARE, "proc/cpuinfo": "processor : 0\nFeatures : fp asimd\n"})
+    with pytest.raises(UnknownFactError, match="neither the processor nor the firmware"):
+        virtualization(root)
+    assert virtualization(tree(_dmi("Raspberry", "Pi"))) == "none"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands in for the program")
+@pytest.mark.parametrize(
+    ("script", "hypervisor"),
+    [
+        ("echo kvm", "kvm"),
+        ("echo microsoft", "hyperv"),
+        ("echo oracle", "virtualbox"),
+        ("echo none; exit 1", "none"),
+        ("echo broken >&2; exit 3", "unidentified"),
+    ],
+)
+def test_systemd_is_asked_where_it_is(tree, script, hypervisor):
+    signs = {**BARE, "proc/cpuinfo": "flags : fpu hypervisor\n"}
+    root = tree({**signs, "usr/bin/systemd-detect-virt": f"#!/bin/sh\n{script}\n"})
+    (root / "usr/bin/systemd-detect-virt").chmod(0o755)
+    assert virtualization(root) == hypervisor
+
+
+def test_the_innermost_mount_holds_the_folder(tmp_path, monkeypatch):
+    inner = tmp_path / "data"
+    mounts = [
+        Mount("/", "ext4"),
+        Mount(str(inner), "nfs4"),
+        Mount(str(inner), "xfs"),
+        Mount(f"{inner}-elsewhere", "tmpfs"),
+    ]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
+    assert machine.storage(tmp_path / "records") == "ext4"
+    # Of two mounts on one point the later is the one seen; the folder need not exist yet.
+    assert machine.storage(inner / "records") == "xfs"
+
+
+def test_a_folder_on_no_mount_is_a_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [])
+    with pytest.raises(UnknownFactError, match="no mounted file system"):
+        machine.storage(tmp_path)
+
+
+def test_memory_is_the_smaller_of_machine_and_group(tree):
+    total = psutil.virtual_memory().total
+    root = tree({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.controllers": ""})
+    tree({"sys/fs/cgroup/memory.max": f"{total + 1}\n"})
+    assert machine.memory_bytes(root) == total
+    tree({"sys/fs/cgroup/memory.max": "123456789\n"})
+    assert machine.memory_bytes(root) == 123456789
+
+
+@pytest.mark.parametrize(
+    ("battery", "source"), [(Battery(50, True), "mains"), (Battery(50, False), "battery")]
+)
+def test_a_battery_tells_who_feeds_the_machine(monkeypatch, battery, source):
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
+    assert machine.power_source("none") == source
+
+
+def test_without_a_battery_only_real_hardware_is_known_to_be_on_mains(monkeypatch):
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: None, raising=False)
+    assert machine.power_source("none") == "mains"
+    for virtual in ("kvm", None):
+        with pytest.raises(UnknownFactError, match="virtual machine"):
+            machine.power_source(virtual)
+
+
+def test_a_battery_of_unknown_state_is_a_reason(monkeypatch):
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: Battery(50, None), raising=False)
+    with pytest.raises(UnknownFactError, match="does not tell"):
+        machine.power_source("none")
+
+
+def test_the_existing_part_of_a_path(tmp_path):
+    assert machine.existing_part(tmp_path / "a" / "b") == tmp_path.resolve()
+    assert machine.existing_part(Path("/")) == Path("/").resolve()
+
+
+@pytest.mark.parametrize(
+    ("system", "patches", "name"),
+    [
+        ("Darwin", {"mac_ver": lambda: ("14.5", ("", "", ""), "arm64")}, "macOS 14.5"),
+        ("Windows", {"release": lambda: "11"}, "Windows 11"),
+        (
+            "Linux",
+            {"freedesktop_os_release": lambda: {"PRETTY_NAME": "Ubuntu 24.04.1 LTS"}},
+            "Ubuntu 24.04.1 LTS",
+        ),
+    ],
+)
+def test_operating_systems_by_name(monkeypatch, system, patches, name):
+    monkeypatch.setattr("platform.system", lambda: system)
+    for function, patch in patches.items():
+        monkeypatch.setattr(f"platform.{function}", patch)
+    assert machine.os_name() == name
+
+
+def test_a_linux_without_a_release_file_is_linux(monkeypatch):
+    def absent():
+        raise OSError("no os-release")
+
+    monkeypatch.setattr("platform.freedesktop_os_release", absent)
+    assert machine.os_name() == "Linux"

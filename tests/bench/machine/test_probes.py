@@ -1,0 +1,80 @@
+import os
+
+import pytest
+
+from bench.machine.probes import (
+    UnknownFactError,
+    absent,
+    gather,
+    output_of,
+    registry_text,
+    text_of,
+)
+
+
+def _raise(error):
+    raise error
+
+
+def test_a_probe_that_raises_gives_none_and_its_reason():
+    found = gather(
+        {
+            "known": lambda: 3,
+            "unknown": lambda: _raise(UnknownFactError("nobody tells")),
+            "broken": lambda: _raise(ZeroDivisionError("division by zero\nat line 2")),
+            "mute": lambda: _raise(KeyError()),
+        }
+    )
+    assert found.values == {"known": 3, "unknown": None, "broken": None, "mute": None}
+    assert found.missing == {
+        "unknown": "nobody tells",
+        "broken": "ZeroDivisionError: division by zero",
+        "mute": "KeyError",
+    }
+
+
+def test_facts_known_to_be_absent_join_the_others():
+    found = gather({"cores": lambda: 2}) | absent({"uuid": "a CPU has no UUID"})
+    assert found.values == {"cores": 2, "uuid": None}
+    assert found.missing == {"uuid": "a CPU has no UUID"}
+
+
+def test_an_unreadable_file_is_named(tmp_path):
+    with pytest.raises(UnknownFactError, match="nothing-here: No such file"):
+        text_of(tmp_path / "nothing-here")
+
+
+def test_device_tree_text_loses_its_nul(tmp_path):
+    (tmp_path / "model").write_bytes(b"Raspberry Pi 5\0")
+    assert text_of(tmp_path / "model") == "Raspberry Pi 5"
+
+
+def test_an_absent_program_is_named():
+    with pytest.raises(UnknownFactError, match="no program no-such-program-anywhere here"):
+        output_of("no-such-program-anywhere")
+
+
+def test_a_failing_programs_complaint_is_the_reason(program):
+    program("grumble", "echo 'fatal: bad owner' >&2; echo more >&2; exit 128")
+    with pytest.raises(UnknownFactError, match=r"^grumble: fatal: bad owner$"):
+        output_of("grumble")
+    assert output_of("grumble", accepted_codes=(0, 128)) == ""
+
+
+def test_a_program_that_hangs_is_left(program):
+    program("hang", "exec sleep 60")
+    with pytest.raises(UnknownFactError, match=r"hang gave no answer in 0\.1 s"):
+        output_of("hang", timeout_s=0.1)
+
+
+def test_programs_answer_in_the_c_locale_and_without_unset_variables(program, monkeypatch):
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    program("show", 'echo "$LC_ALL ${GIT_DIR-unset}"')
+    assert output_of("show") == "C /elsewhere"
+    assert output_of("show", unset=("GIT_DIR",)) == "C unset"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is a registry")
+def test_the_registry_is_windows_only():
+    with pytest.raises(UnknownFactError, match="no Windows registry"):
+        registry_text("HARDWARE", "name")

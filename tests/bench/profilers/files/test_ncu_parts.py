@@ -1,0 +1,275 @@
+"""Merged passes, NVIDIA's reports, metrics by chip, nvprof's names, and what keeps track."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from ncu_files import (
+    BYTES,
+    DRAM,
+    DURATION,
+    SASS,
+    TENSOR,
+    Launch,
+    Style,
+    found,
+    launches,
+    truth,
+    written,
+)
+
+from bench.errors import UserError
+from bench.profilers.files import legacy, read_counters, read_counters_of
+from bench.profilers.files.launches import Launches
+from bench.profilers.files.metrics import CHIPS, WANTED, chip_of_capability, metrics_for_chip
+from bench.profilers.files.text import blocks
+
+TABLE = launches(6)
+
+
+def part_of(table, metrics, process=4711):
+    return [
+        Launch(one.id, one.kernel, {name: one.values[name] for name in metrics}, process)
+        for one in table
+    ]
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# Passes over the same launches
+
+
+@pytest.mark.parametrize("forms", [("raw", "raw"), ("new", "raw"), ("raw", "summary")])
+def test_two_passes_give_what_one_would(tmp_path, forms):
+    hardware = part_of(TABLE, [DURATION, *BYTES, *TENSOR])
+    sass = part_of(TABLE, SASS, process=42)
+    paths = [
+        write(tmp_path / "A.csv", written(hardware, forms[0])),
+        write(tmp_path / "B.csv", written(sass, forms[1])),
+    ]
+    record = read_counters_of(paths)
+    assert found(record) == truth(TABLE)
+    assert record.files == tuple(map(str, paths))
+    assert found(read_counters_of(paths[::-1])) == truth(TABLE)
+
+
+def test_a_metric_of_both_passes_counts_once_from_the_first_that_has_it_whole(tmp_path):
+    lacking = part_of(TABLE, [DURATION, DRAM])
+    lacking[3].values[DRAM] = None
+    again = part_of(TABLE, [DURATION, DRAM], process=42)
+    for one in again:
+        one.values[DURATION] += 7
+    paths = [
+        write(tmp_path / "A.csv", written(lacking)),
+        write(tmp_path / "B.csv", written(again)),
+    ]
+    record = read_counters_of(paths)
+    assert record.duration_s == truth(TABLE)["duration_s"]
+    assert record.dram_bytes == truth(TABLE)["dram_bytes"]
+    assert record.kernels == 6
+
+
+@pytest.mark.parametrize(
+    "other", [launches(5), launches(7), launches(6, kernels=("gemm", "tanh"))], ids=len
+)
+def test_passes_over_other_work_are_refused(tmp_path, other):
+    paths = [
+        write(tmp_path / "A.csv", written(TABLE)),
+        write(tmp_path / "B.csv", written(other)),
+    ]
+    with pytest.raises(UserError, match=r"not the same work: .*launched \d times and \d"):
+        read_counters_of(paths)
+
+
+def test_passes_on_other_chips_are_refused(tmp_path):
+    other = [Launch(one.id, one.kernel, one.values, 1, capability="9.0") for one in TABLE]
+    paths = [
+        write(tmp_path / "A.csv", written(TABLE)),
+        write(tmp_path / "B.csv", written(other)),
+    ]
+    with pytest.raises(UserError, match="different chips: ga100, gh100"):
+        read_counters_of(paths)
+
+
+def test_a_chip_that_is_not_known_is_none_with_its_capability(tmp_path):
+    volta = [Launch(one.id, one.kernel, one.values, 1, capability="7.0") for one in TABLE]
+    record = read_counters(write(tmp_path / "ncu.csv", written(volta)))
+    assert record.chip is None
+    assert "7.0" in record.missing["chip"]
+    assert found(record) == truth(TABLE)
+
+
+# Reports: a stand-in with the calls of NVIDIA's module
+
+
+class Metric:
+    def __init__(self, value, unit):
+        self._value, self._unit = value, unit
+
+    def has_value(self):
+        return self._value is not None
+
+    def value(self):
+        return self._value
+
+    def unit(self):
+        return self._unit
+
+
+class Action:
+    NameBase_DEMANGLED = 1
+
+    def __init__(self, launch):
+        units = dict.fromkeys(launch.values, "inst") | dict.fromkeys(BYTES, "byte")
+        self._metrics = {
+            name: Metric(value, {DURATION: "ns"}.get(name, units[name]))
+            for name, value in launch.values.items()
+        }
+        major, minor = launch.capability.split(".")
+        for part, value in (("major", major), ("minor", minor)):
+            name = f"device__attribute_compute_capability_{part}"
+            self._metrics[name] = Metric(float(value), "")
+        self._name = launch.kernel
+
+    def name(self, base):
+        assert base == self.NameBase_DEMANGLED
+        return self._name
+
+    def metric_names(self):
+        return tuple(self._metrics)
+
+    def metric_by_name(self, name):
+        return self._metrics.get(name)
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    def install(ranges):
+        def load_report(path):
+            assert path.endswith(".ncu-rep")
+            return ranges
+
+        module = SimpleNamespace(load_report=load_report, IAction=Action)
+        monkeypatch.setitem(sys.modules, "ncu_report", module)
+        path = tmp_path / "A.ncu-rep"
+        path.write_bytes(b"NVR\0")
+        return path
+
+    return install
+
+
+def test_a_report_gives_what_the_csv_gives(report):
+    path = report([[Action(one) for one in TABLE[:2]], [Action(one) for one in TABLE[2:]]])
+    record = read_counters(path)
+    assert found(record) == truth(TABLE)
+    assert record.chip == "ga100"
+
+
+def test_a_metric_that_a_report_lacks_for_a_launch_is_missing(report):
+    table = part_of(TABLE, [DURATION, DRAM])
+    table[1].values[DRAM] = None
+    table[2].values[DRAM] = float("nan")
+    record = read_counters(report([[Action(one) for one in table]]))
+    assert record.dram_bytes is None
+    assert record.missing["dram_bytes"] == f"{DRAM}: no value in 2 of 6 launches"
+
+
+def test_a_report_without_launches_or_in_other_units_is_refused(report, monkeypatch):
+    with pytest.raises(UserError, match="no kernel launch in it"):
+        read_counters(report([]))
+    monkeypatch.setattr(Metric, "unit", lambda self: "furlong")
+    with pytest.raises(UserError, match="unit that is not known"):
+        read_counters(report([[Action(TABLE[0])]]))
+
+
+def test_without_nvidias_module_a_report_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ncu_report", None)
+    path = tmp_path / "renamed.csv"
+    path.write_bytes(b"NVR\0rest")
+    with pytest.raises(UserError, match=r"pip install ncu-report.*ncu --import renamed\.csv"):
+        read_counters(path)
+
+
+# Metrics by chip, and nvprof's names
+
+
+def test_every_chip_has_its_metrics_and_nothing_else_of_the_others():
+    assert chip_of_capability((9, 0)) == "gh100"
+    assert chip_of_capability((7, 0)) is None
+    for chip in CHIPS:
+        hardware, sass = metrics_for_chip(chip)
+        assert {*hardware, *sass} <= WANTED
+        assert len(sass) == (12 if chip in ("gb100", "gb110") else 9)
+        assert ("sm__ops_path_tensor_src_fp16_dst_fp32.sum" in hardware) == (
+            chip not in ("gh100", "tu10x")
+        )
+        assert ("sm__ops_path_tensor_src_fp16.sum" in hardware) == (chip == "gh100")
+
+
+def test_nvprofs_names_are_replaced_with_a_warning_each():
+    listed = "# old\nflop_count_sp, dram_read_bytes\nsm__cycles_elapsed.sum  flop_count_sp_fma\n"
+    names = legacy.metrics_listed_in(listed)
+    translated = legacy.translate([*names, "flop_count_sp_special"])
+    prefix = "smsp__sass_thread_inst_executed_op_"
+    assert translated.metrics == (
+        *(f"{prefix}f{op}_pred_on.sum" for op in ("add", "mul", "fma")),
+        "dram__bytes_read.sum",
+        "sm__cycles_elapsed.sum",
+    )
+    first, *_, last = translated.warnings
+    assert len(translated.warnings) == 4
+    assert "flop_count_sp is nvprof's name" in first
+    assert f"2 * {prefix}ffma_pred_on.sum" in first
+    assert "flop_count_sp_special" in last
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "hello world\n", '"ID","Process ID"\n', "a,b"])
+def test_other_text_is_no_list_of_metrics(text):
+    assert legacy.metrics_listed_in(text) == ()
+
+
+# What keeps track of launches, and cuts a file
+
+
+def test_launches_are_told_apart_whatever_their_order():
+    seen = Launches()
+    assert seen.add(1, 10, 19)
+    assert seen.add(1, 20, 20)
+    assert seen.add(1, 30, 31)
+    assert seen.add(1, 22, 25)
+    assert seen.add(2, 10, 19)
+    assert seen.add(1, 0, 9)
+    assert seen.add(1, 32, 40)
+    for first, last in ((5, 5), (10, 10), (19, 21), (25, 26), (15, 35), (31, 31), (40, 41)):
+        assert not seen.add(1, first, last), (first, last)
+    assert seen.add(1, 26, 29)
+
+
+def test_of_several_launches_all_are_noted_or_none():
+    seen = Launches()
+    assert seen.add_runs([(1, 0, 4), (1, 8, 9), (2, 0, 0)])
+    for clashing in ([(1, 10, 12), (3, 0, 5), (1, 9, 9)], [(1, 6, 6), (1, 10, 11), (1, 6, 6)]):
+        assert not seen.add_runs(clashing)
+    assert seen.add_runs([(1, 6, 6), (1, 10, 12), (3, 0, 5)])
+
+
+@pytest.mark.parametrize("size", [1, 50, 333, 5000])
+def test_blocks_hold_whole_launches_and_lose_nothing(tmp_path, size):
+    noise = {4: "==PROF== x", 60: "output\noutput"}
+    text = written(TABLE, style=Style(noise=noise))
+    path = write(tmp_path / "ncu.csv", text)
+    pieces = list(blocks(path, size))
+    assert b"".join(pieces).decode() == text
+    if size < 5000:
+        assert len(pieces) > 3
+    for one in range(6):
+        assert sum(f'\n"{one}","4711",'.encode() in b"\n" + piece for piece in pieces) == 1
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.profilers.files.text._LONGEST", 1000)
+    with pytest.raises(UserError, match="no table of Nsight Compute"):
+        list(blocks(write(tmp_path / "ncu.csv", "x" * 5000), 100))

@@ -1,0 +1,306 @@
+"""From the rows of perf stat to a record: weights, scopes, kinds of cores, memory controllers."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.errors import UserError
+from bench.profilers.files.perf_stat import Collection, read_perf_stat
+
+CORES = """\
+1000;;cycles:u;900;100.00;;
+2500;;instructions:u;900;100.00;;
+80;;cache-references:u;900;100.00;;
+20;;cache-misses:u;900;100.00;;
+400;;branches:u;900;75.00;;
+4;;branch-misses:u;900;75.00;;
+"""
+INTEL = {
+    "scalar_single": 1,
+    "scalar_double": 1,
+    "128b_packed_single": 4,
+    "128b_packed_double": 2,
+    "256b_packed_single": 8,
+    "256b_packed_double": 4,
+    "512b_packed_single": 16,
+    "512b_packed_double": 8,
+}
+WHOLE = Collection(whole=True)
+
+
+@pytest.fixture
+def read(tmp_path):
+    def write_and_read(text, *known, memory=None, collection=None):
+        path, around = tmp_path / "stat.csv", tmp_path / "memory.csv"
+        path.write_text(text)
+        if memory is not None:
+            around.write_text(memory)
+        return read_perf_stat(
+            path, *known, memory=around if memory is not None else None, collection=collection
+        )
+
+    return write_and_read
+
+
+def intel_rows(counts):
+    return "".join(
+        f"{n};;fp_arith_inst_retired.{name}:u;9;100.00;;\n" for name, n in counts.items()
+    )
+
+
+def test_figures_of_a_window(read):
+    counters = read(CORES, 20, 1.5, collection=Collection(source="perf 6.1.192"))
+    assert (counters.source, counters.scope) == ("perf 6.1.192", "user")
+    assert (counters.iterations, counters.window_s) == (20, 1.5)
+    assert (counters.cycles, counters.instructions) == (1000, 2500)
+    assert (counters.cache_references, counters.cache_misses) == (80, 20)
+    assert (counters.branches, counters.branch_misses) == (400, 4)
+    assert (counters.ipc, counters.cpi) == (2.5, 0.4)
+    assert counters.running_share["branches"] == 0.75
+    assert counters.running_share["cycles"] == 1.0
+    assert counters.missing == {
+        "flops": "perf was not asked for it",
+        "dram_bytes": "perf was not asked for it",
+    }
+
+
+def test_a_file_alone_tells_neither_iterations_nor_time(read):
+    counters = read(CORES)
+    assert counters.iterations is None
+    assert counters.missing["window_s"] == "a file of perf stat does not tell it"
+
+
+def test_an_event_without_a_number_keeps_perfs_reason_and_spares_the_others(read):
+    text = CORES.replace(
+        "20;;cache-misses:u;900;100.00", "<not supported>;;cache-misses:u;0;100.00"
+    )
+    text = text.replace("4;;branch-misses:u;900;75.00", "<not counted>;;branch-misses:u;0;0.00")
+    counters = read(text)
+    assert counters.cache_misses is None
+    assert counters.missing["cache_misses"] == "not supported"
+    assert counters.missing["branch_misses"] == "not counted"
+    assert counters.cycles == 1000
+    assert "cache-misses" not in counters.running_share
+
+
+def test_an_event_that_hardly_had_a_counter_is_not_scaled_up(read):
+    counters = read(
+        "1000;;cycles;9;100.00;;\n99999;;branches;9;9.99;;\n5;;instructions;9;10.00;;\n"
+    )
+    assert counters.branches is None
+    assert counters.missing["branches"] == "counted for 10.0% of the time, too little to scale up"
+    assert counters.instructions == 5
+    assert counters.running_share["branches"] == pytest.approx(0.0999)
+
+
+def test_nothing_counted_is_an_error_that_names_the_cause(read):
+    text = "<not supported>;;cycles:u;0;100.00;;\n<not supported>;;instructions:u;0;100.00;;\n"
+    with pytest.raises(UserError, match=r"stat\.csv: .*nothing.*: not supported; mlproject doctor"):
+        read(text)
+
+
+def test_a_file_without_any_known_event_names_those_that_are(read):
+    with pytest.raises(UserError, match="no cycles, instructions, cache-references"):
+        read("5;msec;task-clock;9;100.00;;\n")
+
+
+@pytest.mark.parametrize(("other", "names"), [("instructions", "user and kernel"), ("a:k", None)])
+def test_events_in_different_modes_are_refused(read, other, names):
+    text = f"5;;cycles:u;9;100.00;;\n7;;{other};9;100.00;;\n"
+    if names is None:  # an event of no figure may be counted in any mode
+        assert read(text).scope == "user"
+        return
+    with pytest.raises(UserError, match=rf"line 1 counts user mode, line 2 {names} mode"):
+        read(text)
+
+
+def test_two_rows_of_one_figure_are_refused(read):
+    with pytest.raises(UserError, match="lines 1 and 2 count the same"):
+        read("5;;cycles;9;100.00;;\n6;;cpu-cycles;9;100.00;;\n")
+
+
+@pytest.mark.parametrize("name", list(INTEL))
+def test_each_of_intels_events_has_its_own_weight(read, name):
+    counts = dict.fromkeys(INTEL, 0) | {name: 1000}
+    assert read(CORES + intel_rows(counts)).flops == 1000 * INTEL[name]
+
+
+def test_intels_events_add_up(read):
+    counts = {name: number for number, name in enumerate(INTEL, 1)}
+    expected = sum(number * INTEL[name] for name, number in counts.items())
+    assert read(CORES + intel_rows(counts)).flops == expected
+
+
+def test_a_file_that_lacks_a_width_gives_no_flop_unless_the_processor_lacks_it(read):
+    counts = {name: 10 for name in INTEL if not name.startswith("512b")}
+    text = CORES + intel_rows(counts)
+    counters = read(text)
+    assert counters.flops is None
+    assert "not asked for fp_arith_inst_retired.512b_packed_double" in counters.missing["flops"]
+    assert read(text, collection=WHOLE).flops == 10 * (1 + 1 + 4 + 2 + 8 + 4)
+
+
+def test_an_uncounted_width_gives_no_flop(read):
+    text = CORES + intel_rows(dict.fromkeys(INTEL, 10) | {"scalar_single": "<not counted>"})
+    counters = read(text, collection=WHOLE)
+    assert counters.missing["flops"] == "fp_arith_inst_retired.scalar_single: not counted"
+
+
+def test_amds_event_counts_flop(read):
+    assert read("123;;fp_ret_sse_avx_ops.all:u;9;100.00;;\n").flops == 123
+
+
+def test_arms_scalable_vectors_count_by_their_length(read):
+    text = "100;;fp_fixed_ops_spec;9;100.00;;\n10;;fp_scale_ops_spec;9;100.00;;\n"
+    assert read(text, collection=Collection(vector_bits=256)).flops == 120
+    with pytest.raises(UserError, match="length of the vectors is unknown"):
+        read(text)
+    assert read(text.replace("\n10;", "\n0;")).flops == 100
+
+
+def test_none_at_all_is_not_counted_where_a_step_was_trained(read):
+    text = CORES.replace("20;;cache-misses", "0;;cache-misses") + intel_rows(
+        dict.fromkeys(INTEL, 0)
+    )
+    trained = read(text, collection=Collection(computed=True))
+    assert trained.flops is trained.cache_misses is None
+    assert "counted 0 while a step was trained" in trained.missing["flops"]
+    assert trained.cycles == 1000
+    assert (read(text).flops, read(text).cache_misses) == (0, 0)
+
+
+def test_what_is_withheld_is_not_told(read):
+    collection = Collection(withheld={"flops": "AMX is not counted"})
+    counters = read(CORES + intel_rows(dict.fromkeys(INTEL, 1)), collection=collection)
+    assert counters.flops is None
+    assert counters.missing["flops"] == "AMX is not counted"
+
+
+# Shares of a run on a processor with two kinds of cores, which perf has scaled as if each row had
+# been multiplexed.
+HYBRID = """\
+12640094118,,cpu_atom/cycles/u,1,1.89,,
+25549986034,,cpu_core/cycles/u,9,98.11,,
+9000,,cpu_atom/instructions/u,1,1.89,,
+44840214030,,cpu_core/instructions/u,9,98.11,,
+<not counted>,,cpu_lowpower/cycles/u,0,0.00,,
+<not counted>,,cpu_lowpower/instructions/u,0,0.00,,
+1000000,,cpu_core/branches/u,9,49.05,,
+20000,,cpu_atom/branches/u,1,1.89,,
+"""
+
+
+def test_kinds_of_cores_are_weighted_by_the_time_spent_on_each(read):
+    counters = read(HYBRID)
+    assert counters.cycles == round(12640094118 * 0.0189 + 25549986034 * 0.9811)
+    assert counters.instructions == round(9000 * 0.0189 + 44840214030 * 0.9811)
+    assert counters.branches == round(1000000 * 0.9811 + 20000 * 0.0189)
+    assert counters.running_share["cpu_core/cycles/"] == 1.0
+    assert counters.running_share["cpu_core/branches/"] == pytest.approx(49.05 / 98.11)
+
+
+def test_an_event_that_one_kind_of_core_lacks_is_not_told(read):
+    text = HYBRID + "".join(
+        f"10,,cpu_core/fp_arith_inst_retired.{name}/u,9,98.11,,\n" for name in INTEL
+    )
+    counters = read(text)
+    assert counters.flops is None
+    assert counters.missing["flops"].endswith("on cpu_atom, where 1.9% of the time was spent")
+    assert counters.cycles is not None
+
+
+def test_only_one_kind_of_core_used_needs_no_other(read):
+    text = "508381,,cpu_atom/cycles/u,6,100.00,,\n<not counted>,,cpu_core/cycles/u,0,0.00,,\n"
+    assert read(text).cycles == 508381
+
+
+def test_kinds_of_cores_that_do_not_account_for_the_time_give_nothing(read):
+    text = "100,,cpu_atom/cycles/u,1,40.00,,\n100,,cpu_core/cycles/u,1,40.00,,\n"
+    with pytest.raises(UserError, match="account for 80% of the time"):
+        read(text)
+
+
+def test_kinds_of_cores_without_counters_are_no_zero(read):
+    text = "<not supported>,,cpu_atom/cycles/u,0,100.00,,\n"
+    text += "<not supported>,,cpu_core/cycles/u,0,100.00,,\n"
+    with pytest.raises(UserError, match="not supported"):
+        read(text)
+
+
+MEMORY = {
+    "intel server": ("2.00;MiB;uncore_imc/cas_count_read/;9;100.00;;\n"
+                     "1.00;MiB;uncore_imc/cas_count_write/;9;100.00;;\n", 3 * 2**20),
+    "granite rapids": ("".join(f"1.00;MiB;uncore_imc/cas_count_{way}_sch{channel}/;9;100.00;;\n"
+                               for way in ("read", "write") for channel in (0, 1)), 4 * 2**20),
+    "intel client": ("2.00;MiB;uncore_imc/data_reads/;9;100.00;;\n"
+                     "1.00;MiB;uncore_imc/data_writes/;9;100.00;;\n", 3 * 2**20),
+    "amd": ("100;;umc_cas_cmd.rd;9;100.00;;\n10;;umc_cas_cmd.wr;9;50.00;;\n", 110 * 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", list(MEMORY))
+def test_bytes_of_memory_controllers(read, machine):
+    text, expected = MEMORY[machine]
+    beside = read(CORES, memory=text)
+    assert (beside.dram_bytes, beside.scope) == (expected, "user")
+    together = read(CORES.replace(":u", "") + text)
+    assert (together.dram_bytes, together.scope) == (expected, "user and kernel, whole machine")
+
+
+def test_controllers_one_by_one_are_added_if_they_are_all(read):
+    text = "".join(
+        f"1.50;MiB;uncore_imc_{number}/cas_count_{way}/;9;{90 + number}.00;;\n"
+        for number in range(3)
+        for way in ("read", "write")
+    )
+    counters = read(CORES, memory=text, collection=WHOLE)
+    assert counters.dram_bytes == 9 * 2**20
+    assert counters.running_share["cas_count_read"] == 0.9
+    assert "uncore_imc_0 is one of several" in read(CORES, memory=text).missing["dram_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1.00;MiB;uncore_imc/cas_count_read/;9;100.00;;\n", "not one whole account"),
+        (MEMORY["amd"][0] + MEMORY["intel server"][0], "not one whole account"),
+        (MEMORY["amd"][0].replace("10;;", "<not counted>;;"), "umc_cas_cmd.wr: not counted"),
+        (MEMORY["amd"][0].replace("50.00", "3.00"), "counted for 3.0% of the time"),
+        (MEMORY["intel client"][0].replace("MiB", ""), "data_reads counts in a unit not told"),
+        (MEMORY["amd"][0].replace("100;;", "100;GB;"), "counts in GB, not known here"),
+    ],
+)
+def test_a_memory_account_that_is_not_whole_is_not_told(read, text, reason):
+    counters = read(CORES, memory=text)
+    assert counters.dram_bytes is None
+    assert reason in counters.missing["dram_bytes"]
+
+
+NAMES = ["cycles", "instructions", "branches", "branch-misses", "cache-misses", "cache-references"]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(NAMES),
+        st.tuples(st.one_of(st.none(), st.integers(0, 2**62)), st.integers(0, 10000)),
+        min_size=1,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_figure_is_the_printed_number_or_none_with_a_reason(read, table):
+    text = "".join(
+        f"{'<not counted>' if count is None else count};;{name};9;{share / 100:.2f};;\n"
+        for name, (count, share) in table.items()
+    )
+    expected = {
+        name.replace("-", "_"): count if share >= 1000 else None
+        for name, (count, share) in table.items()
+    }
+    if not any(count is not None for count in expected.values()):
+        with pytest.raises(UserError):
+            read(text)
+        return
+    counters = read(text)
+    for name in (name.replace("-", "_") for name in NAMES):
+        assert getattr(counters, name) == expected.get(name)
+        assert (name in counters.missing) == (expected.get(name) is None)

@@ -1,0 +1,163 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from scripted_ncu import PERMISSION, ScriptedNcu
+
+from bench.errors import UserError
+from bench.machine.probes import UnknownFactError
+from bench.profilers.files.metrics import metrics_for_chip
+from bench.profilers.ncu import NcuTool, kernel_set
+
+#: Two launches of a product and one of an addition, with round counts.
+GEMM = "_Z4gemmIfLi2EEvPT_"
+KERNELS = [
+    (name, {
+        "gpu__time_duration.sum": time_ns,
+        "dram__bytes.sum": dram,
+        "lts__t_bytes.sum": 2 * dram,
+        "l1tex__t_bytes.sum": 4 * dram,
+        "sm__ops_path_tensor_src_tf32_dst_fp32.sum": tensor,
+        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": ffma,
+        "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum": fadd,
+    })
+    for name, time_ns, dram, tensor, ffma, fadd in [
+        (GEMM, 1000, 3000, 10**6, 10, 1),
+        ("_Z3addPf", 500, 1000, 0, 0, 7),
+        (GEMM, 3000, 5000, 10**6, 20, 2),
+    ]
+]  # fmt: skip
+STEP = (sys.executable, "-c", "print('a step')")
+
+
+@pytest.fixture
+def tool(ncu, tree):
+    """Return a tool on a machine with an H100 whose driver forbids nothing."""
+    ncu.script(kernels=KERNELS)
+    root = tree({"proc/driver/nvidia/params": "RmProfilingAdminOnly: 0\n"})
+    return NcuTool(root, capability=lambda: (9, 0))
+
+
+def run(tool, folder):
+    """Run every attempt as the launcher does; return their consoles."""
+    consoles = []
+    for attempt in tool.attempts(folder):
+        inside = folder / attempt.name
+        inside.mkdir(parents=True, exist_ok=True)
+        with (inside / "console.log").open("wb") as console:
+            subprocess.run([*attempt.prefix, *STEP], stdout=console, stderr=console, check=False)
+        consoles.append((inside / "console.log").read_text())
+    return consoles
+
+
+def test_nothing_is_in_the_way_on_a_machine_that_may_count(tool):
+    assert tool.obstacle("cuda") is None
+
+
+def test_another_backend_is_no_place_for_ncu(tool, ncu):
+    assert "runs on cpu" in tool.obstacle("cpu")
+    assert ncu.asked == []
+
+
+def test_the_drivers_no_is_told_before_anything_runs(ncu, tree):
+    root = tree(
+        {
+            "proc/driver/nvidia/params": "RmProfilingAdminOnly: 1\n",
+            "proc/self/status": "CapEff: 0\n",
+            ".dockerenv": "",
+        }
+    )
+    told = NcuTool(root, capability=lambda: (9, 0)).obstacle("cuda")
+    assert told.startswith("only administrators may read")
+    assert "--cap-add=SYS_ADMIN" in told
+
+
+def test_no_program_and_no_device_are_told(folder_of_ncu, tree):
+    def no_device():
+        raise UnknownFactError("no CUDA driver here")
+
+    root = tree({})
+    assert "not found" in NcuTool(root, no_device).obstacle("cuda")
+    ScriptedNcu(folder_of_ncu)
+    assert "no CUDA driver here: see that nvidia-smi" in NcuTool(root, no_device).obstacle("cuda")
+
+
+def test_two_passes_with_the_chips_metrics(tool, ncu, tmp_path):
+    hardware, sass = tool.attempts(tmp_path)
+    assert (hardware.name, sass.name) == ("ncu-hardware", "ncu-sass")
+    for attempt, metrics in zip((hardware, sass), metrics_for_chip("gh100"), strict=True):
+        assert attempt.prefix[0] == str(ncu.program)
+        assert ",".join(metrics) in attempt.prefix
+        assert attempt.environment == {"LC_ALL": "C"}
+    assert hardware.prefix[-1] == str(tmp_path / "ncu" / "hardware")
+    assert (tmp_path / "ncu").is_dir()
+
+
+def test_both_passes_become_one_record(tool, tmp_path):
+    consoles = run(tool, tmp_path)
+    assert all("a step" in console for console in consoles)
+    counters = tool.read(tmp_path, ())
+    assert counters.source == "ncu 2024.1.1"
+    assert counters.chip == "gh100"
+    assert counters.files == ("ncu/hardware.csv", "ncu/sass.csv")
+    assert counters.kernels == 3
+    assert counters.duration_s == pytest.approx(4.5e-6)
+    assert (counters.dram_bytes, counters.l2_bytes, counters.l1_bytes) == (9000, 18000, 36000)
+    assert counters.tensor_flops == 2 * 10**6
+    assert counters.flops == 2 * 10**6 + 2 * 30 + 10
+    names = [kernel.name for kernel in counters.per_kernel]
+    assert names == ["gemm<float,2>", "add"]
+    assert kernel_set(counters).counts == {"gemm<float,2>": 2, "add": 1}
+    assert kernel_set(counters).unit == "kernels"
+    kept = {path.name for path in (tmp_path / "ncu").iterdir()}
+    assert kept == {"hardware.ncu-rep", "hardware.csv", "sass.ncu-rep", "sass.csv"}
+
+
+def test_a_folder_whose_name_ncu_would_expand(tool, tmp_path):
+    folder = tmp_path / "100%peak %p"
+    folder.mkdir()
+    run(tool, folder)
+    assert tool.read(folder, ()).kernels == 3
+
+
+def test_metrics_that_the_device_lacks_are_named(tool, ncu, tmp_path):
+    ncu.script(kernels=KERNELS, device="tu116")
+    turing = NcuTool(tool._root, capability=lambda: (7, 5))
+    run(turing, tmp_path)
+    missing = turing.read(tmp_path, ()).missing
+    assert missing["sm__ops_path_tensor_src_fp16_dst_fp16.sum"] == "ncu 2024.1.1 has none here"
+
+
+@pytest.mark.parametrize("ends_step", [False, True])
+def test_a_refusal_is_told_though_the_step_may_go_on(tool, ncu, tmp_path, ends_step):
+    ncu.script(error=PERMISSION, error_ends_step=ends_step)
+    consoles = run(tool, tmp_path)
+    assert ("a step" in consoles[0]) is not ends_step
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in tool.explain(consoles[0])
+    with pytest.raises(UserError, match="NVreg_RestrictProfilingToAdminUsers=0"):
+        tool.read(tmp_path, ())
+
+
+def test_a_step_that_fails_is_not_explained_by_ncu(tool, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "STEP", (sys.executable, "-c", "1 / 0"))
+    console, _ = run(tool, tmp_path)
+    assert "ZeroDivisionError" in console
+    assert tool.explain(console) is None
+
+
+def test_a_report_that_is_not_there(tool, tmp_path):
+    run(tool, tmp_path)
+    (tmp_path / "ncu" / "sass.ncu-rep").unlink()
+    with pytest.raises(UserError, match=r"ncu left no .*sass.ncu-rep"):
+        tool.read(tmp_path, ())
+
+
+def test_passes_that_saw_different_kernels_make_no_record(tool, tmp_path):
+    run(tool, tmp_path)
+    report = tmp_path / "ncu" / "sass.ncu-rep"
+    told = json.loads(report.read_text())
+    told["kernels"] = told["kernels"][:2]
+    report.write_text(json.dumps(told))
+    with pytest.raises(UserError, match=r"not the same work: 1 kernels differ.* 2 times and 1"):
+        tool.read(tmp_path, ())

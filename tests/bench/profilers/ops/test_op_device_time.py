@@ -1,0 +1,116 @@
+"""Device time from a GPU's trace: whose it is, how busy the device was, what was copied."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from traces import TraceWriter, gpu_step
+
+from bench.profilers.ops.device_time import DeviceTime
+from bench.profilers.ops.nest import Nest
+from bench.profilers.ops.seen import Kind
+
+US = 1e-6
+
+
+def everything(ops):
+    return [inner for op in ops for inner in (op, *everything(op.inner))]
+
+
+def given_time(events):
+    nest = Nest(events, timed=False)
+    DeviceTime(events).give_to(nest)
+    return {op.name: op.own_s / US for op in everything(nest.tops) if op.own_s}
+
+
+def test_a_kernel_is_the_time_of_the_op_that_launched_it():
+    assert given_time(gpu_step()) == pytest.approx(
+        {
+            "copy_": 50,
+            "cudnn_convolution": 320,
+            "cudnn_batch_norm": 90,
+            "cudnn_batch_norm_backward": 80,
+            "_fused_sgd_": 400,
+            # No op launched the loader's copy; half of it hides behind the convolution.
+            "Memcpy HtoD": 20,
+        }
+    )
+
+
+def test_busy_is_the_union_and_gaps_are_what_lies_between():
+    device = DeviceTime(gpu_step())
+    assert device.busy_s / US == pytest.approx(960)
+    assert device.gap_s / US == pytest.approx(10 + 10 + 20)
+
+
+def test_kernels_on_two_streams_at_once_are_not_counted_twice():
+    trace = TraceWriter()
+    one, other = trace.host("aten::mm", 0, 5), trace.host("aten::add", 10, 5)
+    trace.device("one()", 100, 50, one)
+    trace.device("other()", 120, 50, other, stream=9)
+    assert given_time(trace.events) == pytest.approx({"mm": 50, "add": 20})
+
+
+def test_kernels_of_a_graph_or_a_compiled_region_go_by_their_own_names():
+    trace = TraceWriter()
+    region = trace.host("## Call CompiledFxGraph abc ##", 0, 50, cat="user_annotation")
+    trace.device("void triton_poi_fused_relu_0(float*, int)", 100, 30, region)
+    trace.device("void replayed<float, 4>(float*)", 200, 20)
+    nest = Nest(trace.events, timed=False)
+    DeviceTime(trace.events).give_to(nest)
+    kernels = [op for op in everything(nest.tops) if op.kind is Kind.KERNEL]
+    assert [(op.name, op.phase) for op in kernels] == [
+        ("triton_poi_fused_relu_0", None),
+        ("replayed<float,4>", None),
+    ]
+    assert nest.tops[0].inner == [kernels[0]]
+
+
+def test_copies_are_added_up_by_direction():
+    trace = TraceWriter()
+    trace.copy("HtoD", 0, 10, 4096)
+    trace.copy("DtoH", 20, 30, 8)
+    trace.copy("HtoD", 60, 10, 1024)
+    trace.copy("DtoD", 80, 1, 64)
+    trace.copy("PtoP", 90, 1, 64)
+    found = [(c.direction, c.calls, c.bytes, c.time_s) for c in DeviceTime(trace.events).copies()]
+    assert found == [
+        ("device to host", 1, 8, pytest.approx(30 * US)),
+        ("host to device", 2, 5120, pytest.approx(20 * US)),
+        ("device to device", 2, 128, pytest.approx(2 * US)),
+    ]
+
+
+def test_copies_of_unknown_size_are_unknown():
+    trace = TraceWriter()
+    trace.device("Memcpy HtoD (Pageable -> Device)", 0, 10, cat="gpu_memcpy")
+    assert DeviceTime(trace.events).copies() is None
+
+
+def test_memsets_and_copies_are_no_kernels():
+    assert DeviceTime(gpu_step()).kernels == [
+        "cudnn::conv<float>",
+        "bn_fw<float,4>",
+        "bn_bw<float>",
+        "at::native::sgd<float>",
+    ]
+
+
+intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.booleans()), min_size=1)
+
+
+@given(intervals)
+def test_shares_of_overlapping_intervals_add_up_to_the_busy_time(spans):
+    trace = TraceWriter()
+    for begin, length, is_kernel in spans:
+        trace.device("k()", begin, length, cat="kernel" if is_kernel else "gpu_memset")
+    device = DeviceTime(trace.events)
+    busy = {us for begin, length, _ in spans for us in range(begin, begin + length)}
+    assert device.busy_s / US == pytest.approx(len(busy))
+    span = max(b + n for b, n, _ in spans) - min(b for b, _, _ in spans)
+    assert device.gap_s / US == pytest.approx(span - len(busy))
+    kernels = {us for begin, n, is_kernel in spans if is_kernel for us in range(begin, begin + n)}
+    nest = Nest(trace.events, timed=False)
+    device.give_to(nest)
+    assert sum(op.own_s for op in nest.tops[: sum(k for _, _, k in spans)]) / US == pytest.approx(
+        len(kernels)
+    )

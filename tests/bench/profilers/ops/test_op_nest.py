@@ -1,0 +1,129 @@
+"""From a trace's intervals to nested ops: phases, own times, names."""
+
+import pytest
+from traces import BACKWARD_THREAD, TraceWriter, gpu_step
+
+from bench.profilers.ops.nest import Nest, op_names
+from bench.profilers.ops.seen import Kind
+
+ENGINE = "autograd::engine::evaluate_function: ReluBackward0"
+
+
+def nested(trace, timed=True):
+    return Nest(trace.events, timed=timed).tops
+
+
+def test_own_time_is_what_no_inner_op_took():
+    trace = TraceWriter()
+    trace.host("aten::conv2d", 100, 50)
+    trace.host("aten::convolution", 105, 40)
+    trace.host("aten::empty", 110, 10)
+    trace.host("aten::relu", 150, 20)  # begins as the first one ends
+    outer, relu = nested(trace)
+    (inner,) = outer.inner
+    assert [op.own_s * 1e6 for op in (outer, inner, *inner.inner)] == pytest.approx([10, 30, 10])
+    assert outer.total_s * 1e6 == pytest.approx(50)
+    assert (relu.name, relu.inner) == ("relu", [])
+
+
+def test_ops_that_begin_at_once_nest_in_the_order_of_their_numbers():
+    trace = TraceWriter()
+    trace.host("aten::t", 100, 1)
+    trace.host("aten::transpose", 100, 1)
+    (outer,) = nested(trace)
+    assert (outer.name, outer.inner[0].name, outer.own_s) == ("t", "transpose", 0)
+
+
+def test_the_longer_of_two_ops_that_begin_at_once_is_the_outer():
+    trace = TraceWriter()
+    trace.host("aten::inner", 100, 1)
+    trace.host("aten::outer", 100, 2)
+    assert [(op.name, op.inner[0].name) for op in nested(trace)] == [("outer", "inner")]
+
+
+def test_threads_do_not_nest_in_each_other():
+    trace = TraceWriter()
+    trace.host("aten::mul", 0, 100)
+    trace.host("aten::add", 10, 20, tid=BACKWARD_THREAD)
+    assert sorted((op.name, op.own_s * 1e6) for op in nested(trace)) == [
+        ("add", pytest.approx(20)),
+        ("mul", pytest.approx(100)),
+    ]
+
+
+def test_phases_are_told_by_autograds_engine_in_whatever_thread_it_runs():
+    trace = TraceWriter()
+    trace.host("aten::relu", 0, 10)
+    trace.host(ENGINE, 20, 30, tid=BACKWARD_THREAD)
+    trace.host("aten::threshold_backward", 25, 20, tid=BACKWARD_THREAD)
+    trace.host("aten::relu", 60, 10)  # the next batch of an accumulated step
+    trace.host(ENGINE, 80, 30, tid=BACKWARD_THREAD)
+    trace.host("Optimizer.step#SGD.step", 120, 30, cat="user_annotation")
+    trace.host("aten::add_", 125, 20)
+    phases = {(op.name, op.phase) for top in nested(trace) for op in (top, *top.inner)}
+    assert phases == {
+        ("relu", "forward"),
+        (ENGINE, "backward"),
+        ("threshold_backward", "backward"),
+        ("Optimizer.step#SGD.step", "optimizer"),
+        ("add_", "optimizer"),
+    }
+
+
+def test_backward_within_the_forward_pass_is_backward():
+    trace = TraceWriter()
+    trace.host("CheckpointFunction", 0, 100)
+    trace.host(ENGINE, 10, 20)
+    trace.host("aten::mul", 12, 5)
+    (outer,) = nested(trace)
+    assert (outer.phase, outer.inner[0].phase, outer.inner[0].inner[0].phase) == (
+        "forward",
+        "backward",
+        "backward",
+    )
+
+
+def test_without_the_engine_no_phase_is_told():
+    trace = TraceWriter()
+    trace.host("aten::copy_", 0, 10)
+    assert nested(trace)[0].phase is None
+
+
+def test_only_operators_are_ops():
+    trace = TraceWriter()
+    names = [
+        "aten::relu",
+        "torchvision::nms",
+        "ReluBackward0",
+        "torch::autograd::AccumulateGrad",
+        ENGINE,
+        "Torch-Compiled Region: 0/0",
+        "## Call CompiledFxGraph fk5w6m3j5mvej ##",
+    ]
+    for place, name in enumerate(names):
+        trace.host(name, 100 * place, 50)
+    trace.host("model::head", 800, 50, cat="user_annotation")
+    assert [(op.name, op.kind) for op in nested(trace)] == [
+        ("relu", Kind.OP),
+        ("torchvision.nms", Kind.OP),
+        ("ReluBackward0", Kind.WRAPPER),
+        ("torch::autograd::AccumulateGrad", Kind.WRAPPER),
+        (ENGINE, Kind.WRAPPER),
+        ("Torch-Compiled Region: 0/0", Kind.WRAPPER),
+        ("CompiledFxGraph", Kind.REGION),
+        ("model::head", Kind.WRAPPER),
+    ]
+    assert op_names(trace.events) == ["relu", "torchvision.nms"]
+
+
+def test_shapes_leave_out_what_is_no_tensor():
+    trace = TraceWriter()
+    trace.host("aten::cat", 0, 5, [[[2, 3], [4, 3]], []])
+    trace.host("aten::mul", 10, 5, [[2, 3], [], [3]])
+    assert [op.shapes for op in nested(trace)] == [(), ((2, 3), (3,))]
+
+
+def test_what_ran_on_the_device_is_no_host_op():
+    names = op_names(gpu_step())
+    assert "cudnn_convolution" in names
+    assert not [name for name in names if "cudaLaunch" in name or "bn_fw" in name]

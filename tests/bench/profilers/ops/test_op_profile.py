@@ -1,0 +1,273 @@
+"""Op times of real steps on this CPU, and of a GPU's trace."""
+
+import pytest
+import torch
+from fakes import QueueingDevice, ScriptedClock
+from traces import TraceWriter, gpu_step
+
+from bench.cost import op_work, step_complexity
+from bench.errors import UserError
+from bench.profilers.ops import profiled as profiled_module
+from bench.profilers.ops.profile import _profile, profile_ops
+from bench.profilers.ops.recorder import TimedStep
+from bench.profilers.ops.seen import Kind, SeenOp
+from bench.profilers.ops.synchronized import Synchronized
+from bench.records import OpProfile
+from bench.training.devices import open_device
+from bench.training.precision import open_precision
+from bench.training.step import TrainingStep, make_optimizer
+
+CPU = open_device("cpu")
+SIZE, BATCH = 32, 4
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 16, 3, padding=1, bias=False),
+            torch.nn.BatchNorm2d(16),
+            torch.nn.ReLU6(inplace=True),
+            torch.nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Conv2d(16, 32, 1),
+        )
+        self.classifier = torch.nn.Linear(32, 10)
+
+    def forward(self, images):
+        return self.classifier(self.features(images).mean((2, 3)))
+
+
+def step_of(precision="fp32", accumulated=1, compiled=False):
+    torch.manual_seed(0)
+    model = Net().to(memory_format=torch.channels_last)
+    images = torch.randn(BATCH, 3, SIZE, SIZE).to(memory_format=torch.channels_last)
+    labels = torch.randint(10, (BATCH,))
+    step = TrainingStep(
+        torch.compile(model) if compiled else model,
+        make_optimizer(model, fused=True),
+        open_precision(precision, CPU),
+        grad_accum_steps=accumulated,
+    )
+
+    def once():
+        return step(lambda: (images, labels))
+
+    once()
+    return once
+
+
+def work_of(precision="fp32", accumulated=1):
+    return op_work(
+        "test_op_profile:Net",
+        batch_size=BATCH,
+        image_size=SIZE,
+        precision=precision,
+        grad_accum_steps=accumulated,
+    )
+
+
+def modelled(profile):
+    return [op for op in profile.ops if op.flops is not None]
+
+
+def check_whole(profile, work):
+    """Every convolution, product and norm of the model was found, with its own work."""
+    assert sum(op.flops for op in modelled(profile)) == sum(call.flops for call in work)
+    heavy = {call.label for call in work if call.flops or "norm" in call.op}
+    assert heavy <= {op.label for op in modelled(profile)}
+    assert list(profile.ops) == sorted(profile.ops, key=lambda op: -op.time_s)
+    assert OpProfile.model_validate_json(profile.model_dump_json()) == profile
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_every_modelled_flop_of_a_cpu_step_is_found(precision, accumulated):
+    work = work_of(precision, accumulated)
+    profile = profile_ops(step_of(precision, accumulated), CPU, work, iterations=2)
+    check_whole(profile, work)
+    by_kind = {(op.label, op.phase): op for op in modelled(profile)}
+    assert by_kind["depthwise convolution 3x3", "backward"].calls == accumulated
+    assert by_kind["batch_norm", "forward"].op == "native_batch_norm"
+    assert by_kind["optimizer", "optimizer"].calls == 1
+    assert profile.iterations == 2
+    assert profile.device_busy_share is None
+    assert profile.missing["copies"] == "ops run on the host itself"
+
+
+def test_work_that_no_op_did_is_told():
+    work = work_of()
+    profile = profile_ops(step_of(), CPU, [*work, work[0], work[0]], iterations=1)
+    assert f"3 of the cost model's {len(work) + 2} calls were not seen" in profile.missing["unseen"]
+    assert "1 ones_like (backward)" in profile.missing["unseen"]
+    assert "2 convolution (forward)" in profile.missing["unseen"]
+
+
+def test_without_a_cost_model_times_are_still_told():
+    profile = profile_ops(step_of(), CPU, (), iterations=1)
+    assert not modelled(profile)
+    convolutions = [op for op in profile.ops if op.label == "conv2d"]
+    assert convolutions[0].calls == 3
+    assert "not a call of the cost model" in convolutions[0].missing["flops"]
+    assert ("hardtanh", "hardtanh_") in {(op.label, op.op) for op in profile.ops}
+
+
+def test_a_step_runs_once_for_the_tool_and_twice_per_iteration():
+    runs = []
+    profile = profile_ops(lambda: runs.append(torch.ones(1) + 1), CPU, (), iterations=3)
+    assert len(runs) == 1 + 2 * 3  # before each one an untimed one
+    assert [(op.op, op.calls) for op in profile.ops if op.op == "add"] == [("add", 1)]
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_waiting_for_every_op_finds_the_same_work_as_the_profiler(accumulated):
+    step, work = step_of(accumulated=accumulated), work_of(accumulated=accumulated)
+    recorder = Synchronized(step, CPU)
+    waited = _profile(recorder.method, [recorder.record()], work)
+    check_whole(waited, work)
+    profiled = profile_ops(step, CPU, work, iterations=1)
+    kinds = [
+        {(op.label, op.op, op.phase, op.calls, op.eager_bytes) for op in modelled(profile)}
+        for profile in (waited, profiled)
+    ]
+    assert kinds[0] == kinds[1]
+    assert not [op for op in waited.ops if "profiler" in op.op]
+    assert "ran differently" in waited.missing["device_busy_share"]
+
+
+def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
+    clock = ScriptedClock()
+    device = QueueingDevice(clock)
+    monkeypatch.setattr("bench.profilers.ops.synchronized.time.perf_counter", clock)
+    tensor = torch.ones(3)
+
+    def step():
+        for seconds in (2.0, 3.0):
+            device.queue(seconds)
+            torch.add(tensor, tensor)
+
+    recorded = Synchronized(step, device).record()
+    assert [(op.name, op.own_s, op.phase) for op in recorded.ops] == [
+        ("add", 2.0, None),
+        ("add", 3.0, None),
+    ]
+    assert recorded.wall_s == 5.0
+    assert profile_ops(step, device, (), iterations=1).method == Synchronized.method
+
+
+@pytest.mark.slow
+def test_a_compiled_step_says_what_it_cannot_tell():
+    work = work_of()
+    profile = profile_ops(step_of(compiled=True), CPU, work, iterations=1)
+    graphs = [op for op in profile.ops if op.label == "compiled graph"]
+    assert {op.phase for op in graphs} == {"forward", "backward"}
+    assert all("compiled" in op.missing["eager_bytes"] for op in graphs)
+    assert "native_batch_norm" in profile.missing["unseen"]
+    assert "convolution 1x1" in {op.label for op in modelled(profile)}
+
+
+class Card(QueueingDevice):
+    backend = "cuda"
+
+
+def gpu_work():
+    work = op_work("test_op_profile:OneConvolution", batch_size=4, image_size=8, precision="fp32")
+    return [call for call in work if call.op not in ("mean", "_log_softmax")]
+
+
+class OneConvolution(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 6, 1, bias=False), torch.nn.BatchNorm2d(6)
+        )
+
+    def forward(self, images):
+        return self.layers(images).mean((2, 3))
+
+
+def profile_on_card(monkeypatch, events):
+    clock = ScriptedClock()
+
+    def traced(step, device):
+        step()
+        return events
+
+    monkeypatch.setattr(profiled_module, "traced", traced)
+    monkeypatch.setattr("bench.profilers.ops.profiled.time.perf_counter", clock)
+    return profile_ops(lambda: clock.pass_s(0.0012), Card(clock), gpu_work(), iterations=3)
+
+
+def test_on_a_gpu_an_op_is_the_time_of_its_kernels(monkeypatch):
+    profile = profile_on_card(monkeypatch, gpu_step())
+    times = {(op.label, op.phase): op.time_s * 1e6 for op in modelled(profile)}
+    assert times == pytest.approx(
+        {
+            ("convolution 1x1", "forward"): 320,
+            ("batch_norm", "forward"): 90,
+            ("batch_norm", "backward"): 80,
+            ("optimizer", "optimizer"): 400,
+        }
+    )
+    others = {(op.label, op.op, op.phase): op for op in profile.ops if op.flops is None}
+    assert others.keys() == {("to", "to", "forward"), ("Memcpy HtoD", "Memcpy HtoD", None)}
+    assert "launched by no op" in others["Memcpy HtoD", "Memcpy HtoD", None].missing["flops"]
+    assert profile.device_busy_share == pytest.approx(960 / 1200)
+    assert profile.launch_gap_s == pytest.approx(40e-6)
+    (copies,) = profile.copies
+    assert (copies.direction, copies.calls, copies.bytes) == ("host to device", 2, 6144)
+    assert profile.step_time_s == pytest.approx(0.0012)
+
+
+def test_a_replayed_graph_is_told_by_its_kernels_without_phases(monkeypatch):
+    trace = TraceWriter()
+    trace.host("aten::copy_", 0, 5, [[4, 3, 8, 8], [4, 3, 8, 8], []])
+    for start in (100, 300):
+        trace.device("void conv<float>(float*)", start, 90)
+    profile = profile_on_card(monkeypatch, trace.events)
+    (kernel,) = profile.ops
+    assert (kernel.label, kernel.phase, kernel.calls) == ("conv<float>", None, 2)
+    assert kernel.time_s == pytest.approx(180e-6)
+    assert "a CUDA graph" in kernel.missing["phase"]
+
+
+def test_copies_of_unknown_size_are_missing_with_the_reason(monkeypatch):
+    events = gpu_step()
+    for event in events:
+        event["args"].pop("bytes", None)
+    profile = profile_on_card(monkeypatch, events)
+    assert profile.copies is None
+    assert "bytes" in profile.missing["copies"]
+
+
+def test_a_gpu_without_kernels_is_refused_with_a_remedy(monkeypatch):
+    trace = TraceWriter()
+    trace.host("aten::relu", 0, 5)
+    with pytest.raises(UserError, match=r"recorded no kernel.*driver"):
+        profile_on_card(monkeypatch, trace.events)
+
+
+def relu(seconds):
+    return SeenOp("relu", Kind.OP, "forward", (), seconds)
+
+
+def test_times_are_medians_of_the_steps_sums():
+    steps = [
+        TimedStep(wall, [relu(t) for t in times], missing=dict.fromkeys(MISSING, "no"))
+        for wall, times in [(10, (1, 1)), (12, (2, 3)), (11, (9, 9))]
+    ]
+    (op,) = (profile := _profile("by hand", steps, ())).ops
+    assert (op.calls, op.time_s, profile.step_time_s) == (2, 5, 11)
+    assert profile.ops_time_s == 5
+
+
+MISSING = ("device_busy_share", "launch_gap_s", "copies")
+
+
+def test_the_golden_totals_are_those_of_the_profile():
+    """What a per-op roofline adds up to is the step's point."""
+    complexity = step_complexity(
+        "test_op_profile:Net", batch_size=BATCH, image_size=SIZE, precision="fp32"
+    )
+    profile = profile_ops(step_of(), CPU, work_of(), iterations=1)
+    assert sum(op.flops for op in modelled(profile)) == complexity.step_flops

@@ -1,0 +1,89 @@
+"""The fingerprint: names and counts of what one step launched."""
+
+import threading
+
+import pytest
+import torch
+from fakes import QueueingDevice, ScriptedClock
+from traces import TraceWriter, gpu_step
+
+from bench.profilers import fingerprint
+from bench.profilers.fingerprint import work_set
+from bench.training.devices import open_device
+
+CPU = open_device("cpu")
+
+
+def step_of(layers=2):
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers)))
+    images = torch.randn(3, 4)
+
+    def once():
+        model(images).sum().backward()
+
+    return once
+
+
+def test_the_same_step_is_the_same_work_and_another_is_not():
+    two = work_set(step_of(), CPU)
+    assert two == work_set(step_of(), CPU)
+    assert two.unit == "ops"
+    assert (two.counts["linear"], two.counts["addmm"]) == (2, 2)
+    assert two.counts["sum"] >= 1  # and one per bias gradient
+    three = work_set(step_of(layers=3), CPU)
+    assert "addmm: 2 against 3" in two.differences(three)
+
+
+def test_autograds_own_marks_are_no_ops():
+    assert not [name for name in work_set(step_of(), CPU).counts if "autograd" in name]
+
+
+def test_the_step_runs_once_and_starts_no_thread_in_python():
+    calls = []
+    before = threading.active_count()
+    work_set(lambda: calls.append(torch.ones(1) + 1), CPU)
+    assert (len(calls), threading.active_count()) == (1, before)
+
+
+def test_the_device_has_ended_before_the_trace_is_read():
+    device = QueueingDevice(ScriptedClock())
+    work_set(lambda: device.queue(2.0), device)
+    assert device.synchronized_at_s == [102.0]
+
+
+def test_nothing_seen_is_no_fingerprint():
+    assert work_set(lambda: None, CPU) is None
+
+
+def test_a_step_that_fails_fails_as_itself_and_leaves_the_profiler_free():
+    def failing():
+        raise MemoryError("out of memory")
+
+    with pytest.raises(MemoryError):
+        work_set(failing, CPU)
+    assert work_set(step_of(), CPU) is not None
+
+
+class Card(QueueingDevice):
+    backend = "cuda"
+
+
+@pytest.mark.parametrize(
+    ("events", "counts"),
+    [
+        (
+            gpu_step(),
+            {
+                "cudnn::conv<float>": 1,
+                "bn_fw<float,4>": 1,
+                "bn_bw<float>": 1,
+                "at::native::sgd<float>": 1,
+            },
+        ),
+        (TraceWriter().events, None),
+    ],
+)
+def test_on_a_gpu_it_is_the_kernels(monkeypatch, events, counts):
+    monkeypatch.setattr(fingerprint, "traced", lambda *args, **kwargs: events)
+    found = work_set(lambda: None, Card(ScriptedClock()))
+    assert (found and (found.unit, found.counts)) == (counts and ("kernels", counts))

@@ -1,0 +1,78 @@
+"""A real profile under a perf: launcher, perf, worker, window, record."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from scripted_perf import CORES
+
+from bench.config import RunConfig
+from bench.launcher.profile import launch_profile
+from bench.profilers import perf
+from bench.profilers.perf import trial
+from bench.records.folders import RecordFolder
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Windows"),
+]
+TESTS = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _own_models(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+
+
+def profiled(tmp_path, **changes):
+    known = {"arch": "crashing_models:small", "backend": "cpu", "batch_size": 4, "image_size": 32}
+    config = RunConfig(**{**known, "warmup_iters": 2, "iters": 6, **changes})
+    return launch_profile(config, RecordFolder.create(tmp_path), tools=("perf",))
+
+
+def test_a_profile_under_a_scripted_perf(tmp_path, perf_here):
+    perf_here(counts={**CORES, "fp_ret_sse_avx_ops.all": ("600", "")})
+    record = profiled(tmp_path)
+    assert record.outcome == "ok", record.reason
+    counters = record.cpu_counters
+    assert counters.iterations == 6
+    assert counters.window_s > 0
+    assert (counters.cycles, counters.instructions) == (1000, 2500)
+    assert counters.flops == 600
+    assert (tmp_path / record.record_id / "perf" / "perf_stat.csv").is_file()
+
+
+def test_a_perf_that_ends_before_the_worker_is_told_as_the_cause(tmp_path, perf_here):
+    script = perf_here()
+    text = script.read_text()
+    script.write_text(text.replace("child = subprocess.Popen(command)", ABSENT))
+    record = profiled(tmp_path)
+    assert record.cpu_counters is None
+    assert "perf does not listen" in record.missing["cpu_counters"]
+
+
+#: Neither listens nor holds the FIFOs open while the worker runs.
+ABSENT = """[os.close(end) for end in gate or ()]
+gate = None
+child = subprocess.Popen(command)"""
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
+def test_the_real_perf_around_a_real_worker(tmp_path, monkeypatch):
+    """Software events stand in for the hardware's, so that every machine counts something."""
+    monkeypatch.setattr(perf.tool, "find_obstacle", lambda: None)
+    stat = trial.perf_stat
+    events = ("task-clock", "page-faults")
+    monkeypatch.setattr(
+        perf.tool, "perf_stat", lambda output, asked, gate: stat(output, events, gate)
+    )
+    record = profiled(tmp_path, iters=40, image_size=64)
+    folder = tmp_path / record.record_id / "perf"
+    (clock,) = [row for row in trial.read_rows(folder / "perf_stat.csv") if row.unit == "msec"]
+    step = RecordFolder(folder).read_worker()
+    assert step.outcome == "ok"
+    assert step.iterations == 40
+    # The worker's start and warm-up take seconds of processor time, the window far less.
+    assert 0 < clock.count / 1e3 <= 1.1 * step.window_s * step.environment.cpu_cores_usable

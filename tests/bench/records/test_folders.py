@@ -1,0 +1,117 @@
+"""Record folders: whole or not there, and never lost to a full disk."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import samples
+
+from bench.errors import UserError
+from bench.records.folders import (
+    RecordFolder,
+    new_record_id,
+    read_records,
+    record_folders,
+    write_atomically,
+)
+
+
+def test_record_ids_sort_by_time_and_differ():
+    ids = [new_record_id(samples.NOW) for _ in range(50)]
+    assert len(set(ids)) == 50
+    assert all(name.startswith("20261120T100000Z-") for name in ids)
+
+
+def test_a_folder_without_its_record_is_half_written(tmp_path):
+    whole, half = RecordFolder.create(tmp_path), RecordFolder.create(tmp_path)
+    for folder in (whole, half):
+        folder.write(folder.config, samples.run_record().config)
+    whole.write(whole.record, samples.run_record(record_id=whole.record_id))
+    assert [record.record_id for record in read_records(tmp_path)] == [whole.record_id]
+    assert len(list(record_folders(tmp_path))) == 2
+    assert half.read_record() is None
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "record.json"
+    write_atomically(path, "first")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "second")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_reserve_is_real_room_and_is_given_back(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    held = sum(file.stat().st_blocks * 512 for file in folder.path.iterdir())
+    assert held >= 4 * 2**20
+    folder.release_reserve()
+    assert list(folder.path.iterdir()) == []
+
+
+def test_a_path_that_cannot_be_written_is_named_with_a_remedy(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"records='.*file'.*--records") as caught:
+        RecordFolder.create(tmp_path / "file")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux's full device")
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    real = RecordFolder.__init__
+
+    def on_a_full_disk(self, path):
+        real(self, path)
+        self._reserve = self._reserve.__class__("/dev/full")
+
+    monkeypatch.setattr(RecordFolder, "__init__", on_a_full_disk)
+    monkeypatch.setattr(RecordFolder, "release_reserve", lambda self: None)
+    with pytest.raises(UserError, match="disk is full"):
+        RecordFolder.create(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_record_is_refused_by_name(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    folder.record.write_text('{"kind": "measurement"')
+    with pytest.raises(UserError, match="not a record of this version"):
+        folder.read_record()
+
+
+def test_hostile_json_is_data_and_nothing_else(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    hostile = samples.run_record().model_dump(mode="json")
+    hostile["config"]["arch"] = "os:system"
+    hostile["__class__"] = "subprocess.Popen"
+    folder.record.write_text(json.dumps(hostile))
+    with pytest.raises(UserError):
+        folder.read_record()
+
+
+def test_a_folder_is_in_use_while_its_owner_lives(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    assert not folder.in_use()
+    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        folder.claim(owner.pid)
+        assert folder.in_use()
+    finally:
+        owner.kill()
+        owner.wait()
+    assert not folder.in_use()
+
+
+def test_a_reused_pid_is_not_the_owner(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    folder.claim(os.getpid())
+    assert folder.in_use()
+    (folder.path / "owners.json").write_text(json.dumps({str(os.getpid()): 12345.0}))
+    assert not folder.in_use()

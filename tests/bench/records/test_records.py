@@ -1,0 +1,157 @@
+"""Records: frozen, whole, and the same after a trip through JSON."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import samples
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from bench.records import (
+    Ceiling,
+    CeilingsRecord,
+    CpuCounters,
+    Measurement,
+    RunRecord,
+    Series,
+    WorkSet,
+)
+from bench.records.folders import read_records
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+times = st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=50)
+
+
+@given(times, st.integers(1, 10**6))
+def test_any_measurement_survives_json_bit_for_bit(times_s, images):
+    record = samples.run_record(measurement=samples.measurement(times_s, images))
+    again = RunRecord.model_validate_json(record.model_dump_json())
+    assert again == record
+    assert again.measurement.throughput_images_per_s == record.measurement.throughput_images_per_s
+
+
+@given(times)
+def test_throughput_times_window_is_images(times_s):
+    found = samples.measurement(times_s, 8)
+    assert found.throughput_images_per_s * found.window_s == pytest.approx(8 * len(times_s))
+
+
+def test_a_none_needs_its_reason():
+    with pytest.raises(ValidationError, match="peak_bytes_per_s"):
+        Ceiling(
+            device="d",
+            backend="cpu",
+            math_mode="fp32",
+            peak_flops_per_s=1.0,
+            peak_bytes_per_s=None,
+            kind="measured",
+            source="s",
+            date="d",
+        )
+
+
+def test_a_fact_cannot_be_there_and_missing():
+    with pytest.raises(ValidationError, match="a value and a reason"):
+        samples.process_figures().model_validate(
+            {
+                "real_s": 1,
+                "user_s": 1,
+                "system_s": 1,
+                "max_rss_bytes": 1,
+                "missing": {"user_s": "gone"},
+            }
+        )
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_impossible_times_are_refused(value):
+    with pytest.raises(ValidationError):
+        samples.measurement((0.5, value), window_end_clock_s=1001.0)
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValidationError, match="differ in length"):
+        samples.measurement(data_wait_s=(0.0,))
+    with pytest.raises(ValidationError, match="phase forward"):
+        samples.measurement(phase_times_s={"forward": (0.1,)})
+    with pytest.raises(ValidationError, match="differ in length"):
+        Series(name="a", source="b", times_s=(1.0,), values=())
+
+
+def test_a_window_cannot_end_before_it_starts():
+    with pytest.raises(ValidationError, match="before it starts"):
+        samples.measurement(window_end_clock_s=999.0)
+
+
+def test_ok_without_a_measurement_is_refused():
+    with pytest.raises(ValidationError, match="ok without a measurement"):
+        samples.failed_record(outcome="ok", why="none")
+
+
+def test_records_are_frozen_and_closed():
+    record = samples.measurement()
+    with pytest.raises(ValidationError):
+        record.images_per_iteration = 9
+    with pytest.raises(ValidationError):
+        Measurement.model_validate({**record.model_dump(), "flop": 1})
+
+
+def test_another_schema_version_is_not_taken_for_this_one():
+    other = samples.run_record().model_dump(mode="json") | {"schema_version": 3}
+    with pytest.raises(ValidationError, match="schema_version"):
+        RunRecord.model_validate(other)
+
+
+def test_a_record_of_schema_1_is_read_as_what_it_would_be_today():
+    old = samples.run_record().model_dump(mode="json") | {"schema_version": 1}
+    del old["measurement"]["work"]
+    del old["measurement"]["missing"]["work"]
+    record = RunRecord.model_validate_json(json.dumps(old))
+    assert record.schema_version == 2
+    assert record.measurement.work is None
+    assert "did not ask" in record.measurement.missing["work"]
+    roofs = samples.ceilings_record().model_dump(mode="json") | {"schema_version": 1}
+    del roofs["cache_roofs"]
+    assert CeilingsRecord.model_validate_json(json.dumps(roofs)).cache_roofs == ()
+
+
+def test_a_record_of_today_must_say_what_schema_1_did_not():
+    new = samples.run_record().model_dump(mode="json")
+    del new["measurement"]["work"]
+    with pytest.raises(ValidationError, match="work"):
+        RunRecord.model_validate_json(json.dumps(new))
+
+
+def test_kept_results_stay_readable():
+    folders = sorted((PROJECT / "docs" / "results").glob("*/records"))
+    assert folders
+    for records in folders:
+        assert all(record.outcome == "ok" for record in read_records(records))
+
+
+def test_work_sets_name_what_they_do_not_share():
+    ours = WorkSet(unit="kernels", counts={"gemm": 3, "relu": 1})
+    theirs = WorkSet(unit="kernels", counts={"gemm": 4, "relu": 1, "copy": 2})
+    assert ours.differences(theirs) == ("copy: 0 against 2", "gemm: 3 against 4")
+    assert ours.differences(ours) == ()
+
+
+def test_rates_of_counters_are_none_where_a_part_is_unknown():
+    known = {
+        "source": "perf",
+        "scope": "user",
+        "iterations": 2,
+        "window_s": 1.0,
+        "running_share": {},
+    }
+    counted = samples.facts(CpuCounters, **known, cycles=200, instructions=100)
+    assert counted.ipc == 0.5
+    assert counted.cpi == 2.0
+    halted = samples.facts(CpuCounters, **known, cycles=0, instructions=0)
+    assert halted.ipc is None
+    assert halted.cpi is None
+    assert samples.facts(CpuCounters, **known, cycles=200).ipc is None

@@ -1,0 +1,86 @@
+"""Derived statistics against hand-worked numbers and NumPy."""
+
+import numpy as np
+import pytest
+import samples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.config import RunConfig
+from bench.records.verdict.figures import (
+    attained_flops_per_s,
+    iteration_statistics_ms,
+    percentile,
+    summary,
+)
+
+times = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=60)
+
+
+def test_a_hand_worked_record():
+    # 6 iterations of 0.5 s with 8 images and 1 GFLOP each, 12 s of processor time.
+    found = summary(samples.run_record())
+    assert found["throughput_images_per_s"] == pytest.approx(16.0)
+    assert found["iteration_time_ms_mean"] == pytest.approx(500.0)
+    assert found["iteration_time_ms_std"] == pytest.approx(0.0)
+    assert found["window_s"] == pytest.approx(3.0)
+    assert found["attained_gflops"] == pytest.approx(2.0)
+    assert found["intensity_min"] == pytest.approx(10.0)
+    assert found["intensity_max"] == pytest.approx(20.0)
+    assert found["max_rss_mb"] == pytest.approx(1000.0)
+    assert found["data_wait_share"] == 0.0
+
+
+def test_unknown_facts_are_left_out_not_zero():
+    found = summary(samples.run_record())
+    assert "energy_j_per_image" not in found
+    assert "peak_memory_mb" not in found
+    assert summary(samples.failed_record()) == {}
+
+
+def test_energy_is_shared_among_the_windows_images():
+    record = samples.run_record(telemetry=samples.telemetry(energy_j=96.0))
+    assert summary(record)["energy_j_per_image"] == pytest.approx(2.0)
+
+
+def test_accumulated_batches_all_count_as_work():
+    # An iteration of 2 batches does twice the model's FLOP in the same half second.
+    record = samples.run_record(
+        config=RunConfig(grad_accum_steps=2), measurement=samples.measurement(images=16)
+    )
+    assert attained_flops_per_s(record) == pytest.approx(4e9)
+
+
+def test_every_devices_batches_count_as_work():
+    # 2 machines of 3 devices, a batch of 1 GFLOP on each in every half second.
+    record = samples.run_record(
+        config=RunConfig(devices=3, nodes=2), measurement=samples.measurement(images=48)
+    )
+    assert attained_flops_per_s(record) == pytest.approx(12e9)
+    assert summary(record)["throughput_images_per_s"] == pytest.approx(96.0)
+
+
+def test_the_communication_share_is_shown_where_there_is_one():
+    ranks = samples.distributed_figures(synced_step_s=(0.4, 0.5, 0.9), local_step_s=(0.4, 0.4, 0.3))
+    record = samples.run_record(measurement=samples.measurement(ranks=ranks))
+    assert summary(record)["communication_share"] == pytest.approx(0.2)
+    assert "communication_share" not in summary(samples.run_record())
+
+
+def test_one_iteration_has_no_deviation():
+    assert "iteration_time_ms_std" not in iteration_statistics_ms([0.5])
+
+
+@given(times, st.floats(0, 100))
+def test_percentiles_are_numpys(values, percent):
+    assert percentile(values, percent) == pytest.approx(np.percentile(values, percent))
+
+
+@given(times)
+def test_statistics_are_ordered(values):
+    found = iteration_statistics_ms(values)
+    rounding_ms = 1e-9 * max(values)  # a millionth of a millionth of the largest, in ms
+    assert found["iteration_time_ms_p50"] <= found["iteration_time_ms_p95"] + rounding_ms
+    assert found["iteration_time_ms_p95"] <= found["iteration_time_ms_p99"] + rounding_ms
+    by_numpy_ms = np.std(values, ddof=1) * 1e3
+    assert found["iteration_time_ms_std"] == pytest.approx(by_numpy_ms, abs=rounding_ms)

@@ -1,0 +1,252 @@
+"""Each finding has a run that causes it and a near miss that does not."""
+
+import statistics
+
+import pytest
+import samples
+
+from bench.config import RunConfig
+from bench.records.verdict.run_verdict import judge, judge_ceilings, judge_profile
+
+
+def codes(**changes):
+    return [finding.code for finding in judge(samples.run_record(**changes)).findings]
+
+
+def window(times_s, **changes):
+    return {"measurement": samples.measurement(times_s, **changes)}
+
+
+def test_a_steady_run_is_clean_and_has_nothing_to_say():
+    verdict = judge(samples.run_record())
+    assert verdict.level == "clean"
+    assert verdict.findings == ()
+
+
+@pytest.mark.parametrize("outcome", ["oom", "crashed", "interrupted", "refused", "unsupported"])
+def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
+    verdict = judge(samples.failed_record(outcome, "the reason"))
+    assert verdict.level == "invalid"
+    assert verdict.findings[0].code == outcome
+    assert verdict.findings[0].message == "the reason"
+
+
+def test_few_iterations():
+    assert "few-iterations" in codes(**window([0.5] * 4))
+    assert "few-iterations" not in codes(**window([0.5] * 5))
+
+
+def test_drift_between_the_windows_ends():
+    assert "drift" in codes(**window([1.0] * 10 + [1.1] * 10 + [1.2] * 10))
+    assert "drift" not in codes(**window([1.0] * 10 + [1.01] * 10 + [1.02] * 10))
+
+
+def test_noise_as_large_as_the_change_is_no_drift():
+    noisy = [1.0, 1.4, 0.6, 1.3, 0.7] * 2 + [1.2, 1.5, 0.8, 1.4, 0.9] * 4
+    assert "drift" not in codes(**window(noisy))
+
+
+def test_single_slow_iterations_are_noted_not_dropped():
+    verdict = judge(samples.run_record(**window([0.5] * 9 + [1.5])))
+    assert [finding.code for finding in verdict.findings] == ["outliers"]
+    assert verdict.level == "clean"
+
+
+def test_a_long_window_is_judged_in_a_few_passes(monkeypatch):
+    # a median for every iteration would take hours for the 100,000 of a small model's minute
+    asked = []
+    median = statistics.median
+    monkeypatch.setattr(statistics, "median", lambda times: asked.append(1) or median(times))
+    judge(samples.run_record(**window([0.5] * 999 + [1.5])))
+    assert len(asked) < 10
+
+
+def test_iterations_that_do_not_fill_their_window():
+    assert "window-gap" in codes(**window([0.5] * 6, window_end_clock_s=1003.1))
+    assert "window-gap" not in codes(**window([0.5] * 6, window_end_clock_s=1003.05))
+
+
+def test_waiting_for_data():
+    assert "input-bound" in codes(**window([0.5] * 6, data_wait_s=(0.03,) * 6))
+    assert "input-bound" not in codes(**window([0.5] * 6, data_wait_s=(0.02,) * 6))
+
+
+def test_throttling_by_its_share_of_samples():
+    hot = samples.telemetry(throttle_share={"SwThermal": 0.2, "SwPowerCap": 0.01})
+    findings = judge(samples.run_record(telemetry=hot)).findings
+    assert [finding.message for finding in findings] == ["SwThermal in 20% of the samples"]
+
+
+def using(other_percent):
+    """Two samples of other processes' load; 200 would be both cores of the sample machine."""
+    load = samples.Series(
+        name="other_cpu_percent", source="psutil", times_s=(0.0, 0.5), values=other_percent
+    )
+    return samples.telemetry(series=(load,))
+
+
+def test_others_on_the_processor_spoil_a_cpu_run_only():
+    assert "busy-host" in codes(telemetry=using((0.0, 30.0)))
+    assert "busy-host" not in codes(telemetry=using((0.0, 10.0)))
+    on_gpu = samples.environment(device=samples.device_info(backend="cuda"))
+    assert "busy-host" not in codes(telemetry=using((100.0, 100.0)), environment=on_gpu)
+
+
+def test_roofs_measured_beside_others_are_suspect():
+    record = samples.ceilings_record(telemetry=using((50.0, 50.0)))
+    assert judge_ceilings(record).level == "suspect"
+    assert judge_ceilings(samples.ceilings_record(telemetry=using((1.0, 1.0)))).level == "clean"
+    failed = samples.ceilings_record(outcome="crashed", reason="RuntimeError: no")
+    assert judge_ceilings(failed).level == "invalid"
+
+
+def test_others_on_the_device():
+    busy = samples.telemetry(foreign_processes=("812 firefox",))
+    verdict = judge(samples.run_record(telemetry=busy))
+    assert verdict.level == "suspect"
+    assert "812 firefox" in verdict.findings[0].message
+
+
+def test_battery_emulation_hidden_syncs_and_lost_loss():
+    assert "battery" in codes(environment=samples.environment(power_source="battery"))
+    assert "battery" not in codes(environment=samples.environment(power_source="mains"))
+    assert "emulated" in codes(resolved=samples.resolved(native_math=False))
+    assert "hidden-syncs" in codes(**window([0.5] * 6, hidden_syncs=2))
+    assert "hidden-syncs" not in codes(**window([0.5] * 6, hidden_syncs=0))
+    lost = samples.facts(
+        type(samples.measurement()),
+        **{
+            name: value
+            for name, value in samples.measurement()
+            if name not in ("first_loss", "last_loss", "missing") and value is not None
+        },
+    )
+    assert "loss-not-finite" in codes(measurement=lost)
+
+
+# Profiles: the sample step is 1 GFLOP over 0.1 GB eager, 0.05 GB fused and 0.01 GB compulsory.
+
+TIMED = samples.run_record(measurement=samples.measurement(work=samples.work_set()))
+
+
+def profile_findings(timed=TIMED, **changes):
+    verdict = judge_profile(samples.profile_record(**changes), timed)
+    return {finding.code: finding for finding in verdict.findings}
+
+
+def counted(**changes):
+    return {"counters": samples.counters(samples.kernel(**changes))}
+
+
+def test_a_profile_that_agrees_with_all_is_clean_and_has_nothing_to_say():
+    verdict = judge_profile(samples.profile_record(), TIMED)
+    assert verdict.level == "clean"
+    assert verdict.findings == ()
+
+
+def test_a_profile_that_ended_badly_is_invalid():
+    found = profile_findings(outcome="oom", reason="CUDA out of memory")
+    assert found["oom"].level == "invalid"
+    assert found["oom"].message == "CUDA out of memory"
+
+
+def test_counted_bytes_under_the_compulsory_ones_are_impossible():
+    found = profile_findings(**counted(dram_bytes=10**7 - 1))
+    assert found["below-compulsory-bytes"].level == "invalid"
+    assert "0.01 GB counted, under the 0.01 GB" in found["below-compulsory-bytes"].message
+    assert "below-compulsory-bytes" not in profile_findings(**counted(dram_bytes=10**7))
+
+
+def test_counted_bytes_outside_the_modelled_interval_are_no_error():
+    below = profile_findings(**counted(dram_bytes=5 * 10**7 - 1))
+    assert [(f.code, f.level) for f in below.values()] == [("below-fused-bytes", "note")]
+    above = profile_findings(**counted(dram_bytes=10**8 + 1))
+    assert [(f.code, f.level) for f in above.values()] == [("above-eager-bytes", "suspect")]
+    for dram_bytes in (5 * 10**7, 10**8):
+        assert profile_findings(**counted(dram_bytes=dram_bytes)) == {}
+
+
+def test_a_step_of_several_batches_is_expected_to_move_as_many():
+    # The sample's one op is a forward one: three batches move 0.15 to 0.3 GB and do 3 GFLOP.
+    several = RunConfig(grad_accum_steps=3)
+    found = profile_findings(config=several, **counted(dram_bytes=3 * 10**8, flops=3 * 10**9))
+    assert found == {}
+    found = profile_findings(config=several, **counted(dram_bytes=10**8, flops=3 * 10**9))
+    assert list(found) == ["below-fused-bytes"]
+
+
+@pytest.mark.parametrize("metric", ["dram_bytes", "flops"])
+def test_a_counter_that_is_needed_and_absent_is_named(metric):
+    absent = samples.counters(**{metric: None}, why_missing="n/a in B.csv")
+    found = profile_findings(counters=absent)
+    assert found["metric-missing"].level == "invalid"
+    assert found["metric-missing"].message == (
+        f"{metric} is needed and was not counted: n/a in B.csv"
+    )
+
+
+def test_other_kernels_than_the_timed_run_are_an_error_with_their_names():
+    work = samples.work_set(sgemm=3, relu=1, a=1, b=1)
+    other = samples.run_record(measurement=samples.measurement(work=work))
+    found = profile_findings(other)
+    assert found["other-work"].level == "invalid"
+    assert "(a: 0 against 1; b: 0 against 1; relu: 0 against 1; and 1 more)" in (
+        found["other-work"].message
+    )
+
+
+def test_kernels_are_not_compared_with_ops():
+    ops = samples.run_record(measurement=samples.measurement(work=samples.work_set("ops", conv=1)))
+    assert "(kernels against ops)" in profile_findings(ops)["other-work"].message
+
+
+def test_the_counted_step_must_be_the_profiles_own():
+    kernels = [samples.kernel("void sgemm(float*, int)"), samples.kernel("copy", flops=0)]
+    found = profile_findings(counters=samples.counters(*kernels))
+    assert "the counted step did other work than the profile's own (copy: 2 against 0)" in (
+        found["other-work"].message
+    )
+    assert profile_findings(counters=samples.counters(kernels[0])) == {}
+
+
+def test_what_cannot_be_compared_is_said_and_costs_nothing():
+    record = samples.profile_record(timed_record_id=None)
+    (finding,) = judge_profile(record, None).findings
+    assert (finding.code, finding.level) == ("no-timed-run", "note")
+    assert "not in this sample" in finding.message
+    found = profile_findings(samples.run_record())  # its window counted no kernels
+    assert [(f.code, f.level) for f in found.values()] == [("work-unknown", "note")]
+    assert [f.code for f in profile_findings(work=None).values()] == ["work-unknown"]
+
+
+def test_fewer_executed_than_algorithmic_flop_are_legitimate():
+    found = profile_findings(**counted(flops=4 * 10**8))
+    assert found["fewer-executed-flops"].level == "note"
+    assert found["fewer-executed-flops"].message.startswith("40% of the algorithmic FLOP")
+    on_cpu = samples.cpu_counters(flops=4 * 10**9)  # of ten steps
+    found = profile_findings(counters=None, cpu_counters=on_cpu)
+    assert found["fewer-executed-flops"].message.startswith("40% of the algorithmic FLOP")
+
+
+def test_events_that_shared_a_counter_are_named():
+    shares = {"cycles": 1.0, "cache-misses": 0.25, "branches": 0.5}
+    found = profile_findings(cpu_counters=samples.cpu_counters(running_share=shares))
+    assert "2 of 3 events" in found["multiplexed"].message
+    assert "cache-misses was counted in 25%" in found["multiplexed"].message
+
+
+def test_ops_that_the_model_does_not_know_are_said_from_a_twentieth_on():
+    def unknown(time_s):
+        known = samples.op_time(time_s=1 - time_s)
+        stranger = samples.op_time("detach", time_s=time_s, flops=None)
+        return samples.op_profile(known, stranger, step_time_s=0.5)
+
+    assert "unmatched-ops" in profile_findings(ops=unknown(0.06))
+    assert "unmatched-ops" not in profile_findings(ops=unknown(0.04))
+
+
+def test_a_profiler_that_slows_the_step_is_said():
+    # The timed step takes 0.5 s.
+    slow = samples.op_profile(step_time_s=0.7)
+    assert "took 1.4 times" in profile_findings(ops=slow)["profiler-cost"].message
+    assert "profiler-cost" not in profile_findings(ops=samples.op_profile(step_time_s=0.6))

@@ -1,0 +1,307 @@
+"""Roofs of caches: from scripted rates to records, and what is left untold rather than guessed."""
+
+import sys
+
+import pytest
+import samples
+import torch
+from scripted_gpu import Clock, QueueingDevice
+
+from bench.machine.caches import CacheLevel
+from bench.machine.probes import UnknownFactError
+from bench.records import CacheRoof, CeilingsRecord, DeviceInfo
+from bench.roofs import caches, cpu_caches, gpu_caches
+from bench.roofs.cache_level import Level
+from bench.roofs.caches import measure_cache_roofs
+from bench.roofs.probe import Probe
+from bench.training.devices import open_device
+from commands.measure.ceilings import _facts
+
+KIB = 2**10
+GB = 10**9
+
+
+class ScriptedDevice(QueueingDevice):
+    """A device of any backend whose launches take the time that they queue."""
+
+    def __init__(self, backend="cuda", cores=10, cache_bytes=40 * 2**20):
+        super().__init__(Clock(), cache_bytes=cache_bytes)
+        self.backend = backend
+        self.cores = cores
+
+    def info(self):
+        facts = super().info().model_dump()
+        missing = facts.pop("missing")
+        if self.cores is not None:
+            missing.pop("cores")
+        return DeviceInfo(**{**facts, "cores": self.cores, "missing": missing})
+
+
+@pytest.fixture(autouse=True)
+def _roomy(monkeypatch):
+    monkeypatch.setattr("bench.roofs.referee.free_bytes", lambda device: 128 * 2**30)
+
+
+def level(name, device, rates, **changes):
+    """A level whose repetitions run at `rates`, the last of which lasts."""
+    left = list(rates)
+
+    def prepare():
+        def launch():
+            rate = left.pop(0) if len(left) > 1 else left[0]
+            device.queue(GB / 100 / rate)
+
+        return launch
+
+    probe = Probe(f"{name}: scripted", None, "bytes_per_s", GB // 100, 0, prepare)
+    return Level(name, 1000, probe, **changes)
+
+
+def measured(monkeypatch, device, *levels, launch_s=0.0):
+    monkeypatch.setattr(caches, "_levels", lambda device: levels)
+    monkeypatch.setattr(caches, "_launch_seconds", lambda device, clock: launch_s)
+    return measure_cache_roofs(device, clock=device.clock, budget_s=0.5)
+
+
+def test_levels_have_their_scripted_rates(monkeypatch):
+    device = ScriptedDevice()
+    roofs = measured(
+        monkeypatch, device, level("L1", device, [9 * GB]), level("L2", device, [3 * GB])
+    )
+    assert [(roof.level, roof.size_bytes, roof.missing) for roof in roofs] == [
+        ("L1", 1000, {}),
+        ("L2", 1000, {}),
+    ]
+    assert [roof.peak_bytes_per_s for roof in roofs] == pytest.approx([9 * GB, 3 * GB])
+    assert roofs[1].source.startswith("L2: scripted, upper quartile of ")
+    assert "; launches take 0.0%; torch " in roofs[1].source
+
+
+def test_a_level_no_slower_than_the_one_below_is_not_told_apart(monkeypatch):
+    device = ScriptedDevice()
+    _, l2, l3 = measured(
+        monkeypatch,
+        device,
+        level("L1", device, [9 * GB]),
+        level("L2", device, [3 * GB]),
+        level("L3", device, [2.9 * GB]),
+    )
+    assert l2.peak_bytes_per_s is not None
+    assert l3.peak_bytes_per_s is None
+    assert (
+        "no slower than the level below (3 GB/s): not told apart" in l3.missing["peak_bytes_per_s"]
+    )
+    assert l3.source.startswith("L3: scripted")  # what was seen is kept
+
+
+def test_a_control_is_no_roof_but_counts_as_the_level_below(monkeypatch):
+    device = ScriptedDevice()
+    l1, l2 = measured(
+        monkeypatch,
+        device,
+        level("L1", device, [4 * GB], only_control=True),
+        level("L2", device, [3.9 * GB]),
+    )
+    assert "at 4 GB/s its reading may be bound by the additions" in l1.missing["peak_bytes_per_s"]
+    assert "not told apart" in l2.missing["peak_bytes_per_s"]
+
+
+def test_rates_that_are_mostly_launching_are_not_told(monkeypatch):
+    device = ScriptedDevice()
+    slow, quick = 0.06 * 0.01 / 3, 0.04 * 0.01 / 3
+    (roof,) = measured(monkeypatch, device, level("L2", device, [3 * GB]), launch_s=slow)
+    assert roof.missing["peak_bytes_per_s"] == "6% of the time went to launching"
+    (roof,) = measured(monkeypatch, device, level("L2", device, [3 * GB]), launch_s=quick)
+    assert roof.peak_bytes_per_s == pytest.approx(3 * GB)
+    assert "launches take 4.0%" in roof.source
+
+
+def test_a_device_that_others_use_has_no_cache_roof(monkeypatch):
+    device = ScriptedDevice()
+    (roof,) = measured(monkeypatch, device, level("L2", device, [4 * GB] * 12 + [3 * GB]))
+    assert roof.peak_bytes_per_s is None
+    assert "others use the device" in roof.missing["peak_bytes_per_s"]
+
+
+def test_what_a_probe_says_when_it_fails_is_the_reason(monkeypatch):
+    def prepare():
+        raise RuntimeError("Triton cannot be used here: No module named 'triton'\nmore")
+
+    probe = Probe("L1: read", None, "bytes_per_s", 1, 0, prepare)
+    (roof,) = measured(monkeypatch, ScriptedDevice(), Level("L1", None, probe, "not told by CUDA"))
+    assert roof.missing == {
+        "peak_bytes_per_s": "L1: read left out: Triton cannot be used here: "
+        "No module named 'triton'",
+        "size_bytes": "not told by CUDA",
+    }
+    assert roof.source == "not measured"
+
+
+def test_a_level_without_a_probe_has_its_reason(monkeypatch):
+    (roof,) = measured(monkeypatch, ScriptedDevice(), Level("L3", 8, None, why_no_probe="small"))
+    assert (roof.size_bytes, roof.missing) == (8, {"peak_bytes_per_s": "small"})
+
+
+def test_apple_gpus_have_reasons_alone():
+    roofs = measure_cache_roofs(ScriptedDevice("mps"), budget_s=0.0)
+    assert [roof.level for roof in roofs] == ["L1", "L2"]
+    assert all("Apple GPU" in roof.missing["peak_bytes_per_s"] for roof in roofs)
+
+
+@pytest.fixture
+def scripted_reader(monkeypatch):
+    """The kernel's launcher, taking the time that its reading would."""
+    calls = []
+
+    def install(device, l1=30 * GB * 100, l2=6 * GB * 100):
+        def read(data, sums, *, programs, elements, own_regions, rounds):
+            calls.append((data.numel(), sums.numel(), programs, elements, own_regions))
+            device.queue(programs * rounds * 2048 * 4 / (l1 if own_regions else l2))
+
+        monkeypatch.setattr(gpu_caches, "_reader", lambda: read)
+        return calls
+
+    return install
+
+
+def test_a_gpus_levels_are_read_by_programs_on_every_multiprocessor(scripted_reader):
+    device = ScriptedDevice(cores=132, cache_bytes=50 * 2**20)
+    calls = scripted_reader(device)
+    l1, l2 = measure_cache_roofs(device, clock=device.clock, budget_s=0.5)
+    assert l1.peak_bytes_per_s == pytest.approx(3000 * GB)
+    assert l2.peak_bytes_per_s == pytest.approx(600 * GB)
+    assert (l1.size_bytes, l2.size_bytes) == (None, 50 * 2**20)
+    own, shared = (next(call for call in calls if call[4] is each) for each in (True, False))
+    assert own[2:4] == (264, 4096)  # 32 KiB of fp32 on each multiprocessor
+    assert own[0] == 264 * 4096
+    assert shared[2] == 528
+    assert shared[0] * 4 == shared[3] * 4 == 50 * 2**20 // 4  # a quarter of the L2, together
+    assert shared[3] % 2048 == 0
+    assert shared[1] == 528 * 2048
+
+
+def test_a_gpu_that_does_not_tell_its_parts_has_reasons():
+    for device in (ScriptedDevice(cores=None), ScriptedDevice(cache_bytes=None)):
+        for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
+            assert roof.missing["peak_bytes_per_s"] == "scripted"
+
+
+def test_an_l2_too_small_for_a_block_costs_only_its_own_roof(scripted_reader):
+    device = ScriptedDevice(cache_bytes=16 * KIB)
+    scripted_reader(device)
+    l1, l2 = measure_cache_roofs(device, clock=device.clock, budget_s=0.1)
+    assert l1.peak_bytes_per_s is not None
+    assert "too few for a block" in l2.missing["peak_bytes_per_s"]
+
+
+def test_without_triton_a_gpu_has_the_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "bench.roofs.gpu_reader", raising=False)
+    device = ScriptedDevice()
+    for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
+        assert "Triton cannot be used here: " in roof.missing["peak_bytes_per_s"]
+
+
+def test_a_kernel_that_does_not_compile_is_a_reason_not_a_crash(monkeypatch):
+    class CompilationError(Exception):
+        pass
+
+    def read(*data, **how):
+        raise CompilationError("no C compiler\nin PATH")
+
+    monkeypatch.setattr(gpu_caches, "_reader", lambda: read)
+    device = ScriptedDevice()
+    for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
+        why = roof.missing["peak_bytes_per_s"]
+        assert why.endswith("left out: Triton: CompilationError: no C compiler")
+
+
+def cpu_plan(monkeypatch, caches_here):
+    monkeypatch.setattr(cpu_caches, "cpu_caches", lambda: caches_here)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    return cpu_caches.cpu_levels()
+
+
+def sizes(kib, largest=None, total=None):
+    return CacheLevel(kib * KIB, (largest or kib) * KIB, (total or 2 * kib) * KIB)
+
+
+@pytest.mark.parametrize(
+    ("l1", "l2", "l3", "blocks"),
+    [
+        (sizes(32), sizes(1024), sizes(32768), (16, 256, 8192)),  # AMD Zen 4
+        (sizes(32), sizes(256), sizes(8192), (16, 128, 2048)),  # Intel Skylake
+        (sizes(48), sizes(1280), sizes(12288), (24, 320, 5120)),  # Intel Tiger Lake
+        (sizes(32, 48), sizes(1280, 2048), sizes(30720), (16, 320, 8192)),  # two kinds of cores
+    ],
+)
+def test_blocks_fit_into_their_level_and_not_into_the_one_below(monkeypatch, l1, l2, l3, blocks):
+    levels = cpu_plan(monkeypatch, {1: l1, 2: l2, 3: l3})
+    assert [level.probe.operand_bytes // KIB for level in levels] == list(blocks)
+    assert [level.only_control for level in levels] == [True, False, False]
+    assert [level.size_bytes for level in levels] == [
+        l1.total_bytes,
+        l2.total_bytes,
+        l3.total_bytes,
+    ]
+
+
+def test_a_level_hardly_larger_than_the_one_below_is_left_out(monkeypatch):
+    levels = cpu_plan(monkeypatch, {1: sizes(32), 2: sizes(1024), 3: sizes(4096)})
+    assert levels[2].probe is None
+    assert "takes over half of its 4096 KiB" in levels[2].why_no_probe
+    assert levels[1].probe is not None
+
+
+def test_unknown_caches_are_a_reason_for_each_level(monkeypatch):
+    def unknown():
+        raise UnknownFactError("not read on Windows")
+
+    monkeypatch.setattr(cpu_caches, "cpu_caches", unknown)
+    for level in cpu_caches.cpu_levels():
+        assert level.probe is None
+        assert (
+            level.why_no_probe == level.why_no_size == "the processor's caches: not read on Windows"
+        )
+
+
+def test_every_row_of_a_launch_is_a_sum_over_the_whole_block(monkeypatch):
+    monkeypatch.setattr(cpu_caches, "_BYTES_PER_THREAD", 2**20)
+    torch.manual_seed(0)
+    probe = cpu_caches.sum_probe("L2", 64 * KIB)
+    sums = probe.prepare()()
+    assert sums.numel() * 64 * KIB == probe.work_per_launch
+    assert sums.numel() == 16 * torch.get_num_threads()
+    torch.manual_seed(0)
+    block = torch.randn(16 * KIB)
+    assert torch.allclose(sums, block.sum(), rtol=1e-3, atol=1e-3)
+    assert len(set(sums.tolist())) == 1
+
+
+def test_this_machines_caches_give_a_rate_or_a_reason():
+    lines = []
+    roofs = measure_cache_roofs(open_device("cpu"), budget_s=0.2, progress=lines.append)
+    assert [roof.level for roof in roofs] == ["L1", "L2", "L3"][: len(roofs)]
+    assert lines
+    for roof in roofs:
+        assert (roof.peak_bytes_per_s is None) == ("peak_bytes_per_s" in roof.missing)
+        assert roof.peak_bytes_per_s is None or roof.peak_bytes_per_s > 0
+    if roofs[0].size_bytes is not None:
+        assert f"by each of {torch.get_num_threads()} threads" in roofs[0].source
+
+
+def test_the_command_shows_the_roofs_that_were_told():
+    roofs = (
+        samples.facts(CacheRoof, level="L1", source="not measured"),
+        samples.facts(CacheRoof, level="L2", source="read", peak_bytes_per_s=2.334e11),
+    )
+    record = samples.facts(
+        CeilingsRecord,
+        record_id="20261121T100000Z-00000001",
+        created=samples.NOW,
+        outcome="ok",
+        ceilings=(),
+        samples=(),
+        cache_roofs=roofs,
+    )
+    assert _facts(record) == {"roof L2": "233.4 GB/s"}

@@ -1,0 +1,177 @@
+"""What a launch is counted as, and on what data it runs."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.roofs.plans import PLANS, compute_probes
+from bench.roofs.products import (
+    Convolution,
+    Product,
+    convolution_probe,
+    linear_probe,
+    product_probe,
+)
+from bench.roofs.streams import array_sizes, stream_probes
+from bench.training.devices import open_device
+
+MIB = 2**20
+CPU = torch.device("cpu")
+
+
+class Seen(TorchDispatchMode):
+    """Keeps the operands of the operations launched under it."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls.append((func.overloadpacket.__name__, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def operands(probe):
+    launch = probe.prepare()
+    with Seen() as seen:
+        launch()
+    return seen.calls
+
+
+def test_flops_of_a_product_worked_by_hand():
+    # 3x4 results, each the sum of 5 products: 12 x 5 multiply-adds = 60 MAC = 120 FLOP.
+    assert Product(3, 4, 5).flops == 120
+    assert Product(3, 4, 5).elements == 15 + 20 + 12
+
+
+def test_flops_of_a_convolution_worked_by_hand():
+    # 2 images of 3 channels, 4x4, to 5 filters of 3x3: 2 x 5 x 16 = 160 outputs, each the sum of
+    # 3 x 9 = 27 products: 4320 MAC = 8640 FLOP.
+    assert Convolution(2, 3, 4, 5).flops == 8640
+    assert Convolution(2, 3, 4, 5).elements == 2 * 16 * (3 + 5) + 5 * 3 * 9
+    assert Convolution(2, 3, 4, 5, kernel=1).flops == 960
+
+
+def test_a_convolution_keeps_the_size_that_its_flops_count():
+    images = torch.ones(2, 3, 4, 4)
+    probe = convolution_probe(Convolution(2, 3, 4, 5), "fp32", CPU, channels_last=True)
+    assert probe.prepare()().shape == (2, 5, *images.shape[2:])
+    assert probe.name == "conv fp32 3x3 2x3x4x4 to 5 NHWC"
+    assert (probe.quantity, probe.math_mode) == ("flops_per_s", "fp32")
+
+
+@pytest.mark.parametrize(
+    ("layout", "strides"),
+    [("NN", [(5, 1), (4, 1)]), ("NT", [(5, 1), (1, 5)]), ("TN", [(1, 3), (4, 1)])],
+)
+def test_layouts_are_how_the_operands_lie_in_memory(layout, strides):
+    probe = product_probe(Product(3, 4, 5, layout), "bf16", CPU)
+    [(name, args, kwargs)] = operands(probe)
+    assert name == "mm"
+    assert [operand.stride() for operand in args] == strides
+    assert kwargs["out"].shape == (3, 4)
+    assert {operand.dtype for operand in (*args, kwargs["out"])} == {torch.bfloat16}
+    assert probe.name == f"matmul bf16 3x4x5 {layout}"
+    assert probe.operand_bytes == 2 * 47
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_the_layout_of_a_convolution_is_the_one_asked_for(channels_last):
+    probe = convolution_probe(Convolution(2, 8, 4, 8), "fp32", CPU, channels_last)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    [(_, args, _)] = operands(probe)
+    assert all(operand.is_contiguous(memory_format=layout) for operand in args[:2])
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+def test_the_linear_probe_runs_onednn_and_has_the_result_of_its_shape():
+    result = linear_probe(Product(3, 4, 5, "NT")).prepare()()
+    assert result.is_mkldnn
+    assert result.shape == (3, 4)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_onednn_takes_part_in_the_fp32_roof_of_a_cpu_where_torch_has_it(monkeypatch, there):
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: there)
+    probes = compute_probes(open_device("cpu"), PLANS["cpu"], "fp32")
+    assert any("oneDNN" in probe.name for probe in probes) is there
+
+
+def test_no_operand_holds_zeros():
+    probes = [
+        product_probe(Product(64, 64, 64, "TN"), "fp32", CPU),
+        convolution_probe(Convolution(2, 8, 8, 8), "bf16", CPU, True),
+        *stream_probes([4 * MIB], CPU),
+    ]
+    for probe in probes:
+        for _, args, _ in operands(probe):
+            for operand in (each for each in args if isinstance(each, torch.Tensor)):
+                assert (operand == 0).float().mean() < 0.001, probe.name
+                assert operand.float().std() > 0.5, probe.name
+
+
+def test_streams_count_each_array_read_and_each_written_once():
+    copy, triad, update = stream_probes([8 * MIB], CPU)
+    assert [each.work_per_launch for each in (copy, triad, update)] == [
+        2 * 8 * MIB,
+        3 * 8 * MIB,
+        3 * 8 * MIB,
+    ]
+    assert [each.name for each in (copy, triad, update)] == [
+        "copy 8 MiB",
+        "triad 8 MiB",
+        "update 8 MiB",
+    ]
+    assert {each.math_mode for each in (copy, triad, update)} == {None}
+
+
+def test_streams_do_what_they_are_counted_as():
+    for probe, moved in zip(stream_probes([4 * MIB], CPU), (2, 3, 3), strict=True):
+        [(_, args, kwargs)] = operands(probe)
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+        assert {tensor.numel() * 4 for tensor in tensors} == {4 * MIB}
+        # An array that is updated is read and written: it appears once and counts twice.
+        in_place = probe.name.startswith("update")
+        assert len({tensor.data_ptr() for tensor in tensors}) + in_place == moved
+
+
+def test_streams_of_several_sizes_share_their_arrays():
+    small, _, _, large, *_ = stream_probes([4 * MIB, 8 * MIB], CPU)
+    addresses = [operands(each)[0][1][0].data_ptr() for each in (small, large)]
+    assert addresses[0] == addresses[1]
+
+
+def test_arrays_are_four_times_the_last_level_cache():
+    assert array_sizes(60 * MIB, (1, 4), 2**40) == (240 * MIB, 960 * MIB)
+
+
+def test_arrays_are_rounded_up_to_whole_blocks():
+    [size] = array_sizes(33 * MIB + 1, (1,), 2**40)
+    assert size == 136 * MIB
+
+
+def test_arrays_have_a_least_size_whatever_the_cache():
+    assert array_sizes(4 * MIB, (1,), 2**40) == (128 * MIB,)
+    assert array_sizes(None, (1,), 2**40) == (512 * MIB,)
+
+
+def test_arrays_take_at_most_a_quarter_of_free_memory():
+    three_of_256 = 3 * 256 * MIB
+    assert array_sizes(None, (1,), 4 * 3 * 512 * MIB - 1) == ()
+    assert array_sizes(32 * MIB, (1, 2, 4), 4 * three_of_256) == (128 * MIB, 256 * MIB)
+
+
+@pytest.mark.parametrize("backend", PLANS)
+def test_every_plan_holds_products_of_each_layout_and_convolutions(backend):
+    plan = PLANS[backend]
+    assert {shape.layout for shape in plan.products} == {"NN", "NT", "TN"}
+    assert any(shape.m >= 16 * shape.n for shape in plan.products)
+    assert plan.convolutions
+
+
+def test_probes_of_a_mode_come_by_their_work_and_all_compute_in_it():
+    probes = compute_probes(open_device("cpu"), PLANS["cpu"], "bf16")
+    work = [probe.work_per_launch for probe in probes]
+    assert work == sorted(work)
+    assert {probe.math_mode for probe in probes} == {"bf16"}
+    assert not [probe for probe in probes if "oneDNN" in probe.name]

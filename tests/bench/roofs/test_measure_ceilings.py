@@ -1,0 +1,174 @@
+"""From a device to its ceilings: a scripted GPU, and this machine's CPU."""
+
+import math
+import re
+from datetime import datetime
+
+import pytest
+import torch
+from scripted_gpu import MIB, Clock, QueueingDevice, ScriptedWork
+
+from bench.roofs import MINIMUM_REPETITIONS, measure_ceilings, sustained_rate
+from bench.roofs.plans import PLANS, Plan
+from bench.roofs.products import Convolution, Product
+from bench.training.devices import open_device
+
+GPU_MODES = ("fp32", "tf32", "bf16", "fp16")
+PRODUCT_RATES = {"fp32": 2.0**45, "tf32": 2.0**46, "bf16": 1.5 * 2.0**46, "fp16": 2.0**47}
+STREAM_RATES = {"copy": 1.0e12, "triad": 1.1e12, "update": 1.2e12}
+
+
+def product_rate(dtype, tf32):
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+    return PRODUCT_RATES[names.get(dtype, "tf32" if tf32 else "fp32")]
+
+
+@pytest.fixture
+def roomy_gpu(monkeypatch):
+    """CUDA's memory queries answer for a card of 128 GiB."""
+    free_bytes(monkeypatch, 128 * 2**30)
+
+
+def free_bytes(monkeypatch, free):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2 * free))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+
+
+def measure_scripted(device, fails=lambda op, elements: None, **options):
+    lines = []
+    with ScriptedWork(device, product_rate, STREAM_RATES, fails):
+        measured = measure_ceilings(device, clock=device.clock, progress=lines.append, **options)
+    return *measured, lines
+
+
+def test_a_scripted_gpu_has_exactly_its_scripted_roofs(roomy_gpu):
+    """The convolutions run at 1.25 times the products' rate, so they set the roof."""
+    device = QueueingDevice(Clock(), GPU_MODES)
+    ceilings, samples, _ = measure_scripted(device)
+    assert [ceiling.math_mode for ceiling in ceilings] == list(GPU_MODES)
+    for ceiling in ceilings:
+        expected = 1.25 * PRODUCT_RATES[ceiling.math_mode]
+        assert ceiling.peak_flops_per_s == pytest.approx(expected, rel=1e-9)
+        assert ceiling.peak_bytes_per_s == pytest.approx(1.2e12, rel=1e-9)
+        assert (ceiling.device, ceiling.backend) == ("Scripted GPU", "cuda")
+        assert ceiling.kind == "measured"
+        assert ceiling.source.startswith(f"conv {ceiling.math_mode} 3x3 ")
+        assert re.search(r"; update \d+ MiB, upper quartile of \d+, spread \+0", ceiling.source)
+        assert ceiling.source.endswith(f"torch {torch.__version__}")
+        assert datetime.fromisoformat(ceiling.date).utcoffset().total_seconds() == 0
+    for sample in samples:
+        if sample.probe.startswith("matmul"):
+            expected = PRODUCT_RATES[sample.math_mode]
+            assert sample.rates == pytest.approx([expected] * len(sample.rates), rel=1e-9)
+
+
+def test_all_layouts_sizes_and_streams_were_tried(roomy_gpu):
+    _, samples, _ = measure_scripted(QueueingDevice(Clock(), ("bf16",)))
+    names = {sample.probe for sample in samples}
+    assert {"matmul bf16 8192x8192x8192 " + layout for layout in ("NN", "NT", "TN")} < names
+    assert {f"{kind} {size} MiB" for kind in STREAM_RATES for size in (240, 960, 3840)} < names
+
+
+def test_the_budget_is_kept_on_the_devices_clock(roomy_gpu):
+    device = QueueingDevice(Clock(), GPU_MODES)
+    start_s = device.clock()
+    measure_scripted(device, budget_s=6.0)
+    assert 6.0 <= device.clock() - start_s < 8.0
+
+
+def test_modes_that_the_device_lacks_have_no_ceiling(roomy_gpu):
+    ceilings, samples, _ = measure_scripted(QueueingDevice(Clock(), ("fp32", "fp16")))
+    assert [ceiling.math_mode for ceiling in ceilings] == ["fp32", "fp16"]
+    assert {sample.math_mode for sample in samples} == {"fp32", "fp16", None}
+
+
+def test_a_shape_out_of_memory_is_left_out_and_the_roof_stands(roomy_gpu):
+    device = QueueingDevice(Clock(), ("bf16",))
+
+    def fails(op, elements):
+        return "CUDA out of memory." if op == "mm" and elements > 8192**2 else None
+
+    ceilings, samples, lines = measure_scripted(device, fails)
+    assert "matmul bf16 16384x16384x16384 NT left out: CUDA out of memory." in lines
+    assert not [sample for sample in samples if "16384" in sample.probe]
+    assert ceilings[0].peak_flops_per_s == pytest.approx(1.25 * PRODUCT_RATES["bf16"])
+
+
+def test_a_mode_without_any_working_probe_has_no_peak_but_a_reason(roomy_gpu):
+    device = QueueingDevice(Clock(), ("bf16",))
+    ceilings, _, _ = measure_scripted(
+        device, lambda op, elements: "no kernel" if op in ("mm", "conv") else None
+    )
+    assert ceilings[0].peak_flops_per_s is None
+    assert "left out: no kernel" in ceilings[0].missing["peak_flops_per_s"]
+    assert ceilings[0].peak_bytes_per_s == pytest.approx(1.2e12)
+
+
+def test_too_little_memory_for_arrays_past_the_cache_gives_no_bandwidth(monkeypatch):
+    free_bytes(monkeypatch, 2 * 2**30)
+    ceilings, samples, _ = measure_scripted(QueueingDevice(Clock(), ("bf16",)), budget_s=2.0)
+    assert ceilings[0].peak_bytes_per_s is None
+    assert "2048 MiB are free, too few" in ceilings[0].missing["peak_bytes_per_s"]
+    assert ceilings[0].peak_flops_per_s is not None
+    assert not [sample for sample in samples if sample.quantity == "bytes_per_s"]
+
+
+def test_an_unknown_cache_takes_the_largest_arrays(roomy_gpu):
+    device = QueueingDevice(Clock(), ("bf16",), cache_bytes=None)
+    _, samples, _ = measure_scripted(device)
+    assert {"copy 512 MiB", "copy 2048 MiB", "copy 8192 MiB"} < {each.probe for each in samples}
+
+
+@pytest.mark.parametrize("before", ["tf32", "ieee"])
+def test_arithmetic_switches_are_put_back(roomy_gpu, before, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    switches = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    originals = [switch.fp32_precision for switch in switches]
+    try:
+        for switch in switches:
+            switch.fp32_precision = before
+        measure_scripted(QueueingDevice(Clock(), ("fp32", "tf32")), budget_s=1.0)
+        assert [switch.fp32_precision for switch in switches] == [before] * 3
+        assert torch.backends.cudnn.benchmark is False
+    finally:
+        for switch, original in zip(switches, originals, strict=True):
+            switch.fp32_precision = original
+
+
+def test_this_machines_cpu_gives_samples_that_its_ceilings_follow_from(monkeypatch):
+    small = Plan(
+        products=(Product(64, 64, 64, "NT"), Product(128, 128, 128, "NN")),
+        convolutions=(Convolution(1, 16, 8, 16),),
+        stream_steps=(1,),
+        group_s=0.002,
+        budget_s=0.3,
+    )
+    monkeypatch.setitem(PLANS, "cpu", small)
+    device = open_device("cpu")
+    ceilings, samples = measure_ceilings(device)
+    assert [each.math_mode for each in ceilings] == [
+        mode for mode in GPU_MODES if device.native_math(mode)
+    ]
+    assert all(math.isfinite(rate) and rate > 0 for each in samples for rate in each.rates)
+    for ceiling in ceilings:
+        assert ceiling.device == device.info().name
+        assert f"{torch.get_num_threads()} threads" in ceiling.source
+        assert ceiling.peak_flops_per_s == peak(samples, ceiling.math_mode)
+        assert ceiling.peak_bytes_per_s == peak(samples, None)
+
+
+def peak(samples, math_mode):
+    return max(
+        sustained_rate(sample.rates)
+        for sample in samples
+        if sample.math_mode == math_mode and len(sample.rates) >= MINIMUM_REPETITIONS
+    )
+
+
+def test_arrays_on_this_cpu_exceed_its_cache():
+    device = open_device("cpu")
+    _, samples = measure_ceilings(device, budget_s=0.0)
+    [stream] = [sample for sample in samples if sample.quantity == "bytes_per_s"]
+    size = int(stream.probe.split()[1]) * MIB
+    assert size >= 4 * (device.info().last_level_cache_bytes or 0)

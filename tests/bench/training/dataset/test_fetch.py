@@ -1,0 +1,260 @@
+import errno
+import hashlib
+import io
+import socket
+import tarfile
+from pathlib import Path
+
+import pytest
+from range_server import serving
+
+from bench.errors import UserError
+from bench.training.dataset import check_image_folder, download
+from bench.training.dataset.fetch import PUBLISHED, fetch_imagenette
+
+NAME = "imagenette2-320.tgz"
+PART = f"{NAME}.part"
+
+
+def packed(*members, form="w:gz"):
+    """A tar archive of (TarInfo, content) pairs."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=form) as tar:
+        for info, content in members:
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def archive(generated):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for split in ("train", "val"):
+            tar.add(generated, f"imagenette2-320/{split}")
+    return file.getvalue()
+
+
+@pytest.fixture
+def server(archive):
+    with serving(archive, NAME) as running:
+        yield running
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """The pauses asked for between attempts; none is taken."""
+    taken = []
+    monkeypatch.setattr(download.time, "sleep", taken.append)
+    return taken
+
+
+def fetch(server, out, **options):
+    checksum = hashlib.md5(server.body).hexdigest()
+    return fetch_imagenette(out, **{"url": server.url, "checksum": checksum, **options})
+
+
+def refusal(server, out, **options):
+    with pytest.raises(UserError) as error:
+        fetch(server, out, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def assert_whole(folder, generated):
+    for split in ("train", "val"):
+        assert check_image_folder(folder / split) == check_image_folder(generated)
+    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
+
+
+def test_published_addresses_are_torchvisions():
+    from torchvision.datasets import Imagenette
+
+    known = {size.removesuffix("px"): entry for size, entry in Imagenette._ARCHIVES.items()}
+    assert known == PUBLISHED
+
+
+def test_fetches_and_unpacks_once(server, tmp_path, generated):
+    seen = []
+    folder = fetch(server, tmp_path, on_bytes=lambda have, total: seen.append((have, total)))
+    assert folder == tmp_path / "imagenette2-320"
+    assert_whole(folder, generated)
+    assert seen[-1] == (len(server.body), len(server.body))
+    assert fetch(server, tmp_path) == folder
+    assert server.ranges == [None]
+
+
+def test_sha256_will_do(server, tmp_path, generated):
+    digest = hashlib.sha256(server.body).hexdigest()
+    assert_whole(fetch(server, tmp_path, checksum=digest.upper()), generated)
+
+
+def test_dropped_transfer_goes_on_where_it_stopped(server, tmp_path, generated, pauses):
+    server.script = ["drop", "drop", "well"]
+    assert_whole(fetch(server, tmp_path), generated)
+    starts = [int(asked[len("bytes=") : -1]) for asked in server.ranges[1:]]
+    half = len(server.body) // 2
+    assert half - download.CHUNK_BYTES <= starts[0] <= half
+    assert starts[0] < starts[1] < len(server.body)
+    assert pauses == [1.0, 1.0]
+
+
+def test_next_call_goes_on_too(server, tmp_path, generated, pauses):
+    server.script = ["drop"] + ["drop at once"] * download.ATTEMPTS
+    message = refusal(server, tmp_path)
+    part = tmp_path / PART
+    assert f"broken off at {part.stat().st_size} bytes" in message
+    assert "run the same command again" in message
+    assert pauses == [1.0, 2.0, 4.0, 8.0]
+    kept = part.stat().st_size
+    assert_whole(fetch(server, tmp_path), generated)
+    assert server.ranges[-1] == f"bytes={kept}-"
+
+
+def test_server_without_ranges_starts_over(server, tmp_path, generated):
+    (tmp_path / PART).write_bytes(server.body[:1000])
+    server.script = ["no ranges"]
+    assert_whole(fetch(server, tmp_path), generated)
+
+
+def test_server_without_ranges_that_always_drops_is_given_up(server, tmp_path, pauses):
+    server.script = ["no ranges, drop"] * 20
+    assert "broken off" in refusal(server, tmp_path)
+    assert len(server.ranges) == download.ATTEMPTS
+
+
+def test_whole_part_needs_no_more_bytes(server, tmp_path, generated):
+    (tmp_path / PART).write_bytes(server.body)
+    assert_whole(fetch(server, tmp_path), generated)
+    assert server.ranges == [f"bytes={len(server.body)}-"]
+
+
+def test_part_longer_than_the_file_is_dropped(server, tmp_path, generated, pauses):
+    (tmp_path / PART).write_bytes(server.body + b"more")
+    assert_whole(fetch(server, tmp_path), generated)
+    assert server.ranges == [f"bytes={len(server.body) + 4}-", None]
+
+
+def test_bytes_from_elsewhere_are_not_appended(server, tmp_path, generated, pauses):
+    (tmp_path / PART).write_bytes(server.body[:1000])
+    server.script = ["another range"]
+    assert_whole(fetch(server, tmp_path), generated)
+    assert server.ranges == ["bytes=1000-", None]
+
+
+def test_length_untold(server, tmp_path, generated):
+    server.script = ["no length"]
+    assert_whole(fetch(server, tmp_path), generated)
+
+
+def test_not_found(server, tmp_path):
+    server.script = [404]
+    message = refusal(server, tmp_path)
+    assert "answered 404" in message
+    assert server.url in message
+    assert len(server.ranges) == 1
+
+
+def test_server_in_trouble(server, tmp_path, generated, pauses):
+    server.script = [500] * download.ATTEMPTS
+    assert "answered 500" in refusal(server, tmp_path)
+    server.script = [503]
+    assert_whole(fetch(server, tmp_path), generated)
+
+
+def test_no_network(tmp_path, pauses):
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/{NAME}"
+        with pytest.raises(UserError, match=r"refused.*mlproject dataset generate"):
+            fetch_imagenette(tmp_path, url=url)
+    with pytest.raises(UserError, match=r"(?i)resol.*mlproject dataset generate"):
+        fetch_imagenette(tmp_path, url=f"http://nowhere.invalid/{NAME}")
+    assert pauses == []
+
+
+def test_wrong_checksum_unpacks_nothing(server, tmp_path, generated):
+    message = refusal(server, tmp_path, checksum="0" * 32)
+    assert "does not have the checksum 000" in message
+    assert list(tmp_path.iterdir()) == []
+    assert_whole(fetch(server, tmp_path), generated)
+
+
+@pytest.mark.parametrize("checksum", ["abc", "g" * 32])
+def test_no_checksum_at_all(server, tmp_path, checksum):
+    assert "give an MD5" in refusal(server, tmp_path, checksum=checksum)
+    assert server.ranges == []
+
+
+@pytest.mark.parametrize(
+    "url", ["http://mirror.invalid/", "http://mirror.invalid/..", "no-address.tgz"]
+)
+def test_addresses_of_nothing(server, tmp_path, url):
+    assert repr(url) in refusal(server, tmp_path, url=url)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+def test_disk_full(server, tmp_path):
+    (tmp_path / PART).symlink_to("/dev/full")
+    assert "the disk is full" in refusal(server, tmp_path)
+
+
+def test_disk_full_while_unpacking(server, tmp_path, generated, monkeypatch):
+    written = []
+
+    def fill(*_):
+        written.append(1)
+        if len(written) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bench.training.dataset.archive.shutil.copyfileobj", fill)
+        assert "the disk is full" in refusal(server, tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == [NAME]  # verified, and kept
+    assert_whole(fetch(server, tmp_path), generated)
+    assert server.ranges == [None]
+
+
+def test_leftovers_of_an_interrupted_unpacking_vanish(server, tmp_path, generated):
+    leftover = tmp_path / ".imagenette2-320.unpacking" / "imagenette2-320" / "train" / "class_009"
+    leftover.mkdir(parents=True)
+    assert_whole(fetch(server, tmp_path), generated)
+
+
+def hostile(name, kind=tarfile.REGTYPE, target=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        hostile("../evil.jpg"),
+        hostile("imagenette2-320/../../evil.jpg"),
+        hostile("/tmp/evil-member-of-an-archive.jpg"),
+        hostile("imagenette2-320/link", tarfile.SYMTYPE, "/etc"),
+        hostile("imagenette2-320/hard", tarfile.LNKTYPE, "../../outside.txt"),
+        hostile("imagenette2-320/null", tarfile.CHRTYPE),
+    ],
+    ids=lambda member: member.name,
+)
+def test_hostile_archives(tmp_path, member):
+    (tmp_path / "outside.txt").write_text("untouched")
+    out = tmp_path / "a" / "b"
+    good = (tarfile.TarInfo("imagenette2-320/good.jpg"), b"good")
+    content = b"evil" if member.type == tarfile.REGTYPE else b""
+    with serving(packed(good, (member, content)), NAME) as server:
+        assert f"member {member.name!r} is a link" in refusal(server, out)
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["a", "b", "outside.txt"]
+    assert not Path("/tmp/evil-member-of-an-archive.jpg").exists()
+
+
+@pytest.mark.parametrize("damage", ["text", "half", "flipped"])
+def test_damaged_archives(archive, tmp_path, damage):
+    flipped = bytearray(archive)
+    flipped[12] ^= 0xFF  # in the head of the first deflate block
+    body = {"text": b"<html>", "half": archive[: len(archive) // 2], "flipped": bytes(flipped)}
+    with serving(body[damage], NAME) as server:
+        assert "not a whole tar archive" in refusal(server, tmp_path)
+    assert list(tmp_path.iterdir()) == []

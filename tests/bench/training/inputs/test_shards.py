@@ -1,0 +1,136 @@
+"""Ranks read different images; one process alone reads what it always did."""
+
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchvision.datasets import FakeData
+
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.training.devices import open_device
+from bench.training.inputs import open_batches
+from bench.training.inputs.image_folder import open_image_folder
+from bench.training.inputs.sampler import Shard, ShuffledDraws
+from bench.training.precision import Fp32
+from bench.training.resolve import resolve
+
+
+def draws(images, batch_size, shard, epochs=1, seed=3):
+    sampler = ShuffledDraws(images, batch_size, seed, endless=False, shard=shard)
+    return [draw for _ in range(epochs) for draw in sampler]
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 60))
+def test_an_epoch_reads_no_image_twice_and_gives_every_rank_as_many_whole_batches(
+    ranks, batch_size, images
+):
+    parts = [draws(images, batch_size, Shard(rank, ranks)) for rank in range(ranks)]
+    read = [draw.image for part in parts for draw in part]
+    assert len(set(read)) == len(read) == images // (batch_size * ranks) * batch_size * ranks
+    assert {len(part) for part in parts} == {len(read) // ranks}
+    seeds = [draw.seed for part in parts for draw in part]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_ranks_share_the_order_of_one_process_and_have_a_new_one_each_epoch():
+    alone = draws(24, 4, Shard(), epochs=2)
+    first, second = (draws(24, 2, Shard(rank, 2), epochs=2) for rank in (0, 1))
+    assert [draw for pair in zip(first, second, strict=True) for draw in pair] == alone
+    assert alone[:24] != alone[24:]
+
+
+def test_endless_draws_are_sharded_too():
+    sampler = ShuffledDraws(4, 1, 0, endless=True, shard=Shard(1, 2))
+    assert list(islice(sampler, 4)) == draws(4, 1, Shard(1, 2), epochs=2, seed=0)
+
+
+def test_seeds_of_ranks_are_their_own():
+    seeds = {Shard(rank, 8).seed(seed) for rank in range(8) for seed in range(8)}
+    assert len(seeds) == 64
+    assert Shard(0, 8).seed(5) == 5
+    assert all(0 <= seed < 2**32 for seed in seeds)  # all that torch's CPU generator keeps
+
+
+def opened(config, shard=None):
+    device = open_device("cpu")
+    resolved = resolve(config, device, Fp32())
+    return open_batches(config, resolved, device.torch_device, *([shard] if shard else []))
+
+
+def test_synthetic_data_differ_between_ranks():
+    config = RunConfig(backend="cpu", devices=2, batch_size=2, image_size=16, seed=1)
+    alone, first, second = (
+        opened(config, shard).next() for shard in (None, Shard(0, 2), Shard(1, 2))
+    )
+    assert torch.equal(alone[0], first[0])
+    assert not torch.equal(first[0], second[0])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six images whose labels tell them apart."""
+    for number, (image, _) in enumerate(FakeData(6, image_size=(3, 16, 16))):
+        (tmp_path / f"class{number}").mkdir()
+        image.save(tmp_path / f"class{number}" / "image.png")
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_real_images_are_shared_out_without_overlap(folder, workers):
+    config = RunConfig(
+        backend="cpu", devices=2, data=folder, batch_size=3, image_size=16, workers=workers
+    )
+    labels = []
+    for rank in (0, 1):
+        batches = opened(config, Shard(rank, 2))
+        labels.append(batches.next()[1].tolist())
+        batches.close()
+    assert sorted(labels[0] + labels[1]) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_folder_must_fill_a_batch_of_every_device(folder):
+    known = {"image_size": 16, "augment": False}
+    assert len(open_image_folder(folder, batch_size=3, devices=2, **known)) == 6
+    with pytest.raises(UserError, match=r"batch of 4 on each of 2 devices: give batch_size=3 or"):
+        open_image_folder(folder, batch_size=4, devices=2, **known)
+    config = RunConfig(backend="cpu", devices=2, data=folder, batch_size=4, image_size=16)
+    with pytest.raises(UserError, match="on each of 2 devices"):
+        opened(config, Shard(0, 2))
+
+
+def test_processes_of_one_machine_share_its_cores(monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 12)
+    monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: 32)
+    device = open_device("cpu")
+
+    def resolved(**changes):
+        found = resolve(RunConfig(backend="cpu", data="fakedata", **changes), device, Fp32())
+        return found.threads, found.workers
+
+    assert resolved() == (12, 8)
+    assert resolved(devices=4) == (3, 2)
+    assert resolved(nodes=4) == (12, 8)
+    assert resolved(devices=8) == (1, 1)
+    assert resolved(devices=16) == (1, 0)
+    assert resolved(devices=4, threads=5, workers=6) == (5, 6)
+
+
+def test_dali_has_a_thread_where_the_step_would_load(monkeypatch):
+    monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: 2)
+    device = open_device("cpu")
+    found = [
+        resolve(RunConfig(data="photos", decoder=decoder), device, Fp32()).workers
+        for decoder in ("cpu", "dali")
+    ]
+    assert found == [0, 1]
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (16, 15), (64, 16)])
+def test_beside_an_accelerator_all_cores_but_one_load(monkeypatch, cores, workers):
+    monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: cores)
+    device = open_device("cpu")
+    monkeypatch.setattr(device, "backend", "cuda")
+    assert resolve(RunConfig(data="fakedata"), device, Fp32()).workers == workers

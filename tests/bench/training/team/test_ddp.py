@@ -1,0 +1,80 @@
+"""Two real processes with gloo: what they train is what one trains on all of their images."""
+
+import socket
+
+import gloo_ranks
+import pytest
+import torch
+from gloo_ranks import ACCUMULATED, RANKS, STEPS, batch, small_model
+
+from bench.config import RunConfig
+from bench.errors import UnsupportedError
+from bench.training.precision import Fp32
+from bench.training.step import TrainingStep, make_optimizer
+from bench.training.team import Team
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(gloo_ranks.train, args=(port, str(folder)), nprocs=RANKS)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
+
+
+def as_one():
+    """One process on every rank's images of a step together."""
+    model = small_model()
+    step = TrainingStep(model, make_optimizer(model, fused=True), Fp32())
+    for number in range(STEPS):
+        parts = [batch(number, part, rank) for part in range(ACCUMULATED) for rank in range(RANKS)]
+        images, labels = (torch.cat(each) for each in zip(*parts, strict=True))
+        step(lambda images=images, labels=labels: (images, labels))
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.slow
+def test_gradients_are_averaged_over_all_ranks(ranks):
+    first, second = (rank["together"] for rank in ranks)
+    for one, other, expected in zip(first, second, as_one(), strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(one, expected)
+
+
+@pytest.mark.slow
+def test_gradients_travel_once_a_step_however_many_batches_it_has(ranks):
+    assert [rank["exchanges"] for rank in ranks] == [STEPS, STEPS]
+
+
+@pytest.mark.slow
+def test_a_step_apart_sends_nothing(ranks):
+    first, second = (rank["apart"] for rank in ranks)
+    assert not any(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.slow
+def test_every_rank_draws_from_its_own_seed_and_rank_0_from_the_configurations(ranks):
+    assert ranks[0]["seed"] == 7
+    assert ranks[1]["seed"] != 7
+
+
+@pytest.mark.slow
+def test_values_are_gathered_in_the_order_of_the_ranks(ranks):
+    assert [rank["ranks"] for rank in ranks] == [[0, 1], [0, 1]]
+
+
+@pytest.mark.slow
+def test_a_time_limit_becomes_the_same_number_of_iterations_by_the_slowest_ranks_pace(ranks):
+    # 10 s at 1.5 s each, the first lap left out: 6.
+    for rank in ranks:
+        iterations, max_seconds, why = rank["plan"]
+        assert (iterations, max_seconds) == (6, None)
+        assert why == "max_seconds=10 at the warm-up's pace: 6 of 1000000"
+        assert rank["few"] == (5, None)
+
+
+def test_one_process_alone_refuses_to_be_several():
+    with pytest.raises(UnsupportedError, match=r"devices=2, nodes=1: .*use devices=1"):
+        Team().open_device(RunConfig(backend="cpu", devices=2))

@@ -1,0 +1,122 @@
+"""What runs in fp32 beside autocast, and what it costs in the model of a step's traffic."""
+
+import pytest
+import torch
+from small_models import batch_normed
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.config import RunConfig, parse_config
+from bench.cost import step_complexity
+from bench.errors import UserError
+from bench.records.journal import JournalWriter
+from bench.training.devices import open_device
+from bench.training.precision import keep_depthwise_in_fp32, open_precision
+from bench.training.resolve import resolve
+from bench.worker.rig import Rig
+
+
+class Convolutions(TorchDispatchMode):
+    """The type that each convolution is computed in, in their order."""
+
+    def __init__(self):
+        super().__init__()
+        self.types = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.convolution.default:
+            self.types.append(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+class Users(torch.nn.Conv2d):
+    """A convolution of somebody's own."""
+
+
+def test_only_strided_depthwise_convolutions_are_kept():
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, stride=2),  # strided
+        torch.nn.Conv2d(16, 16, 3, groups=16),  # depthwise
+        torch.nn.Conv2d(16, 32, 3, groups=4, stride=2),  # grouped
+        torch.nn.Sequential(torch.nn.Conv2d(32, 64, 3, groups=32, stride=(1, 2))),  # both
+        Users(64, 64, 3, groups=64, stride=2),
+        torch.nn.Conv2d(64, 8, 1),
+    )
+    assert keep_depthwise_in_fp32(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16), Convolutions() as seen:
+        output = model(torch.randn(2, 3, 64, 64))
+    low, high = torch.bfloat16, torch.float32
+    assert seen.types == [low, low, low, high, low, low]
+    assert output.dtype == low
+
+
+def test_what_is_kept_in_fp32_hands_on_what_its_neighbours_have():
+    layer = torch.nn.Conv2d(4, 4, 3, stride=2, groups=4)
+    keep_depthwise_in_fp32(layer)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(torch.randn(1, 4, 8, 8)).dtype == torch.bfloat16
+
+
+def test_modules_names_and_weights_stay():
+    model = batch_normed()
+    modules, weights = dict(model.named_modules()), dict(model.named_parameters())
+    keep_depthwise_in_fp32(model)
+    assert dict(model.named_modules()) == modules
+    assert all(weights[name] is weight for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize(("arch", "in_use"), [("mobilenet_v2", True), ("alexnet", False)])
+def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, arch, in_use):
+    config = RunConfig(
+        arch=arch, backend="cpu", precision="amp", batch_size=1, cudnn_benchmark=False
+    )
+    rig = Rig(config, JournalWriter(tmp_path / "journal.jsonl"))
+    with rig.opened() as ready:
+        assert ready.resolved.depthwise_fp32 is in_use
+    assert rig.resolved == ready.resolved
+
+
+@pytest.mark.parametrize(
+    ("precision", "asked", "used"),
+    [
+        ("amp", "auto", True),
+        ("amp", "true", True),
+        ("amp", "false", False),
+        ("fp32", "auto", False),
+    ],
+)
+def test_auto_keeps_them_under_amp_on_a_cpu(precision, asked, used):
+    device = open_device("cpu")
+    config = RunConfig(precision=precision, depthwise_fp32=asked)
+    assert resolve(config, device, open_precision(precision, device)).depthwise_fp32 is used
+
+
+def test_a_device_that_gains_nothing_by_it_keeps_none_unless_asked(monkeypatch):
+    device = open_device("cpu")
+    monkeypatch.setattr(device, "prefers_fp32_depthwise", False)
+    precision = open_precision("amp", device)
+    kept = [
+        resolve(RunConfig(precision="amp", depthwise_fp32=asked), device, precision).depthwise_fp32
+        for asked in ("auto", "true")
+    ]
+    assert kept == [False, True]
+
+
+def test_there_is_nothing_to_keep_in_fp32():
+    with pytest.raises(UserError, match=r"depthwise_fp32=true .* precision=fp32"):
+        parse_config({"depthwise_fp32": "true", "precision": "fp32"})
+
+
+def test_the_cost_model_counts_the_fp32_copies():
+    plain, kept = (
+        step_complexity(
+            "small_models:batch_normed",
+            batch_size=4,
+            image_size=32,
+            precision="amp",
+            depthwise_fp32=choice,
+        )
+        for choice in (False, True)
+    )
+    assert kept.step_flops == plain.step_flops
+    assert kept.eager_bytes > plain.eager_bytes
+    assert kept.memory.activations_bytes > plain.memory.activations_bytes

@@ -1,0 +1,83 @@
+"""Every lever of speed trains the same function: the losses of 20 steps, against plain fp32."""
+
+import shutil
+
+import pytest
+import torch
+
+from bench.config import RunConfig
+from bench.training.devices import open_device
+from bench.training.inputs import open_batches
+from bench.training.phases import Phases
+from bench.training.precision import open_precision
+from bench.training.resolve import resolve
+from bench.training.team import Team
+from bench.worker.prepare import build_step, set_switches
+
+PLAIN = {"channels_last": "false", "fused_optimizer": "false", "depthwise_fp32": "false"}
+#: Of what the loss falls by: sums in another order in fp32, and the 8 bits of a bf16 number.
+TOLERANCE = {"fp32": 2**-12, "amp": 2**-6}
+
+
+def losses(**knobs):
+    known = {"arch": "small_models:batch_normed", "backend": "cpu", "batch_size": 8, "seed": 7}
+    config = RunConfig(**{**known, "image_size": 32, **PLAIN, **knobs})
+    device = open_device("cpu")
+    precision = open_precision(config.precision, device)
+    precision.apply()
+    resolved = resolve(config, device, precision)
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    set_switches(config, resolved)
+    try:
+        batches = open_batches(config, resolved, device.torch_device)
+        step, _ = build_step(config, resolved, device, precision, Phases(), Team())
+        return [float(step(batches.next)) for _ in range(20)]
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.benchmark = benchmark
+        torch.use_deterministic_algorithms(False)
+
+
+def distance(some, others):
+    """The largest difference on the way down, of how far down it is."""
+    pairs = zip(some, others, strict=True)
+    return max(abs(one - other) for one, other in pairs) / (others[0] - others[-1])
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return losses()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+@pytest.mark.parametrize(
+    "lever",
+    [
+        {"channels_last": "true"},
+        {"fused_optimizer": "true"},
+        {"threads": 1},
+        {"deterministic": True},
+        {"channels_last": "true", "fused_optimizer": "true"},
+    ],
+)
+def test_a_lever_trains_the_same_function(plain, precision, lever):
+    assert distance(losses(precision=precision, **lever), plain) < TOLERANCE[precision]
+
+
+def test_depthwise_in_fp32_trains_the_same_function(plain):
+    kept = losses(precision="amp", depthwise_fp32="true")
+    assert distance(kept, plain) < TOLERANCE["amp"]
+    assert kept != losses(precision="amp")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_a_compiled_step_trains_the_same_function(plain, precision):
+    assert distance(losses(precision=precision, compile="default"), plain) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("other", [{"seed": 8}, {"grad_accum_steps": 2, "batch_size": 7}])
+def test_another_function_is_seen(plain, other):
+    assert plain[-1] < plain[0] - 0.1
+    assert distance(losses(**other), plain) > TOLERANCE["amp"]

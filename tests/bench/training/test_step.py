@@ -1,0 +1,166 @@
+"""The training step trains: the same function under every knob, and by hand."""
+
+import pytest
+import torch
+from fakes import QueueingDevice, ScriptedClock
+from torch.nn import functional
+
+from bench.config import RunConfig
+from bench.errors import UnsupportedError
+from bench.training.devices import open_device
+from bench.training.phases import Phases
+from bench.training.precision import Fp32, open_precision
+from bench.training.precision.select import supported_precisions
+from bench.training.precision.tf32 import Tf32
+from bench.training.step import (
+    LEARNING_RATE,
+    WEIGHT_DECAY,
+    GraphedStep,
+    TrainingStep,
+    make_optimizer,
+)
+
+
+def small_model():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32, 10),
+    )
+
+
+def batch(seed=0, images=8):
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(images, 3, 16, 16, generator=generator),
+        torch.randint(0, 10, (images,), generator=generator),
+    )
+
+
+def test_one_step_is_sgd_by_hand():
+    model, reference = small_model(), small_model()
+    images, labels = batch()
+    step = TrainingStep(model, make_optimizer(model, fused=True), Fp32())
+    loss = step(lambda: (images, labels))
+    by_hand = functional.cross_entropy(reference(images), labels)
+    gradients = torch.autograd.grad(by_hand, list(reference.parameters()))
+    assert float(loss) == pytest.approx(by_hand.item())
+    for new, old, gradient in zip(
+        model.parameters(), reference.parameters(), gradients, strict=True
+    ):
+        # First step of SGD with momentum: the buffer is the gradient itself.
+        expected = old - LEARNING_RATE * (gradient + WEIGHT_DECAY * old)
+        torch.testing.assert_close(new, expected)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_two_half_batches_accumulate_to_the_whole():
+    whole, halves = small_model(), small_model()
+    images, labels = batch()
+    TrainingStep(whole, make_optimizer(whole, fused=False), Fp32())(lambda: (images, labels))
+    parts = iter([(images[:4], labels[:4]), (images[4:], labels[4:])])
+    step = TrainingStep(halves, make_optimizer(halves, fused=False), Fp32(), grad_accum_steps=2)
+    step(lambda: next(parts))
+    for one, other in zip(whole.parameters(), halves.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("precision", ["amp", "amp-bf16"])
+def test_mixed_precision_trains_the_same_function(precision):
+    device = open_device("cpu")
+    losses = {}
+    for name in ("fp32", precision):
+        arithmetic = open_precision(name, device)
+        model = small_model()
+        step = TrainingStep(model, make_optimizer(model, fused=True), arithmetic)
+        for number in range(20):
+            loss = step(lambda number=number: batch(number % 4, images=16))
+        losses[name] = float(loss)
+    # bf16 keeps 8 bits: relative error of a sum of products is of the order 2^-8.
+    assert losses[precision] == pytest.approx(losses["fp32"], rel=2**-6)
+    assert losses[precision] != losses["fp32"]
+
+
+def test_tf32_is_on_only_in_its_own_mode_whatever_was_set_before():
+    Tf32().apply()
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+    Fp32().apply()
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    assert torch.backends.cudnn.conv.fp32_precision == "ieee"
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_what_the_cpu_lacks_is_refused_with_a_remedy():
+    device = open_device("cpu")
+    with pytest.raises(UnsupportedError, match=r"precision='tf32'.*use fp32 or amp"):
+        open_precision("tf32", device)
+    assert "tf32" not in supported_precisions(device)
+    for name in supported_precisions(device):
+        open_precision(name, device)
+
+
+class Card(QueueingDevice):
+    """A device with scripted arithmetic."""
+
+    backend = "cuda"
+    modes = ()
+
+    def native_math(self, mode):
+        return mode in self.modes
+
+
+@pytest.mark.parametrize(
+    ("modes", "amp", "precisions"),
+    [
+        (("fp32", "fp16"), "fp16", ("fp32", "amp")),  # T4
+        (("fp32", "fp16", "tf32", "bf16"), "bf16", ("fp32", "tf32", "amp", "amp-fp16")),  # H100
+        (("fp32",), "bf16", ("fp32", "amp")),  # a processor with neither: emulated bf16
+    ],
+)
+def test_amp_is_bf16_where_native_else_fp16(modes, amp, precisions):
+    card = Card(ScriptedClock())
+    card.modes = modes
+    assert open_precision("amp", card).math_mode == amp
+    assert supported_precisions(card) == precisions
+
+
+def test_cuda_graphs_are_refused_where_they_cannot_be():
+    device = QueueingDevice(ScriptedClock())
+    with pytest.raises(UnsupportedError, match="cuda_graphs"):
+        GraphedStep(None, Fp32(), device)
+
+
+def test_a_backend_that_is_not_here_is_refused_with_what_is():
+    missing = "mps" if not torch.backends.mps.is_available() else "cuda"
+    with pytest.raises(UnsupportedError, match=rf"backend='{missing}'.*use backend="):
+        open_device(missing)
+
+
+def test_phases_cover_data_forward_backward_and_optimizer():
+    names = []
+
+    class Names(Phases):
+        def phase(self, name):
+            names.append(name)
+            return super().phase(name)
+
+    model = small_model()
+    step = TrainingStep(model, make_optimizer(model, fused=False), Fp32(), phases=Names())
+    step(batch)
+    assert names == ["data", "forward", "backward", "optimizer"]
+
+
+def test_the_default_configuration_is_the_fast_one_on_a_cpu():
+    from bench.training.resolve import resolve
+
+    device = open_device("cpu")
+    found = resolve(RunConfig(), device, Fp32())
+    assert (found.batch_size, found.channels_last, found.max_seconds) == (16, True, 60.0)
+    assert found.workers == 0
+    assert resolve(RunConfig(max_seconds="none"), device, Fp32()).max_seconds == "none"
+    assert resolve(RunConfig(arch="inception_v3"), device, Fp32()).image_size == 299

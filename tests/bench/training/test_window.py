@@ -1,0 +1,214 @@
+"""Every statement about timing, on a device whose time is scripted."""
+
+import pytest
+import torch
+from fakes import QueueingDevice, ScriptedClock
+
+from bench.training.phases import Phases, TimedPhases
+from bench.training.window import MIN_ITERATIONS, Window
+
+LOSS = torch.tensor(1.5)
+
+
+@pytest.fixture
+def clock():
+    return ScriptedClock()
+
+
+@pytest.fixture
+def device(clock):
+    return QueueingDevice(clock)
+
+
+@pytest.fixture
+def window(clock, device):
+    return Window(clock, device)
+
+
+def step_taking(clock, seconds):
+    def step():
+        clock.pass_s(seconds)
+        return LOSS
+
+    return step
+
+
+def measured(window, **changes):
+    facts = {
+        "images_per_iteration": 8,
+        "compiled": False,
+        "phases": Phases(),
+        "startup_s": {},
+        "hidden_syncs": None,
+        "work": None,
+        "ranks": None,
+    }
+    return window.measurement(**{**facts, **changes})
+
+
+def test_throughput_is_images_over_the_windows_wall_time(clock, window):
+    window.warm_up(step_taking(clock, 9.0), 2, lambda seconds: None)
+    window.measure(step_taking(clock, 0.5), 10, None, Phases())
+    found = measured(window)
+    assert found.window_s == pytest.approx(5.0)
+    assert found.images == 80
+    assert found.throughput_images_per_s == pytest.approx(16.0)
+    assert found.iteration_times_s == pytest.approx([0.5] * 10)
+
+
+def test_the_window_holds_no_warm_up(clock, window):
+    window.warm_up(step_taking(clock, 9.0), 3, lambda seconds: None)
+    window.measure(step_taking(clock, 1.0), 4, None, Phases())
+    found = measured(window)
+    assert found.warmup_times_s == pytest.approx([9.0] * 3)
+    assert sum(found.iteration_times_s) == pytest.approx(4.0)
+
+
+def test_queued_work_is_waited_for_at_both_ends_and_never_between(clock, device, window):
+    def step():
+        device.queue(2.0)
+        clock.pass_s(0.001)
+        return LOSS
+
+    device.queue(50.0)  # left over from before: must end before the window starts
+    window.measure(step, 5, None, Phases())
+    found = measured(window)
+    assert len(device.synchronized_at_s) == 2
+    assert found.window_s == pytest.approx(5 * 2.0 + 5 * 0.001)
+
+
+def test_ranks_come_together_at_both_ends_and_never_between(clock, device):
+    met_at_s = []
+
+    def barrier():
+        assert device.queued_s == 0  # whoever comes has nothing left to do
+        clock.pass_s(0.5)  # until the slowest comes
+        met_at_s.append(clock())
+
+    def step():
+        device.queue(1.0)
+        return LOSS
+
+    window = Window(clock, device, barrier)
+    window.warm_up(step, 2, lambda seconds: None)
+    assert met_at_s == []
+    device.queue(3.0)
+    window.measure(step, 4, None, Phases())
+    found = measured(window)
+    assert met_at_s == [found.window_start_clock_s, found.window_end_clock_s]
+    assert found.window_s == pytest.approx(4 * 1.0 + 0.5)
+
+
+def test_a_synchronised_warm_up_lap_holds_the_queued_work(clock, device, window):
+    laps = []
+
+    def step():
+        device.queue(2.0)
+        return LOSS
+
+    window.warm_up(step, 2, laps.append)
+    assert laps == pytest.approx([2.0, 2.0])
+
+
+def test_waiting_for_data_is_filed_under_its_iteration(clock, window):
+    waits = iter([0.0, 0.3, 0.1, 0.2])
+
+    def next_batch():
+        clock.pass_s(next(waits))
+        return LOSS, LOSS
+
+    timed = window.waiting(next_batch)
+
+    def step():
+        timed()
+        clock.pass_s(1.0)
+        return LOSS
+
+    step()  # a warm-up's wait must not count
+    window.measure(step, 3, None, Phases())
+    found = measured(window)
+    assert found.data_wait_s == pytest.approx([0.3, 0.1, 0.2])
+    assert found.iteration_times_s == pytest.approx([1.3, 1.1, 1.2])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "iterations"),
+    [(1.0, 7.0, 7), (1.0, 6.5, 7), (10.0, 1.0, MIN_ITERATIONS), (1.0, None, 20), (1.0, 99.0, 20)],
+)
+def test_max_seconds_ends_the_window_after_an_iteration(clock, window, seconds, limit, iterations):
+    window.measure(step_taking(clock, seconds), 20, limit, Phases())
+    found = measured(window)
+    assert len(found.iteration_times_s) == iterations
+    assert (found.ended_early is not None) == (iterations < 20)
+
+
+def test_a_limit_reached_with_the_last_iteration_is_no_early_end(clock, window):
+    window.measure(step_taking(clock, 1.0), 6, 6.0, Phases())
+    assert measured(window).ended_early is None
+
+
+def test_an_interrupt_keeps_what_was_measured(clock, window):
+    laps = iter([1.0, 1.0, None])
+
+    def step():
+        seconds = next(laps)
+        if seconds is None:
+            clock.pass_s(0.25)
+            raise KeyboardInterrupt
+        clock.pass_s(seconds)
+        return LOSS
+
+    with pytest.raises(KeyboardInterrupt):
+        window.measure(step, 10, None, Phases())
+    found = measured(window)
+    assert found.iteration_times_s == pytest.approx([1.0, 1.0])
+    assert found.last_loss is None
+    assert "cut" in found.missing["last_loss"]
+
+
+def test_nothing_measured_is_no_measurement(clock, window):
+    window.warm_up(step_taking(clock, 1.0), 2, lambda seconds: None)
+    assert measured(window) is None
+
+
+def test_compile_time_is_warm_up_beyond_its_fastest_iteration(clock, window):
+    times = iter([30.0, 2.0, 1.0, 1.0])
+
+    def step():
+        clock.pass_s(next(times))
+        return LOSS
+
+    window.warm_up(step, 4, lambda seconds: None)
+    window.measure(step_taking(clock, 1.0), 5, None, Phases())
+    assert measured(window, compiled=True).compile_time_s == pytest.approx(30.0)
+    assert measured(window).compile_time_s is None
+
+
+def test_phases_hold_the_queued_work_of_their_part(clock, device, window):
+    phases = TimedPhases(device, clock)
+
+    def step():
+        with phases.phase("forward"):
+            device.queue(0.2)
+        with phases.phase("backward"):
+            device.queue(0.4)
+        return LOSS
+
+    step()
+    phases.lap()  # warm-up: forgotten when the window starts
+    window.measure(step, 3, None, phases)
+    found = measured(window, phases=phases)
+    assert found.phase_times_s["forward"] == pytest.approx([0.2] * 3)
+    assert found.phase_times_s["backward"] == pytest.approx([0.4] * 3)
+
+
+def test_a_loss_that_is_not_finite_is_missing_and_said(clock, window):
+    def step():
+        clock.pass_s(1.0)
+        return torch.tensor(float("nan"))
+
+    window.warm_up(step, 1, lambda seconds: None)
+    window.measure(step, 5, None, Phases())
+    found = measured(window)
+    assert found.first_loss is None
+    assert "not finite" in found.missing["first_loss"]

@@ -1,0 +1,217 @@
+"""Run matrices: what they mean, and one clear message for everything that is wrong with one."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.errors import UserError
+from campaigns.sweep.matrix import MANY_RUNS, read_matrix
+
+MATRICES = Path(__file__).resolve().parents[3] / "matrices"
+
+
+def written(tmp_path, text):
+    path = tmp_path / "matrix.yaml"
+    path.write_text(text)
+    return path
+
+
+def refused(tmp_path, text, **options):
+    path = written(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        read_matrix(path, **options)
+    message = str(caught.value)
+    assert message.startswith(f"matrix={str(path)!r}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"matrix={str(path)!r}: ")
+
+
+def test_a_block_is_the_product_of_its_lists(tmp_path):
+    path = written(
+        tmp_path,
+        """
+name: two
+repeats: 2
+defaults: {iters: 7}
+blocks:
+  - name: small
+    arch: [resnet18, vgg16]
+    batch_size: [4, 8]
+  - arch: resnet50
+    repeats: 5
+    iters: 9
+""",
+    )
+    matrix = read_matrix(path)
+    assert matrix.name == "two"
+    small, big = matrix.blocks
+    assert [(c.arch, c.batch_size, c.iters) for c in small.configs] == [
+        *(("resnet18", 4, 7), ("resnet18", 8, 7), ("vgg16", 4, 7), ("vgg16", 8, 7))
+    ]
+    assert (small.name, small.repeats) == ("small", 2)
+    assert (big.name, big.repeats, big.configs[0].iters) == ("block 2", 5, 9)
+    assert matrix.runs == 2 * 4 + 5
+
+
+def test_excludes_take_out_what_fits_all_their_fields(tmp_path):
+    path = written(
+        tmp_path,
+        """
+exclude:
+  - {arch: vgg16, batch_size: [64, 128]}
+blocks:
+  - arch: [resnet18, vgg16]
+    batch_size: [32, 64, 128]
+    exclude: {arch: resnet18, batch_size: 32}
+""",
+    )
+    (block,) = read_matrix(path).blocks
+    left = {(config.arch, config.batch_size) for config in block.configs}
+    assert left == {("resnet18", 64), ("resnet18", 128), ("vgg16", 32)}
+
+
+def test_overrides_replace_a_field_everywhere(tmp_path):
+    path = written(tmp_path, "blocks:\n  - {arch: [resnet18, vgg16], iters: [5, 10]}\n")
+    (block,) = read_matrix(path, {"iters": "3"}).blocks
+    assert [(config.arch, config.iters) for config in block.configs] == [
+        ("resnet18", 3),
+        ("vgg16", 3),
+    ]
+
+
+def test_words_stay_the_words_that_were_written(tmp_path):
+    path = written(tmp_path, "blocks:\n  - {arch: resnet18, fused_optimizer: 'false', nvtx: yes}\n")
+    (block,) = read_matrix(path).blocks
+    assert block.configs[0].fused_optimizer == "false"
+    assert block.configs[0].nvtx is True
+
+
+@pytest.mark.parametrize("name", ["smoke", "classic", "datacenter"])
+def test_the_matrices_that_come_with_the_project_are_valid(name):
+    matrix = read_matrix(MATRICES / f"{name}.yaml")
+    assert matrix.name == name
+    assert matrix.runs > 0
+
+
+def test_classic_is_the_published_matrix():
+    cpu, mps, cuda = read_matrix(MATRICES / "classic.yaml").blocks
+    assert {c.batch_size for c in cpu.configs} == {16, 32, 64}
+    assert {c.batch_size for c in mps.configs} == {32, 64}
+    assert {c.batch_size for c in cuda.configs} == {32, 64, 128, 256}
+    for block in (cpu, mps, cuda):
+        assert block.repeats == 3
+        assert {c.arch for c in block.configs} == {"resnet50", "vgg16", "mobilenet_v2"}
+        assert {(c.warmup_iters, c.iters) for c in block.configs} == {(10, 100)}
+    assert {c.precision for c in cuda.configs} == {"fp32", "amp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["line 1", "blocks"]),
+        ("- 1\n", ["line 1", "mapping"]),
+        ("blocks: 3\n", ["line 1", "blocks"]),
+        ("name: x\n", ["blocks"]),
+        ("name: x\nblocks: []\n", ["line 2", "blocks"]),
+        ("blocks:\n  - arhc: vgg16\n", ["line 2", "'arhc'", "did you mean arch"]),
+        ("blocks:\n  - qqq: 1\n", ["line 2", "'qqq'", "batch_size"]),
+        ("blocks:\n  - arch: []\n", ["line 2", "arch: the list is empty"]),
+        ("blocks:\n  - arch: {a: b}\n", ["line 2", "value or a list"]),
+        ("blocks:\n  - arch: [[resnet18]]\n", ["line 2", "value or a list"]),
+        ("blocks:\n  - resnet18\n", ["line 2", "fields and their values"]),
+        ("blocks:\n  - arch: resnet18\n    repeat: 2\n", ["line 3", "did you mean repeats"]),
+        ("blocks:\n  - campaign: x\n", ["line 2", "'campaign'"]),
+        ("repeats: 0\nblocks: [{arch: vgg16}]\n", ["line 1", "repeats='0'", "1 to 1000"]),
+        ("repeats: 1.5\nblocks: [{arch: vgg16}]\n", ["repeats='1.5'"]),
+        ("seed: -1\nblocks: [{arch: vgg16}]\n", ["seed='-1'"]),
+        ("blocks:\n  - {phases: true, cuda_graphs: true}\n", ["line 2", "switch one off"]),
+        ("blocks:\n  - {nodes: 2, batch_size: 8}\n", ["line 2", "nodes=2", "one machine"]),
+        ("blocks:\n  - arch: vgg16\n    exclude: {arch: resnet18}\n", ["line 3", "no config"]),
+        ("blocks:\n  - arch: vgg16\n    exclude: {arch: vgg16}\n", ["line 2", "excluded"]),
+        ("blocks:\n  - arch: vgg16\n    arch: vgg16\n", ["line 3", "second time"]),
+        ("blocks: &all [*all]\n", ["line 1", "alias *all"]),
+        ("a: &a [x, x]\nblocks: [*a, *a]\n", ["line 2", "alias *a"]),
+        ("blocks: !!python/object/apply:os.system ['true']\n", ["line 1", "tag"]),
+        ("blocks: [\n", ["line 2", "not YAML"]),
+        ("[" * 5000, ["nested"]),
+        ("a: b\n---\nc: d\n", ["line 2", "not YAML"]),
+        ("? [a]\n: b\nblocks: [{arch: vgg16}]\n", ["line 1", "plain word"]),
+        ("\0", ["not YAML"]),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_its_place(tmp_path, text, words):
+    message = refused(tmp_path, text)
+    for word in words:
+        assert word in message
+
+
+def test_all_that_is_wrong_is_said_at_once_and_in_order(tmp_path):
+    message = refused(
+        tmp_path,
+        "blocks:\n  - arch: resnet5\n    iters: many\n  - batch_size: [8, 0]\n    colour: red\n",
+    )
+    places = [message.index(word) for word in ("resnet5", "many", "'0'", "colour")]
+    assert places == sorted(places)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    for path, word in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "directory")):
+        with pytest.raises(UserError, match=word):
+            read_matrix(path)
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
+    with pytest.raises(UserError, match="UTF-8"):
+        read_matrix(tmp_path / "latin.yaml")
+    (tmp_path / "huge.yaml").write_bytes(b"#" * (2**20 + 1))
+    with pytest.raises(UserError, match="larger"):
+        read_matrix(tmp_path / "huge.yaml")
+
+
+def test_thousands_of_runs_need_a_yes_and_millions_are_never_made(tmp_path):
+    seeds = list(range(MANY_RUNS // 2 + 1))
+    text = f"repeats: 2\nblocks:\n  - arch: resnet18\n    seed: {seeds}\n"
+    assert "2,002 runs" in refused(tmp_path, text)
+    assert read_matrix(written(tmp_path, text), many=True).runs == 2002
+    wide = "\n".join(f"    {name}: {list(range(1, 301))}" for name in ("seed", "iters", "threads"))
+    message = refused(tmp_path, f"blocks:\n  - arch: resnet18\n{wide}\n", many=True)
+    assert "27,000,000 runs" in message
+    assert "--yes" not in message
+
+
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "arch": st.lists(
+            st.sampled_from(["resnet18", "vgg16", "alexnet"]), min_size=1, unique=True
+        ),
+        "batch_size": st.lists(st.integers(1, 999), min_size=1, max_size=4, unique=True),
+        "precision": st.lists(st.sampled_from(["fp32", "amp", "tf32"]), min_size=1, unique=True),
+        "deterministic": st.lists(st.booleans(), min_size=1, unique=True),
+    },
+)
+
+
+@given(st.lists(fields, min_size=1, max_size=3))
+def test_every_combination_is_there_once(tmp_path_factory, blocks):
+    path = tmp_path_factory.mktemp("matrix") / "m.yaml"
+    path.write_text(yaml.safe_dump({"blocks": [{**b, "name": "x"} for b in blocks]}))
+    matrix = read_matrix(path)
+    for block, lists in zip(matrix.blocks, blocks, strict=True):
+        wanted = set(itertools.product(*lists.values()))
+        found = [tuple(getattr(config, name) for name in lists) for config in block.configs]
+        assert set(found) == wanted
+        assert len(found) == len(wanted)
+
+
+@given(st.text(alphabet=st.sampled_from("abc: -[]{}&*!?|>'\"\n\t#,01"), max_size=80))
+def test_no_text_is_more_than_one_message(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("matrix") / "m.yaml"
+    path.write_text("blocks:\n  - arch: vgg16\n" + text)
+    try:
+        runs, said = read_matrix(path).runs, ""
+    except UserError as error:
+        runs, said = 0, str(error)
+    assert runs >= 1 or (said and "\n" not in said)

@@ -1,0 +1,165 @@
+"""What a campaign has measured: from disk, from the server, from a killed sweep."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import samples
+
+from bench.config import RunConfig
+from bench.machine.identity import environment_id
+from bench.records.folders import RecordFolder
+from campaigns.sweep.past import PastRuns, take_over
+from campaigns.sweep.past_run import PastRun
+
+HERE = environment_id(samples.environment())
+
+
+def config(**changes):
+    return RunConfig(**{"backend": "cpu", "batch_size": 8, "campaign": "c", **changes})
+
+
+def stored(records, record):
+    folder = RecordFolder.create(records)
+    folder.write(folder.config, record.config)
+    folder.close(record.model_copy(update={"record_id": folder.record_id}))
+    return folder
+
+
+def past(records, **options):
+    runs = PastRuns(records, "c", HERE, **options)
+    runs.refresh()
+    return runs
+
+
+def test_runs_are_known_by_configuration_and_repeat(tmp_path):
+    stored(tmp_path, samples.run_record(config(repeat=2)))
+    runs = past(tmp_path)
+    assert runs.of(config(repeat=2)).outcome == "ok"
+    assert runs.of(config(repeat=1)) is None
+    assert runs.of(config(repeat=2, iters=7)) is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        samples.run_record(config(campaign="another")),
+        samples.run_record(config(), environment=samples.environment(torch="1.0")),
+        samples.run_record(config(), environment=samples.environment(label="another")),
+    ],
+)
+def test_another_campaign_or_environment_is_another_run(tmp_path, record):
+    stored(tmp_path, record)
+    assert past(tmp_path).of(config()) is None
+
+
+def test_the_last_run_of_a_configuration_counts(tmp_path):
+    runs = past(tmp_path)
+    stored(tmp_path, samples.failed_record("interrupted", config=config()))
+    runs.refresh()
+    assert runs.of(config()).outcome == "interrupted"
+    later = samples.run_record(config())
+    folder = RecordFolder.create(tmp_path, "29991231T000000Z-00000000")
+    folder.write(folder.config, later.config)
+    folder.close(later)
+    runs.refresh()
+    assert runs.of(config()).outcome == "ok"
+
+
+def test_a_run_that_went_well_counts_whatever_comes_late(tmp_path):
+    well = PastRun(config(), HERE, "ok", None, "20260102T000000Z-00000000")
+    older = PastRun(config(), HERE, "interrupted", "lost", "20260101T000000Z-00000000")
+    newer = PastRun(config(), HERE, "crashed", "lost", "20260103T000000Z-00000000")
+    runs = past(tmp_path, elsewhere=[well, older, newer])
+    assert runs.of(config()) == well
+
+
+def test_the_newer_of_two_failures_counts_in_whatever_order_they_come(tmp_path):
+    older = PastRun(config(), HERE, "interrupted", "lost", "20260101T000000Z-00000000")
+    newer = PastRun(config(), HERE, "crashed", "no", "20260103T000000Z-00000000")
+    assert past(tmp_path, elsewhere=[newer, older]).of(config()) == newer
+
+
+def test_over_many_machines_every_environment_counts_and_memory_by_device(tmp_path):
+    small = samples.environment(device=samples.device_info(name="Small"))
+    oom = samples.failed_record("oom", config=config(), environment=small)
+    stored(tmp_path, oom)
+    runs = PastRuns(tmp_path, "c", None)
+    runs.refresh()
+    assert runs.of(config()).outcome == "oom"
+    assert runs.too_large(config(batch_size=16), "Small") is not None
+    assert runs.too_large(config(batch_size=16), "Large") is None
+
+
+def test_half_written_and_damaged_folders_are_passed_over(tmp_path):
+    half = RecordFolder.create(tmp_path)
+    half.write(half.config, config())
+    damaged = RecordFolder.create(tmp_path)
+    damaged.record.write_text("{")
+    assert past(tmp_path).of(config()) is None
+
+
+def test_no_records_yet_is_no_error(tmp_path):
+    assert past(tmp_path / "none").of(config()) is None
+
+
+def test_runs_that_only_the_server_knows_count_too(tmp_path):
+    known = PastRun(config(), HERE, "ok", None, "20260101T000000Z-00000000")
+    assert past(tmp_path, elsewhere=[known]).of(config()) == known
+
+
+def test_larger_batches_of_what_ran_out_of_memory_are_too_large(tmp_path):
+    oom = samples.failed_record("oom", config=config(), environment=samples.environment())
+    stored(tmp_path, oom)
+    runs = past(tmp_path)
+    assert runs.too_large(config(batch_size=16, repeat=3)) is not None
+    assert runs.too_large(config(batch_size=8, repeat=2)) is None
+    assert runs.too_large(config(batch_size=4)) is None
+    assert runs.too_large(config(batch_size="auto")) is None
+    assert runs.too_large(config(batch_size=16, precision="amp")) is None
+    assert runs.too_large(config(batch_size=16, arch="vgg16")) is None
+
+
+def test_a_dead_launchers_folder_becomes_a_record(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    folder.write(folder.config, config())
+    (changed,) = take_over(tmp_path, lambda name: pytest.fail("nothing runs"))
+    assert changed.read_record().outcome == "interrupted"
+    assert list(take_over(tmp_path, print)) == []
+
+
+def test_a_worker_that_outlived_its_launcher_is_waited_for(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    folder.write(folder.config, config())
+    account = samples.run_record(config(), record_id=folder.record_id)
+    (tmp_path / "account.json").write_text(account.model_dump_json())
+    program = "import os, sys; sys.stdin.read(); os.rename(sys.argv[1], sys.argv[2])"
+    worker = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "account.json"), str(folder.worker)],
+        stdin=subprocess.PIPE,
+    )
+    folder.claim(os.getpid(), worker.pid)
+    owners = json.loads((folder.path / "owners.json").read_text())
+    owners[str(os.getpid())] -= 1000.0  # another process once had this number
+    (folder.path / "owners.json").write_text(json.dumps(owners))
+    assert folder.orphaned()
+    waited = []
+
+    def waiting(name):
+        waited.append(name)
+        worker.stdin.close()
+
+    (changed,) = take_over(tmp_path, waiting)
+    assert waited == [folder.record_id]
+    assert changed.read_record().outcome == "ok"
+    worker.wait()
+
+
+def test_another_sweep_that_is_measuring_is_left_alone(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    folder.write(folder.config, config())
+    folder.claim(os.getpid())
+    assert take_over(tmp_path, print) == []
+    assert folder.read_record() is None

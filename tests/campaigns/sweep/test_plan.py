@@ -1,0 +1,123 @@
+"""The order of a sweep, what fits a machine, and how long it will take."""
+
+from collections import Counter
+
+import pytest
+import samples
+
+from bench.config import RunConfig
+from campaigns.sweep.estimate import Durations, estimate
+from campaigns.sweep.matrix import Block, Matrix
+from campaigns.sweep.plan import plan_runs
+
+
+def matrix(*blocks, seed=0):
+    return Matrix("sample", seed, blocks)
+
+
+def block(name="one", repeats=3, backend="cpu", batches=(4, 8, 16, 32, 64)):
+    configs = tuple(RunConfig(backend=backend, batch_size=batch) for batch in batches)
+    return Block(name, repeats, configs)
+
+
+def planned(*blocks, seed=0, **options):
+    known = {"campaign": "c", "backends": {"cpu"}}
+    return plan_runs(matrix(*blocks, seed=seed), **{**known, **options})
+
+
+def test_every_configuration_comes_once_before_any_comes_again():
+    runs = planned(block()).runs
+    assert [run.repeat for run in runs] == [1] * 5 + [2] * 5 + [3] * 5
+    for start in (0, 5, 10):
+        assert {run.batch_size for run in runs[start : start + 5]} == {4, 8, 16, 32, 64}
+
+
+def test_each_round_has_an_order_of_its_own_that_the_seed_decides():
+    def orders(seed):
+        runs = planned(block(), seed=seed).runs
+        return [tuple(run.batch_size for run in runs[at : at + 5]) for at in (0, 5, 10)]
+
+    assert len(set(orders(seed=1))) > 1
+    assert orders(seed=1) == orders(seed=1)
+    assert len({tuple(orders(seed)) for seed in range(5)}) > 1
+
+
+def test_runs_carry_what_files_them():
+    (run, *_) = planned(block(), campaign="spring", env="lab-1").runs
+    assert (run.campaign, run.env) == ("spring", "lab-1")
+
+
+def test_a_machine_takes_the_blocks_that_fit_it_and_names_the_others():
+    auto = block("any", 1, backend="auto", batches=(4,))
+    plan = planned(block("gpu", 1, backend="cuda"), block("host", 1), auto)
+    assert Counter(run.backend for run in plan.runs) == {"cpu": 5, "auto": 1}
+    assert plan.left_out == ("gpu: needs cuda",)
+
+
+def test_a_limit_keeps_whole_configurations():
+    runs = planned(block(), limit=2).runs
+    assert Counter(run.batch_size for run in runs) == {4: 3, 8: 3}
+
+
+def test_what_two_blocks_share_is_measured_as_often_as_the_greater_of_them_asks():
+    runs = planned(block(repeats=1, batches=(4, 8)), block("two", 3, batches=(8, 16))).runs
+    assert Counter(run.batch_size for run in runs) == {4: 1, 8: 3, 16: 3}
+
+
+HERE = samples.environment()
+
+
+def past_run(batch_size=8, arch="resnet18", real_s=10.0, **config):
+    asked = RunConfig(arch=arch, batch_size=batch_size, backend="cpu", iters=6, **config)
+    return samples.run_record(
+        asked,
+        measurement=samples.measurement(images=batch_size),
+        process=samples.process_figures(real_s=real_s),
+    )
+
+
+def known(*records, flops=None):
+    durations = Durations(lambda config: flops)
+    durations.learn(records)
+    return durations
+
+
+def test_what_was_measured_before_takes_what_it_took():
+    durations = known(past_run(real_s=10.0), past_run(real_s=14.0), past_run(real_s=99.0))
+    assert durations.of(past_run().config, HERE) == 14.0
+
+
+def test_another_batch_takes_the_same_time_per_image():
+    # 6 iterations of 8 images in 3 s, one warm-up of 1 s, the rest of 10 s is 6 s
+    other = RunConfig(backend="cpu", batch_size=16, warmup_iters=2, iters=10)
+    assert known(past_run()).of(other, HERE) == pytest.approx(2 * 1.0 + 10 * 1.0 + 6.0)
+
+
+def test_the_windows_own_limit_ends_it():
+    slow = RunConfig(backend="cpu", batch_size=16, warmup_iters=1, iters=1000)
+    assert known(past_run()).of(slow, HERE) == pytest.approx(1.0 + 60.0 + 6.0)
+    endless = slow.model_copy(update={"max_seconds": "none"})
+    assert known(past_run()).of(endless, HERE) == pytest.approx(1.0 + 1000.0 + 6.0)
+
+
+def test_another_model_takes_the_same_time_per_flop():
+    # the sample takes 1/16 s per image of 10**9 / 8 FLOP; this one has twice as many
+    other = RunConfig(arch="vgg16", backend="cpu", batch_size=8, warmup_iters=1, iters=10)
+    durations = known(past_run(), flops=2 * 10**9 / 8)
+    assert durations.of(other, HERE) == pytest.approx(1.0 + 10.0 + 6.0)
+
+
+def test_what_nothing_tells_stays_unknown():
+    amp = RunConfig(backend="cpu", precision="amp", batch_size=8)
+    elsewhere = samples.environment(label="another")
+    durations = known(past_run(), samples.failed_record())
+    assert durations.of(amp, HERE) is None
+    assert durations.of(past_run().config, elsewhere) is None
+    told = estimate([past_run().config, amp], (HERE,), durations)
+    assert (told.known_s, told.unknown) == (10.0, 1)
+
+
+def test_one_backends_blocks_can_be_asked_for():
+    plan = planned(block("host", 1), block("any", 1, backend="auto", batches=(4,)), only="cpu")
+    assert {run.backend for run in plan.runs} == {"cpu"}
+    assert planned(block("gpu", 1, backend="cuda"), only="cpu") == planned(only="cpu")

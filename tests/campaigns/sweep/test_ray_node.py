@@ -1,0 +1,109 @@
+"""What runs on a node, without a cluster: the launcher, its leash, and what it inherits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import samples
+
+from bench.config import RunConfig
+from bench.launcher.processes import terminate_tree
+from bench.machine.source_hash import code_id
+from bench.records.folders import RecordFolder, new_record_id
+from campaigns.sweep.ray import node
+from campaigns.sweep.ray.parcel import unpack
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def order(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
+    config = RunConfig(
+        arch="crashing_models:small",
+        backend="cpu",
+        batch_size=2,
+        image_size=32,
+        warmup_iters=1,
+        iters=5,
+        campaign="c",
+    )
+    return {
+        "record_id": new_record_id(),
+        "config": config.model_dump(mode="json"),
+        "device": samples.device_info().model_dump(mode="json"),
+        "settle_s": 0.0,
+        "at_rest_c": {},
+    }
+
+
+@pytest.mark.slow
+def test_a_measurement_comes_back_whole(order, tmp_path):
+    _, record = unpack(node.measure(order), tmp_path / "home")
+    assert record.outcome == "ok"
+    assert record.record_id == order["record_id"]
+    assert record.model_dump(mode="json")["config"] == order["config"]
+
+
+@pytest.mark.slow
+def test_a_dropped_leash_ends_the_worker_and_keeps_what_it_measured(order, tmp_path):
+    order["config"] |= {"iters": 10**6, "max_seconds": "none"}
+    leash, answer = subprocess.PIPE, tmp_path / "answer.json"
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "campaigns.sweep.ray.launcher", str(answer)],
+        stdin=leash,
+        cwd=PROJECT,
+    )
+    folder = RecordFolder(tmp_path / "records" / order["record_id"])
+    task = order | {"do": "measure", "records": str(folder.path.parent)}
+    launcher.stdin.write(json.dumps(task).encode() + b"\n")
+    launcher.stdin.flush()
+    try:
+        while not (folder.journal.is_file() and "window_started" in folder.journal.read_text()):
+            assert launcher.poll() is None
+        launcher.stdin.close()  # as the death of whoever holds it does
+        assert launcher.wait(60) == 0
+    finally:
+        terminate_tree(launcher, grace_s=0.0)
+    record = folder.read_record()
+    assert record.outcome == "interrupted"
+    assert record.process is not None  # by the launcher, not by whoever found the folder
+    assert not folder.in_use()
+
+
+@pytest.mark.slow
+def test_a_node_tells_what_it_has_and_gives_what_the_driver_lacks(order, tmp_path):
+    node.measure(order)
+    facts, [parcel] = node.identify("auto", "c", [])
+    assert facts["environments"][-1]["device"]["backend"] == "cpu"
+    assert len(facts["at_rest_c"]) == len(facts["environments"])
+    assert facts["code"] == code_id()
+    assert unpack(parcel, tmp_path / "home")[1].record_id == order["record_id"]
+    assert node.left_here("c", [order["record_id"]]) == []
+    assert node.left_here("another", []) == []
+
+
+def test_what_keeps_a_node_from_measuring_is_told_in_one_line(order, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(node.NodeError) as error:
+        node.measure(order)
+    assert "\n" not in str(error.value)
+
+
+PROGRAM = """
+import os, sys
+before = os.environ.get("OMP_NUM_THREADS")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Ray does
+from campaigns.sweep.ray.node import _environment
+assert _environment().get("OMP_NUM_THREADS") == before
+"""
+
+
+@pytest.mark.parametrize("given", [{}, {"OMP_NUM_THREADS": "3"}])
+def test_rays_thread_count_is_not_the_workers(given):
+    plain = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=PROJECT, env=plain | given, check=True)

@@ -1,0 +1,58 @@
+"""The pause before a run: until the device is idle and as cool as it was at rest."""
+
+import pytest
+from fakes import ScriptedClock
+
+from bench.launcher.telemetry import Reading, Source
+from campaigns.sweep.settle import Settler
+
+
+class ScriptedSource(Source):
+    """Readings in order, the last one for ever."""
+
+    def __init__(self, *values):
+        super().__init__()
+        self._values = list(values)
+
+    def read(self):
+        return Reading(self._values.pop(0) if len(self._values) > 1 else self._values[0])
+
+
+def settled(*values, limit_s=100.0):
+    clock = ScriptedClock(0.0)
+    source = ScriptedSource(*values)
+    settler = Settler([source], clock, clock.pass_s)
+    return settler.settle(limit_s), clock.now_s
+
+
+IDLE = {"cpu_utilization_percent": 1.0, "gpu_temperature_c": 40.0}
+BUSY = IDLE | {"cpu_utilization_percent": 80.0}
+HOT = IDLE | {"gpu_temperature_c": 60.0}
+WARM = IDLE | {"gpu_temperature_c": 44.0}
+
+
+def test_a_quiet_device_is_believed_after_three_readings():
+    assert settled(IDLE) == (None, 2.0)
+
+
+@pytest.mark.parametrize("amiss", [BUSY, HOT])
+def test_waits_until_it_is_quiet_for_long_enough(amiss):
+    assert settled(IDLE, amiss, amiss, IDLE, amiss, WARM) == (None, 6.0)
+
+
+def test_gives_up_in_time_and_says_why():
+    assert settled(IDLE, BUSY, limit_s=10.0) == ("cpu_utilization_percent is 80", 10.0)
+    why, _ = settled(IDLE, HOT, limit_s=10.0)
+    assert why == "gpu_temperature_c is 60, at rest it was 40"
+
+
+def test_what_a_device_does_not_tell_is_not_waited_for():
+    assert settled({}) == (None, 2.0)
+
+
+def test_cool_is_what_the_device_was_before_the_sweep():
+    clock = ScriptedClock(0.0)
+    settler = Settler(
+        [ScriptedSource(HOT)], clock, clock.pass_s, at_rest_c={"gpu_temperature_c": 40.0}
+    )
+    assert settler.settle(10.0) == "gpu_temperature_c is 60, at rest it was 40"

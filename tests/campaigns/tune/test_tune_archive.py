@@ -1,0 +1,85 @@
+"""What an earlier session measured comes back in the company in which it was measured."""
+
+from datetime import timedelta
+
+import samples
+
+from bench.config import RunConfig
+from campaigns.tune.archive import Archive, campaign_records
+
+A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
+
+
+def record(config, at_s, outcome="ok", repeat=1, **changes):
+    """A run of 10 s that began so many seconds after the campaign."""
+    config = config.model_copy(update={"repeat": repeat})
+    known = {
+        "record_id": f"20261120T{at_s:06d}Z-00000000",
+        "created": samples.NOW + timedelta(seconds=at_s),
+        "process": samples.process_figures(real_s=10.0),
+        **changes,
+    }
+    if outcome == "ok":
+        return samples.run_record(config, **known)
+    return samples.failed_record(outcome, "why", config, **known)
+
+
+def never(record):
+    return False
+
+
+def found(archive, *configs, stop=never):
+    records = archive.together(configs, stop)
+    return None if records is None else [int(r.record_id[9:15]) for r in records]
+
+
+def test_neighbours_come_back_together_in_the_order_asked_for_and_once():
+    archive = Archive([record(A, 0), record(B, 12), record(B, 24), record(A, 36)])
+    assert found(archive, B, A) == [12, 0]
+    assert found(archive, B, A) == [24, 36]
+    assert found(archive, B, A) is None
+
+
+def test_runs_with_another_between_them_are_no_pair():
+    assert found(Archive([record(A, 0), record(C, 12), record(B, 24)]), A, B) is None
+
+
+def test_runs_of_two_sessions_are_no_pair():
+    assert found(Archive([record(A, 0), record(B, 69)]), A, B) == [0, 69]
+    assert found(Archive([record(A, 0), record(B, 71)]), A, B) is None
+
+
+def test_the_order_of_the_files_does_not_matter():
+    assert found(Archive([record(B, 12), record(A, 0)]), A, B) == [0, 12]
+
+
+def test_the_first_alone_comes_back_where_it_suffices():
+    archive = Archive([record(A, 0, "oom"), record(C, 12)])
+    assert found(archive, A, B, stop=lambda each: each.outcome == "oom") == [0]
+    assert found(archive, A, B, stop=lambda each: each.outcome == "oom") is None
+
+
+def test_an_interrupted_run_comes_back_never_but_its_number_is_taken():
+    archive = Archive([record(A, 0, "interrupted", repeat=3)])
+    assert found(archive, A) is None
+    assert archive.numbered(A).repeat == 4
+    assert archive.numbered(A).repeat == 5
+    assert archive.numbered(B).repeat == 1
+
+
+def test_a_campaigns_records_are_those_of_its_name_and_this_environment(tmp_path):
+    here, elsewhere = samples.environment(), samples.environment(label="another")
+    kept = {
+        1: record(A, 1, environment=here),
+        2: record(A, 2, environment=elsewhere),
+        3: record(A.model_copy(update={"campaign": "d"}), 3, environment=here),
+        4: record(A, 4, "crashed"),  # before it knew where
+    }
+    for each in kept.values():
+        folder = tmp_path / each.record_id
+        folder.mkdir()
+        (folder / "record.json").write_text(each.model_dump_json())
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "record.json").write_text("{}")
+    assert campaign_records(tmp_path, "c", here) == [kept[1], kept[4]]
+    assert campaign_records(tmp_path / "none", "c", here) == []

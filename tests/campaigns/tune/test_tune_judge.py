@@ -1,0 +1,128 @@
+"""The stopping rule against noise whose truth is known."""
+
+import math
+from collections import Counter
+from random import Random
+
+import pytest
+
+from campaigns.tune.judge import (
+    ADOPTION_ERROR,
+    HOPELESS,
+    LAST_LOOK,
+    LOSS_ERROR,
+    Noise,
+    look,
+    paired_interval,
+)
+
+DUELS = 6  # of one search
+SEARCHES = 300
+
+
+def normal(deviation):
+    return lambda random: deviation * random.gauss(0, 1)
+
+
+def heavy_tailed(random):
+    """Student's t with three degrees of freedom: now and then a run is far off."""
+    return 0.006 * random.gauss(0, 1) / math.sqrt(random.gammavariate(1.5, 2) / 3)
+
+
+def sometimes_disturbed(random):
+    """One run in ten is slowed, by up to a tenth."""
+    return 0.005 * random.gauss(0, 1) - (random.random() < 0.1) * random.uniform(0, 0.1)
+
+
+def ruled(effect, draw):
+    """Share of each ruling, and pairs per duel, over searches of several duels each."""
+    random, rulings, pairs = Random(7), Counter(), 0
+    for _ in range(SEARCHES):
+        noise = Noise()
+        noise.add_runs([draw(random) for _ in range(3)])
+        for _ in range(DUELS):
+            logs, ruling = [], "look again"
+            while ruling == "look again":
+                logs.append(math.log(1 + effect) + draw(random) - draw(random))
+                ruling, _ = look(logs, noise)
+            noise.add(logs)
+            rulings[ruling] += 1
+            pairs += len(logs)
+    total = SEARCHES * DUELS
+    return {ruling: count / total for ruling, count in rulings.items()}, pairs / total
+
+
+@pytest.mark.parametrize(
+    "draw", [normal(0.003), normal(0.01), normal(0.03), heavy_tailed, sometimes_disturbed]
+)
+def test_a_knob_that_does_nothing_is_seldom_adopted(draw):
+    shares, _ = ruled(0.0, draw)
+    # Three standard errors of a share that is what it promises to be.
+    error = math.sqrt(ADOPTION_ERROR * (1 - ADOPTION_ERROR) / (SEARCHES * DUELS))
+    assert shares["faster"] < ADOPTION_ERROR + 3 * error
+
+
+def test_a_gain_of_five_percent_is_found_in_two_or_three_pairs():
+    shares, pairs = ruled(0.05, normal(0.01))
+    assert shares["faster"] > 0.97
+    assert pairs < 2.5
+
+
+def test_a_gain_above_a_tie_is_seldom_given_up():
+    shares, _ = ruled(0.015, normal(0.01))
+    assert shares.get("not faster", 0.0) < LOSS_ERROR
+
+
+def test_on_a_quiet_machine_a_tie_is_seen_early():
+    shares, pairs = ruled(0.0, normal(0.002))
+    assert shares["not faster"] > 0.9
+    assert pairs < 3
+
+
+def test_no_duel_is_longer_than_the_last_look():
+    ruling, interval = look([0.01, -0.01, 0.012, -0.008][:LAST_LOOK], Noise())
+    assert ruling == "undecided"
+    assert interval.low < 1 < interval.high
+
+
+def test_one_pair_decides_only_what_is_hopeless():
+    assert look([math.log(HOPELESS) - 0.01], Noise())[0] == "not faster"
+    assert look([math.log(HOPELESS) + 0.01], Noise())[0] == "look again"
+    assert look([math.log(1.5)], Noise())[0] == "look again"
+
+
+def test_where_runs_scatter_widely_less_is_hopeless():
+    noise = Noise()
+    noise.add_runs([0.0, 0.1, 0.2])  # ratios scatter by 14 %
+    assert noise.deviation == pytest.approx(math.sqrt(2) * 0.1)
+    assert look([math.log(0.6)], noise)[0] == "look again"
+    assert look([math.log(0.5)], noise)[0] == "not faster"
+
+
+def test_what_other_duels_scattered_widens_the_interval_of_two_equal_pairs():
+    noise = Noise()
+    assert look([0.02, 0.02], noise)[0] == "faster"
+    noise.add([0.05, -0.05, 0.05, -0.05])
+    assert look([0.02, 0.02], noise)[0] == "look again"
+
+
+def test_the_paired_interval_is_students():
+    # Mean 0.02, deviation 0.01, three pairs: t(2) at 97.5 % is 4.3027.
+    found = paired_interval([0.01, 0.02, 0.03])
+    half = 4.3027 * 0.01 / math.sqrt(3)
+    assert found.ratio == pytest.approx(math.exp(0.02))
+    assert (found.low, found.high) == pytest.approx(
+        (math.exp(0.02 - half), math.exp(0.02 + half)), rel=1e-5
+    )
+
+
+def test_runs_of_one_setting_tell_how_much_their_ratios_scatter():
+    """Differences of two draws have twice the variance of one."""
+    of_runs, of_ratios = Noise(), Noise()
+    of_runs.add_runs([0.00, 0.01, 0.02])
+    of_ratios.add([0.00, math.sqrt(2) * 0.01, math.sqrt(2) * 0.02])
+    assert look([0.1, 0.1], of_runs)[1].low == pytest.approx(look([0.1, 0.1], of_ratios)[1].low)
+
+
+def test_a_single_pair_has_no_interval():
+    assert paired_interval([0.1]).low is None

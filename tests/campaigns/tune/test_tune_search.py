@@ -1,0 +1,331 @@
+"""Whole tunings of a simulated device with a known optimum, cliffs and noise."""
+
+from collections import Counter
+
+import pytest
+from simulated_device import START, Device, environment
+
+from bench.config import RunConfig
+from bench.records import Finding, Verdict
+from campaigns.tune import Limits, TuneWatch, tune
+from campaigns.tune.archive import Archive
+from campaigns.tune.knobs import KNOBS, WINDOWS, differing, run_options
+from campaigns.tune.trials import Budget, Trials
+from campaigns.tune.tuner import StartFailedError
+
+LONG_S = 10_000.0
+
+
+def tuned(device, config=START, *, budget_s=LONG_S, known=(), fixed_batch=False, max_batch=None):
+    limits = Limits(budget_s, fixed_batch=fixed_batch, max_batch=max_batch)
+    return tune(config, environment(), device, limits, known=known, clock=device.clock)
+
+
+def speed(knobs):
+    """Fastest with two threads, batch 64 and compile=default: 1.1 x 1.2 x 1.08 x 1.25."""
+    rate = 16.0 if knobs["channels_last"] else 12.0
+    rate *= {1: 1.0, 2: 1.1}[knobs["threads"]]
+    rate *= {4: 0.6, 8: 0.8, 16: 1.0, 32: 1.2, 64: 1.296}.get(knobs["batch_size"], 1.2)
+    return rate * {"none": 1.0, "default": 1.25, "max-autotune": 1.25}[knobs["compile"]]
+
+
+def flat(knobs):
+    return 16.0
+
+
+def duel(result, name):
+    return next(each for each in result.duels if each.name == name)
+
+
+def best_of(result):
+    return {name: getattr(result.best, name) for name in differing(result.start, result.best)}
+
+
+def test_every_knob_of_the_table_is_a_field_with_valid_values():
+    for knobs in KNOBS.values():
+        for knob in knobs:
+            for value in knob.values(environment()):
+                RunConfig.model_validate({"precision": "amp", knob.field: value})
+    assert KNOBS.keys() == WINDOWS.keys()
+
+
+def test_the_optimum_is_found_and_its_gain_confirmed_by_fresh_runs():
+    device = Device(speed)
+    result = tuned(device)
+    assert best_of(result) == {"compile": "default", "threads": 2, "batch_size": 64}
+    gain = 1.1 * 1.296 * 1.25
+    assert result.confirmed.interval.low < gain < result.confirmed.interval.high
+    assert result.confirmed.confirmed
+    searched = {t.record.record_id for t in result.trials if t.stage != "confirmation"}
+    fresh = {t.record.record_id for t in result.trials if t.stage == "confirmation"}
+    assert len(fresh) >= 2 * len(result.confirmed.ratios)
+    assert not searched & fresh
+
+
+def test_the_ablation_says_what_each_knob_gave():
+    result = tuned(Device(speed))
+    gains = {effect.name: effect for effect in result.ablation}
+    for name, gain in (("batch_size", 1.296), ("compile", 1.25), ("threads", 1.1)):
+        assert gains[name].interval.low < gain < gains[name].interval.high
+        assert len(gains[name].ratios) == 5
+    assert list(gains) == ["batch_size", "compile", "threads"]
+    assert (gains["threads"].best_value, gains["threads"].other_value) == ("2", "1 (auto)")
+
+
+def test_where_no_knob_helps_the_start_stays():
+    result = tuned(Device(flat, noise=0.002))
+    assert result.best == result.start
+    assert result.confirmed is None
+    assert "nothing that was tried is faster" in result.unconfirmed
+    assert result.ablation == ()
+
+
+def test_no_effect_is_seldom_confirmed_even_where_the_search_was_fooled():
+    """Twenty searches of noise alone: whatever they adopt, fresh runs judge it anew."""
+    results = [tuned(Device(flat, seed=seed, noise=0.02), budget_s=900.0) for seed in range(20)]
+    fooled = [result for result in results if result.best != result.start]
+    assert fooled  # else the test shows nothing
+    assert sum(result.confirmed.confirmed for result in fooled) <= 2
+
+
+def test_out_of_memory_is_a_trial_with_a_result_and_ends_the_doubling():
+    def fails(knobs):
+        return (
+            ("oom", "DefaultCPUAllocator: can't allocate memory")
+            if knobs["batch_size"] > 32
+            else None
+        )
+
+    result = tuned(Device(speed, fails))
+    assert result.best.batch_size == 32
+    cliff = duel(result, "batch_size=64")
+    assert cliff.decision == "failed"
+    assert "oom: DefaultCPUAllocator" in cliff.reason
+    assert Counter(t.record.outcome for t in result.trials)["oom"] == 1
+    assert not any(each.name == "batch_size=128" for each in result.duels)
+
+
+def test_a_compile_failure_is_a_trial_with_a_result():
+    def fails(knobs):
+        return (
+            ("crashed", "BackendCompilerFailed: no C++ compiler")
+            if knobs["compile"] != "none"
+            else None
+        )
+
+    result = tuned(Device(speed, fails))
+    assert best_of(result) == {"threads": 2, "batch_size": 64}
+    assert duel(result, "compile=default").decision == "failed"
+    assert [each.name for each in result.duels].count("compile=default") == 1
+
+
+def test_a_hopeless_challenger_costs_one_window():
+    result = tuned(Device(speed))
+    hopeless = duel(result, "channels_last=false")
+    assert hopeless.decision == "not faster"
+    assert len(hopeless.ratios) == 1
+    trials = [t for t in result.trials if t.config.channels_last == "false"]
+    assert len(trials) == 1
+
+
+def test_a_window_with_a_doubt_of_its_own_is_not_enough_to_give_a_value_up():
+    class Disturbed(Device):
+        """Other programs run whenever this value is measured."""
+
+        def __call__(self, config, limit_s):
+            record = super().__call__(config, limit_s)
+            if config.channels_last == "false":
+                busy = Finding(code="busy-host", level="suspect", message="other processes")
+                doubt = Verdict(level="suspect", findings=(busy,))
+                record = self.records[-1] = record.model_copy(update={"verdict": doubt})
+            return record
+
+    disturbed = duel(tuned(Disturbed(speed)), "channels_last=false")
+    assert disturbed.decision == "not faster"
+    assert len(disturbed.ratios) == 2
+    assert len(disturbed.trials) == 4  # each beside the incumbent
+
+
+def test_the_batch_is_halved_where_doubling_does_not_pay():
+    def small_is_fast(knobs):
+        return {4: 15.0, 8: 20.0}.get(knobs["batch_size"], 16.0)
+
+    result = tuned(Device(small_is_fast))
+    assert best_of(result) == {"batch_size": 8}
+    assert duel(result, "batch_size=4").decision == "not faster"
+
+
+def test_a_fixed_batch_and_a_largest_batch_are_kept():
+    assert tuned(Device(speed), fixed_batch=True).best.batch_size == "auto"
+    assert tuned(Device(speed), max_batch=32).best.batch_size == 32
+
+
+def test_what_the_configuration_forbids_is_left_out():
+    start = START.model_copy(update={"phases": True, "backend": "cuda"})
+    device = Device(flat)
+    device.backend = "cuda"
+    result = tuned(device, start)
+    [line] = result.left_out
+    assert line.startswith("cuda_graphs=true: phases=true cannot look inside")
+    assert not any(t.config.cuda_graphs for t in result.trials)
+
+
+@pytest.mark.parametrize("budget_s", [30.0, 100.0, 250.0, 540.0])
+def test_the_budget_is_overrun_by_one_trial_at_most(budget_s):
+    device = Device(speed)
+    result = tuned(device, budget_s=budget_s)
+    slowest_s = max(trial.took_s for trial in result.trials)
+    assert device.now_s <= budget_s + slowest_s
+    assert result.used_s == device.now_s
+    assert result.untried
+
+
+def test_half_the_budget_may_be_left_for_confirming():
+    result = tuned(Device(speed), budget_s=400.0)
+    assert len(result.confirmed.ratios) >= 3
+    assert result.confirmed.interval.low is not None
+
+
+def test_a_trial_is_expected_to_take_what_the_last_one_like_it_took():
+    device = Device(speed, autotune_s=60.0)
+    trials = Trials(device, Archive(), Budget(LONG_S, device.clock), TuneWatch())
+    compiled = START.model_copy(update={"compile": "max-autotune"})
+    assert trials.expected_s(START) == 0.0
+    trials.together([START, compiled], "search")
+    assert trials.expected_s(START.model_copy(update={"threads": 2})) == 12.0
+    assert trials.expected_s(compiled.model_copy(update={"threads": 2})) == 60.0
+    assert trials.expected_s(START.model_copy(update={"batch_size": 64})) == 48.0
+
+
+def test_a_trial_that_takes_too_long_is_given_up_and_says_so():
+    device = Device(speed, autotune_s=1200.0)
+    result = tuned(device, budget_s=2000.0, fixed_batch=True)
+    given_up = [t for t in result.trials if t.record.outcome == "interrupted"]
+    assert [t.config.compile for t in given_up] == ["max-autotune"]
+    assert given_up[0].took_s == 500.0
+    assert "took longer than the 500 s" in duel(result, "compile=max-autotune").reason
+
+
+def test_a_start_that_does_not_fit_is_halved():
+    def fails(knobs):
+        return ("oom", "out of memory") if knobs["batch_size"] > 8 else None
+
+    result = tuned(Device(speed, fails))
+    assert result.start.batch_size == 8
+    assert "starts with batch_size=8, not 16: oom: out of memory" in result.notes
+    with pytest.raises(StartFailedError, match="out of memory"):
+        tuned(Device(speed, fails), fixed_batch=True)
+
+
+def test_a_start_that_crashes_ends_the_tuning_with_its_reason():
+    device = Device(speed, lambda knobs: ("crashed", "RuntimeError: no"))
+    with pytest.raises(StartFailedError, match="RuntimeError: no") as failed:
+        tuned(device)
+    assert failed.value.trial.record.outcome == "crashed"
+    assert len(device.records) == 1
+
+
+def test_an_interrupt_keeps_what_was_found_and_the_next_tuning_goes_on_from_there():
+    whole = tuned(Device(speed))
+    device = Device(speed)
+    device.interrupt_at = 20
+    first = tuned(device)
+    assert first.interrupted
+    assert len(first.trials) == 20
+    device.interrupt_at = None
+    again = tuned(device, known=device.records)
+    assert not again.interrupted
+    assert again.best == whole.best
+    reused = [t.record for t in again.trials if not t.fresh]
+    # The run whose partner was cut off, if there was one, has no partner now either.
+    assert device.records[:19] == reused[:19]
+
+
+def test_what_is_measured_whole_is_not_measured_again():
+    device = Device(speed)
+    first = tuned(device)
+    measured = len(device.records)
+    again = tuned(device, known=device.records)
+    assert len(device.records) == measured
+    assert again.fresh_trials == 0
+    assert again.confirmed == first.confirmed
+    assert again.best == first.best
+
+
+@pytest.mark.parametrize("now", [8.0, 24.0])
+def test_an_earlier_run_alone_is_never_paired_with_a_new_one(now):
+    """The machine has another pace since: a pair across sessions would lie."""
+    device = Device(flat, noise=0.001)
+    device.interrupt_at = 4
+    tuned(device)
+    device.interrupt_at, device.speed = None, lambda knobs: now
+    device.now_s += 3600
+    result = tuned(device, known=device.records)
+    for each in result.duels:
+        assert all(0.98 < ratio < 1.02 for ratio in each.ratios)
+
+
+def test_an_interrupt_right_after_the_first_trial_has_that_to_tell():
+    device = Device(speed)
+
+    class InterruptAtOnce(TuneWatch):
+        def ended(self, trial):
+            raise KeyboardInterrupt
+
+    result = tune(
+        *(START, environment(), device, Limits(LONG_S)), watch=InterruptAtOnce(), clock=device.clock
+    )
+    assert result.interrupted
+    assert result.best == result.start
+    assert [trial.record for trial in result.trials] == device.records
+
+
+def test_rounds_have_orders_of_their_own():
+    trials = [t for t in tuned(Device(speed)).trials if t.stage == "confirmation"]
+    orders = {tuple(t.config_id for t in trials[begin : begin + 5]) for begin in range(0, 25, 5)}
+    assert all(len(set(order)) == 5 for order in orders)
+    assert len(orders) > 1
+
+
+def test_the_batch_that_was_just_left_is_not_tried_again_at_once():
+    names = [each.name for each in tuned(Device(speed), max_batch=32).duels]
+    assert names[names.index("batch_size=32") + 1] == "channels_last=false"
+
+
+def test_repeats_are_numbered_on():
+    device = Device(speed)
+    tuned(device)
+    filed = Counter((r.config_id, r.config.repeat) for r in device.records)
+    assert set(filed.values()) == {1}
+    assert all(record.config.campaign == "tune-test" for record in device.records)
+
+
+def test_an_interrupt_before_the_first_trial_has_nothing_to_tell():
+    device = Device(speed)
+    device.interrupt_at = 0
+    with pytest.raises(KeyboardInterrupt):
+        tuned(device)
+
+
+def test_the_command_line_asks_for_the_setting_and_not_for_the_short_window():
+    config = RunConfig.model_validate(
+        {**START.model_dump(), "threads": 2, "fused_optimizer": "false", "cudnn_benchmark": False}
+    )
+    assert run_options(config) == [
+        *("--arch", "resnet18", "--backend", "cpu", "--fused-optimizer", "false"),
+        *("--cudnn-benchmark", "false", "--threads", "2"),
+    ]
+
+
+def test_a_value_that_changes_nothing_here_is_told_and_not_judged():
+    """Where the C library is not glibc, `retain` comes to what the system does anyway."""
+    device = Device(speed, noise=0.2)
+    device.knobs = lambda config: Device.knobs(device, config) | {"allocator": "system"}
+    result = tuned(device)
+    same = duel(result, "allocator=retain")
+    assert same.decision == "no change"
+    assert same.reason == "allocator is system here either way"
+    assert same.ratios == ()
+    assert same.interval is None
+    assert [each.name for each in result.duels].count("allocator=retain") == 1
+    assert result.best.allocator == "auto"

@@ -1,0 +1,1 @@
+"""From tracked runs back to records."""

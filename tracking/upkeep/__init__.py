@@ -1,0 +1,1 @@
+"""What keeps a tracking server in order: copies, ended runs, checks."""

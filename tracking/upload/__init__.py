@@ -1,0 +1,1 @@
+"""From a record on disk to a tracked run."""
