@@ -194,7 +194,7 @@ def test_entry_point_passes_every_parameter_to_an_option_that_exists(name):
 
 
 def subcommand(words):
-    command = importlib.import_module(f"commands.{mlproject.COMMANDS[words[0]]}.{words[0]}").command
+    command = importlib.import_module(f"commands.{COMMANDS[words[0]]}.{words[0]}").command
     if isinstance(command, click.Group) and words[1:]:
         command = command.commands[words[1]]
     return command
