@@ -21,10 +21,11 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 \
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
 # tests wait for processes and servers for most of their time; a file's tests share its servers
+TESTS = $(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help run ui server test test-fast test-cluster lint format setup setup-dev lock clean
+.PHONY: help run ui server test test-fast test-slow lint format setup setup-dev lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -51,14 +52,15 @@ ui: setup ## open the tracked runs in MLflow's web pages
 server: setup-dev ## the shared server on this machine, for a look (needs Postgres; docs/server.md)
 	@$(ACTIVATED) exec python -m tracking.server look --port $(SERVER_PORT)
 
-test: setup-dev ## set up, then run every test
-	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest $(AT_ONCE)
+test: setup-dev ## set up, then run the tests (all but those of test-slow)
+	@$(TESTS) $(AT_ONCE) -m "not long and not cluster"
 
 test-fast: setup-dev ## set up, then run the tests that take seconds
-	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest $(AT_ONCE) -m "not slow"
+	@$(TESTS) $(AT_ONCE) -m "not slow and not long and not cluster"
 
-test-cluster: setup-dev ## set up, then run the tests that start a Ray cluster (slow; a quiet machine)
-	@$(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest -m cluster
+test-slow: setup-dev ## set up, then run the long tests, then those of Ray clusters one by one
+	@$(TESTS) $(AT_ONCE) -m "long and not cluster"
+	@$(TESTS) -m cluster
 
 lint: setup-dev ## style, types and import rules
 	@$(BIN)/ruff check .

@@ -226,7 +226,8 @@ def test_every_make_target_is_phony():
 def test_continuous_integration_runs_what_the_readme_says():
     script = read(".ci/run")
     assert "make lint" in script
-    assert "make test" in script
+    assert "make test " in script
+    assert "make test-slow" in script
     assert "make test" in read("README.md")
     assert (PROJECT / ".ci" / "run").stat().st_mode & 0o111
 
