@@ -29,7 +29,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
 MLPROJECT = yaml.safe_load((PROJECT / "MLproject").read_text("utf-8"))
 ENTRY_POINTS = MLPROJECT["entry_points"]
-PACKAGES = ("analysis", "bench", "commands", "tracking", "mlproject.py")
+PACKAGES = ("analysis", "bench", "campaigns", "commands", "tracking", "mlproject.py")
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *PROJECT.glob("docs/**/*.md")])
 
 
