@@ -13,10 +13,9 @@ from pathlib import Path
 
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_ceilings, launch_measurement
-from bench.launcher.watch import OnEvent
 from bench.records import CeilingsRecord, RunRecord
 from bench.records.folders import RecordFolder
-from bench.records.journal import Event
+from bench.records.journal import Clock, Event, OnEvent, ignore
 
 ARCHITECTURES = ("resnet18", "resnet50", "vgg16", "mobilenet_v2")
 #: Two sizes each: one that leaves a device room, one near what people train with.
@@ -24,8 +23,6 @@ BATCH_SIZES = {"cpu": (4, 8), "mps": (16, 64), "cuda": (64, 256)}
 ITERATIONS = {"cpu": (2, 10), "mps": (5, 30), "cuda": (10, 100)}  # warm-up, measured
 #: A worker's end (its record, the grace it is given) must fit before the time limit.
 _CLOSING_S = 25.0
-
-Clock = Callable[[], float]
 
 
 @dataclass
@@ -45,7 +42,7 @@ def accept(
     architectures: Sequence[str] = ARCHITECTURES,
     batch_sizes: Sequence[int] = (),
     announce: Callable[[str], None] = print,
-    on_event: OnEvent = lambda event: None,
+    on_event: OnEvent = ignore,
     clock: Clock = time.perf_counter,
 ) -> Acceptance:
     """Measure the device of `backend` into `records`, within `limit_s` seconds.

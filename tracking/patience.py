@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
+from bench.records.journal import Clock
 from tracking.failures import is_away
 
 P = ParamSpec("P")
@@ -111,7 +112,7 @@ class Patience:
         self,
         limit_s: float,
         answer_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.limit_s = limit_s
         self._answer_s = answer_s

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
@@ -19,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tracking.failures import is_away, is_unauthenticated, said
 from tracking.patience import http_settings
-from tracking.upload.upload_state import server_name
+from tracking.upload.upload_state import CREDENTIALS, server_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,9 +27,6 @@ T = TypeVar("T")
 _FAILURES = (MlflowException, requests.RequestException, SQLAlchemyError, OSError)
 #: MLflow's own ten tries to open a database that is away take 100 s; these take 1 s.
 _DATABASE_TRIES = 4
-
-#: `user:password@` of a URI, wherever a message quotes one.
-_CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
 
 
 class TrackingError(Exception):
@@ -51,7 +47,7 @@ def server_errors(tracking_uri: str | None = None) -> Iterator[None]:
         with http_settings():
             yield
     except _FAILURES as error:
-        line = _CREDENTIALS.sub("", said(error))
+        line = CREDENTIALS.sub("", said(error))
         away = is_away(error) or is_unauthenticated(error)
         raise TrackingError(f"{public_uri(tracking_uri)}: {line}"[:400], away=away) from error
 

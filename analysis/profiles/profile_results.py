@@ -13,7 +13,7 @@ from analysis.profiles.profiles import explains
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import NoCeiling
 from analysis.runs.results import RunResult, Trust
-from bench.records import CeilingsRecord, Finding, ProfileRecord
+from bench.records import CeilingsRecord, Finding, ProfileRecord, worst
 from bench.records.verdict.profile_figures import profile_summary
 
 
@@ -82,12 +82,8 @@ class ProfileResult:
         """The gravest of the findings; `no result` if the profile did not end well."""
         if self.record.outcome != "ok":
             return "no result"
-        levels = {finding.level for finding in self.findings}
-        if "invalid" in levels:
-            return "invalid"
-        if "suspect" in levels:
-            return "suspect"
-        return "clean" if self.record.verdict is not None else "not judged"
+        level = worst(finding.level for finding in self.findings)
+        return "not judged" if level == "clean" and self.record.verdict is None else level
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from bench.records import DeviceInfo, Environment
 
 #: The same machine reports slightly less memory after a kernel or firmware update.
 _MEMORY_TOLERANCE = 0.02
-#: Power limits are set in whole watts and read back as floats.
+#: Power limits are set in whole watts; one of 150 W reads as 149.99 or 150.0 W, by driver.
 _POWER_TOLERANCE_W = 1.0
 
 
@@ -35,7 +35,12 @@ def same_power_limit(theirs: DeviceInfo, ours: DeviceInfo) -> bool:
     """Whether both run at one limit, or neither knows of any."""
     if theirs.power_limit_w is None or ours.power_limit_w is None:
         return theirs.power_limit_w is ours.power_limit_w
-    return abs(theirs.power_limit_w - ours.power_limit_w) <= _POWER_TOLERANCE_W
+    return is_power_limit(theirs.power_limit_w, ours.power_limit_w)
+
+
+def is_power_limit(read_w: float, set_w: float) -> bool:
+    """Whether a limit that was set to `set_w` may read as `read_w`."""
+    return abs(read_w - set_w) <= _POWER_TOLERANCE_W
 
 
 def _figures(environment: Environment) -> tuple[object, ...]:

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from analysis.roofs.devices import is_power_limit
 from analysis.roofs.roof import Roof
 from bench.records import Ceiling, DeviceInfo, MathMode
-
-#: A limit set to 150 W reads as 149.99 or 150.0 W, by driver.
-_POWER_TOLERANCE_W = 1.0
 
 
 @dataclass(frozen=True)
@@ -98,4 +96,4 @@ def _same_limit(row: _Row, device: DeviceInfo) -> bool:
     if row.power_limit_w is None:
         return True
     limit = device.power_limit_w
-    return limit is not None and abs(limit - row.power_limit_w) <= _POWER_TOLERANCE_W
+    return limit is not None and is_power_limit(limit, row.power_limit_w)

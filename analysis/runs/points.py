@@ -25,6 +25,7 @@ from bench.records import (
     MathMode,
     ProfileRecord,
     RunRecord,
+    worst,
 )
 
 
@@ -90,10 +91,7 @@ class RooflinePoint:
     @property
     def level(self) -> Level:
         """The worst of the findings: clean, suspect or invalid."""
-        levels = {finding.level for finding in self.findings}
-        if "invalid" in levels:
-            return "invalid"
-        return "suspect" if "suspect" in levels else "clean"
+        return worst(finding.level for finding in self.findings)
 
 
 def roofline_point(

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
-from bench.records import CeilingsRecord, Finding, ProfileRecord, RunRecord
+from bench.records import CeilingsRecord, Finding, ProfileRecord, RunRecord, worst
 from bench.records.verdict.figures import summary
 
 Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
@@ -84,11 +84,8 @@ class RunResult:
         levels = {self.point.level if self.point else "clean"}
         if self.record.verdict is not None:
             levels.add(self.record.verdict.level)
-        if "invalid" in levels:
-            return "invalid"
-        if "suspect" in levels:
-            return "suspect"
-        return "clean" if self.record.verdict is not None else "not judged"
+        level = worst(levels)
+        return "not judged" if level == "clean" and self.record.verdict is None else level
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from bench.config import RunConfig
-from bench.launcher.blame import blamed
-from bench.launcher.watch import OnEvent, WorkerWatch
+from bench.launcher.failure import failure_cause
+from bench.launcher.watch import WorkerWatch
 from bench.launcher.watch_ranks import RanksWatch
 from bench.machine.host_memory import allocator_settings
-from bench.records import CeilingsRecord, Outcome, ProcessFigures, RunRecord, Telemetry
+from bench.records import (
+    LAUNCHER_FACTS,
+    CeilingsRecord,
+    Outcome,
+    ProcessFigures,
+    RunRecord,
+    Telemetry,
+    Verdict,
+)
 from bench.records.exports import write_exports
 from bench.records.folders import RecordFolder, write_atomically
-from bench.records.journal import Event
+from bench.records.journal import OnEvent, ignore
 from bench.records.verdict.run_verdict import judge, judge_ceilings
 
 R = TypeVar("R", RunRecord, CeilingsRecord)
 
-#: Facts that a worker cannot know of itself.
-_LAUNCHERS = ("process", "telemetry", "verdict")
-
-
-def _ignore(event: Event) -> None:
-    """Nobody watches."""
-
 
 def launch_measurement(
-    config: RunConfig, folder: RecordFolder, on_event: OnEvent = _ignore
+    config: RunConfig, folder: RecordFolder, on_event: OnEvent = ignore
 ) -> RunRecord:
     """Measure `config` in a fresh process and leave the record in `folder`.
 
@@ -55,7 +57,7 @@ def _watch(config: RunConfig, folder: RecordFolder, on_event: OnEvent) -> Worker
     return RanksWatch(config, folder, on_event)
 
 
-def take_part(config: RunConfig, on_event: OnEvent = _ignore) -> tuple[Outcome, str | None]:
+def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, str | None]:
     """Run this machine's ranks of a measurement whose record another machine keeps.
 
     Returns how they ended and, unless it went well, why. Raises `UserError` where nothing can be
@@ -71,12 +73,11 @@ def take_part(config: RunConfig, on_event: OnEvent = _ignore) -> tuple[Outcome, 
             return "ok", None
         outcome, reason = watch.death()
         found = unmeasured(config, folder, outcome=outcome, reason=reason, created=watch.started)
-        whole = blamed(folder, found)
-        return whole.outcome, whole.reason
+        return failure_cause(folder, found)
 
 
 def launch_ceilings(
-    backend: str, folder: RecordFolder, on_event: OnEvent = _ignore
+    backend: str, folder: RecordFolder, on_event: OnEvent = ignore
 ) -> CeilingsRecord:
     """Measure the roofs of `backend` in a fresh process and leave the record in `folder`."""
     folder.claim(os.getpid())
@@ -103,7 +104,7 @@ def launch_ceilings(
 
 def unmeasured(config: RunConfig, folder: RecordFolder, **how: Any) -> RunRecord:
     """Return the record of a worker that wrote nothing; `how`: outcome, reason, created."""
-    absent = ("resolved", "measurement", "environment", "complexity", *_LAUNCHERS)
+    absent = ("resolved", "measurement", "environment", "complexity", *LAUNCHER_FACTS)
     return RunRecord(
         record_id=folder.record_id,
         config=config,
@@ -122,9 +123,10 @@ def finish_record(
     why_missing: str,
 ) -> RunRecord:
     """Add what only the launcher knows, judge the whole, and write it with its exports."""
-    record = blamed(folder, record)
-    known = _with(record, {"process": process, "telemetry": telemetry}, why_missing)
-    whole = _with(known, {"verdict": judge(known)}, "")
+    facts: dict[str, Any] = {"process": process, "telemetry": telemetry}
+    if record.outcome != "ok":
+        facts["outcome"], facts["reason"] = failure_cause(folder, record)
+    whole = _whole(record, facts, why_missing, judge)
     folder.close(whole)
     write_exports(folder, whole)
     return whole
@@ -134,15 +136,16 @@ def finish_ceilings(
     folder: RecordFolder, record: CeilingsRecord, telemetry: Telemetry | None
 ) -> CeilingsRecord:
     """Add what was sampled meanwhile, judge the whole, and write it."""
-    known = _with(record, {"telemetry": telemetry}, "the worker did not get that far")
-    whole = _with(known, {"verdict": judge_ceilings(known)}, "")
+    why_missing = "the worker did not get that far"
+    whole = _whole(record, {"telemetry": telemetry}, why_missing, judge_ceilings)
     folder.close(whole)
     return whole
 
 
-def _with(record: R, facts: dict[str, Any], why_missing: str) -> R:
-    """A copy with more facts, or with the reason why they are missing; validated again."""
-    missing = {name: why for name, why in record.missing.items() if name not in facts}
-    missing |= {name: why_missing for name, fact in facts.items() if fact is None}
-    fields = {name: getattr(record, name) for name in type(record).model_fields}
-    return type(record)(**{**fields, **facts, "missing": missing})
+def _whole(
+    record: R, facts: dict[str, Any], why_missing: str, judge_it: Callable[[R], Verdict]
+) -> R:
+    """The record with the launcher's facts, or why they are missing, and its verdict."""
+    missing = {name: why_missing for name, fact in facts.items() if fact is None}
+    verdict = judge_it(record.model_copy(update=facts))
+    return record.replaced(missing, **facts, verdict=verdict)

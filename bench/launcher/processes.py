@@ -15,6 +15,8 @@ import psutil
 
 from bench.machine.probes import UnknownFactError, gather, text_of, value_or_none
 from bench.records import ProcessFigures
+from bench.records.journal import Clock
+from bench.records.owners import is_running
 
 Popen = subprocess.Popen[Any]
 _POLL_S = 0.02
@@ -36,7 +38,7 @@ class WatchedProcess:
     child first takes its figures.
     """
 
-    def __init__(self, popen: Popen, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, popen: Popen, clock: Clock = time.perf_counter) -> None:
         self._popen = popen
         self._clock = clock
         self._start_s = clock()
@@ -131,10 +133,10 @@ def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Proces
     for process in leaders or child:
         _send(process.terminate)
     deadline_s = time.monotonic() + grace_s
-    while any(map(_runs, (*child, *leaders))) and time.monotonic() < deadline_s:
+    while any(map(is_running, (*child, *leaders))) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
     deadline_s = time.monotonic() + _KILL_WAIT_S
-    while left := [process for process in _family(popen, leaders) if _runs(process)]:
+    while left := [process for process in _family(popen, leaders) if is_running(process)]:
         for process in left:
             _send(process.kill)
         if time.monotonic() > deadline_s:
@@ -161,7 +163,7 @@ def _working_set_peak_bytes(pid: int) -> int:
 def _family(popen: Popen, leaders: Sequence[psutil.Process]) -> set[psutil.Process]:
     """The child, its descendants, and on POSIX every member of the sessions they lead."""
     pid = popen.pid
-    sessions = {pid, *(leader.pid for leader in leaders if _runs(leader))}
+    sessions = {pid, *(leader.pid for leader in leaders if is_running(leader))}
     members = {process for process in psutil.process_iter() if _session(process.pid) in sessions}
     if popen.returncode is not None:  # Reaped: its number may already be another process's.
         return members
@@ -179,13 +181,6 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def _send(signal_it: Callable[[], None]) -> None:

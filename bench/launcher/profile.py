@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.launcher.timed_run import find_timed
-from bench.launcher.watch import OnEvent, WorkerWatch
+from bench.launcher.earlier import find_timed
+from bench.launcher.watch import WorkerWatch
 from bench.machine.host_memory import allocator_settings
 from bench.profilers.ncu import NcuTool
 from bench.profilers.ops.tool import TorchTool
@@ -21,7 +21,7 @@ from bench.profilers.tool import Attempt, Section, Tool
 from bench.records import Backend, Outcome, ProfiledStep, ProfileRecord, RunRecord, ToolName
 from bench.records.exports import write_profile_exports
 from bench.records.folders import RecordFolder, write_atomically
-from bench.records.journal import Event
+from bench.records.journal import Event, OnEvent, ignore
 from bench.records.verdict.run_verdict import judge_profile
 
 TOOLS: dict[ToolName, type[Tool]] = {"torch": TorchTool, "ncu": NcuTool, "perf": PerfTool}
@@ -46,16 +46,12 @@ class _Findings:
         return next((fact for step in self.steps if (fact := getattr(step, name))), None)
 
 
-def _ignore(event: Event) -> None:
-    """Nobody watches."""
-
-
 def launch_profile(
     config: RunConfig,
     folder: RecordFolder,
     tools: Sequence[ToolName] | None = None,
     timed: RunRecord | None = None,
-    on_event: OnEvent = _ignore,
+    on_event: OnEvent = ignore,
 ) -> ProfileRecord:
     """Look into one step of `config` with `tools` and leave the record in `folder`.
 
@@ -208,9 +204,7 @@ def _finish(
         missing={name: missing.get(name, why) for name, fact in facts.items() if fact is None},
         **facts,
     )
-    known = {name: getattr(record, name) for name in type(record).model_fields}
-    known["missing"] = {name: why for name, why in record.missing.items() if name != "verdict"}
-    whole = ProfileRecord(**{**known, "verdict": judge_profile(record, timed)})
+    whole = record.replaced(verdict=judge_profile(record, timed))
     folder.close(whole)
     write_profile_exports(folder, whole)
     return whole

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,9 +18,7 @@ from bench.machine.cgroup import oom_kills
 from bench.machine.exits import describe_exit
 from bench.records import Measurement, Outcome, ProcessFigures, Telemetry
 from bench.records.folders import RecordFolder
-from bench.records.journal import Event, JournalReader
-
-OnEvent = Callable[[Event], None]
+from bench.records.journal import Event, JournalReader, OnEvent
 
 _PROJECT = Path(__file__).resolve().parents[2]
 #: How often the launcher looks at its worker. Telemetry has its own, longer interval.

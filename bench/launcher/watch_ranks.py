@@ -9,11 +9,11 @@ import psutil
 
 from bench.config import RunConfig
 from bench.launcher.telemetry import SeveralDevices, device_source
-from bench.launcher.watch import OnEvent, WorkerWatch
+from bench.launcher.watch import WorkerWatch
 from bench.machine.host_memory import allocator_settings
 from bench.records import Measurement, Telemetry
 from bench.records.folders import RecordFolder
-from bench.records.journal import Event
+from bench.records.journal import Event, OnEvent
 
 
 class RanksWatch(WorkerWatch):
@@ -59,6 +59,5 @@ class RanksWatch(WorkerWatch):
         found = super().window_telemetry(window)
         if found is None or found.energy_j is None or self._nodes == 1:
             return found
-        facts = {name: getattr(found, name) for name in Telemetry.model_fields}
-        missing = {**found.missing, "energy_j": "the other machines' devices are not sampled"}
-        return Telemetry(**{**facts, "energy_j": None, "missing": missing})
+        why = {"energy_j": "the other machines' devices are not sampled"}
+        return found.replaced(missing=why, energy_j=None)

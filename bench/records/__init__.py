@@ -5,7 +5,7 @@ sizes bytes, rates per second; a multiply-add is 2 FLOP, and a MAC count is call
 named `*_clock_s` are readings of `time.perf_counter`, whose zero every process of one boot shares.
 """
 
-from bench.records.base import Backend, Facts, Level, MathMode, Outcome, Phase, Record
+from bench.records.base import Backend, Facts, Level, MathMode, Outcome, Phase, Record, worst
 from bench.records.ceilings import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
 from bench.records.complexity import Complexity, MemoryFootprint, OpCost
 from bench.records.counters import Counters, CpuCounters, KernelTotals
@@ -17,10 +17,11 @@ from bench.records.ops import Copies, OpProfile, OpTime
 from bench.records.process import ProcessFigures, Series, Telemetry
 from bench.records.profile import ProfiledStep, ProfileRecord, ToolName
 from bench.records.ranks import DistributedFigures, RankAccount, RankFigures
-from bench.records.run import RunRecord
+from bench.records.run import LAUNCHER_FACTS, RunRecord
 from bench.records.work import WorkSet
 
 __all__ = [
+    "LAUNCHER_FACTS",
     "Backend",
     "CacheRoof",
     "Ceiling",
@@ -61,4 +62,5 @@ __all__ = [
     "ToolName",
     "Verdict",
     "WorkSet",
+    "worst",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
@@ -20,6 +21,15 @@ Count = Annotated[int, Field(ge=0)]
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+_LEVELS: tuple[Level, ...] = ("clean", "suspect", "invalid")
+
+
+def worst(levels: Iterable[str]) -> Level:
+    """Return the gravest of verdicts' and findings' `levels`; a note leaves a record clean."""
+    graded = (_LEVELS.index(level) for level in levels if level != "note")
+    return _LEVELS[max(graded, default=0)]
+
+
 class Record(BaseModel):
     """Frozen, no unknown fields, and no infinity or NaN in its floats."""
 
@@ -30,6 +40,14 @@ class Facts(Record):
     """A record whose facts may be unknown: every None has its reason in `missing`."""
 
     missing: dict[str, str] = {}
+
+    def replaced(self, missing: Mapping[str, str] | None = None, **facts: Any) -> Self:
+        """Return a copy with these facts, validated as a whole.
+
+        A new fact takes the place of the reason for its absence; `missing` adds reasons.
+        """
+        reasons = {name: why for name, why in self.missing.items() if name not in facts}
+        return type(self)(**{**dict(self), **facts, "missing": {**reasons, **(missing or {})}})
 
     @model_validator(mode="after")
     def _none_has_reason(self) -> Self:

@@ -35,6 +35,7 @@ from bench.records import (
     RankAccount,
     RunRecord,
 )
+from bench.records.owners import is_running
 
 T = TypeVar("T")
 
@@ -43,9 +44,6 @@ DEFAULT_RECORDS = Path("records")
 #: Held while a measurement runs and released before its record is written, so that a disk that
 #: fills up meanwhile cannot cost the record. A record with 1,000 iterations is about 200 KB.
 _RESERVE_BYTES = 4 * 2**20
-
-#: Start times of one process, read twice, differ by less.
-_SAME_START_S = 1.0
 
 #: What this project measures.
 MeasuredRecord = RunRecord | CeilingsRecord | ProfileRecord
@@ -141,7 +139,7 @@ class RecordFolder:
             owners = json.loads(self._owners.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return []
-        return [_runs(int(pid), started) for pid, started in owners.items()]
+        return [is_running(int(pid), started_s) for pid, started_s in owners.items()]
 
     def write(self, path: Path, content: BaseModel) -> None:
         """Write a record or a configuration whole or not at all."""
@@ -162,6 +160,13 @@ class RecordFolder:
         """Return the record, or None while there is none. Raises `UserError` if it is damaged."""
         return _read(self.record, ANY_RECORD)
 
+    def readable_record(self) -> AnyRecord | None:
+        """Return the record, or None where there is none that this version can read."""
+        try:
+            return self.read_record()
+        except UserError:
+            return None
+
     def read_worker(self) -> AnyAccount | None:
         """Return the worker's own account, or None if it never ended."""
         return _read(self.worker, _ANY_ACCOUNT)
@@ -179,6 +184,21 @@ class RecordFolder:
         with contextlib.suppress(OSError):
             self.release_reserve()
             self.path.rmdir()
+
+
+def readable_records(
+    records: Path, *, newest_first: bool = False
+) -> Iterator[tuple[RecordFolder, AnyRecord]]:
+    """Yield the whole records below `records` with their folders, oldest first unless said.
+
+    A record of a version that this one cannot read is left out, as is everything where `records`
+    is no folder.
+    """
+    folders = list(record_folders(records)) if records.is_dir() else []
+    for folder in reversed(folders) if newest_first else folders:
+        record = folder.readable_record()
+        if record is not None:
+            yield folder, record
 
 
 def record_folders(records: Path) -> Iterator[RecordFolder]:
@@ -220,17 +240,6 @@ def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
             f"{path}: not a record of this version ({where}: {first['msg']}); "
             "move the folder away, or read it with the version that wrote it"
         ) from None
-
-
-def _runs(pid: int, started: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        return (
-            process.status() != psutil.STATUS_ZOMBIE
-            and abs(process.create_time() - started) < _SAME_START_S
-        )
-    except psutil.Error:
-        return False
 
 
 def _unwritable(records: Path, error: OSError) -> UserError:

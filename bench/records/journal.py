@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+#: Seconds since any fixed instant, such as `time.perf_counter`; tests pass a scripted one.
 Clock = Callable[[], float]
 
 
@@ -24,6 +25,13 @@ class Event:
     name: str
     clock_s: float
     facts: dict[str, Any]
+
+
+OnEvent = Callable[[Event], None]
+
+
+def ignore(*_: object) -> None:
+    """Do nothing: the default where a caller does not follow the progress."""
 
 
 class JournalWriter:

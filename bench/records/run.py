@@ -17,6 +17,9 @@ from bench.records.measurement import Measurement, ResolvedConfig
 from bench.records.process import ProcessFigures, Telemetry
 from bench.records.upgrade import KeptRecord
 
+#: What only the launching process knows of a run; it adds them to the worker's account.
+LAUNCHER_FACTS = ("process", "telemetry", "verdict")
+
 
 class RunRecord(KeptRecord):
     """One configuration, measured once: the file `record.json` of a record folder."""

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 
 from bench.records import CacheRoof, CeilingSample
+from bench.records.journal import Clock, ignore
 from bench.roofs.cache_level import Level
 from bench.roofs.contest import Contest, Entrant
 from bench.roofs.cpu_caches import cpu_levels, empty_launch
@@ -31,16 +32,12 @@ _LAUNCHES = 50
 _MOST_ABOVE = 1.25
 
 
-def _silent(text: str) -> None:
-    """Nobody watches."""
-
-
 def measure_cache_roofs(
     device: Device,
     *,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
     budget_s: float = 3.0,
-    progress: Callable[[str], None] = _silent,
+    progress: Callable[[str], None] = ignore,
 ) -> tuple[CacheRoof, ...]:
     """Return a roof of each level of `device`'s caches, fastest first: bytes read per second.
 
@@ -121,7 +118,7 @@ def _doubt(
     return ""
 
 
-def _launch_seconds(device: Device, clock: Callable[[], float]) -> float:
+def _launch_seconds(device: Device, clock: Clock) -> float:
     """What a launch costs where nothing is read; a GPU queues them, so that they cost nothing."""
     if device.backend != "cpu":
         return 0.0

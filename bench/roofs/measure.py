@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import torch
 
 from bench.records import Ceiling, CeilingSample, MathMode
+from bench.records.journal import Clock, ignore
 from bench.roofs.arithmetic import arithmetic_restored
 from bench.roofs.contest import Contest, Entrant
 from bench.roofs.memory import free_bytes
@@ -19,16 +20,12 @@ from bench.roofs.streams import array_sizes, stream_probes
 from bench.training.devices import Device
 
 
-def _silent(text: str) -> None:
-    """Nobody watches."""
-
-
 def measure_ceilings(
     device: Device,
     *,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
     budget_s: float | None = None,
-    progress: Callable[[str], None] = _silent,
+    progress: Callable[[str], None] = ignore,
 ) -> tuple[tuple[Ceiling, ...], tuple[CeilingSample, ...]]:
     """Return a ceiling for each math mode that `device` has natively, and every probe's raw rates.
 

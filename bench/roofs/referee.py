@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from bench.records.journal import Clock
 from bench.roofs.arithmetic import set_arithmetic
 from bench.roofs.contest import Contest, Entrant
 from bench.roofs.memory import free_bytes
@@ -27,7 +28,7 @@ class Referee:
     def __init__(
         self,
         device: Device,
-        clock: Callable[[], float],
+        clock: Clock,
         group_s: float,
         progress: Callable[[str], None],
     ) -> None:

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
+from bench.records.journal import Clock
 from bench.training.devices import Device
-from bench.training.devices.base import Clock
 
 
 class Phases:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from bench.records import DistributedFigures, Measurement, WorkSet
+from bench.records.journal import Clock
 from bench.training.devices import Device, IterationTimer
-from bench.training.devices.base import Clock
 from bench.training.phases import Phases
 
 #: A window that a time limit may end holds at least this many iterations.

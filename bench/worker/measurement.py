@@ -10,6 +10,7 @@ import torch
 from bench.config import RunConfig
 from bench.profilers.fingerprint import work_set
 from bench.records import (
+    LAUNCHER_FACTS,
     Complexity,
     DistributedFigures,
     Measurement,
@@ -23,9 +24,6 @@ from bench.training.fetching import NO_MODEL
 from bench.training.team import Team
 from bench.worker.outcome import attempt, or_reason
 from bench.worker.rig import OpenRig, Rig
-
-#: Facts that only the launching process has; it adds them to the worker's account.
-LAUNCHERS_FACTS = ("process", "telemetry", "verdict")
 
 
 def measure(folder: RecordFolder, journal: JournalWriter) -> None:
@@ -42,7 +40,7 @@ def write_account(
     folder: RecordFolder, work: Work, created: datetime, outcome: Outcome, reason: str | None
 ) -> None:
     """Write `worker.json`: what was measured, however far it came."""
-    missing = dict.fromkeys(LAUNCHERS_FACTS, "told by the launching process")
+    missing = dict.fromkeys(LAUNCHER_FACTS, "told by the launching process")
     facts: dict[str, Any] = {
         "reason": reason,
         "resolved": work.rig.resolved,
@@ -63,7 +61,7 @@ def write_account(
         outcome=outcome,
         missing=missing,
         **facts,
-        **dict.fromkeys(LAUNCHERS_FACTS),
+        **dict.fromkeys(LAUNCHER_FACTS),
     )
     folder.release_reserve()
     folder.write(folder.worker, record)

@@ -10,6 +10,7 @@ import torch
 
 from bench.config import RunConfig
 from bench.records import ResolvedConfig
+from bench.records.journal import Clock
 from bench.training.devices import Device
 from bench.training.fetching import FetchingStep
 from bench.training.models import build_model
@@ -18,7 +19,6 @@ from bench.training.precision import Fp32, keep_depthwise_in_fp32
 from bench.training.step import GraphedStep, TrainingStep, make_optimizer
 from bench.training.team import Team
 
-Clock = Callable[[], float]
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 

@@ -11,7 +11,7 @@ from bench.errors import UserError
 from bench.launcher.watch import WorkerWatch
 from bench.records import Environment, Machine
 from bench.records.folders import RecordFolder, write_atomically
-from bench.records.journal import Event
+from bench.records.journal import ignore
 
 
 def identify_machine(env: str = "auto") -> tuple[Environment, ...]:
@@ -22,7 +22,7 @@ def identify_machine(env: str = "auto") -> tuple[Environment, ...]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = RecordFolder.create(Path(temporary), "machine")
         write_atomically(folder.config, json.dumps({"env": env}))
-        watch = WorkerWatch("identify", folder, _ignore)
+        watch = WorkerWatch("identify", folder, ignore)
         watch.wait()
         account = folder.read_worker()
         if isinstance(account, Machine):
@@ -38,7 +38,3 @@ def environment_of(config: RunConfig, environments: tuple[Environment, ...]) -> 
     if config.backend == "auto":
         return environments[0]
     return next(each for each in environments if each.device.backend == config.backend)
-
-
-def _ignore(event: Event) -> None:
-    """Nobody watches."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench.config import RunConfig
-from bench.errors import UserError
 from bench.launcher.recover import recover
 from bench.records import RunRecord
 from bench.records.folders import RecordFolder, record_folders
@@ -44,7 +43,7 @@ class PastRuns:
             if folder.record_id in self._read or not folder.record.is_file():
                 continue
             self._read.add(folder.record_id)
-            record = _readable(folder)
+            record = folder.readable_record()
             if isinstance(record, RunRecord) and record.config.campaign == self._campaign:
                 self.add(PastRun.of(record))
 
@@ -113,11 +112,3 @@ def _batch(config: RunConfig) -> int:
 
 def _folders(records: Path) -> Iterable[RecordFolder]:
     return record_folders(records) if records.is_dir() else ()
-
-
-def _readable(folder: RecordFolder) -> object:
-    """Another version's record is none of this campaign's."""
-    try:
-        return folder.read_record()
-    except UserError:
-        return None

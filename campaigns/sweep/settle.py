@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bench.launcher.telemetry import HostSource, Source, device_source
 from bench.machine.identity import environment_id
 from bench.records import DeviceInfo, Environment
+from bench.records.journal import Clock
 
 #: More than this and something else is at work: percent of the device, or of the whole host.
 _IDLE_PERCENT = 10.0
@@ -20,8 +21,6 @@ _QUIET_READINGS = 3
 
 _LOADS = ("cpu_utilization_percent", "gpu_utilization_percent")
 _TEMPERATURES = ("cpu_temperature_c", "gpu_temperature_c")
-
-Clock = Callable[[], float]
 
 
 class Settler:

@@ -12,10 +12,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench.config import RunConfig
-from bench.errors import UserError
 from bench.machine.identity import environment_id
 from bench.records import Environment, RunRecord
-from bench.records.folders import RecordFolder, record_folders
+from bench.records.folders import readable_records
 
 #: Runs of one session start at most this long after the one before has ended.
 _NEIGHBOURS_S = 60.0
@@ -25,25 +24,14 @@ Stop = Callable[[RunRecord], bool]
 
 def campaign_records(records: Path, campaign: str, environment: Environment) -> list[RunRecord]:
     """Return the measurements of a campaign on one environment that lie below `records`."""
-    if not records.is_dir():
-        return []
-    found = (_readable(folder) for folder in record_folders(records))
     here = environment_id(environment)
     return [
         record
-        for record in found
+        for _, record in readable_records(records)
         if isinstance(record, RunRecord)
         and record.config.campaign == campaign
         and (record.environment is None or environment_id(record.environment) == here)
     ]
-
-
-def _readable(folder: RecordFolder) -> object:
-    """Another version's record is none of this campaign's."""
-    try:
-        return folder.read_record()
-    except UserError:
-        return None
 
 
 class Archive:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
-from bench.launcher.watch import OnEvent
 from bench.records import Environment, RunRecord
 from bench.records.folders import RecordFolder
-from bench.records.journal import Event
+from bench.records.journal import Event, OnEvent
 from campaigns.sweep.locks import exclusive
 from campaigns.sweep.run import Deliver
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from bench.config import RunConfig
 from bench.records import RunRecord
+from bench.records.journal import Clock
 from campaigns.tune.archive import Archive
 from campaigns.tune.trial import Stage, Trial, TuneWatch
 
-Clock = Callable[[], float]
 #: Measures a configuration in at most so many seconds, and gives a record whatever happens. A
 #: measurement that was ended because it took longer has the outcome `interrupted`; one that the
 #: user ended raises KeyboardInterrupt.

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 from bench.config import RunConfig
 from bench.records import Environment, RunRecord
+from bench.records.journal import Clock
 from campaigns.tune.archive import Archive
 from campaigns.tune.confirmation import Confirmation, reserve_s
 from campaigns.tune.knobs import BATCH, with_value
 from campaigns.tune.result import TuneResult
 from campaigns.tune.search import Search
 from campaigns.tune.trial import Trial, TuneWatch
-from campaigns.tune.trials import Budget, Clock, Measure, OutOfTimeError, Trials
+from campaigns.tune.trials import Budget, Measure, OutOfTimeError, Trials
 
 #: No device holds as many images at a time.
 _ANY_BATCH = 2**20

@@ -28,12 +28,12 @@ from commands.views.recorded import finish, format_option, new_folder, records_o
 @format_option
 def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: str) -> int:
     """Measure this machine's roofs: matrix product per precision, memory and cache bandwidth."""
+    from bench.launcher.earlier import find_ceilings
     from bench.launcher.measurement import launch_ceilings
-    from bench.machine.known_roofs import find_roofs
     from bench.records.folders import RecordFolder
     from commands.views.progress import WorkerProgress
 
-    known = find_roofs(records, backend) if if_missing else None
+    known = find_ceilings(records, backend) if if_missing else None
     if known is not None:
         return finish(
             RecordFolder(records / known.record_id),

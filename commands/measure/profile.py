@@ -82,7 +82,7 @@ def _asked(
 ) -> tuple[RunConfig, RunRecord | None]:
     if timed_id is None:
         return checked_config(values), None
-    from bench.launcher.timed_run import read_timed
+    from bench.launcher.earlier import read_timed
 
     given = [
         name for name in values if context.get_parameter_source(name) is ParameterSource.COMMANDLINE

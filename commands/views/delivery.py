@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import UserError
 from bench.records import RunRecord
 from bench.records.folders import RecordFolder, record_folders
+from bench.records.journal import Clock
 
 if TYPE_CHECKING:
     from campaigns.sweep.past_run import PastRun
@@ -32,7 +32,7 @@ class Delivery:
         *,
         tracked: bool,
         kind: str = "sweep",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._campaign = campaign
         self._tracked = tracked
@@ -75,10 +75,7 @@ class Delivery:
         for folder in record_folders(records):
             if is_uploaded(folder):
                 continue
-            try:
-                record = folder.read_record()
-            except UserError:  # of another version: none of this campaign's
-                continue
+            record = folder.readable_record()
             if isinstance(record, RunRecord) and record.config.campaign == self._campaign:
                 self._left.append(folder)
         self._try_left()

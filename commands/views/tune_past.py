@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,25 +39,15 @@ def known_trials(
 
 def known_ceilings(records: Path, *, tracked: bool) -> list[CeilingsRecord]:
     """Return every measured roof of the records folder and of the server."""
-    found: list[AnyRecord] = list(_on_disk(records))
+    from bench.records.folders import readable_records
+
+    found = [record for _, record in readable_records(records)]
     if tracked:
         from tracking import schema
 
         here = {record.record_id for record in found}
         found += _on_server(f"tags.`{schema.KIND}` = 'ceilings'", here)
     return [record for record in found if isinstance(record, CeilingsRecord)]
-
-
-def _on_disk(records: Path) -> Iterator[AnyRecord]:
-    from bench.records.folders import record_folders
-
-    for folder in record_folders(records) if records.is_dir() else ():
-        try:
-            record = folder.read_record()
-        except UserError:  # of another version
-            continue
-        if record is not None:
-            yield record
 
 
 def _on_server(filter_string: str, here: Collection[str]) -> list[AnyRecord]:

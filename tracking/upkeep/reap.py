@@ -13,7 +13,7 @@ from tracking import schema
 from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience
 from tracking.store import is_embedded, open_client, public_uri, tracking_call
 from tracking.upload.finding import RECORD, all_experiments, is_whole, runs_with
-from tracking.upload.owner import is_running, runs_it, this_host
+from tracking.upload.owner import owner_is_running, runs_it, this_host
 
 _PAGE = 1000
 _SLACK_S = 5.0
@@ -86,7 +86,7 @@ def _judge(run: Run, older_than_s: float | None, *, local: bool) -> tuple[bool, 
     if runs_it(run.info.run_id):
         return False, "a process of this machine works on it"
     if host == this_host():
-        if (lives := is_running(process)) is not None:
+        if (lives := owner_is_running(process)) is not None:
             return not lives, f"process {process.partition('@')[0]} of this machine " + (
                 "works on it" if lives else "is gone"
             )

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from bench.records.owners import is_running
 from tracking import schema
-
-#: Start times of one process, read twice, differ by less.
-_SAME_START_S = 1.0
 
 
 def owner_tags() -> dict[str, str]:
@@ -36,22 +34,13 @@ def this_host() -> str:
     return hashlib.sha256(f"{platform.node()} {known}".encode()).hexdigest()[:12]
 
 
-def is_running(process: str) -> bool | None:
+def owner_is_running(process: str) -> bool | None:
     """Whether a process of this machine, named as in the tag, still runs; None for no such name."""
     pid, _, started = process.partition("@")
     try:
-        wanted = float(started)
-        found = psutil.Process(int(pid))
-        return (
-            found.status() != psutil.STATUS_ZOMBIE
-            and abs(found.create_time() - wanted) < _SAME_START_S
-        )
+        return is_running(int(pid), float(started))
     except ValueError:
         return None
-    except psutil.AccessDenied:
-        return True
-    except (psutil.Error, OverflowError):
-        return False
 
 
 def runs_it(run_id: str) -> bool:

@@ -14,8 +14,8 @@ from filelock import FileLock, Timeout
 
 from bench.records.folders import RecordFolder, write_atomically
 
-#: `user:password@` of a URI.
-_CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
+#: `user:password@` of a URI, wherever a message quotes one.
+CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
 _SQLITE = "sqlite:///"
 
 
@@ -33,7 +33,7 @@ class Copy:
 
 def server_name(tracking_uri: str) -> str:
     """Return a tracking URI without user name, password and query, the same from every folder."""
-    plain = _CREDENTIALS.sub("", tracking_uri).partition("?")[0].rstrip("/")
+    plain = CREDENTIALS.sub("", tracking_uri).partition("?")[0].rstrip("/")
     path = plain.removeprefix(_SQLITE)
     if path == plain or not path or Path(path).is_absolute():
         return plain

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from bench.machine.probes import reason_of
 
-Clock = Callable[[], float]
 Gauge = Callable[[], float]
 
 

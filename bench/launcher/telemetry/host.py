@@ -6,9 +6,10 @@ import time
 
 import psutil
 
-from bench.launcher.telemetry.base import Clock, Gauge, Reading, Source
+from bench.launcher.telemetry.base import Gauge, Reading, Source
 from bench.launcher.telemetry.tree import ProcessTree
 from bench.machine.probes import UnknownFactError
+from bench.records.journal import Clock
 
 #: A reading dearer than this would show in the worker on a small machine. Some kernels take
 #: milliseconds per core for the frequency, and some boards for a temperature.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bench.launcher.telemetry.base import Clock, Reading, Source
+from bench.launcher.telemetry.base import Reading, Source
 from bench.machine.probes import ROOT, UnknownFactError
 from bench.machine.rapl import PackageEnergy
+from bench.records.journal import Clock
 
 
 class RaplSource(Source):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from bench.launcher.telemetry.base import Clock, Source
+from bench.launcher.telemetry.base import Source
 from bench.launcher.telemetry.window import Sample, Span, energy_j, series_of, throttle_share
 from bench.machine.probes import UnknownFactError, gather, reason_of
 from bench.records import Series, Telemetry
+from bench.records.journal import Clock
 
 
 class Sampler:

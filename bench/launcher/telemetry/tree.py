@@ -7,8 +7,9 @@ import time
 
 import psutil
 
-from bench.launcher.telemetry.base import Clock
 from bench.machine.probes import UnknownFactError
+from bench.records.journal import Clock
+from bench.records.owners import is_running
 
 #: Listing descendants reads the whole process table; they seldom change after the start.
 _REFRESH_S = 2.0
@@ -36,9 +37,7 @@ class ProcessTree:
     @property
     def alive(self) -> bool:
         """Whether the root of the tree still runs."""
-        with contextlib.suppress(psutil.Error):
-            return psutil.Process(self._pid).status() != psutil.STATUS_ZOMBIE
-        return False
+        return is_running(self._pid)
 
     def rss_mb(self) -> float:
         """Return the resident memory of all members in MB; pages they share count in each.

@@ -89,15 +89,15 @@ class NcuTool(Tool):
 
         tables = [self._table(folder, name) for name in self._setup.passes]
         found = read_counters_of(tables)
-        facts = {name: getattr(found, name) for name in Counters.model_fields}
-        facts["source"] = str(self._setup.ncu)
-        facts["files"] = tuple(table.relative_to(folder).as_posix() for table in tables)
-        facts["missing"] = {**self._setup.choice.left_out, **found.missing}
-        facts["per_kernel"] = tuple(
-            kernel.model_copy(update={"name": kernel_name(kernel.name)})
-            for kernel in found.per_kernel
+        return found.replaced(
+            missing={**self._setup.choice.left_out, **found.missing},
+            source=str(self._setup.ncu),
+            files=tuple(table.relative_to(folder).as_posix() for table in tables),
+            per_kernel=tuple(
+                kernel.model_copy(update={"name": kernel_name(kernel.name)})
+                for kernel in found.per_kernel
+            ),
         )
-        return Counters(**facts)
 
     def _table(self, folder: Path, name: str) -> Path:
         """Make the CSV of one pass beside its report."""

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from bench.records import Complexity, Measurement, RunRecord
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the `percent` percentile by linear interpolation (NumPy's default, Hyndman-Fan 7)."""
-    ordered = sorted(values)
-    position = (len(ordered) - 1) * percent / 100
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return the `percent` percentile, 1 to 99, by linear interpolation as NumPy's default."""
+    if len(values) == 1:  # which Python takes from 3.13 on
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def iteration_statistics_ms(times_s: Sequence[float]) -> dict[str, float]:

@@ -12,12 +12,12 @@ from bench.records import (
     CeilingsRecord,
     Environment,
     Finding,
-    Level,
     Measurement,
     ProfileRecord,
     RunRecord,
     Telemetry,
     Verdict,
+    worst,
 )
 from bench.records.verdict.figures import data_wait_share
 from bench.records.verdict.profile_checks import profile_findings
@@ -33,8 +33,6 @@ _INPUT_BOUND_SHARE = 0.05
 _OUTLIER_RATIO = 2.0
 #: Of the usable cores, on a CPU backend; the launcher's own sampling stays under 1 %.
 _BUSY_HOST_SHARE = 0.05
-
-_WEIGHT: dict[str, Level] = {"note": "clean", "suspect": "suspect", "invalid": "invalid"}
 
 
 def judge(record: RunRecord) -> Verdict:
@@ -60,9 +58,7 @@ def judge_profile(record: ProfileRecord, timed: RunRecord | None) -> Verdict:
 
 def _verdict(found: Iterator[Finding]) -> Verdict:
     findings = tuple(found)
-    levels: list[Level] = ["clean", "suspect", "invalid"]
-    worst = max((_WEIGHT[f.level] for f in findings), key=levels.index, default="clean")
-    return Verdict(level=worst, findings=findings)
+    return Verdict(level=worst(finding.level for finding in findings), findings=findings)
 
 
 def _of_ceilings(record: CeilingsRecord) -> Iterator[Finding]:

@@ -9,8 +9,7 @@ from typing import Literal, Protocol
 import torch
 
 from bench.records import DeviceInfo
-
-Clock = Callable[[], float]
+from bench.records.journal import Clock
 
 
 class IterationTimer(Protocol):

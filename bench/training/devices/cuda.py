@@ -10,7 +10,8 @@ import torch
 
 from bench.machine import cuda_device_info
 from bench.records import DeviceInfo
-from bench.training.devices.base import Clock, Device, IterationTimer
+from bench.records.journal import Clock
+from bench.training.devices.base import Device, IterationTimer
 
 #: First compute capability whose tensor cores (fp16: packed arithmetic) take a mode.
 #: CUDA C++ Programming Guide, "Arithmetic Instructions" and "Compute Capabilities".

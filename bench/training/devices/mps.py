@@ -8,7 +8,8 @@ import torch
 
 from bench.machine import mps_device_info
 from bench.records import DeviceInfo
-from bench.training.devices.base import Clock, Device, IterationTimer, WallTimer
+from bench.records.journal import Clock
+from bench.training.devices.base import Device, IterationTimer, WallTimer
 
 
 class MpsDevice(Device):

@@ -16,7 +16,6 @@ from typing import IO, Any, cast
 
 import psutil
 
-from bench.errors import UserError
 from bench.launcher.recover import recover
 from bench.records import RunRecord
 from bench.records.folders import RecordFolder, record_folders
@@ -73,10 +72,7 @@ def here() -> None:
 
 
 def _belongs(folder: RecordFolder, campaign: str) -> bool:
-    try:
-        record = folder.read_record()
-    except UserError:  # of another version
-        return False
+    record = folder.readable_record()
     return isinstance(record, RunRecord) and record.config.campaign == campaign
 
 

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import samples
 
@@ -14,9 +16,11 @@ from bench.records.folders import (
     RecordFolder,
     new_record_id,
     read_records,
+    readable_records,
     record_folders,
     write_atomically,
 )
+from bench.records.owners import is_running
 
 
 def test_record_ids_sort_by_time_and_differ():
@@ -115,3 +119,35 @@ def test_a_reused_pid_is_not_the_owner(tmp_path):
     assert folder.in_use()
     (folder.path / "owners.json").write_text(json.dumps({str(os.getpid()): 12345.0}))
     assert not folder.in_use()
+
+
+def test_readable_records_leave_out_those_of_another_version(tmp_path):
+    assert not list(readable_records(tmp_path / "absent"))
+    folders = [RecordFolder.create(tmp_path, name) for name in ("a", "b", "c", "d")]
+    for folder in folders[:2]:
+        folder.close(samples.run_record(record_id=folder.record_id))
+    folders[2].record.write_text("{}")
+    found = list(readable_records(tmp_path))
+    assert [record.record_id for _, record in found] == ["a", "b"]
+    assert [folder.path for folder, _ in found] == [folder.path for folder in folders[:2]]
+    newest_first = readable_records(tmp_path, newest_first=True)
+    assert [record.record_id for _, record in newest_first] == ["b", "a"]
+
+
+def test_a_zombie_does_not_run(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    child.stdout.read()  # ends with the child, which nothing has reaped yet
+    process = psutil.Process(child.pid)
+    while process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not is_running(child.pid)
+    assert not is_running(process)
+    child.wait()
+
+
+def test_a_process_that_may_not_be_looked_at_runs(monkeypatch):
+    def refuse(process):
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "status", refuse)
+    assert is_running(os.getpid())

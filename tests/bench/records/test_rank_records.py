@@ -7,7 +7,7 @@ import samples
 from pydantic import ValidationError
 
 from bench.config import RunConfig
-from bench.launcher.blame import blamed
+from bench.launcher.failure import failure_cause
 from bench.records import RankAccount, RunRecord
 from bench.records.folders import RecordFolder
 
@@ -61,54 +61,53 @@ def account(rank, outcome="crashed", reason="RuntimeError: no", cause="own", at=
 
 
 @pytest.fixture
-def told(tmp_path):
+def cause(tmp_path):
     """The outcome and reason of a record once the accounts have been read."""
 
-    def told(*accounts, record=None):
+    def cause(*accounts, record=None):
         folder = RecordFolder.create(tmp_path)
         for each in accounts:
             folder.write(folder.rank(each.rank), each)
         record = record or samples.failed_record(config=TWO, why="RuntimeError: lost")
-        found = blamed(folder, record)
-        return found.outcome, found.reason
+        return failure_cause(folder, record)
 
-    return told
+    return cause
 
 
 LOST = {"reason": "RuntimeError: Connection closed by peer", "cause": "lost"}
 
 
-def test_who_failed_by_itself_goes_before_who_lost_it(told):
+def test_who_failed_by_itself_goes_before_who_lost_it(cause):
     first = account(1, "oom", "RuntimeError: can't allocate memory", at=11.0)
-    assert told(account(0, **LOST), first) == ("oom", f"rank 1: {first.reason}")
+    assert cause(account(0, **LOST), first) == ("oom", f"rank 1: {first.reason}")
 
 
-def test_who_was_killed_goes_before_who_lost_it_and_after_who_failed(told):
+def test_who_was_killed_goes_before_who_lost_it_and_after_who_failed(cause):
     killed = account(1, reason="ended by SIGKILL (signal 9)", cause="killed", at=99.0)
-    assert told(account(0, **LOST), killed) == ("crashed", f"rank 1: {killed.reason}")
+    assert cause(account(0, **LOST), killed) == ("crashed", f"rank 1: {killed.reason}")
     failed = account(2, reason="ValueError: mine", at=100.0)
-    assert told(account(0, **LOST), killed, failed)[1] == "rank 2: ValueError: mine"
+    assert cause(account(0, **LOST), killed, failed)[1] == "rank 2: ValueError: mine"
 
 
-def test_an_interrupt_is_no_cause_while_there_is_another(told):
+def test_an_interrupt_is_no_cause_while_there_is_another(cause):
     interrupted = account(0, "interrupted", "interrupted from outside", at=1.0)
-    assert told(interrupted, account(1))[0] == "crashed"
-    assert told(interrupted, account(1, **LOST)) == (
+    assert cause(interrupted, account(1))[0] == "crashed"
+    assert cause(interrupted, account(1, **LOST)) == (
         "interrupted",
         "rank 0: interrupted from outside",
     )
 
 
-def test_the_first_of_two_failures_is_the_cause(told):
-    assert told(account(0, at=2.0), account(1, reason="first", at=1.0))[1] == "rank 1: first"
+def test_the_first_of_two_failures_is_the_cause(cause):
+    assert cause(account(0, at=2.0), account(1, reason="first", at=1.0))[1] == "rank 1: first"
 
 
-def test_what_all_ranks_say_is_no_single_ranks_fault(told):
+def test_what_all_ranks_say_is_no_single_ranks_fault(cause):
     both = {"outcome": "unsupported", "reason": "devices=2: too few"}
-    assert told(account(0, **both), account(1, **both)) == ("unsupported", "devices=2: too few")
-    assert told(account(0, **both), account(1, "ok"))[1] == "rank 0: devices=2: too few"
+    assert cause(account(0, **both), account(1, **both)) == ("unsupported", "devices=2: too few")
+    assert cause(account(0, **both), account(1, "ok"))[1] == "rank 0: devices=2: too few"
 
 
-def test_a_record_that_went_well_or_has_no_ranks_is_left_as_it_is(told):
-    assert told(account(1), record=samples.run_record(config=TWO))[0] == "ok"
-    assert told() == ("crashed", "RuntimeError: lost")
+def test_a_record_that_went_well_or_has_no_ranks_is_left_as_it_is(cause):
+    assert cause(account(1), record=samples.run_record(config=TWO))[0] == "ok"
+    assert cause() == ("crashed", "RuntimeError: lost")
