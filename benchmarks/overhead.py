@@ -1,6 +1,6 @@
 """What tracking costs: a tracked run against a bare loop of the same configuration, in turns.
 
-    python benchmarks/overhead.py --pairs 5 --out docs/overhead.md
+    python benchmarks/overhead.py --pairs 5 --out overhead.md
 
 Two ratios per pair, the two members run one after the other: images/s of the measured window
 (tracking, telemetry and raw times on) over the bare loop's, and the time from the command to the

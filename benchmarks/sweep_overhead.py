@@ -1,6 +1,6 @@
 """What a sweep costs beside its measurements: the time between one window and the next worker.
 
-    python benchmarks/sweep_overhead.py --repeats 8 --out docs/sweep_overhead.md
+    python benchmarks/sweep_overhead.py --repeats 8 --out sweep_overhead.md
 
 A sweep of one configuration, repeated, tracked in a SQLite store or on the server that
 MLFLOW_TRACKING_URI names. Of each run the overhead is everything outside the worker's own start,
