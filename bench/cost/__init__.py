@@ -2,6 +2,14 @@
 
 from bench.cost.calls import CallWork
 from bench.cost.estimate import DEFAULT_CACHE_BYTES, op_work, step_complexity
+from bench.cost.fake_step import StepSpec
 from bench.cost.summary import complexity_row
 
-__all__ = ["DEFAULT_CACHE_BYTES", "CallWork", "complexity_row", "op_work", "step_complexity"]
+__all__ = [
+    "DEFAULT_CACHE_BYTES",
+    "CallWork",
+    "StepSpec",
+    "complexity_row",
+    "op_work",
+    "step_complexity",
+]

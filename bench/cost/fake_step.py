@@ -21,6 +21,7 @@ from bench.cost.saved import SavedTensors
 from bench.cost.trace import StepTracer, TracedCall
 from bench.errors import UserError
 from bench.records import MathMode, MemoryFootprint, Phase
+from bench.training.models import default_image_size
 from bench.training.phases import Phases
 from bench.training.precision.amp import AmpBf16, AmpFp16
 from bench.training.precision.depthwise import keep_depthwise_in_fp32
@@ -32,6 +33,13 @@ _TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 #: The fake device: its ops are on every machine, and their shapes are those of any device.
 _DEVICE = "cpu"
 
+_MATH_MODES: dict[str, MathMode] = {
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "amp": "bf16",
+    "amp-bf16": "bf16",
+    "amp-fp16": "fp16",
+}
 _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
     "fp32": Fp32,
     "tf32": Fp32,
@@ -39,6 +47,33 @@ _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
     "fp16": lambda: AmpFp16(_DEVICE),
 }
 _TRACED: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """All that decides what one training step computes, moves and holds.
+
+    `arch` is a torchvision name or `module:callable`; `image_size` is in pixels a side, by default
+    the model's own; `math_mode` is what `precision` became on a device, by default bf16 for `amp`.
+    """
+
+    arch: str
+    batch_size: int
+    precision: str
+    image_size: int | None = None
+    math_mode: MathMode | None = None
+    fused_optimizer: bool = True
+    depthwise_fp32: bool = False
+
+    @property
+    def resolved_image_size(self) -> int:
+        """Pixels a side."""
+        return self.image_size or default_image_size(self.arch)
+
+    @property
+    def resolved_math_mode(self) -> MathMode:
+        """The arithmetic of convolutions and products."""
+        return self.math_mode or _MATH_MODES[self.precision]
 
 
 @dataclass(frozen=True)
@@ -57,41 +92,34 @@ class RecordedStep:
     memory: MemoryFootprint
 
 
-def record_step(
-    arch: str,
-    *,
-    batch_size: int,
-    image_size: int,
-    math_mode: MathMode,
-    fused_optimizer: bool,
-    depthwise_fp32: bool = False,
-    grad_accum_steps: int = 1,
-) -> RecordedStep:
-    """Run one training step of `arch` on fake tensors and return what it did.
+def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
+    """Run one training step on fake tensors and return what it did.
 
-    It is the step that is measured (`bench.training.step`), its momentum already there. Raises
-    `UserError` where the model cannot be built or run at this size.
+    It is the step that is measured (`bench.training.step`), its momentum already there. With
+    `grad_accum_steps` it has as many forward and backward passes, each of `spec.batch_size` images.
+    Raises `UserError` where the model cannot be built or run at this size.
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
-    model = build_fake_model(arch, fake)
-    if depthwise_fp32:
+    model = build_fake_model(spec.arch, fake)
+    if spec.depthwise_fp32:
         keep_depthwise_in_fp32(model)
     tracer = StepTracer()
     weights = [*model.parameters(), *model.buffers()]
     saved = SavedTensors(tracer, weights)
     with fake, tracer, saved.watch():
-        optimizer = make_optimizer(model, fused=fused_optimizer)
+        optimizer = make_optimizer(model, fused=spec.fused_optimizer)
         state = _optimizer_state(model, optimizer)
         step = TrainingStep(
             model,
             optimizer,
-            _PRECISIONS[math_mode](),
+            _PRECISIONS[spec.resolved_math_mode](),
             grad_accum_steps=grad_accum_steps,
             phases=_Traced(tracer),
         )
-        with _model_errors(arch, batch_size, image_size):
-            images = torch.empty(batch_size, 3, image_size, image_size)
-            labels = torch.empty(batch_size, dtype=torch.long)
+        with _model_errors(spec):
+            side = spec.resolved_image_size
+            images = torch.empty(spec.batch_size, 3, side, side)
+            labels = torch.empty(spec.batch_size, dtype=torch.long)
             for _ in range(grad_accum_steps):
                 step.accumulate(images, labels)
         gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
@@ -140,7 +168,7 @@ def _optimizer_state(
 
 
 @contextmanager
-def _model_errors(arch: str, batch_size: int, image_size: int) -> Iterator[None]:
+def _model_errors(spec: StepSpec) -> Iterator[None]:
     level = _TORCH_LOG.level
     _TORCH_LOG.setLevel(logging.CRITICAL)  # it prints the traceback that becomes one line here
     try:
@@ -149,14 +177,15 @@ def _model_errors(arch: str, batch_size: int, image_size: int) -> Iterator[None]
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise UserError(
-            f"arch={arch!r}: its step asks for the values of tensors ({error.func}), so its cost "
-            "depends on the data; make it depend on shapes alone"
+            f"arch={spec.arch!r}: its step asks for the values of tensors ({error.func}), so its "
+            "cost depends on the data; make it depend on shapes alone"
         ) from error
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"arch={arch!r} batch_size={batch_size} image_size={image_size}: its training step "
-            f"cannot run ({reason}); try another size, or check the model"
+            f"arch={spec.arch!r} batch_size={spec.batch_size} "
+            f"image_size={spec.resolved_image_size}: its training step cannot run ({reason}); "
+            "try another size, or check the model"
         ) from error
     finally:
         _TORCH_LOG.setLevel(level)

@@ -79,7 +79,7 @@ def _torch(rig: OpenRig, look: Look, task: dict[str, str]) -> None:
 def _op_work(rig: OpenRig) -> tuple[CallWork, ...]:
     """The cost model's calls; none where it cannot follow a model, as the complexity then says."""
     try:
-        return op_work(**rig.cost_arguments(), grad_accum_steps=rig.config.grad_accum_steps)
+        return op_work(rig.spec(), grad_accum_steps=rig.config.grad_accum_steps)
     except UserError:
         return ()
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bench.config import RunConfig
-from bench.cost import DEFAULT_CACHE_BYTES
+from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
 from bench.cost.remembered import remembered_complexity
 from bench.machine import read_environment
 from bench.records import Complexity, Environment, ResolvedConfig
@@ -61,9 +61,9 @@ class OpenRig:
         self.window.ended_early = self.window.ended_early or plan.ended_early
         self.journal.note("window_ended")
 
-    def cost_arguments(self) -> dict[str, Any]:
-        """Return what `bench.cost` asks of a resolved configuration."""
-        return _cost_arguments(self.config, self.resolved)
+    def spec(self) -> StepSpec:
+        """Return what decides the cost of the step, for `bench.cost`."""
+        return _spec(self.config, self.resolved)
 
 
 class Rig:
@@ -124,7 +124,7 @@ class Rig:
         if self.resolved is None or self._device is None:
             return None
         return remembered_complexity(
-            **_cost_arguments(self.config, self.resolved),
+            _spec(self.config, self.resolved),
             cache_bytes=self._device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
         )
 
@@ -135,13 +135,13 @@ class Rig:
         return made
 
 
-def _cost_arguments(config: RunConfig, resolved: ResolvedConfig) -> dict[str, Any]:
-    return {
-        "arch": config.arch,
-        "batch_size": resolved.batch_size,
-        "precision": config.precision,
-        "math_mode": resolved.math_mode,
-        "image_size": resolved.image_size,
-        "fused_optimizer": resolved.fused_optimizer,
-        "depthwise_fp32": resolved.depthwise_fp32,
-    }
+def _spec(config: RunConfig, resolved: ResolvedConfig) -> StepSpec:
+    return StepSpec(
+        config.arch,
+        batch_size=resolved.batch_size,
+        precision=config.precision,
+        image_size=resolved.image_size,
+        math_mode=resolved.math_mode,
+        fused_optimizer=resolved.fused_optimizer,
+        depthwise_fp32=resolved.depthwise_fp32,
+    )

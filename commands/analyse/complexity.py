@@ -112,13 +112,15 @@ def _with_progress(configs: list[RunConfig]) -> list[Complexity]:
 
 
 def _complexity(config: RunConfig) -> Complexity:
-    from bench.cost import step_complexity
+    from bench.cost import StepSpec, step_complexity
 
     return step_complexity(
-        config.arch,
-        batch_size=int(config.batch_size),
-        precision=config.precision,
-        image_size=None if config.image_size == "auto" else int(config.image_size),
+        StepSpec(
+            config.arch,
+            batch_size=int(config.batch_size),
+            precision=config.precision,
+            image_size=None if config.image_size == "auto" else int(config.image_size),
+        )
     )
 
 

@@ -146,11 +146,11 @@ def _line(turn: Turn) -> str:
 
 
 def _flops_per_image(config: RunConfig) -> float | None:
-    from bench.cost import step_complexity
+    from bench.cost import StepSpec, step_complexity
 
     size = None if config.image_size == "auto" else config.image_size
     return step_complexity(
-        config.arch, batch_size=1, precision=config.precision, image_size=size
+        StepSpec(config.arch, batch_size=1, precision=config.precision, image_size=size)
     ).step_flops_per_image
 
 

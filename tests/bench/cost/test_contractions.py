@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from bench.cost import step_complexity
+from bench.cost import StepSpec, step_complexity
 from bench.cost.trace import StepTracer
 from bench.errors import UserError
 
@@ -123,15 +123,17 @@ def test_attention_is_two_products_forward_and_four_backward(batch, heads, queri
 
 
 def test_einsum_is_a_product():
-    complexity = step_complexity("tiny_models:einsum", batch_size=4, precision="fp32", image_size=4)
+    complexity = step_complexity(
+        StepSpec("tiny_models:einsum", batch_size=4, precision="fp32", image_size=4)
+    )
     assert complexity.forward_macs == 4 * 48 * 10
     assert complexity.step_flops == 2 * 2 * 4 * 48 * 10  # the images need no gradient
 
 
 def test_a_frozen_stem_has_no_gradient_products():
     options = {"batch_size": 2, "precision": "fp32", "image_size": 4}
-    whole = step_complexity("tiny_models:conv_norm_relu_conv", **options)
-    frozen = step_complexity("tiny_models:frozen_stem", **options)
+    whole = step_complexity(StepSpec("tiny_models:conv_norm_relu_conv", **options))
+    frozen = step_complexity(StepSpec("tiny_models:frozen_stem", **options))
     first, second = 2 * 16 * 3 * 8, 2 * 16 * 8 * 4
     assert whole.step_flops == 2 * (2 * first + 3 * second)
     assert frozen.step_flops == 2 * (first + 2 * second)
@@ -140,7 +142,9 @@ def test_a_frozen_stem_has_no_gradient_products():
 
 def test_an_op_without_a_formula_is_refused_by_name():
     with pytest.raises(UserError, match=r"rnn.* whose FLOP cannot be counted"):
-        step_complexity("tiny_models:recurrent", batch_size=2, precision="fp32", image_size=4)
+        step_complexity(
+            StepSpec("tiny_models:recurrent", batch_size=2, precision="fp32", image_size=4)
+        )
 
 
 def test_an_op_from_another_library_is_refused_by_name():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.cost import DEFAULT_CACHE_BYTES, step_complexity
+from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, step_complexity
 from bench.errors import UserError
 
 
@@ -18,19 +18,23 @@ from bench.errors import UserError
     ],
 )
 def test_precision_names_its_arithmetic(precision, math_mode):
-    complexity = step_complexity("squeezenet1_1", batch_size=2, precision=precision)
+    complexity = step_complexity(StepSpec("squeezenet1_1", batch_size=2, precision=precision))
     assert (complexity.precision, complexity.math_mode) == (precision, math_mode)
     update = {op.op for op in complexity.ops if op.phase == "optimizer"}
     assert any("unscale" in op for op in update) == (math_mode == "fp16")
 
 
 def test_a_resolved_math_mode_goes_before_the_precisions_usual_one():
-    complexity = step_complexity("squeezenet1_1", batch_size=2, precision="amp", math_mode="fp16")
+    complexity = step_complexity(
+        StepSpec("squeezenet1_1", batch_size=2, precision="amp", math_mode="fp16")
+    )
     assert (complexity.precision, complexity.math_mode) == ("amp", "fp16")
 
 
 def test_facts_of_the_record():
-    complexity = step_complexity("squeezenet1_1", batch_size=2, precision="fp32", image_size=96)
+    complexity = step_complexity(
+        StepSpec("squeezenet1_1", batch_size=2, precision="fp32", image_size=96)
+    )
     assert (complexity.arch, complexity.batch_size, complexity.image_size) == (
         "squeezenet1_1",
         2,
@@ -42,17 +46,21 @@ def test_facts_of_the_record():
 
 
 def test_image_size_is_the_models_own():
-    assert step_complexity("inception_v3", batch_size=2, precision="fp32").image_size == 299
+    assert (
+        step_complexity(StepSpec("inception_v3", batch_size=2, precision="fp32")).image_size == 299
+    )
 
 
 def test_nothing_is_allocated_whatever_the_batch():
     """Its activations are 4.8 TB."""
-    complexity = step_complexity("vgg16", batch_size=65536, precision="fp32")
+    complexity = step_complexity(StepSpec("vgg16", batch_size=65536, precision="fp32"))
     assert complexity.memory.activations_bytes > 4e12
 
 
 def test_autocasts_copies_of_the_weights_are_held_too():
-    fp32, amp = (step_complexity("vgg16", batch_size=2, precision=p) for p in ("fp32", "amp"))
+    fp32, amp = (
+        step_complexity(StepSpec("vgg16", batch_size=2, precision=p)) for p in ("fp32", "amp")
+    )
     copies = amp.memory.weights_bytes - fp32.memory.weights_bytes
     assert copies == pytest.approx(2 * amp.parameters, rel=1e-3)  # no use for those of the biases
     assert amp.memory.activations_bytes < 0.6 * fp32.memory.activations_bytes
@@ -61,8 +69,8 @@ def test_autocasts_copies_of_the_weights_are_held_too():
 
 def test_the_random_numbers_and_settings_of_the_process_stay_as_they_were():
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    step_complexity("vit_b_32", batch_size=2, precision="amp")
-    step_complexity("tiny_models:tied", batch_size=2, precision="fp32", image_size=4)
+    step_complexity(StepSpec("vit_b_32", batch_size=2, precision="amp"))
+    step_complexity(StepSpec("tiny_models:tied", batch_size=2, precision="fp32", image_size=4))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
     assert not torch.is_autocast_enabled("cpu")
@@ -82,7 +90,9 @@ def test_the_random_numbers_and_settings_of_the_process_stay_as_they_were():
 )
 def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, message, caplog, capfd):
     with pytest.raises(UserError) as caught:
-        step_complexity(arch, batch_size=batch_size, precision="fp32", image_size=image_size)
+        step_complexity(
+            StepSpec(arch, batch_size=batch_size, precision="fp32", image_size=image_size)
+        )
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")

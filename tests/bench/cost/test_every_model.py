@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bench.config.architectures import torchvision_architectures
-from bench.cost import step_complexity
+from bench.cost import StepSpec, step_complexity
 from bench.cost.fake_model import build_fake_model
 from bench.training.models import default_image_size
 
@@ -87,7 +87,7 @@ class _CalledProducts(TorchFunctionMode):
 
 @cache
 def _complexity(arch):
-    return step_complexity(arch, batch_size=BATCH, precision="fp32", cache_bytes=0)
+    return step_complexity(StepSpec(arch, batch_size=BATCH, precision="fp32"), cache_bytes=0)
 
 
 def _run(arch, counter):
@@ -122,7 +122,9 @@ def test_forward_flops_are_torchs_own_count(arch):
 @every_family
 def test_what_holds_for_every_family(arch):
     one = _complexity(arch)
-    other = step_complexity(arch, batch_size=BATCH + 1, precision="fp32", cache_bytes=2**20)
+    other = step_complexity(
+        StepSpec(arch, batch_size=BATCH + 1, precision="fp32"), cache_bytes=2**20
+    )
     for complexity in (one, other):
         assert complexity.compulsory_bytes < complexity.fused_bytes < complexity.eager_bytes
     assert 0 < other.compulsory_bytes < one.compulsory_bytes * 1.5
@@ -135,7 +137,7 @@ def test_what_holds_for_every_family(arch):
 @pytest.mark.slow
 @every_family
 def test_amp_moves_less_and_keeps_the_order(arch):
-    amp = step_complexity(arch, batch_size=BATCH, precision="amp", cache_bytes=0)
+    amp = step_complexity(StepSpec(arch, batch_size=BATCH, precision="amp"), cache_bytes=0)
     assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes
     assert amp.step_flops == _complexity(arch).step_flops
     assert amp.compulsory_bytes < _complexity(arch).compulsory_bytes

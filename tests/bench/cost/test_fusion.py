@@ -7,6 +7,7 @@ import pytest
 from generated_steps import steps
 from hypothesis import given, settings
 
+from bench.cost import StepSpec
 from bench.cost.fake_step import record_step
 from bench.cost.fusion import schedule
 from bench.cost.passes import Role
@@ -46,5 +47,5 @@ def test_kernels_of_random_steps_could_run(step):
 
 @pytest.mark.parametrize("arch", ["mobilenet_v3_small", "swin_t"])
 def test_kernels_of_a_model_could_run(arch):
-    step = record_step(arch, batch_size=2, image_size=224, math_mode="bf16", fused_optimizer=False)
+    step = record_step(StepSpec(arch, batch_size=2, precision="amp", fused_optimizer=False))
     _check(step.passes)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fvcore.nn import FlopCountAnalysis
 
-from bench.cost import step_complexity
+from bench.cost import StepSpec, step_complexity
 from bench.training.models import build_model
 
 #: arch: parameters, forward MAC and training-step FLOP per image, saved for backward in MB (fp32).
@@ -20,7 +20,7 @@ GOLDEN = {
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_parameters_macs_and_flops_are_exact(arch, batch_size):
     parameters, forward_macs, step_flops, _ = GOLDEN[arch]
-    complexity = step_complexity(arch, batch_size=batch_size, precision="fp32")
+    complexity = step_complexity(StepSpec(arch, batch_size=batch_size, precision="fp32"))
     assert complexity.parameters == parameters
     assert complexity.forward_macs == forward_macs * batch_size
     assert complexity.step_flops == step_flops * batch_size
@@ -29,13 +29,13 @@ def test_parameters_macs_and_flops_are_exact(arch, batch_size):
 
 @pytest.mark.parametrize("precision", ["amp", "amp-fp16", "tf32"])
 def test_precision_changes_no_flop(precision):
-    complexity = step_complexity("resnet18", batch_size=8, precision=precision)
+    complexity = step_complexity(StepSpec("resnet18", batch_size=8, precision=precision))
     assert complexity.step_flops_per_image == GOLDEN["resnet18"][2]
 
 
 @pytest.mark.parametrize("arch", GOLDEN)
 def test_memory_saved_for_the_backward_pass(arch):
-    memory = step_complexity(arch, batch_size=32, precision="fp32").memory
+    memory = step_complexity(StepSpec(arch, batch_size=32, precision="fp32")).memory
     assert round(memory.activations_bytes / 32 / 1e6) == GOLDEN[arch][3]
     assert memory.weights_bytes == memory.gradients_bytes == memory.optimizer_bytes
     assert memory.weights_bytes == 4 * GOLDEN[arch][0]

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from bench.cost import op_work, step_complexity
+from bench.cost import StepSpec, op_work, step_complexity
 from bench.cost.labels import plain_label
 from bench.cost.trace import StepTracer
 
@@ -30,7 +30,7 @@ SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
 def test_the_calls_add_up_to_the_step(arch, precision):
     size = 4 if ":" in arch else None
     options = {"batch_size": 2, "precision": precision, "image_size": size}
-    calls, step = op_work(arch, **options), step_complexity(arch, **options)
+    calls, step = op_work(StepSpec(arch, **options)), step_complexity(StepSpec(arch, **options))
     assert sum(call.flops for call in calls) == step.step_flops
     for field in SUMMED[1:]:
         assert sum(getattr(call, field) for call in calls) == getattr(step, field)
@@ -43,13 +43,17 @@ def test_the_calls_add_up_to_the_step(arch, precision):
 
 
 def test_unfused_updates_are_one_call_per_parameter_and_kind():
-    calls = op_work("tiny_models:conv_relu_conv", batch_size=2, precision="fp32", image_size=4)
+    calls = op_work(
+        StepSpec("tiny_models:conv_relu_conv", batch_size=2, precision="fp32", image_size=4)
+    )
     unfused = op_work(
-        "tiny_models:conv_relu_conv",
-        batch_size=2,
-        precision="fp32",
-        image_size=4,
-        fused_optimizer=False,
+        StepSpec(
+            "tiny_models:conv_relu_conv",
+            batch_size=2,
+            precision="fp32",
+            image_size=4,
+            fused_optimizer=False,
+        )
     )
     assert [call.op for call in calls if call.phase == "optimizer"] == ["_fused_sgd_"]
     updates = Counter(call.op for call in unfused if call.phase == "optimizer")
@@ -57,7 +61,7 @@ def test_unfused_updates_are_one_call_per_parameter_and_kind():
 
 
 def test_mobilenet_has_pointwise_and_depthwise_convolutions_in_both_directions():
-    calls = op_work("mobilenet_v2", batch_size=2, precision="fp32")
+    calls = op_work(StepSpec("mobilenet_v2", batch_size=2, precision="fp32"))
     kinds = Counter((call.label, call.phase) for call in calls if "convolution" in call.op)
     layers = {
         "convolution 3x3 stride 2": 1,
@@ -124,8 +128,8 @@ def test_shapes_are_those_of_tensors_alone():
 
 def test_accumulated_batches_repeat_forward_and_backward_and_add_gradients():
     options = {"batch_size": 2, "precision": "fp32", "image_size": 4}
-    once = op_work("tiny_models:conv_relu_conv", **options)
-    thrice = op_work("tiny_models:conv_relu_conv", grad_accum_steps=3, **options)
+    once = op_work(StepSpec("tiny_models:conv_relu_conv", **options))
+    thrice = op_work(StepSpec("tiny_models:conv_relu_conv", **options), grad_accum_steps=3)
     counts = [Counter((call.op, call.phase) for call in calls) for calls in (once, thrice)]
     assert counts[1]["convolution", "forward"] == 3 * counts[0]["convolution", "forward"]
     assert counts[1]["_fused_sgd_", "optimizer"] == 1

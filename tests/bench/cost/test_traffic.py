@@ -5,7 +5,7 @@ Elements per step of two images: x 96, hidden (z, a) 256, out 128, logits 8; wei
 
 import pytest
 
-from bench.cost import step_complexity
+from bench.cost import StepSpec, step_complexity
 
 X, HIDDEN, OUT, LOGITS, FIRST, SECOND = 96, 256, 128, 8, 24, 32
 #: Facts per channel (8 of them) around a batch norm. Forward: 2 running statistics in and out, 2
@@ -16,7 +16,7 @@ NORM_VECTORS, NORM_BACKWARD_VECTORS = 8 * 10, 8 * 12
 
 def _complexity(arch, **changes):
     options = {"batch_size": 2, "precision": "fp32", "image_size": 4} | changes
-    return step_complexity(f"tiny_models:{arch}", **options)
+    return step_complexity(StepSpec(f"tiny_models:{arch}", **options))
 
 
 def _elements(complexity, field, op, phase):
@@ -119,7 +119,7 @@ def test_amp_moves_half_the_activations_and_casts_the_weights():
 )
 def test_optimizer_bytes_per_parameter(precision, fused_optimizer, eager, fused):
     complexity = step_complexity(
-        "resnet18", batch_size=8, precision=precision, fused_optimizer=fused_optimizer
+        StepSpec("resnet18", batch_size=8, precision=precision, fused_optimizer=fused_optimizer)
     )
     update = [op for op in complexity.ops if op.phase == "optimizer"]
     per_parameter = [
@@ -131,7 +131,7 @@ def test_optimizer_bytes_per_parameter(precision, fused_optimizer, eager, fused)
 
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp-fp16"])
 def test_the_sums_of_the_ops_are_the_totals(precision):
-    complexity = step_complexity("mobilenet_v2", batch_size=3, precision=precision)
+    complexity = step_complexity(StepSpec("mobilenet_v2", batch_size=3, precision=precision))
     assert sum(op.flops for op in complexity.ops) == complexity.step_flops
     assert sum(op.elementwise_flops for op in complexity.ops) == complexity.elementwise_flops
     assert sum(op.eager_bytes for op in complexity.ops) == complexity.eager_bytes
@@ -147,7 +147,8 @@ def test_the_sums_of_the_ops_are_the_totals(precision):
 
 def test_intensity_grows_with_the_batch():
     small, large = (
-        step_complexity("vgg16", batch_size=batch_size, precision="fp32") for batch_size in (8, 64)
+        step_complexity(StepSpec("vgg16", batch_size=batch_size, precision="fp32"))
+        for batch_size in (8, 64)
     )
     assert small.intensity_max < 0.5 * large.intensity_max
     assert small.intensity_min < 0.7 * large.intensity_min

@@ -6,7 +6,7 @@ from small_models import batch_normed
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.config import RunConfig, parse_config
-from bench.cost import step_complexity
+from bench.cost import StepSpec, step_complexity
 from bench.errors import UserError
 from bench.records.journal import JournalWriter
 from bench.training.devices import open_device
@@ -109,11 +109,13 @@ def test_there_is_nothing_to_keep_in_fp32():
 def test_the_cost_model_counts_the_fp32_copies():
     plain, kept = (
         step_complexity(
-            "small_models:batch_normed",
-            batch_size=4,
-            image_size=32,
-            precision="amp",
-            depthwise_fp32=choice,
+            StepSpec(
+                "small_models:batch_normed",
+                batch_size=4,
+                image_size=32,
+                precision="amp",
+                depthwise_fp32=choice,
+            )
         )
         for choice in (False, True)
     )

@@ -5,7 +5,7 @@ import torch
 from fakes import QueueingDevice, ScriptedClock
 from traces import TraceWriter, gpu_step
 
-from bench.cost import op_work, step_complexity
+from bench.cost import StepSpec, op_work, step_complexity
 from bench.errors import UserError
 from bench.profilers.ops import profiled as profiled_module
 from bench.profilers.ops.profile import _profile, profile_ops
@@ -59,10 +59,7 @@ def step_of(precision="fp32", accumulated=1, compiled=False):
 
 def work_of(precision="fp32", accumulated=1):
     return op_work(
-        "test_op_profile:Net",
-        batch_size=BATCH,
-        image_size=SIZE,
-        precision=precision,
+        StepSpec("test_op_profile:Net", batch_size=BATCH, image_size=SIZE, precision=precision),
         grad_accum_steps=accumulated,
     )
 
@@ -171,7 +168,9 @@ class Card(QueueingDevice):
 
 
 def gpu_work():
-    work = op_work("test_op_profile:OneConvolution", batch_size=4, image_size=8, precision="fp32")
+    work = op_work(
+        StepSpec("test_op_profile:OneConvolution", batch_size=4, image_size=8, precision="fp32")
+    )
     return [call for call in work if call.op not in ("mean", "_log_softmax")]
 
 
@@ -267,7 +266,7 @@ MISSING = ("device_busy_share", "launch_gap_s", "copies")
 def test_the_golden_totals_are_those_of_the_profile():
     """What a per-op roofline adds up to is the step's point."""
     complexity = step_complexity(
-        "test_op_profile:Net", batch_size=BATCH, image_size=SIZE, precision="fp32"
+        StepSpec("test_op_profile:Net", batch_size=BATCH, image_size=SIZE, precision="fp32")
     )
     profile = profile_ops(step_of(), CPU, work_of(), iterations=1)
     assert sum(op.flops for op in modelled(profile)) == complexity.step_flops
