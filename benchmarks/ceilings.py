@@ -15,12 +15,9 @@ import numpy
 import torch
 
 from bench.roofs import measure_ceilings, sustained_rate
-from bench.roofs.arithmetic import arithmetic_restored
-from bench.roofs.contest import Contest, Entrant
-from bench.roofs.probe import Launch, Probe
-from bench.roofs.products import Product, linear_probe, product_probe
-from bench.roofs.referee import Referee
-from bench.roofs.rule import best_sample
+from bench.roofs.compute_probes import Product, arithmetic_restored, linear_probe, product_probe
+from bench.roofs.probe import Launch, Probe, best_sample
+from bench.roofs.probe_sampler import Candidate, ProbeGroup, ProbeSampler
 from bench.training.devices import Device, open_device
 
 SIZES = (512, 1024, 2048)
@@ -68,16 +65,16 @@ RIVALS: dict[str, Callable[[Product], Probe]] = {
 
 def rivals_rates(device: Device, seconds: float) -> dict[str, float]:
     """Return each library's highest sustained rate over the sizes, in FLOP/s."""
-    contests = [
-        Contest(name, [Entrant(make(Product(n, n, n, "NT"))) for n in SIZES])
+    groups = [
+        ProbeGroup(name, [Candidate(make(Product(n, n, n, "NT"))) for n in SIZES])
         for name, make in RIVALS.items()
     ]
     with arithmetic_restored(), torch.inference_mode():
-        Referee(device, time.perf_counter, GROUP_S, lambda line: None).hold(contests, seconds)
-    best = {contest.title: best_sample(contest.samples()) for contest in contests}
-    for contest in contests:
-        if best[contest.title] is None:
-            click.echo(f"{contest.title}: {'; '.join(contest.notes)}", err=True)
+        ProbeSampler(device, time.perf_counter, GROUP_S, lambda line: None).sample(groups, seconds)
+    best = {group.title: best_sample(group.samples()) for group in groups}
+    for group in groups:
+        if best[group.title] is None:
+            click.echo(f"{group.title}: {'; '.join(group.notes)}", err=True)
     return {name: sustained_rate(sample.rates) for name, sample in best.items() if sample}
 
 

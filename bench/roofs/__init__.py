@@ -1,7 +1,7 @@
 """A machine's roofs: the most FLOP/s in each math mode and the most bytes/s that it sustains."""
 
-from bench.roofs.caches import measure_cache_roofs
+from bench.roofs.cache_roofs import measure_cache_roofs
 from bench.roofs.measure import measure_ceilings
-from bench.roofs.rule import MINIMUM_REPETITIONS, sustained_rate
+from bench.roofs.probe import MINIMUM_REPETITIONS, sustained_rate
 
 __all__ = ["MINIMUM_REPETITIONS", "measure_cache_roofs", "measure_ceilings", "sustained_rate"]

@@ -6,8 +6,6 @@ import torch
 import triton
 import triton.language as tl
 
-#: 8 KiB of fp32, and enough loads in flight with 256 threads to fill an L1's width.
-BLOCK = 2048
 _WARPS = 8
 
 
@@ -16,8 +14,8 @@ def _read(  # type: ignore[no-untyped-def] # noqa: ANN202
     data,  # noqa: ANN001
     sums,  # noqa: ANN001
     elements,  # noqa: ANN001
-    apart,  # noqa: ANN001
-    ahead,  # noqa: ANN001
+    region_stride,  # noqa: ANN001
+    start_stride,  # noqa: ANN001
     rounds,  # noqa: ANN001
     block: tl.constexpr,
     past_l1: tl.constexpr,
@@ -25,8 +23,8 @@ def _read(  # type: ignore[no-untyped-def] # noqa: ANN202
     """Each program reads its region block by block, round after round, from its own start."""
     program = tl.program_id(0)
     lanes = tl.arange(0, block)
-    region = data + program * apart
-    position = (program * ahead) % elements
+    region = data + program * region_stride
+    position = (program * start_stride) % elements
     total = tl.zeros((block,), dtype=tl.float32)
     for _ in range(rounds):
         # The compiler knows neither the region's length nor the start: no load can be hoisted.
@@ -47,22 +45,24 @@ def read(
     elements: int,
     own_regions: bool,
     rounds: int,
+    block: int,
 ) -> None:
     """Let `programs` programs each read `rounds` blocks of `data`, fp32, into `sums`.
 
     `own_regions`: each has `elements` of its own, and keeps them in its L1. Else all share one
     region of `elements`, start at different places, and read past the L1 (`ld.global.cg`).
-    `elements` is a multiple of `BLOCK`; `sums` holds `programs` blocks.
+    A block has `block` elements, a power of two; `elements` is a multiple of it, and `sums` holds
+    `programs` blocks.
     """
-    apart, ahead = (elements, 0) if own_regions else (0, BLOCK)
+    region_stride, start_stride = (elements, 0) if own_regions else (0, block)
     _read[(programs,)](
         data,
         sums,
         elements,
-        apart,
-        ahead,
+        region_stride,
+        start_stride,
         rounds,
-        block=BLOCK,
+        block=block,
         past_l1=not own_regions,
         num_warps=_WARPS,
     )

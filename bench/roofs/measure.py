@@ -1,4 +1,4 @@
-"""One device's roofs: what to probe, the contest, and the ceilings that follow from it."""
+"""One device's roofs: what to probe, and the ceilings that follow from the rates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import torch
 
 from bench.records import Ceiling, CeilingSample, MathMode
 from bench.records.journal import Clock, ignore
-from bench.roofs.arithmetic import arithmetic_restored
-from bench.roofs.contest import Contest, Entrant
-from bench.roofs.memory import free_bytes
-from bench.roofs.plans import MATH_MODES, PLANS, Plan, compute_probes
-from bench.roofs.referee import Referee
-from bench.roofs.rule import account_of, best_sample, sustained_rate
+from bench.roofs.compute_probes import MATH_MODES, PLANS, Plan, arithmetic_restored, compute_probes
+from bench.roofs.probe import account_of, best_sample, sustained_rate
+from bench.roofs.probe_sampler import Candidate, ProbeGroup, ProbeSampler, free_bytes
 from bench.roofs.streams import array_sizes, stream_probes
 from bench.training.devices import Device
 
@@ -37,35 +34,35 @@ def measure_ceilings(
     without any probe is None with its reason. Arithmetic switches are as before afterwards.
     """
     plan = PLANS[device.backend]
-    bandwidth = _bandwidth_contest(device, plan)
+    bandwidth = _bandwidth_group(device, plan)
     compute = {
-        mode: Contest(mode, [Entrant(probe) for probe in compute_probes(device, plan, mode)])
+        mode: ProbeGroup(mode, [Candidate(probe) for probe in compute_probes(device, plan, mode)])
         for mode in MATH_MODES
         if device.native_math(mode)
     }
-    contests = [*compute.values(), bandwidth]
+    groups = [*compute.values(), bandwidth]
     with arithmetic_restored(), torch.inference_mode():
-        referee = Referee(device, clock, plan.group_s, progress)
-        referee.hold(contests, plan.budget_s if budget_s is None else budget_s)
-    ceilings = tuple(
-        _ceiling(device, mode, contest, bandwidth) for mode, contest in compute.items()
-    )
-    return ceilings, tuple(sample for contest in contests for sample in contest.samples())
+        sampler = ProbeSampler(device, clock, plan.group_s, progress)
+        sampler.sample(groups, plan.budget_s if budget_s is None else budget_s)
+    ceilings = tuple(_ceiling(device, mode, group, bandwidth) for mode, group in compute.items())
+    return ceilings, tuple(sample for group in groups for sample in group.samples())
 
 
-def _bandwidth_contest(device: Device, plan: Plan) -> Contest:
+def _bandwidth_group(device: Device, plan: Plan) -> ProbeGroup:
     free = free_bytes(device)
     sizes = array_sizes(device.info().last_level_cache_bytes, plan.stream_steps, free)
     if not sizes:
         why = f"{free // 2**20} MiB are free, too few for three arrays past the last-level cache"
-        return Contest("memory", [], [why])
-    return Contest("memory", [Entrant(each) for each in stream_probes(sizes, device.torch_device)])
+        return ProbeGroup("memory", [], [why])
+    return ProbeGroup(
+        "memory", [Candidate(each) for each in stream_probes(sizes, device.torch_device)]
+    )
 
 
-def _ceiling(device: Device, mode: MathMode, compute: Contest, bandwidth: Contest) -> Ceiling:
+def _ceiling(device: Device, mode: MathMode, compute: ProbeGroup, bandwidth: ProbeGroup) -> Ceiling:
     """One math mode's ceiling; a roof that no probe gave is None with the reason."""
     roofs = {"peak_flops_per_s": compute, "peak_bytes_per_s": bandwidth}
-    best = {name: best_sample(contest.samples()) for name, contest in roofs.items()}
+    best = {name: best_sample(group.samples()) for name, group in roofs.items()}
     found = {name: sample for name, sample in best.items() if sample is not None}
     return Ceiling(
         device=device.info().name,
@@ -77,7 +74,7 @@ def _ceiling(device: Device, mode: MathMode, compute: Contest, bandwidth: Contes
         source="; ".join([*map(account_of, found.values()), software_of(device)]),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         missing={
-            name: "; ".join(contest.notes) for name, contest in roofs.items() if name not in found
+            name: "; ".join(group.notes) for name, group in roofs.items() if name not in found
         },
     )
 

@@ -1,4 +1,4 @@
-"""Roofs of caches: from scripted rates to records, and what is left untold rather than guessed."""
+"""Roofs of caches: from scripted rates to records, and what has a reason instead of a guess."""
 
 import sys
 
@@ -10,9 +10,9 @@ from scripted_gpu import Clock, QueueingDevice
 from bench.machine.caches import CacheLevel
 from bench.machine.probes import UnknownFactError
 from bench.records import CacheRoof, CeilingsRecord, DeviceInfo
-from bench.roofs import caches, cpu_caches, gpu_caches
-from bench.roofs.cache_level import Level
-from bench.roofs.caches import measure_cache_roofs
+from bench.roofs import cache_levels, cache_roofs
+from bench.roofs.cache_levels import Level
+from bench.roofs.cache_roofs import measure_cache_roofs
 from bench.roofs.probe import Probe
 from bench.training.devices import open_device
 from commands.measure.ceilings import _facts
@@ -39,7 +39,7 @@ class ScriptedDevice(QueueingDevice):
 
 @pytest.fixture(autouse=True)
 def _roomy(monkeypatch):
-    monkeypatch.setattr("bench.roofs.referee.free_bytes", lambda device: 128 * 2**30)
+    monkeypatch.setattr("bench.roofs.probe_sampler.free_bytes", lambda device: 128 * 2**30)
 
 
 def level(name, device, rates, **changes):
@@ -58,8 +58,8 @@ def level(name, device, rates, **changes):
 
 
 def measured(monkeypatch, device, *levels, launch_s=0.0):
-    monkeypatch.setattr(caches, "_levels", lambda device: levels)
-    monkeypatch.setattr(caches, "_launch_seconds", lambda device, clock: launch_s)
+    monkeypatch.setattr(cache_roofs, "_levels", lambda device: levels)
+    monkeypatch.setattr(cache_roofs, "_launch_seconds", lambda device, clock: launch_s)
     return measure_cache_roofs(device, clock=device.clock, budget_s=0.5)
 
 
@@ -77,7 +77,7 @@ def test_levels_have_their_scripted_rates(monkeypatch):
     assert "; launches take 0.0%; torch " in roofs[1].source
 
 
-def test_a_level_no_slower_than_the_one_below_is_not_told_apart(monkeypatch):
+def test_a_level_no_slower_than_the_one_below_has_no_roof(monkeypatch):
     device = ScriptedDevice()
     _, l2, l3 = measured(
         monkeypatch,
@@ -89,7 +89,8 @@ def test_a_level_no_slower_than_the_one_below_is_not_told_apart(monkeypatch):
     assert l2.peak_bytes_per_s is not None
     assert l3.peak_bytes_per_s is None
     assert (
-        "no slower than the level below (3 GB/s): not told apart" in l3.missing["peak_bytes_per_s"]
+        "no slower than the level below (3 GB/s): the two cannot be"
+        in l3.missing["peak_bytes_per_s"]
     )
     assert l3.source.startswith("L3: scripted")  # what was seen is kept
 
@@ -103,10 +104,10 @@ def test_a_control_is_no_roof_but_counts_as_the_level_below(monkeypatch):
         level("L2", device, [3.9 * GB]),
     )
     assert "at 4 GB/s its reading may be bound by the additions" in l1.missing["peak_bytes_per_s"]
-    assert "not told apart" in l2.missing["peak_bytes_per_s"]
+    assert "cannot be distinguished" in l2.missing["peak_bytes_per_s"]
 
 
-def test_rates_that_are_mostly_launching_are_not_told(monkeypatch):
+def test_rates_that_are_mostly_launching_have_no_roof(monkeypatch):
     device = ScriptedDevice()
     slow, quick = 0.06 * 0.01 / 3, 0.04 * 0.01 / 3
     (roof,) = measured(monkeypatch, device, level("L2", device, [3 * GB]), launch_s=slow)
@@ -154,11 +155,11 @@ def scripted_reader(monkeypatch):
     calls = []
 
     def install(device, l1=30 * GB * 100, l2=6 * GB * 100):
-        def read(data, sums, *, programs, elements, own_regions, rounds):
+        def read(data, sums, *, programs, elements, own_regions, rounds, block):
             calls.append((data.numel(), sums.numel(), programs, elements, own_regions))
-            device.queue(programs * rounds * 2048 * 4 / (l1 if own_regions else l2))
+            device.queue(programs * rounds * block * 4 / (l1 if own_regions else l2))
 
-        monkeypatch.setattr(gpu_caches, "_reader", lambda: read)
+        monkeypatch.setattr(cache_levels, "_gpu_kernel", lambda: read)
         return calls
 
     return install
@@ -180,7 +181,7 @@ def test_a_gpus_levels_are_read_by_programs_on_every_multiprocessor(scripted_rea
     assert shared[1] == 528 * 2048
 
 
-def test_a_gpu_that_does_not_tell_its_parts_has_reasons():
+def test_a_gpu_that_does_not_report_its_parts_has_reasons():
     for device in (ScriptedDevice(cores=None), ScriptedDevice(cache_bytes=None)):
         for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
             assert roof.missing["peak_bytes_per_s"] == "scripted"
@@ -209,7 +210,7 @@ def test_a_kernel_that_does_not_compile_is_a_reason_not_a_crash(monkeypatch):
     def read(*data, **how):
         raise CompilationError("no C compiler\nin PATH")
 
-    monkeypatch.setattr(gpu_caches, "_reader", lambda: read)
+    monkeypatch.setattr(cache_levels, "_gpu_kernel", lambda: read)
     device = ScriptedDevice()
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         why = roof.missing["peak_bytes_per_s"]
@@ -217,9 +218,9 @@ def test_a_kernel_that_does_not_compile_is_a_reason_not_a_crash(monkeypatch):
 
 
 def cpu_plan(monkeypatch, caches_here):
-    monkeypatch.setattr(cpu_caches, "cpu_caches", lambda: caches_here)
+    monkeypatch.setattr(cache_levels, "cpu_caches", lambda: caches_here)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    return cpu_caches.cpu_levels()
+    return cache_levels.cpu_levels()
 
 
 def sizes(kib, largest=None, total=None):
@@ -257,8 +258,8 @@ def test_unknown_caches_are_a_reason_for_each_level(monkeypatch):
     def unknown():
         raise UnknownFactError("not read on Windows")
 
-    monkeypatch.setattr(cpu_caches, "cpu_caches", unknown)
-    for level in cpu_caches.cpu_levels():
+    monkeypatch.setattr(cache_levels, "cpu_caches", unknown)
+    for level in cache_levels.cpu_levels():
         assert level.probe is None
         assert (
             level.why_no_probe == level.why_no_size == "the processor's caches: not read on Windows"
@@ -266,9 +267,9 @@ def test_unknown_caches_are_a_reason_for_each_level(monkeypatch):
 
 
 def test_every_row_of_a_launch_is_a_sum_over_the_whole_block(monkeypatch):
-    monkeypatch.setattr(cpu_caches, "_BYTES_PER_THREAD", 2**20)
+    monkeypatch.setattr(cache_levels, "_BYTES_PER_THREAD", 2**20)
     torch.manual_seed(0)
-    probe = cpu_caches.sum_probe("L2", 64 * KIB)
+    probe = cache_levels.sum_probe("L2", 64 * KIB)
     sums = probe.prepare()()
     assert sums.numel() * 64 * KIB == probe.work_per_launch
     assert sums.numel() == 16 * torch.get_num_threads()
@@ -290,7 +291,7 @@ def test_this_machines_caches_give_a_rate_or_a_reason():
         assert f"by each of {torch.get_num_threads()} threads" in roofs[0].source
 
 
-def test_the_command_shows_the_roofs_that_were_told():
+def test_the_command_shows_the_measured_roofs():
     roofs = (
         samples.facts(CacheRoof, level="L1", source="not measured"),
         samples.facts(CacheRoof, level="L2", source="read", peak_bytes_per_s=2.334e11),

@@ -1,5 +1,6 @@
 """The kernel that reads a GPU's caches, without a GPU: interpreted, and compiled to PTX."""
 
+import json
 import os
 import re
 import subprocess
@@ -14,17 +15,19 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 INTERPRETED = """
 import torch
-from bench.roofs.gpu_reader import BLOCK, read
+from bench.roofs.cache_levels import GPU_BLOCK as BLOCK
+from bench.roofs.gpu_reader import read
 
 programs, rounds = 3, 5
 values = torch.arange(programs * 2 * BLOCK, dtype=torch.float32) % 97
 sums = torch.empty(programs * BLOCK)
-read(values, sums, programs=programs, elements=2 * BLOCK, own_regions=True, rounds=rounds)
+how = {"programs": programs, "rounds": rounds, "block": BLOCK}
+read(values, sums, elements=2 * BLOCK, own_regions=True, **how)
 blocks = values.view(programs, 2, BLOCK)
 assert torch.equal(sums.view(programs, BLOCK), 3 * blocks[:, 0] + 2 * blocks[:, 1])
 
 values = torch.arange(4 * BLOCK, dtype=torch.float32) % 97
-read(values, sums, programs=programs, elements=4 * BLOCK, own_regions=False, rounds=rounds)
+read(values, sums, elements=4 * BLOCK, own_regions=False, **how)
 blocks = values.view(4, BLOCK)
 for program in range(programs):
     expected = sum(blocks[(program + number) % 4] for number in range(rounds))
@@ -32,29 +35,34 @@ for program in range(programs):
 print("right")
 """
 COMPILED = """
-import sys
+import itertools, json, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from bench.roofs import gpu_reader
+from bench.roofs.cache_levels import GPU_BLOCK
 
-numbers = ("elements", "apart", "ahead", "rounds")
-past_l1 = sys.argv[2] == "past"
-source = ASTSource(
-    fn=gpu_reader._read,
-    signature={"data": "*fp32", "sums": "*fp32", **dict.fromkeys(numbers, "i32"),
-               "block": "constexpr", "past_l1": "constexpr"},
-    constexprs={"block": gpu_reader.BLOCK, "past_l1": past_l1},
-    attrs={(place,): [["tt.divisibility", 16]] for place in range(6)},
-)
-target = GPUTarget("cuda", int(sys.argv[1]), 32)
-print(triton.compile(source, target=target, options={"num_warps": 8}).asm["ptx"])
+numbers = ("elements", "region_stride", "start_stride", "rounds")
+found = []
+for capability, past_l1 in itertools.product((75, 90, 120), (False, True)):
+    source = ASTSource(
+        fn=gpu_reader._read,
+        signature={"data": "*fp32", "sums": "*fp32", **dict.fromkeys(numbers, "i32"),
+                   "block": "constexpr", "past_l1": "constexpr"},
+        constexprs={"block": GPU_BLOCK, "past_l1": past_l1},
+        attrs={(place,): [["tt.divisibility", 16]] for place in range(6)},
+    )
+    compiled = triton.compile(
+        source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 8}
+    )
+    found.append((past_l1, compiled.asm["ptx"]))
+print(json.dumps(found))
 """
 
 
-def output_of(program, *arguments, **environment):
+def output_of(program, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         timeout=300,
@@ -64,21 +72,18 @@ def output_of(program, *arguments, **environment):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_each_program_sums_exactly_the_blocks_that_it_is_counted_to_read():
     assert output_of(INTERPRETED, TRITON_INTERPRET="1") == "right\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", ["75", "90", "120"])
-@pytest.mark.parametrize(
-    ("way", "load"), [("own", "ld.global.v4.b32"), ("past", "ld.global.cg.v4.b32")]
-)
-def test_the_loop_loads_16_bytes_at_a_time_from_the_level_that_is_meant(
-    tmp_path, capability, way, load
-):
-    ptx = output_of(COMPILED, capability, way, TRITON_CACHE_DIR=str(tmp_path))
-    labels = {found[1]: found.start() for found in re.finditer(r"^(\$L\w+):", ptx, re.MULTILINE)}
-    jumps = [(found[1], found.start()) for found in re.finditer(r"\bbra\S*\s+(\$L\w+);", ptx)]
-    (loop,) = [ptx[labels[name] : end] for name, end in jumps if labels[name] < end]
-    assert re.findall(r"ld\.global[\w.]*", loop) == [load, load]
-    assert re.findall(r"[ls][td]\.global[\w.]*", ptx) == [load, load] + ["st.global.v4.b32"] * 2
+def test_the_loop_loads_16_bytes_at_a_time_from_the_level_that_is_meant(tmp_path):
+    for past_l1, ptx in json.loads(output_of(COMPILED, TRITON_CACHE_DIR=str(tmp_path))):
+        load = "ld.global.cg.v4.b32" if past_l1 else "ld.global.v4.b32"
+        labels = {name[1]: name.start() for name in re.finditer(r"^(\$L\w+):", ptx, re.MULTILINE)}
+        jumps = [(to[1], to.start()) for to in re.finditer(r"\bbra\S*\s+(\$L\w+);", ptx)]
+        (loop,) = [ptx[labels[name] : end] for name, end in jumps if labels[name] < end]
+        assert re.findall(r"ld\.global[\w.]*", loop) == [load, load]
+        stored = ["st.global.v4.b32"] * 2
+        assert re.findall(r"[ls][td]\.global[\w.]*", ptx) == [load, load, *stored]

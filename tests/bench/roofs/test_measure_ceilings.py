@@ -9,8 +9,7 @@ import torch
 from scripted_gpu import MIB, Clock, QueueingDevice, ScriptedWork
 
 from bench.roofs import MINIMUM_REPETITIONS, measure_ceilings, sustained_rate
-from bench.roofs.plans import PLANS, Plan
-from bench.roofs.products import Convolution, Product
+from bench.roofs.compute_probes import PLANS, Convolution, Plan, Product
 from bench.training.devices import open_device
 
 GPU_MODES = ("fp32", "tf32", "bf16", "fp16")
@@ -136,7 +135,7 @@ def test_arithmetic_switches_are_put_back(roomy_gpu, before, monkeypatch):
             switch.fp32_precision = original
 
 
-def test_this_machines_cpu_gives_samples_that_its_ceilings_follow_from(monkeypatch):
+def test_this_cpus_ceilings_follow_from_its_samples_with_arrays_past_its_cache(monkeypatch):
     small = Plan(
         products=(Product(64, 64, 64, "NT"), Product(128, 128, 128, "NN")),
         convolutions=(Convolution(1, 16, 8, 16),),
@@ -156,6 +155,9 @@ def test_this_machines_cpu_gives_samples_that_its_ceilings_follow_from(monkeypat
         assert f"{torch.get_num_threads()} threads" in ceiling.source
         assert ceiling.peak_flops_per_s == peak(samples, ceiling.math_mode)
         assert ceiling.peak_bytes_per_s == peak(samples, None)
+    sizes = [int(each.probe.split()[1]) for each in samples if each.quantity == "bytes_per_s"]
+    cache_bytes = device.info().last_level_cache_bytes or 0
+    assert min(sizes) * MIB >= 4 * cache_bytes
 
 
 def peak(samples, math_mode):
@@ -164,11 +166,3 @@ def peak(samples, math_mode):
         for sample in samples
         if sample.math_mode == math_mode and len(sample.rates) >= MINIMUM_REPETITIONS
     )
-
-
-def test_arrays_on_this_cpu_exceed_its_cache():
-    device = open_device("cpu")
-    _, samples = measure_ceilings(device, budget_s=0.0)
-    [stream] = [sample for sample in samples if sample.quantity == "bytes_per_s"]
-    size = int(stream.probe.split()[1]) * MIB
-    assert size >= 4 * (device.info().last_level_cache_bytes or 0)

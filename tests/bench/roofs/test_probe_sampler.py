@@ -4,11 +4,9 @@ import pytest
 import torch
 from scripted_gpu import Clock, QueueingDevice
 
-from bench.roofs import referee as referee_module
-from bench.roofs.contest import Contest, Entrant
-from bench.roofs.probe import Probe
-from bench.roofs.referee import Referee
-from bench.roofs.rule import MINIMUM_REPETITIONS
+from bench.roofs import probe_sampler
+from bench.roofs.probe import MINIMUM_REPETITIONS, Probe
+from bench.roofs.probe_sampler import Candidate, ProbeGroup, ProbeSampler
 
 GROUP_S = 0.05
 
@@ -21,7 +19,7 @@ class Script:
         self.device = QueueingDevice(self.clock)
         self.diary = []
         self.lines = []
-        monkeypatch.setattr(referee_module, "free_bytes", lambda device: free_bytes)
+        monkeypatch.setattr(probe_sampler, "free_bytes", lambda device: free_bytes)
 
     def probe(self, name, seconds, work=1000, operand_bytes=0):
         """A probe that takes `seconds` a launch: a number, or a function of the launch's index."""
@@ -34,10 +32,10 @@ class Script:
 
         return Probe(name, "fp32", "flops_per_s", work, operand_bytes, lambda: launch)
 
-    def hold(self, *contests, budget_s=10.0):
-        referee = Referee(self.device, self.clock, GROUP_S, self.lines.append)
+    def sample(self, *groups, budget_s=10.0):
+        sampler = ProbeSampler(self.device, self.clock, GROUP_S, self.lines.append)
         started = self.clock()
-        referee.hold(contests, budget_s)
+        sampler.sample(groups, budget_s)
         return self.clock() - started
 
     def turns(self):
@@ -50,28 +48,28 @@ def script(monkeypatch):
     return Script(monkeypatch)
 
 
-def contest(title, *probes):
-    return Contest(title, [Entrant(probe) for probe in probes])
+def group(title, *probes):
+    return ProbeGroup(title, [Candidate(probe) for probe in probes])
 
 
 def test_rates_are_the_work_over_the_scripted_time_exactly(script):
-    one = contest("fp32", script.probe("a", 2.0**-9, work=3 * 2**20))
-    script.hold(one)
-    rates = one.entrants[0].rates
+    one = group("fp32", script.probe("a", 2.0**-9, work=3 * 2**20))
+    script.sample(one)
+    rates = one.candidates[0].rates
     assert len(rates) > 100
     assert rates == pytest.approx([3 * 2**29] * len(rates), rel=1e-9)
 
 
 def test_a_repetition_lasts_about_the_group_time(script):
-    one = contest("fp32", script.probe("a", 1e-4))
-    script.hold(one)
-    assert one.entrants[0].launches * 1e-4 == pytest.approx(GROUP_S, rel=0.01)
+    one = group("fp32", script.probe("a", 1e-4))
+    script.sample(one)
+    assert one.candidates[0].launches * 1e-4 == pytest.approx(GROUP_S, rel=0.01)
 
 
 def test_a_slow_first_launch_is_no_part_of_any_rate(script):
-    one = contest("fp32", script.probe("a", lambda index: 5.0 if index == 0 else 0.01, work=1))
-    script.hold(one, budget_s=20.0)
-    assert one.entrants[0].rates == pytest.approx([100.0] * len(one.entrants[0].rates))
+    one = group("fp32", script.probe("a", lambda index: 5.0 if index == 0 else 0.01, work=1))
+    script.sample(one, budget_s=20.0)
+    assert one.candidates[0].rates == pytest.approx([100.0] * len(one.candidates[0].rates))
 
 
 def test_one_launch_before_each_repetition_is_not_timed(script):
@@ -82,22 +80,22 @@ def test_one_launch_before_each_repetition_is_not_timed(script):
         seen.append(script.clock())
         return 0.03 if len(seen) < 2 or seen[-1] != seen[-2] else 0.02
 
-    one = contest("fp32", script.probe("a", seconds, work=1))
-    script.hold(one, budget_s=2.0)
-    assert max(one.entrants[0].rates) == min(one.entrants[0].rates)
+    one = group("fp32", script.probe("a", seconds, work=1))
+    script.sample(one, budget_s=2.0)
+    assert max(one.candidates[0].rates) == min(one.candidates[0].rates)
 
 
 def test_probes_of_all_roofs_take_turns(script):
-    first = contest("fp32", script.probe("a", 0.03), script.probe("b", 0.03))
-    second = contest("memory", script.probe("m", 0.03))
-    script.hold(first, second, budget_s=3.0)
+    first = group("fp32", script.probe("a", 0.03), script.probe("b", 0.03))
+    second = group("memory", script.probe("m", 0.03))
+    script.sample(first, second, budget_s=3.0)
     assert script.turns()[:9] == ["a", "m", "b"] * 3
 
 
 def test_a_slower_probe_is_given_up_after_two_repetitions(script):
-    one = contest("fp32", script.probe("slow", 0.0301), script.probe("fast", 0.0250))
-    script.hold(one)
-    slow, fast = one.entrants
+    one = group("fp32", script.probe("slow", 0.0301), script.probe("fast", 0.0250))
+    script.sample(one)
+    slow, fast = one.candidates
     assert len(slow.rates) == 2
     assert not slow.live
     assert len(fast.rates) > 50
@@ -105,29 +103,29 @@ def test_a_slower_probe_is_given_up_after_two_repetitions(script):
 
 
 def test_a_probe_close_to_the_leader_stays(script):
-    one = contest("fp32", script.probe("close", 0.0260), script.probe("fast", 0.0250))
-    script.hold(one)
-    assert abs(len(one.entrants[0].rates) - len(one.entrants[1].rates)) <= 1
+    one = group("fp32", script.probe("close", 0.0260), script.probe("fast", 0.0250))
+    script.sample(one)
+    assert abs(len(one.candidates[0].rates) - len(one.candidates[1].rates)) <= 1
 
 
 def test_given_up_operands_are_freed(script):
-    one = contest("fp32", script.probe("slow", 0.1), script.probe("fast", 0.01))
-    script.hold(one)
-    assert one.entrants[0].launch is None
+    one = group("fp32", script.probe("slow", 0.1), script.probe("fast", 0.01))
+    script.sample(one)
+    assert one.candidates[0].launch is None
 
 
 @pytest.mark.parametrize("budget_s", [1.0, 4.0])
 def test_the_time_is_spent_and_not_exceeded_by_more_than_a_turn(script, budget_s):
-    one = contest("fp32", script.probe("a", 0.02), script.probe("b", 0.02))
-    assert budget_s <= script.hold(one, budget_s=budget_s) <= budget_s + 0.1
+    one = group("fp32", script.probe("a", 0.02), script.probe("b", 0.02))
+    assert budget_s <= script.sample(one, budget_s=budget_s) <= budget_s + 0.1
 
 
 def test_without_time_each_roof_still_has_its_least_repetitions(script):
-    first = contest("fp32", script.probe("a", 0.02), script.probe("b", 0.02))
-    second = contest("memory", script.probe("m", 0.02))
-    script.hold(first, second, budget_s=0.0)
-    assert [len(entrant.rates) for entrant in first.entrants] == [MINIMUM_REPETITIONS, 0]
-    assert len(second.entrants[0].rates) == MINIMUM_REPETITIONS
+    first = group("fp32", script.probe("a", 0.02), script.probe("b", 0.02))
+    second = group("memory", script.probe("m", 0.02))
+    script.sample(first, second, budget_s=0.0)
+    assert [len(candidate.rates) for candidate in first.candidates] == [MINIMUM_REPETITIONS, 0]
+    assert len(second.candidates[0].rates) == MINIMUM_REPETITIONS
     assert "b left out: the time was spent" in first.notes
 
 
@@ -136,13 +134,13 @@ def test_a_probe_out_of_memory_is_left_out_with_a_note(script):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nmore")
 
     failing = Probe("huge", "fp32", "flops_per_s", 1, 0, no_memory)
-    one = contest("fp32", failing, script.probe("a", 0.02))
-    script.hold(one, budget_s=1.0)
+    one = group("fp32", failing, script.probe("a", 0.02))
+    script.sample(one, budget_s=1.0)
     note = "huge left out: CUDA out of memory. Tried to allocate 9 GiB."
     assert one.notes == [note]
     assert note in script.lines
-    assert one.entrants[0].rates == []
-    assert len(one.entrants[1].rates) > MINIMUM_REPETITIONS
+    assert one.candidates[0].rates == []
+    assert len(one.candidates[1].rates) > MINIMUM_REPETITIONS
 
 
 def test_memory_that_runs_out_later_ends_the_probe_and_keeps_its_rates(script):
@@ -151,28 +149,26 @@ def test_memory_that_runs_out_later_ends_the_probe_and_keeps_its_rates(script):
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return 0.02
 
-    one = contest("fp32", script.probe("a", seconds), script.probe("b", 0.02))
-    script.hold(one, budget_s=3.0)
+    one = group("fp32", script.probe("a", seconds), script.probe("b", 0.02))
+    script.sample(one, budget_s=3.0)
     assert one.notes == ["a left out: CUDA out of memory."]
-    assert 2 < len(one.entrants[0].rates) < len(one.entrants[1].rates)
+    assert 2 < len(one.candidates[0].rates) < len(one.candidates[1].rates)
 
 
 def test_operands_over_a_quarter_of_free_memory_are_never_made(script):
-    one = contest(
+    one = group(
         "fp32",
         script.probe("fits", 0.02, operand_bytes=250),
         script.probe("big", 0.02, operand_bytes=251),
     )
-    script.hold(one, budget_s=1.0)
+    script.sample(one, budget_s=1.0)
     assert "big" not in script.diary
     assert one.notes == ["big left out: its operands need over a quarter of free memory"]
 
 
 def test_a_launch_too_long_at_the_best_rate_is_left_out(script):
-    one = contest(
-        "fp32", script.probe("small", 0.001, work=1), script.probe("large", 0.3, work=300)
-    )
-    script.hold(one, budget_s=1.0)
+    one = group("fp32", script.probe("small", 0.001, work=1), script.probe("large", 0.3, work=300))
+    script.sample(one, budget_s=1.0)
     assert "large" not in script.diary
     assert one.notes == ["large left out: one launch takes over 0.25 s"]
 
@@ -181,12 +177,12 @@ def test_it_ends_when_no_probe_works(script):
     def broken():
         raise NotImplementedError('"addmm" not implemented for Half')
 
-    one = contest("fp16", Probe("a", "fp16", "flops_per_s", 1, 0, broken))
-    assert script.hold(one) == 0
+    one = group("fp16", Probe("a", "fp16", "flops_per_s", 1, 0, broken))
+    assert script.sample(one) == 0
     assert one.notes == ['a left out: "addmm" not implemented for Half']
 
 
 def test_progress_names_each_probe_and_each_round(script):
-    one = contest("fp32", script.probe("a", 0.05, work=10**9))
-    script.hold(one, budget_s=0.5)
+    one = group("fp32", script.probe("a", 0.05, work=10**9))
+    script.sample(one, budget_s=0.5)
     assert script.lines[:2] == ["a: 20.0 GFLOP/s", "round 1: fp32 20.0 GFLOP/s"]

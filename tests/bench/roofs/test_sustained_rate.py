@@ -3,7 +3,7 @@
 import pytest
 
 from bench.records import CeilingSample
-from bench.roofs.rule import MINIMUM_REPETITIONS, best_sample, sustained_rate
+from bench.roofs.probe import MINIMUM_REPETITIONS, best_sample, sustained_rate
 
 
 def sample(name, *rates):

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.roofs.plans import PLANS, compute_probes
-from bench.roofs.products import (
+from bench.roofs.compute_probes import (
+    PLANS,
     Convolution,
     Product,
+    compute_probes,
     convolution_probe,
     linear_probe,
     product_probe,

@@ -10,19 +10,15 @@ import torch
 
 from bench.records import CacheRoof, CeilingSample
 from bench.records.journal import Clock, ignore
-from bench.roofs.cache_level import Level
-from bench.roofs.contest import Contest, Entrant
-from bench.roofs.cpu_caches import cpu_levels, empty_launch
-from bench.roofs.gpu_caches import cuda_levels
+from bench.roofs.cache_levels import Level, cpu_levels, cuda_levels, empty_launch
 from bench.roofs.measure import software_of
-from bench.roofs.probe import Launch
-from bench.roofs.referee import Referee
-from bench.roofs.rule import account_of, best_sample, sustained_rate
+from bench.roofs.probe import Launch, account_of, best_sample, sustained_rate
+from bench.roofs.probe_sampler import Candidate, ProbeGroup, ProbeSampler
 from bench.training.devices import Device
 
 #: Least time of one repetition: short, so that some fit between the turns of other processes.
 _GROUP_S = 0.002
-#: A level is only told where the same reading runs faster by this from the level below: else the
+#: A level has a roof only where the same reading runs faster by this from the level below: else the
 #: reading itself may be the limit.
 _FASTER_BELOW = 1.1
 #: Where launching takes a larger share of the time, the rate is not the cache's.
@@ -46,18 +42,18 @@ def measure_cache_roofs(
     `progress` receives a line per probe and round.
     """
     levels = _levels(device)
-    contests = [
-        Contest(level.name, [Entrant(level.probe)] if level.probe else []) for level in levels
+    groups = [
+        ProbeGroup(level.name, [Candidate(level.probe)] if level.probe else []) for level in levels
     ]
     with torch.inference_mode():
-        referee = Referee(device, clock, _GROUP_S, progress)
-        referee.hold([contest for contest in contests if contest.entrants], budget_s)
+        sampler = ProbeSampler(device, clock, _GROUP_S, progress)
+        sampler.sample([group for group in groups if group.candidates], budget_s)
         launch_s = _launch_seconds(device, clock)
-    best = [best_sample(contest.samples()) for contest in contests]
+    best = [best_sample(group.samples()) for group in groups]
     below: list[CeilingSample | None] = [None, *best[:-1]]
     return tuple(
-        _roof(level, sample, slower_than, "; ".join(contest.notes), launch_s, device)
-        for level, sample, slower_than, contest in zip(levels, best, below, contests, strict=True)
+        _roof(level, sample, slower_than, "; ".join(group.notes), launch_s, device)
+        for level, sample, slower_than, group in zip(levels, best, below, groups, strict=True)
     )
 
 
@@ -113,7 +109,7 @@ def _doubt(
     if below is not None and sustained_rate(below.rates) < _FASTER_BELOW * rate:
         return (
             f"read at {rate / 1e9:.0f} GB/s, no slower than the level below "
-            f"({sustained_rate(below.rates) / 1e9:.0f} GB/s): not told apart"
+            f"({sustained_rate(below.rates) / 1e9:.0f} GB/s): the two cannot be distinguished"
         )
     return ""
 
