@@ -4,25 +4,28 @@
 in `analysis.report`: they take Matplotlib and Plotly along.
 """
 
-from analysis.profiles.profile_results import ProfileResult, profile_results
-from analysis.runs.gather import Gathered, gather_records, split_records
-from analysis.runs.points import Refusal, RooflinePoint, roofline_point, roofline_points
+from analysis.runs.groups import Group, batch_curves, group_runs
+from analysis.runs.placed import PlacedRun, Run, place, place_runs, recorded
+from analysis.runs.placed_profiles import PlacedProfile, place_profiles
+from analysis.runs.points import RooflinePoint
 from analysis.runs.pull import pull_iterations, pull_record, pull_runs
-from analysis.runs.results import RunResult, run_results
+from analysis.runs.record_set import RecordSet, pull_records
 
 __all__ = [
-    "Gathered",
-    "ProfileResult",
-    "Refusal",
+    "Group",
+    "PlacedProfile",
+    "PlacedRun",
+    "RecordSet",
     "RooflinePoint",
-    "RunResult",
-    "gather_records",
-    "profile_results",
+    "Run",
+    "batch_curves",
+    "group_runs",
+    "place",
+    "place_profiles",
+    "place_runs",
     "pull_iterations",
     "pull_record",
+    "pull_records",
     "pull_runs",
-    "roofline_point",
-    "roofline_points",
-    "run_results",
-    "split_records",
+    "recorded",
 ]

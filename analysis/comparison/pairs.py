@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.runs.groups import Group, group_runs, settings_key
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from bench.errors import UserError
 
 
@@ -30,7 +30,7 @@ class Pairing:
     left_out: tuple[str, ...]
 
 
-def pair_runs(a: Sequence[Observation], b: Sequence[Observation], metric: str) -> Pairing:
+def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     """Pair the configurations of `a` and `b`.
 
     Raises `UserError` where a run is on both sides, where a side has no run with the metric, or
@@ -63,7 +63,7 @@ def pair_runs(a: Sequence[Observation], b: Sequence[Observation], metric: str) -
     )
 
 
-def _grouped(side: str, runs: Sequence[Observation], metric: str) -> list[Group]:
+def _grouped(side: str, runs: Sequence[Run], metric: str) -> list[Group]:
     groups = group_runs(runs, metric)
     if groups:
         return groups
@@ -71,7 +71,7 @@ def _grouped(side: str, runs: Sequence[Observation], metric: str) -> list[Group]
     raise UserError(f"{side}: none of its {len(runs)} runs has a {metric} to compare ({why})")
 
 
-def _why_left_out(run: Observation, metric: str) -> str:
+def _why_left_out(run: Run, metric: str) -> str:
     if run.outcome != "ok":
         return f"{run.name} ({run.label}): {run.outcome}, {run.reason or 'no reason recorded'}"
     value = run.metrics.get(metric)
@@ -109,7 +109,7 @@ def _no_pair(a: Sequence[Group], b: Sequence[Group]) -> str:
     )
 
 
-def _software(a: Sequence[Observation], b: Sequence[Observation]) -> tuple[str, ...]:
+def _software(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
     """`torch: A 2.11.0, B 2.15.0`, for what is not the same throughout."""
     found = []
     for name in sorted({name for run in (*a, *b) for name in run.software}):

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from analysis.figures.curves import Curve
 from analysis.runs.groups import Group, batch_curves
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 
 
-def throughput_curves(runs: Iterable[Observation]) -> list[Curve]:
+def throughput_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return images/s with one standard deviation between repeats to either side."""
     return [_throughput(curve, 1.0) for curve in batch_curves(runs)]
 
 
-def scaling_curves(runs: Iterable[Observation]) -> list[Curve]:
+def scaling_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return images/s over those of the smallest batch; curves of one batch size have none."""
     return [
         _throughput(curve, 1 / curve[0].throughput_images_per_s)
@@ -24,12 +24,12 @@ def scaling_curves(runs: Iterable[Observation]) -> list[Curve]:
     ]
 
 
-def efficiency_curves(runs: Iterable[Observation]) -> list[Curve]:
+def efficiency_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return the share of the compute peak that each batch size reached, by placed runs."""
     return list(_point_curves(runs, lambda p: p.fraction_of_peak, None))
 
 
-def intensity_curves(runs: Iterable[Observation]) -> list[Curve]:
+def intensity_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return FLOP/byte: counted ones as points, modelled ones as intervals with open markers.
 
     The marker of an interval stands at its geometric middle, which nobody measured: it is open.
@@ -37,7 +37,7 @@ def intensity_curves(runs: Iterable[Observation]) -> list[Curve]:
     return list(_point_curves(runs, _middle, _ends))
 
 
-def memory_curves(runs: Iterable[Observation]) -> list[Curve]:
+def memory_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return the measured peak memory in GB of each batch size."""
     found = []
     for curve in batch_curves(runs):
@@ -47,7 +47,7 @@ def memory_curves(runs: Iterable[Observation]) -> list[Curve]:
     return found
 
 
-def modelled_memory_curves(runs: Iterable[Observation]) -> list[Curve]:
+def modelled_memory_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return the cost model's weights, gradients, optimizer state and activations in GB."""
     found = []
     for curve in batch_curves(runs):
@@ -58,11 +58,11 @@ def modelled_memory_curves(runs: Iterable[Observation]) -> list[Curve]:
     return found
 
 
-def device_memory_gb(runs: Iterable[Observation]) -> dict[str, float]:
+def device_memory_gb(runs: Iterable[Run]) -> dict[str, float]:
     """Return the device's memory of each machine whose runs tell it."""
     found: dict[str, float] = {}
     for run in runs:
-        environment = run.result.record.environment if run.result else None
+        environment = run.record.environment if run.record else None
         if environment is not None and environment.device.memory_bytes:
             found[run.env] = environment.device.memory_bytes / 1e9
     return found
@@ -103,7 +103,7 @@ def _curve(
 
 
 def _point_curves(
-    runs: Iterable[Observation],
+    runs: Iterable[Run],
     value: Callable[[RooflinePoint], float],
     ends: Callable[[RooflinePoint], tuple[float | None, float | None]] | None,
 ) -> Iterator[Curve]:
@@ -139,7 +139,7 @@ def _ends(point: RooflinePoint) -> tuple[float | None, float | None]:
 
 
 def _point(group: Group) -> RooflinePoint | None:
-    return next((run.result.point for run in group.runs if run.result and run.result.point), None)
+    return next((run.point for run in group.runs if run.point), None)
 
 
 def _peak_gb(group: Group) -> float | None:
@@ -148,7 +148,7 @@ def _peak_gb(group: Group) -> float | None:
 
 
 def _modelled_gb(group: Group) -> float | None:
-    complexity = group.first.result.record.complexity if group.first.result else None
+    complexity = group.first.record.complexity if group.first.record else None
     if complexity is None:
         return None
     memory = complexity.memory

@@ -19,7 +19,7 @@ from analysis.figures.style import (
 )
 from analysis.findings.variability import Scatter
 from analysis.runs.groups import Group
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.statistics import find_outliers
 
 #: Outliers beyond so many medians would flatten everything else.
@@ -115,7 +115,7 @@ def draw_real_synthetic(
 
 
 def draw_distributions(
-    axes: Axes, runs: Sequence[Observation], *, colours: Mapping[str, str] | None = None
+    axes: Axes, runs: Sequence[Run], *, colours: Mapping[str, str] | None = None
 ) -> None:
     """Draw each window's iteration times over its median: 5 to 95 %, quartiles, outliers.
 

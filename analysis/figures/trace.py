@@ -9,14 +9,14 @@ from matplotlib.axes import Axes
 
 from analysis.figures.curves import plain
 from analysis.figures.log_axes import FONT_PT, say_empty
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.statistics import find_outliers, steady_state
 
 #: Vertical room of an outlier that would flatten all else: it is drawn at the edge, by an arrow.
 _MOST_OVER_MEDIAN = 1.6
 
 
-def draw_trace(axes: Axes, run: Observation, colour: str = "#0072B2") -> None:
+def draw_trace(axes: Axes, run: Run, colour: str = "#0072B2") -> None:
     """Draw one run's iterations in order, its median and its outliers; a drift is said above.
 
     An iteration of over 1.6 times the median is drawn at the upper edge as a triangle.
@@ -56,10 +56,10 @@ def draw_trace(axes: Axes, run: Observation, colour: str = "#0072B2") -> None:
         axes.axvline((state.changed_at or 0) + 0.5, color="#D55E00", linewidth=0.9, linestyle="--")
 
 
-def traced_runs(runs: Sequence[Observation], most: int = 6) -> list[Observation]:
+def traced_runs(runs: Sequence[Run], most: int = 6) -> list[Run]:
     """Return the runs worth a look: drifting ones first, then those with outliers, then others."""
 
-    def interest(run: Observation) -> tuple[float, int]:
+    def interest(run: Run) -> tuple[float, int]:
         state = steady_state(run.iteration_times_s)
         change = abs(state.change) if state is not None and state.drifting else 0.0
         return change, find_outliers(run.iteration_times_s).count

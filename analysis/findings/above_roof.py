@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.finding import ReportFinding, own_findings
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 
 KIND = "above the roof"
 _CODES = ("above-compute-roof", "above-memory-roof")
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding over all runs that outrun a ceiling by more than 3 %."""
     found = [(run, one) for run in runs for one in own_findings(run, *_CODES)]
     if found:

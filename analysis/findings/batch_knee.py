@@ -10,7 +10,7 @@ from itertools import pairwise
 from analysis.findings.finding import ReportFinding, names_of, rate_of
 from analysis.findings.memory_spill import before_cliff
 from analysis.runs.groups import Group, batch_curves
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
 
 KIND = "batch knee"
@@ -61,7 +61,7 @@ def gain_per_doubling(small: Group, large: Group) -> float:
     return float(ratio ** (1 / doublings)) - 1
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for each curve of three batch sizes or more that did not spill."""
     for curve in batch_curves(runs):
         knee = knee_of(curve)

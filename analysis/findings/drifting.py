@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.finding import ReportFinding
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import percent
 from analysis.statistics import SteadyState, steady_state
 
 KIND = "drifting"
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding per machine with windows that drifted."""
-    machines: dict[str, list[tuple[Observation, SteadyState]]] = {}
+    machines: dict[str, list[tuple[Run, SteadyState]]] = {}
     for run in runs:
         state = steady_state(run.iteration_times_s)
         if state is not None and state.drifting:
@@ -37,7 +37,7 @@ def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
         )
 
 
-def _line(run: Observation, state: SteadyState) -> str:
+def _line(run: Run, state: SteadyState) -> str:
     word = "slower" if state.change > 0 else "faster"
     chance = "p < 0.0001" if state.p_value < 1e-4 else f"p = {state.p_value:.2g}"
     return (

@@ -20,10 +20,10 @@ from analysis.findings import (
     variability,
 )
 from analysis.findings.finding import ReportFinding
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 
 #: Kind -> its search; faults first, then what holds runs back, then what they are worth.
-KINDS: Mapping[str, Callable[[Sequence[Observation]], Iterator[ReportFinding]]] = {
+KINDS: Mapping[str, Callable[[Sequence[Run]], Iterator[ReportFinding]]] = {
     module.KIND: module.find
     for module in (
         above_roof,
@@ -43,6 +43,6 @@ KINDS: Mapping[str, Callable[[Sequence[Observation]], Iterator[ReportFinding]]] 
 }
 
 
-def find_all(runs: Sequence[Observation]) -> list[ReportFinding]:
+def find_all(runs: Sequence[Run]) -> list[ReportFinding]:
     """Return what `runs` show; a kind that their data do not support says nothing."""
     return [finding for find in KINDS.values() for finding in find(runs)]

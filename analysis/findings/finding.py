@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from analysis.runs.groups import Group
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import interval, percent, three_digits
 from analysis.statistics.ratio import RatioEstimate
 from bench.records import Finding
@@ -49,26 +49,24 @@ def names_of(groups: Iterable[Group]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for name in group.names))
 
 
-def own_findings(run: Observation, *codes: str) -> list[Finding]:
+def own_findings(run: Run, *codes: str) -> list[Finding]:
     """Return what the run's own record, or its place under the roof, says under these codes."""
-    findings = run.result.findings if run.result else ()
+    findings = run.findings
     return [finding for finding in findings if finding.code in codes]
 
 
-def own_by_machine(
-    runs: Sequence[Observation], *codes: str
-) -> dict[str, list[tuple[Observation, str]]]:
+def own_by_machine(runs: Sequence[Run], *codes: str) -> dict[str, list[tuple[Run, str]]]:
     """Return what runs say of themselves under these codes: machine, then each run and message."""
-    found: dict[str, list[tuple[Observation, str]]] = {}
+    found: dict[str, list[tuple[Run, str]]] = {}
     for run in runs:
         for one in own_findings(run, *codes):
             found.setdefault(run.env, []).append((run, one.message))
     return found
 
 
-def by_machine_and_model(runs: Sequence[Observation]) -> dict[tuple[str, str], list[Observation]]:
+def by_machine_and_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
     """Return the runs by machine and model, in the order they come."""
-    found: dict[tuple[str, str], list[Observation]] = {}
+    found: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         found.setdefault((run.env, run.arch), []).append(run)
     return found

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.finding import ReportFinding, own_by_machine
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 
 KIND = "foreign process"
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding per machine that was not alone with its measurement."""
     for env, found in own_by_machine(runs, "foreign-process", "busy-host").items():
         names = tuple(dict.fromkeys(run.name for run, _ in found))

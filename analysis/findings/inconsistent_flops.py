@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.finding import ReportFinding
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
 
 KIND = "inconsistent FLOP"
@@ -13,11 +13,11 @@ KIND = "inconsistent FLOP"
 _TOLERANCE = 1e-3
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for each model whose runs disagree in FLOP per image."""
-    counts: dict[tuple[str, int], list[tuple[float, Observation]]] = {}
+    counts: dict[tuple[str, int], list[tuple[float, Run]]] = {}
     for run in runs:
-        complexity = run.result.record.complexity if run.result else None
+        complexity = run.record.complexity if run.record else None
         if complexity is not None and complexity.step_flops:
             key = (complexity.arch, complexity.image_size)
             counts.setdefault(key, []).append((complexity.step_flops_per_image, run))

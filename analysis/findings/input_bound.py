@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from analysis.findings.finding import ReportFinding, names_of, rate_of, ratio_of
 from analysis.runs.bounds import INPUT_SHARE
 from analysis.runs.groups import Group, group_runs, settings_key
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
 from analysis.statistics import estimate_ratio
 from bench.config import SYNTHETIC
@@ -18,7 +18,7 @@ _OF_DATA = ("data", "workers", "decoder", "prefetch_factor", "persistent_workers
             "augment", "non_blocking")  # fmt: skip
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for each configuration that its input holds back."""
     groups = group_runs(runs)
     counterparts = {group.names: other for group, other in synthetic_pairs(groups)}
@@ -47,9 +47,9 @@ def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
         )
 
 
-def _waits(run: Observation) -> bool:
+def _waits(run: Run) -> bool:
     """By the bound where the run has a place under the roof, else by the share that waits."""
-    point = run.result.point if run.result else None
+    point = run.point
     if point is not None:
         return point.bound == "input"
     return run.metrics.get("data_wait_share", 0.0) > INPUT_SHARE

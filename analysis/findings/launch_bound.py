@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from analysis.findings.finding import ReportFinding, names_of
 from analysis.runs.groups import Group, batch_curves
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
 
 KIND = "launch-bound"
@@ -18,7 +18,7 @@ _SAME_STEP = 1.15
 _LEAST = 0.9
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for each accelerator's curve with a flat step time or a starved device."""
     for curve in batch_curves(runs):
         if curve[0].first.settings.get("backend") == "cpu" or _is_cpu(curve[0]):
@@ -49,7 +49,7 @@ def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
 
 
 def _is_cpu(group: Group) -> bool:
-    record = group.first.result.record if group.first.result else None
+    record = group.first.record
     return bool(record and record.resolved and record.resolved.backend == "cpu")
 
 
@@ -59,9 +59,9 @@ def _flat(small: Group, large: Group) -> bool:
     return more >= _MORE_IMAGES and _LEAST <= growth < _SAME_STEP
 
 
-def _starved(run: Observation) -> bool:
+def _starved(run: Run) -> bool:
     """A device that a profile saw idle in a step that neither roof nor input explains."""
-    point = run.result.point if run.result else None
+    point = run.point
     busy = point.times.device_busy_s if point else None
     return (
         point is not None
@@ -71,8 +71,8 @@ def _starved(run: Observation) -> bool:
     )
 
 
-def _why(run: Observation) -> str:
-    point = run.result.point if run.result else None
+def _why(run: Run) -> str:
+    point = run.point
     if point is None or point.times.device_busy_s is None:
         return "not profiled"
     busy = percent(point.times.device_busy_s / point.times.measured_s)

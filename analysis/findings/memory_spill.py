@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from analysis.findings.finding import ReportFinding, names_of, rate_of, ratio_of
 from analysis.runs.groups import Group, batch_curves, group_runs, settings_key
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
 from analysis.statistics import estimate_ratio
 
@@ -36,7 +36,7 @@ def before_cliff(curve: Sequence[Group]) -> Sequence[Group]:
     return curve[: cliff_of(curve)]
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for each batch curve with a cliff."""
     groups = group_runs(runs)
     for curve in batch_curves(runs):
@@ -97,8 +97,8 @@ def _memory(groups: Sequence[Group]) -> Iterator[str]:
             return
 
 
-def _memory_share(run: Observation) -> float | None:
-    record = run.result.record if run.result else None
+def _memory_share(run: Run) -> float | None:
+    record = run.record
     if record is None or record.measurement is None or record.environment is None:
         return None
     total = record.environment.device.memory_bytes
@@ -110,15 +110,15 @@ def _memory_share(run: Observation) -> float | None:
     return peak / total if peak is not None and total else None
 
 
-def _may_spill(run: Observation) -> bool:
-    environment = run.result.record.environment if run.result else None
+def _may_spill(run: Run) -> bool:
+    environment = run.record.environment if run.record else None
     return environment is not None and (
         environment.virtualization == "wsl2" or environment.os.startswith("Windows")
     )
 
 
 def _backend(group: Group) -> str:
-    record = group.first.result.record if group.first.result else None
+    record = group.first.record
     resolved = record.resolved if record else None
     return resolved.backend if resolved else group.first.settings.get("backend", "unknown")
 

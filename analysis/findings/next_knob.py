@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from analysis.findings.finding import ReportFinding, names_of, rate_of
 from analysis.runs.bounds import Bound
 from analysis.runs.groups import Group, group_runs
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import percent, three_digits
 
@@ -25,7 +25,7 @@ _CPU_OVERHEAD = "small or slow kernels: threads, channels-last, a larger batch, 
 _LOWER_PRECISION = ", or a lower precision, which has a roof of its own"
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for the fastest batch of each machine, model and precision with a point."""
     fastest: dict[tuple[str, str, str], tuple[Group, RooflinePoint]] = {}
     for group in group_runs(runs):
@@ -85,6 +85,6 @@ def _limit(point: RooflinePoint) -> str:
     return "by the compute roof of this precision"
 
 
-def _point(run: Observation) -> RooflinePoint | None:
-    point = run.result.point if run.result else None
+def _point(run: Run) -> RooflinePoint | None:
+    point = run.point
     return point if point is not None and point.level != "invalid" else None

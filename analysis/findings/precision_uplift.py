@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from analysis.findings.finding import ReportFinding, names_of, rate_of, ratio_of
 from analysis.findings.memory_spill import cliff_of
 from analysis.runs.groups import Group, batch_curves, settings_key
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import interval
 from analysis.statistics import RatioEstimate, estimate_ratio
 
@@ -26,7 +26,7 @@ class Uplift:
     spilled: bool
 
 
-def uplifts(runs: Sequence[Observation]) -> list[Uplift]:
+def uplifts(runs: Sequence[Run]) -> list[Uplift]:
     """Return every configuration that was measured in fp32 and in another precision."""
     spilled: set[tuple[str, ...]] = set()
     groups: list[Group] = []
@@ -49,7 +49,7 @@ def uplifts(runs: Sequence[Observation]) -> list[Uplift]:
     return found
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding per machine, model and precision, over all its batch sizes."""
     series: dict[tuple[str, str, str], list[Uplift]] = {}
     for one in uplifts(runs):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from analysis.findings.finding import ReportFinding, names_of, rate_of
 from analysis.runs.groups import batch_curves
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
 from analysis.statistics import estimate_ratio
 
@@ -16,7 +16,7 @@ KIND = "inconsistent times"
 _LEAST_SHRINK = 0.9
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding where a larger batch's whole step is surely shorter than a smaller one's."""
     for curve in batch_curves(runs):
         for small, large in pairwise(curve):

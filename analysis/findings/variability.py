@@ -10,7 +10,7 @@ from scipy import special
 
 from analysis.findings.finding import ReportFinding, names_of
 from analysis.runs.groups import Group, group_runs
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
 
 KIND = "variability"
@@ -35,7 +35,7 @@ class Scatter:
         return self.env if self.place == "unknown" else f"{self.env} ({self.place})"
 
 
-def scatters(runs: Sequence[Observation]) -> list[Scatter]:
+def scatters(runs: Sequence[Run]) -> list[Scatter]:
     """Return each machine's scatter, the steadiest first; machines without repeats are left out."""
     machines: dict[str, list[Group]] = {}
     for group in group_runs(runs):
@@ -51,7 +51,7 @@ def scatters(runs: Sequence[Observation]) -> list[Scatter]:
     return sorted(found, key=lambda one: one.deviation)
 
 
-def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
+def find(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding where the least and the most steady machine surely differ.
 
     By an F-test of the two pooled variances, raised for the number of pairs that could have been
@@ -84,8 +84,8 @@ def find(runs: Sequence[Observation]) -> Iterator[ReportFinding]:
     )
 
 
-def _place(run: Observation) -> str:
-    environment = run.result.record.environment if run.result else None
+def _place(run: Run) -> str:
+    environment = run.record.environment if run.record else None
     if environment is None:
         return "unknown"
     if environment.cloud_provider not in (None, "none"):

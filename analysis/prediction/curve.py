@@ -110,11 +110,10 @@ def least_image_s(curve: Sequence[Group]) -> float:
     Of arithmetic alone: the bytes of a step hold its parameters too, which are not of an image.
     """
     found = []
-    for result in (run.result for group in curve for run in group.runs):
-        point = result.point if result else None
-        measurement = result.record.measurement if result else None
-        if point is not None and measurement is not None:
-            found.append(point.times.compute_s / measurement.images_per_iteration)
+    for run in (run for group in curve for run in group.runs):
+        measurement = run.record.measurement if run.record else None
+        if run.point is not None and measurement is not None:
+            found.append(run.point.times.compute_s / measurement.images_per_iteration)
     return min(found, default=0.0)
 
 

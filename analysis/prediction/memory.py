@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.runs.groups import Group
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from bench.records import Complexity, RunRecord
 
 #: The driver, the context and fragmentation need the rest.
@@ -44,7 +44,7 @@ class MemoryModel:
 
 def memory_of(curve: Sequence[Group]) -> MemoryModel | str:
     """Return the memory model of a curve, or why there is none."""
-    records = [run.result.record for group in curve for run in group.runs if run.result]
+    records = [run.record for group in curve for run in group.runs if run.record]
     if not records:
         return "imported runs do not tell how much memory they used, or what the device has"
     totals = {total for record in records if (total := _device_bytes(record))}
@@ -66,14 +66,14 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | str:
     return MemoryModel(fixed * raised, per_image * raised, min(totals), source)
 
 
-def failed_batches(curve: Sequence[Group], runs: Sequence[Observation]) -> list[Observation]:
+def failed_batches(curve: Sequence[Group], runs: Sequence[Run]) -> list[Run]:
     """Return runs of the curve's configuration that ran out of memory, smallest batch first."""
     key = _but_batch(curve[0].first)
     found = [run for run in runs if run.outcome == "oom" and _but_batch(run) == key]
     return sorted((run for run in found if run.batch_size), key=lambda run: run.batch_size or 0)
 
 
-def _but_batch(run: Observation) -> dict[str, str]:
+def _but_batch(run: Run) -> dict[str, str]:
     return {name: value for name, value in run.settings.items() if name != "batch_size"}
 
 

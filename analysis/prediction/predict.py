@@ -9,7 +9,7 @@ from analysis.findings.memory_spill import cliff_of
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
 from analysis.prediction.memory import failed_batches, memory_of
 from analysis.runs.groups import Group
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
 from bench.errors import UserError
 
@@ -35,9 +35,7 @@ class Prediction:
         return tuple(name for one in self.curve.measured for name in one.runs)
 
 
-def predict_batch(
-    curve: Sequence[Group], batch_size: int, runs: Sequence[Observation] = ()
-) -> Prediction:
+def predict_batch(curve: Sequence[Group], batch_size: int, runs: Sequence[Run] = ()) -> Prediction:
     """Predict a batch size from a curve (smallest batch first).
 
     `runs` are searched for those of the same configuration that ran out of memory. Raises
@@ -60,7 +58,7 @@ def predict_batch(
 
 
 def _fits(
-    curve: Sequence[Group], batch_size: int, sizes: Sequence[int], runs: Sequence[Observation]
+    curve: Sequence[Group], batch_size: int, sizes: Sequence[int], runs: Sequence[Run]
 ) -> str:
     """Return why the batch fits into memory; raises `UserError` where it does not or may not."""
     largest = max(sizes)

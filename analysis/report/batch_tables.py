@@ -15,7 +15,7 @@ from analysis.report.group_tables import OF_GROUP, runs_column
 from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Column, Table, make_table, quantity, share_of
 from analysis.runs.groups import Group, batch_curves
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import percent
 
 
@@ -27,7 +27,7 @@ class _Gain:
     note: str | None
 
 
-def gains_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) -> Table:
+def gains_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Each batch size of a curve against the one before it, and the knee."""
     rows = [row for curve in batch_curves(runs) if len(curve) > 1 for row in _gains(curve)]
     columns = (
@@ -62,7 +62,7 @@ def _gains(curve: Sequence[Group]) -> list[_Gain]:
     return rows
 
 
-def predicted_curves(runs: Sequence[Observation]) -> list[tuple[Group, PredictedCurve]]:
+def predicted_curves(runs: Sequence[Run]) -> list[tuple[Group, PredictedCurve]]:
     """Return the model of every curve with three batch sizes or more before any spill."""
     return [
         (curve[0], fit_curve(measured_batches(curve), least_image_s(before_cliff(curve))))
@@ -71,7 +71,7 @@ def predicted_curves(runs: Sequence[Observation]) -> list[tuple[Group, Predicted
     ]
 
 
-def predictions_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) -> Table:
+def predictions_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """The two terms of each predicted curve, and what it misses batch sizes by."""
     columns = (
         Column("machine", ("machine",), lambda p: p[0].first.env),

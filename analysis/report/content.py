@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from analysis.findings import ReportFinding, find_all
-from analysis.profiles.profile_results import ProfileResult
 from analysis.report import batch_tables, group_tables, profile_tables, tables, work_tables
 from analysis.report.environments import environments_table
 from analysis.report.limits import limits
@@ -17,9 +16,9 @@ from analysis.report.reproduce import run_command
 from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Table
 from analysis.report.words import QUESTIONS, REFERENCES, abstract
-from analysis.runs.observations import Observation
+from analysis.runs.placed import PlacedRun, Run, recorded
+from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.quantities import counted
-from analysis.runs.results import RunResult
 
 
 @dataclass(frozen=True)
@@ -75,15 +74,15 @@ class Content:
 
 
 def make_content(
-    runs: Sequence[Observation],
-    profiles: Sequence[ProfileResult],
+    runs: Sequence[Run],
+    profiles: Sequence[PlacedProfile],
     run_ids: Mapping[str, str],
     unreadable: Sequence[str],
     written: datetime,
     run_numbers: RunNumbers,
 ) -> Content:
     """Return a report's words and tables; `unreadable` names runs without a readable record."""
-    results = [run.result for run in runs if run.result]
+    results = recorded(runs)
     findings = tuple(find_all(runs))
     summary = _summary(runs, profiles)
     number = _Numbering(drop_empty=not results)
@@ -130,7 +129,7 @@ class _Numbering:
 
 
 def _problems(
-    results: Sequence[RunResult], profiles: Sequence[ProfileResult], unreadable: Sequence[str]
+    results: Sequence[PlacedRun], profiles: Sequence[PlacedProfile], unreadable: Sequence[str]
 ) -> tuple[Problem, ...]:
     problems = [Problem("record not read", (line,)) for line in unreadable]
     problems += [
@@ -147,7 +146,7 @@ def _problems(
 
 
 def _analysis_tables(
-    runs: Sequence[Observation], number: _Numbering, run_numbers: RunNumbers
+    runs: Sequence[Run], number: _Numbering, run_numbers: RunNumbers
 ) -> tuple[Table, ...]:
     """Those of the analysis's tables that have a row, numbered in order."""
     makers = (
@@ -161,7 +160,7 @@ def _analysis_tables(
     return tuple(table for table in made if table.number)
 
 
-def _profile_tables(profiles: Sequence[ProfileResult], numbers: Iterator[int]) -> tuple[Table, ...]:
+def _profile_tables(profiles: Sequence[PlacedProfile], numbers: Iterator[int]) -> tuple[Table, ...]:
     if not profiles:
         return ()
     return (
@@ -171,7 +170,7 @@ def _profile_tables(profiles: Sequence[ProfileResult], numbers: Iterator[int]) -
     )
 
 
-def _summary(runs: Sequence[Observation], profiles: Sequence[ProfileResult]) -> str:
+def _summary(runs: Sequence[Run], profiles: Sequence[PlacedProfile]) -> str:
     machines = {run.env for run in runs}
     failed = sum(run.outcome != "ok" for run in runs)
     imported = sum(run.imported_from is not None for run in runs)
@@ -179,7 +178,7 @@ def _summary(runs: Sequence[Observation], profiles: Sequence[ProfileResult]) -> 
         imported
     )
     remarks = f" ({', '.join(notes)})" if notes else ""
-    created = [run.result.record.created for run in runs if run.result]
+    created = [run.record.created for run in runs if run.record]
     when = ""
     if created:
         first, last = min(created), max(created)
@@ -192,7 +191,7 @@ def _summary(runs: Sequence[Observation], profiles: Sequence[ProfileResult]) -> 
 
 
 def _used_ceilings(
-    results: Sequence[RunResult], run_ids: Mapping[str, str]
+    results: Sequence[PlacedRun], run_ids: Mapping[str, str]
 ) -> list[tables.ReportedCeiling]:
     used: dict[tuple[str, ...], tables.ReportedCeiling] = {}
     for point in (result.point for result in results if result.point):
@@ -205,7 +204,7 @@ def _used_ceilings(
     return [used[key] for key in sorted(used)]
 
 
-def _commands(results: Sequence[RunResult]) -> tuple[tuple[str, str], ...]:
+def _commands(results: Sequence[PlacedRun]) -> tuple[tuple[str, str], ...]:
     """Each command once, with the numbers of the runs that it repeats."""
     numbers: dict[str, list[int]] = {}
     for result in results:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from analysis.report.table import Column, Table, make_table
+from analysis.runs.placed import PlacedRun
 from analysis.runs.quantities import three_digits
-from analysis.runs.results import RunResult
 from bench.records import DeviceInfo, Environment
 
 _FACTS: tuple[tuple[str, Callable[[Environment, DeviceInfo], object]], ...] = (
@@ -41,7 +41,7 @@ _FACTS: tuple[tuple[str, Callable[[Environment, DeviceInfo], object]], ...] = (
 )
 
 
-def environments_table(number: int, results: Sequence[RunResult]) -> Table:
+def environments_table(number: int, results: Sequence[PlacedRun]) -> Table:
     """Facts in rows, environments in columns; a fact that no machine has is left out."""
     environments = _distinct(results)
     rows = [
@@ -57,7 +57,7 @@ def environments_table(number: int, results: Sequence[RunResult]) -> Table:
     return make_table(number, "environments", "Environments", columns, known)
 
 
-def _distinct(results: Sequence[RunResult]) -> list[Environment]:
+def _distinct(results: Sequence[PlacedRun]) -> list[Environment]:
     """Environments that differ in a fact shown here."""
     found: dict[tuple[object, ...], Environment] = {}
     for result in results:

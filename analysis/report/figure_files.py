@@ -22,8 +22,8 @@ from analysis.figures import (
     single_axes,
 )
 from analysis.figures.style import OTHER_MODELS
-from analysis.profiles.profile_results import ProfileResult
 from analysis.report.run_numbers import RunNumbers
+from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.points import RooflinePoint
 
 #: What an earlier report may have left that this one does not replace.
@@ -93,7 +93,7 @@ def draw_rooflines(
 
 
 def draw_profile(
-    profile: ProfileResult,
+    profile: PlacedProfile,
     folder: Path,
     numbers: Iterator[int],
     colours: Mapping[str, str],

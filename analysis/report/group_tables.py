@@ -12,7 +12,7 @@ from analysis.findings.variability import Scatter, scatters
 from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Column, Table, make_table, quantity, share_of
 from analysis.runs.groups import Group, group_runs
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 from analysis.runs.quantities import interval, three_digits
 from analysis.runs.scaling import on_one_device, scaling_efficiency
 
@@ -42,20 +42,20 @@ class _Planned:
     env: str
     arch: str
     precision: str
-    runs: tuple[Observation, ...]
+    runs: tuple[Run, ...]
 
     def sizes(self) -> str:
         found = sorted({run.batch_size for run in self.runs if run.batch_size is not None})
         return ", ".join(map(str, found))
 
     def asked(self, name: str) -> str | None:
-        configs = [run.result.record.config for run in self.runs if run.result]
+        configs = [run.record.config for run in self.runs if run.record]
         return ", ".join(sorted({f"{getattr(config, name)}" for config in configs})) or None
 
 
-def matrix_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) -> Table:
+def matrix_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """What was asked for: machines x models x precisions, their batch sizes and iterations."""
-    planned: dict[tuple[str, str, str], list[Observation]] = {}
+    planned: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         planned.setdefault((run.env, run.arch, run.precision), []).append(run)
     rows = [_Planned(*key, tuple(members)) for key, members in planned.items()]
@@ -76,7 +76,7 @@ def matrix_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) 
     return make_table(number, "matrix", "Run matrix", columns, rows)
 
 
-def repeats_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) -> Table:
+def repeats_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Images/s of each configuration: mean and deviation of its repeats, and an interval."""
     columns = (
         *OF_GROUP,
@@ -110,7 +110,7 @@ def _interval(group: Group) -> tuple[float, float] | None:
     return None if found.low is None or found.high is None else (found.low, found.high)
 
 
-def uplift_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) -> Table:
+def uplift_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Each lower precision against fp32 of the same configuration."""
     columns = (
         Column("machine", ("machine",), lambda u: u.low.first.env),
@@ -133,7 +133,7 @@ def _uplift_ends(uplift: Uplift) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def scatter_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) -> Table:
+def scatter_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """The deviation between repeats by machine, pooled over its configurations."""
     columns = (
         Column("machine", ("machine",), lambda s: s.label),
@@ -152,13 +152,13 @@ def _scatter_names(scatter: Scatter) -> list[str]:
 
 @dataclass(frozen=True)
 class _Scaled:
-    many: Observation
-    one: Observation
+    many: Run
+    one: Run
     efficiency: float
     devices: int
 
 
-def scaling_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) -> Table:
+def scaling_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Runs on several devices against the same configuration on one."""
     columns = (
         Column("configuration", ("configuration",), lambda s: s.many.label, wraps_em=12),
@@ -174,8 +174,8 @@ def scaling_table(number: int, runs: Sequence[Observation], numbers: RunNumbers)
     return make_table(number, "scaling", title, columns, _scaled(runs))
 
 
-def _scaled(runs: Iterable[Observation]) -> list[_Scaled]:
-    recorded = [(run, run.result.record) for run in runs if run.result]
+def _scaled(runs: Iterable[Run]) -> list[_Scaled]:
+    recorded = [(run, run.record) for run in runs if run.record]
     names = {record.record_id: run for run, record in recorded}
     found = []
     for run, record in recorded:
@@ -188,7 +188,7 @@ def _scaled(runs: Iterable[Observation]) -> list[_Scaled]:
     return found
 
 
-def imported_table(number: int, runs: Sequence[Observation], numbers: RunNumbers) -> Table:
+def imported_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Runs that were measured elsewhere, with what their source tells and nothing more."""
     columns = (
         Column("no.", ("number",), lambda r: numbers.by_name[r.name], numeric=True),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analysis.profiles.kernel_places import KernelPlace, MemoryLevel
 from analysis.profiles.op_places import OpPlace
-from analysis.profiles.profile_results import ProfileResult
 from analysis.report.table import Column, Table, make_table, quantity, scaled, share_of
+from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.quantities import interval, three_digits
 
 #: Rows for people; the CSV holds them all.
@@ -73,14 +73,14 @@ _KERNELS = (
 )  # fmt: skip
 
 
-def ops_table(number: int, profile: ProfileResult) -> Table:
+def ops_table(number: int, profile: PlacedProfile) -> Table:
     """Time and work of a profile's ops, the longest first."""
     ops = profile.ops.ops if profile.ops else ()
     title = f"Ops of profile {profile.number}, {profile.label}"
     return make_table(number, f"ops-{profile.number}", title, _OPS, ops, shown=_SHOWN)
 
 
-def kernels_table(number: int, profile: ProfileResult) -> Table:
+def kernels_table(number: int, profile: PlacedProfile) -> Table:
     """Counters of a profile's kernels, the longest first."""
     kernels = profile.kernels.kernels if profile.kernels else ()
     title = f"Kernels of profile {profile.number}, {profile.label}"

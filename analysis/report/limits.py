@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.runs.groups import group_runs
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run, recorded
 from analysis.runs.quantities import counted
 
 
-def limits(runs: Sequence[Observation]) -> Iterator[str]:
+def limits(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the limits that apply to `runs`."""
-    results = [run.result for run in runs if run.result]
+    results = recorded(runs)
     points = [result.point for result in results if result.point]
     yield (
         "FLOP are those of the algorithm (convolution, linear, matrix product, attention; a "

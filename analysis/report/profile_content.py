@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from analysis.figures.kernel_roofline import missing_levels
 from analysis.profiles.op_places import OpPlaces
-from analysis.profiles.profile_results import ProfileResult
 from analysis.report.inside_tables import kernels_table, ops_table
 from analysis.report.table import Table
 from analysis.roofs.ceilings import UsedCeiling
+from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.quantities import bytes_rate, percent, three_digits
 from bench.records import Counters, OpProfile
 
@@ -29,13 +29,13 @@ class ProfileContent:
 
 
 def profile_contents(
-    profiles: Sequence[ProfileResult], numbers: Iterator[int]
+    profiles: Sequence[PlacedProfile], numbers: Iterator[int]
 ) -> tuple[ProfileContent, ...]:
     """Return what is said of each profile; `numbers` gives the tables theirs."""
     return tuple(_content(profile, numbers) for profile in profiles)
 
 
-def _content(profile: ProfileResult, numbers: Iterator[int]) -> ProfileContent:
+def _content(profile: PlacedProfile, numbers: Iterator[int]) -> ProfileContent:
     tables = []
     if profile.ops is not None:
         tables.append(ops_table(next(numbers), profile))
@@ -49,7 +49,7 @@ def _content(profile: ProfileResult, numbers: Iterator[int]) -> ProfileContent:
     )
 
 
-def _sentences(profile: ProfileResult) -> Iterator[str]:
+def _sentences(profile: PlacedProfile) -> Iterator[str]:
     record = profile.record
     runs = ", ".join(str(result.number) for result in profile.runs)
     yield f"Explains run {runs}." if runs else "Explains no run of this report."

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.profiles.profile_results import ProfileResult
 from analysis.report.table import Column, Table, make_table, quantity, scaled, share_of
 from analysis.report.tables import RUN_NUMBER
-from analysis.runs.results import RunResult
+from analysis.runs.placed import PlacedRun
+from analysis.runs.placed_profiles import PlacedProfile
 from bench.records import CpuCounters
 
 
-def _giga_counted(result: RunResult) -> float | None:
+def _giga_counted(result: PlacedRun) -> float | None:
     point = result.point
     if point is None or point.intensity_counted is None:
         return None
@@ -54,11 +54,11 @@ _PROFILES = (
 )  # fmt: skip
 
 
-def _explained(profile: ProfileResult) -> str | None:
+def _explained(profile: PlacedProfile) -> str | None:
     return ", ".join(str(result.number) for result in profile.runs) or None
 
 
-def _ops_share(profile: ProfileResult) -> float | None:
+def _ops_share(profile: PlacedProfile) -> float | None:
     ops = profile.record.ops
     return ops.ops_time_s / ops.step_time_s if ops and ops.step_time_s else None
 
@@ -75,7 +75,7 @@ _COPIES = (
 
 
 def _per_iteration(field: str) -> Any:
-    def read(pair: tuple[ProfileResult, CpuCounters]) -> float | None:
+    def read(pair: tuple[PlacedProfile, CpuCounters]) -> float | None:
         counters = pair[1]
         count = getattr(counters, field)
         return None if count is None or not counters.iterations else (
@@ -103,19 +103,19 @@ _CPU = (
 )  # fmt: skip
 
 
-def intensities_table(number: int, results: Iterable[RunResult]) -> Table:
+def intensities_table(number: int, results: Iterable[PlacedRun]) -> Table:
     """FLOP per byte of every placed run by the model's two counts and by counters."""
     placed = [result for result in results if result.point]
     title = "Arithmetic intensity by fused, eager and counted bytes, per step"
     return make_table(number, "intensities", title, _INTENSITIES, placed)
 
 
-def profiles_table(number: int, profiles: Sequence[ProfileResult]) -> Table:
+def profiles_table(number: int, profiles: Sequence[PlacedProfile]) -> Table:
     """One row per profile."""
     return make_table(number, "profiles", "Profiles", _PROFILES, profiles)
 
 
-def copies_table(number: int, profiles: Iterable[ProfileResult]) -> Table:
+def copies_table(number: int, profiles: Iterable[PlacedProfile]) -> Table:
     """Copies between host and device in one step of each profile that saw any."""
     pairs = [
         (profile, copies)
@@ -125,7 +125,7 @@ def copies_table(number: int, profiles: Iterable[ProfileResult]) -> Table:
     return make_table(number, "copies", "Copies in one step", _COPIES, pairs)
 
 
-def cpu_counters_table(number: int, profiles: Iterable[ProfileResult]) -> Table:
+def cpu_counters_table(number: int, profiles: Iterable[PlacedProfile]) -> Table:
     """What the processor counted over the profiled window of each profile that has it."""
     pairs = [
         (profile, profile.record.cpu_counters)

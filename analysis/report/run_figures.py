@@ -37,7 +37,7 @@ from analysis.report.batch_tables import predicted_curves
 from analysis.report.figure_files import FigureFile, saved_figure
 from analysis.report.run_numbers import RunNumbers
 from analysis.runs.groups import group_runs
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run
 
 #: Panels of one figure; further machines or models go to the next.
 _PANELS = 8
@@ -52,7 +52,7 @@ class _Drawn:
 
 
 def draw_runs(
-    runs: Sequence[Observation],
+    runs: Sequence[Run],
     folder: Path,
     numbers: Iterator[int],
     colours: Mapping[str, str],
@@ -91,7 +91,7 @@ def draw_runs(
     ]
 
 
-def _throughput(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _throughput(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     caption = "Bars are one standard deviation between repeats to either side"
     yield from _panels(
         runs, throughput_curves, "Throughput over batch size", "Images/s", caption, colours
@@ -99,8 +99,8 @@ def _throughput(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iter
 
 
 def _panels(
-    runs: Sequence[Observation],
-    curves_of: Callable[[Iterable[Observation]], list[Curve]],
+    runs: Sequence[Run],
+    curves_of: Callable[[Iterable[Run]], list[Curve]],
     title: str,
     ylabel: str,
     caption: str,
@@ -137,11 +137,11 @@ def _panels(
         yield _Drawn(title, caption, figure, tuple(names))
 
 
-def _memory(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _memory(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     totals = device_memory_gb(runs)
     measured = {(curve.env, curve.arch, curve.precision) for curve in memory_curves(runs)}
 
-    def both(some: Iterable[Observation]) -> list[Curve]:
+    def both(some: Iterable[Run]) -> list[Curve]:
         known = list(some)
         modelled = modelled_memory_curves(known)
         return memory_curves(known) + (modelled if not measured else [])
@@ -160,7 +160,7 @@ def _memory(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator
     yield from _panels(runs, both, "Memory over batch size", "GB", caption, colours, limit)
 
 
-def _models(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _models(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     groups = group_runs(runs)
     places = {(group.first.env, group.first.arch) for group in groups}
     if len(places) > 1:
@@ -171,7 +171,7 @@ def _models(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator
         yield _Drawn("Models and machines", caption, figure, names)
 
 
-def _variability(runs: Sequence[Observation]) -> Iterator[_Drawn]:
+def _variability(runs: Sequence[Run]) -> Iterator[_Drawn]:
     found = scatters(runs)
     if found:
         figure, axes = single_axes(height_in=rows_height_in(len(found)))
@@ -181,7 +181,7 @@ def _variability(runs: Sequence[Observation]) -> Iterator[_Drawn]:
         yield _Drawn("Variability by machine", caption, figure, tuple(names))
 
 
-def _real_synthetic(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _real_synthetic(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     pairs = synthetic_pairs(group_runs(runs))
     if pairs:
         figure, axes = single_axes(height_in=rows_height_in(len(pairs)))
@@ -191,7 +191,7 @@ def _real_synthetic(runs: Sequence[Observation], colours: Mapping[str, str]) -> 
         yield _Drawn("Real against synthetic data", caption, figure, tuple(names))
 
 
-def _distributions(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _distributions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     timed = [run for run in runs if len(run.iteration_times_s) > 1]
     if timed:
         figure, axes = single_axes(height_in=rows_height_in(len(timed)))
@@ -200,7 +200,7 @@ def _distributions(runs: Sequence[Observation], colours: Mapping[str, str]) -> I
         yield _Drawn("Iteration times", caption, figure, tuple(run.name for run in timed))
 
 
-def _traces(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _traces(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     shown = traced_runs([run for run in runs if len(run.iteration_times_s) > 1])
     if shown:
         figure, axes = panel_axes(len(shown))
@@ -213,7 +213,7 @@ def _traces(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator
         yield _Drawn("Iterations in order", caption, figure, tuple(run.name for run in shown))
 
 
-def _predictions(runs: Sequence[Observation], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     found = predicted_curves(runs)
     for start in range(0, len(found), _PANELS):
         part = found[start : start + _PANELS]

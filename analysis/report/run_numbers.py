@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from analysis.runs.observations import Observation
+from analysis.runs.placed import Run, recorded
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class RunNumbers:
         return ", ".join(_span(span) for span in spans)
 
 
-def number_runs(runs: Sequence[Observation]) -> RunNumbers:
-    """Number recorded runs as their results are, imported ones after them."""
-    last = max((run.result.number for run in runs if run.result), default=0)
-    found = {run.name: run.result.number for run in runs if run.result}
+def number_runs(runs: Sequence[Run]) -> RunNumbers:
+    """Number recorded runs as they are placed, imported ones after them."""
+    last = max((run.number for run in recorded(runs)), default=0)
+    found = {run.name: run.number for run in recorded(runs)}
     for run in runs:
-        if run.result is None:
+        if run.record is None:
             last += 1
             found[run.name] = last
     return RunNumbers(found)

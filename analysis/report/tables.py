@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from analysis.report.table import Column, Table, make_table
+from analysis.runs.placed import PlacedRun
 from analysis.runs.quantities import interval, percent_interval, three_digits
-from analysis.runs.results import RunResult
 from bench.records import Ceiling
 
 
@@ -35,7 +35,7 @@ _WHAT = (
     Column("machine", ("machine",), lambda r: r.env),
     Column("model", ("arch",), lambda r: r.record.config.arch),
     Column("precision", ("precision",), lambda r: r.record.config.precision),
-    Column("batch", ("batch_size",), lambda r: r.batch_size, numeric=True),
+    Column("batch", ("batch_size",), lambda r: r.settings["batch_size"], numeric=True),
 )
 
 _RUNS = (
@@ -65,19 +65,19 @@ def _metric(heading: str, key: str, metric: str) -> Column:
     return Column(heading, (key,), lambda r: r.metrics.get(metric), three_digits, numeric=True)
 
 
-def _intensities(result: RunResult) -> tuple[float, float] | None:
+def _intensities(result: PlacedRun) -> tuple[float, float] | None:
     metrics = result.metrics
     if "intensity_min" not in metrics:
         return None
     return metrics["intensity_min"], metrics["intensity_max"]
 
 
-def _fractions(result: RunResult) -> tuple[float, float] | None:
+def _fractions(result: PlacedRun) -> tuple[float, float] | None:
     point = result.point
     return (point.fraction_of_roof_min, point.fraction_of_roof_max) if point else None
 
 
-def bound_word(result: RunResult) -> str | None:
+def bound_word(result: PlacedRun) -> str | None:
     """Return the bound, with a question mark where the traffic's interval leaves it open."""
     point = result.point
     return None if point is None else point.bound + ("" if point.bound_sure else "?")
@@ -123,18 +123,18 @@ _CEILINGS = (
 )  # fmt: skip
 
 
-def runs_table(number: int, results: Sequence[RunResult]) -> Table:
+def runs_table(number: int, results: Sequence[PlacedRun]) -> Table:
     """What was measured: one row per run, failed ones too."""
     return make_table(number, "runs", "What was measured", _RUNS, results)
 
 
-def measurements_table(number: int, results: Sequence[RunResult]) -> Table:
+def measurements_table(number: int, results: Sequence[PlacedRun]) -> Table:
     """Throughput, times and the place under the roof of every run that has a measurement."""
     measured = [result for result in results if result.record.outcome == "ok"]
     return make_table(number, "measurements", "Measurements", _MEASUREMENTS, measured)
 
 
-def bounds_table(number: int, results: Sequence[RunResult]) -> Table:
+def bounds_table(number: int, results: Sequence[PlacedRun]) -> Table:
     """What holds each placed run back, with the numbers that say so."""
     placed = [result for result in results if result.point]
     return make_table(number, "bounds", "What holds each run back", _BOUNDS, placed)

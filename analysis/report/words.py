@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from analysis.findings import ReportFinding
 from analysis.runs.groups import group_runs
-from analysis.runs.observations import Observation
+from analysis.runs.placed import PlacedRun, Run
 from analysis.runs.quantities import percent, three_digits
-from analysis.runs.results import RunResult
 
 #: Findings that an abstract tells, and of one kind; the analysis has them all.
 _TOLD = 6
@@ -36,8 +35,8 @@ REFERENCES = (
 
 def abstract(
     summary: str,
-    runs: Sequence[Observation],
-    results: Sequence[RunResult],
+    runs: Sequence[Run],
+    results: Sequence[PlacedRun],
     findings: Sequence[ReportFinding],
 ) -> tuple[str, ...]:
     """Return the abstract's sentences: what was measured, the fastest, the roof, what was found."""
@@ -49,7 +48,7 @@ def abstract(
     )
 
 
-def _fastest(runs: Sequence[Observation]) -> Iterator[str]:
+def _fastest(runs: Sequence[Run]) -> Iterator[str]:
     machines = {group.first.env for group in group_runs(runs)}
     if machines:
         best = max(group_runs(runs), key=lambda group: group.throughput_images_per_s)
@@ -60,7 +59,7 @@ def _fastest(runs: Sequence[Observation]) -> Iterator[str]:
         )
 
 
-def _under_the_roof(results: Sequence[RunResult]) -> Iterator[str]:
+def _under_the_roof(results: Sequence[PlacedRun]) -> Iterator[str]:
     points = [result.point for result in results if result.point]
     if points:
         best = max(points, key=lambda point: point.fraction_of_peak)

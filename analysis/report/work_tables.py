@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from analysis.report.run_numbers import RunNumbers
 from analysis.report.table import Column, Table, make_table, quantity, share_of
 from analysis.report.tables import RUN_NUMBER, bound_word
+from analysis.runs.placed import PlacedRun
 from analysis.runs.quantities import interval, percent_interval
-from analysis.runs.results import RunResult
 from bench.records import Complexity
 
 
-def complexity_table(number: int, results: Sequence[RunResult], numbers: RunNumbers) -> Table:
+def complexity_table(number: int, results: Sequence[PlacedRun], numbers: RunNumbers) -> Table:
     """Work, traffic and memory of one training step, once per model, batch size and precision."""
     found: dict[tuple[str, int, int, str], tuple[Complexity, list[str]]] = {}
     for result in results:
@@ -70,7 +70,7 @@ _POINTS = (
 )  # fmt: skip
 
 
-def points_table(number: int, results: Sequence[RunResult]) -> Table:
+def points_table(number: int, results: Sequence[PlacedRun]) -> Table:
     """Every placed run under its own roof."""
     placed = [result for result in results if result.point]
     return make_table(number, "points", "Places under the roof", _POINTS, placed)

@@ -8,64 +8,56 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from analysis.figures import model_colours
-from analysis.profiles.profile_results import profile_results
 from analysis.report.content import Content, make_content
 from analysis.report.figure_files import NAMES, draw_profile, draw_rooflines
 from analysis.report.run_figures import draw_runs
 from analysis.report.run_numbers import number_runs
 from analysis.report.table import Table
 from analysis.report.templates import DrawnFigures, render_html, render_markdown
-from analysis.runs.observations import Observation, observe_result
-from analysis.runs.results import run_results
+from analysis.runs.placed import Run, recorded
+from analysis.runs.placed_profiles import PlacedProfile
 from bench.errors import UserError
-from bench.records import CeilingsRecord, ProfileRecord, RunRecord
 
 #: What a report's folder holds.
 _OURS = frozenset({"report.html", "report.md", "report.pdf", "figures", "tables", ".DS_Store"})
 
 
 def write_report(
-    measurements: Sequence[RunRecord],
-    ceilings: Sequence[CeilingsRecord],
+    runs: Sequence[Run],
     folder: Path,
     *,
-    profiles: Sequence[ProfileRecord] = (),
+    profiles: Sequence[PlacedProfile] = (),
     run_ids: Mapping[str, str] | None = None,
     unreadable: Sequence[str] = (),
-    imported: Sequence[Observation] = (),
     written: datetime | None = None,
 ) -> Path:
-    """Write the report of `measurements` into `folder` and return the path of `report.html`.
+    """Write the report of `runs` into `folder` and return the path of `report.html`.
 
-    `profiles` give the runs their counted bytes and have sections of their own. Beside it:
-    `report.md`, `figures/*.png` and `.svg`, `tables/*.csv`, `.md` and `.tex`. `run_ids` maps record
-    ids to tracked runs; `unreadable` names runs that could not be read; `imported` are runs that
-    were measured elsewhere. An earlier report in the folder is
-    replaced. Raises `UserError` without a measurement, for a folder that holds anything else, or
-    where nothing can be written.
+    `profiles` have sections of their own. Beside it: `report.md`, `figures/*.png` and `.svg`,
+    `tables/*.csv`, `.md` and `.tex`. `run_ids` maps record ids, those of ceilings too, to tracked
+    runs; `unreadable` names runs that could not be read. An earlier report in the folder is
+    replaced. Raises `UserError` without a run, for a folder that holds anything else, or where
+    nothing can be written.
     """
-    if not measurements and not imported:
+    if not runs:
         raise UserError("no measurements to report: run mlproject run first")
-    results = run_results(measurements, ceilings, run_ids, profiles)
-    profiled = profile_results(profiles, results, ceilings, run_ids)
     ids = run_ids or {}
     when = written or datetime.now(timezone.utc)
-    runs = [*map(observe_result, results), *imported]
     run_numbers = number_runs(runs)
-    content = make_content(runs, profiled, ids, unreadable, when, run_numbers)
-    points = [result.point for result in results if result.point]
+    content = make_content(runs, profiles, ids, unreadable, when, run_numbers)
+    points = [run.point for run in runs if run.point]
     archs = [run.arch for run in runs]
-    colours = model_colours([*archs, *(profile.record.config.arch for profile in profiled)])
+    colours = model_colours([*archs, *(profile.record.config.arch for profile in profiles)])
     numbers = itertools.count(1)
     path = folder / "report.html"
     try:
         _clear(folder)
         place = folder / "figures"
-        figures = (
-            draw_rooflines(points, place, numbers, ids, colours, run_numbers) if results else []
-        )
+        figures = []
+        if recorded(runs):
+            figures = draw_rooflines(points, place, numbers, ids, colours, run_numbers)
         of_profiles = {
-            profile.number: draw_profile(profile, place, numbers, colours) for profile in profiled
+            profile.number: draw_profile(profile, place, numbers, colours) for profile in profiles
         }
         of_runs = draw_runs(runs, place, numbers, colours, run_numbers)
         drawn = DrawnFigures(figures, of_profiles, of_runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.runs.observations import THROUGHPUT, Observation
+from analysis.runs.placed import THROUGHPUT, Run
 from analysis.statistics.repeats import Repeats, joined
 
 
@@ -13,10 +13,10 @@ from analysis.statistics.repeats import Repeats, joined
 class Group:
     """Runs of one configuration on one machine: its repeats. At least one, all ended well."""
 
-    runs: tuple[Observation, ...]
+    runs: tuple[Run, ...]
 
     @property
-    def first(self) -> Observation:
+    def first(self) -> Run:
         """A run that stands for the settings of all."""
         return self.runs[0]
 
@@ -31,7 +31,7 @@ class Group:
         return self.first.label
 
     def repeats(self, metric: str = THROUGHPUT) -> Repeats:
-        """Return the repeats of `metric`; raises what `Observation.repeats` does."""
+        """Return the repeats of `metric`; raises what `Run.repeats` does."""
         return joined([run.repeats(metric) for run in self.runs])
 
     @property
@@ -45,16 +45,16 @@ class Group:
         return self.repeats().centre
 
 
-def group_runs(runs: Iterable[Observation], metric: str = THROUGHPUT) -> list[Group]:
+def group_runs(runs: Iterable[Run], metric: str = THROUGHPUT) -> list[Group]:
     """Group runs that have a usable `metric` by all their settings, in the order they come."""
-    groups: dict[tuple[tuple[str, str], ...], list[Observation]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
         if run.usable(metric) is not None:
             groups.setdefault(settings_key(run), []).append(run)
     return [Group(tuple(members)) for members in groups.values()]
 
 
-def batch_curves(runs: Iterable[Observation]) -> list[list[Group]]:
+def batch_curves(runs: Iterable[Run]) -> list[list[Group]]:
     """Return the groups that differ in batch size alone, smallest batch first.
 
     A curve of a single batch size is one too.
@@ -67,7 +67,7 @@ def batch_curves(runs: Iterable[Observation]) -> list[list[Group]]:
     return [sorted(curve, key=_batch) for curve in curves.values()]
 
 
-def settings_key(run: Observation, apart_from: Sequence[str] = ()) -> tuple[tuple[str, str], ...]:
+def settings_key(run: Run, apart_from: Sequence[str] = ()) -> tuple[tuple[str, str], ...]:
     """Return what runs must share to be the same but for `apart_from`."""
     return tuple(sorted(item for item in run.settings.items() if item[0] not in apart_from))
 

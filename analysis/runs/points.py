@@ -128,17 +128,6 @@ def _roofs(record: RunRecord) -> int:
     return record.config.nodes if backend == "cpu" else record.config.world_size
 
 
-def roofline_points(
-    records: Sequence[RunRecord],
-    ceilings: Sequence[CeilingsRecord],
-    profiles: Sequence[ProfileRecord] = (),
-) -> tuple[list[RooflinePoint], list[Refusal]]:
-    """Place every run that can be placed; the others are refused by name."""
-    placed = [roofline_point(record, ceilings, profiles) for record in records]
-    points = [each for each in placed if isinstance(each, RooflinePoint)]
-    return points, [each for each in placed if isinstance(each, Refusal)]
-
-
 def _place(
     record: RunRecord,
     work: StepWork,

@@ -16,7 +16,7 @@ from commands.views.selection import campaign_option, experiment_option, filter_
 if TYPE_CHECKING:
     from analysis.prediction import Prediction
     from analysis.runs.groups import Group
-    from analysis.runs.observations import Observation
+    from analysis.runs.placed import Run
 
 
 @click.command()
@@ -74,25 +74,25 @@ def command(
 
 def _runs(
     filter_string: str, campaign: str | None, experiments: Sequence[str], records: Path | None
-) -> list[Observation]:
-    from analysis import gather_records, split_records
+) -> list[Run]:
+    from analysis import RecordSet, pull_records
     from bench.records.folders import read_records
     from tracking.store import TrackingError
 
     if records is not None:
-        return split_records(read_records(records), campaign).told_apart().observations()
+        return RecordSet.of(read_records(records), campaign).with_unique_labels().runs()
     try:
-        gathered = gather_records(filter_string, experiments=experiments or None, campaign=campaign)
+        found = pull_records(filter_string, experiments=experiments or None, campaign=campaign)
     except TrackingError as error:
         raise UserError(str(error)) from None
-    runs = gathered.told_apart().observations()
+    runs = found.with_unique_labels().runs()
     if not runs:
         raise no_runs(filter_string, campaign, experiments)
     return runs
 
 
 def _one_curve(
-    runs: Sequence[Observation], arch: str, precision: str | None, env: str | None
+    runs: Sequence[Run], arch: str, precision: str | None, env: str | None
 ) -> list[Group]:
     """Return the only curve of that model; several differ in a setting, which is then named."""
     from analysis.runs.groups import batch_curves

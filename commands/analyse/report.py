@@ -21,7 +21,7 @@ from commands.views.selection import (
 )
 
 if TYPE_CHECKING:
-    from analysis import Gathered, ProfileResult, RunResult
+    from analysis import PlacedProfile, PlacedRun, RecordSet
     from tracking.reading.search import TrackedRun
 
 
@@ -73,59 +73,50 @@ def command(
     """
     if records is not None and (filter_string or experiments):
         raise UserError("--records reads a folder: --filter and --experiment ask a server")
-    from analysis import profile_results, run_results
+    from analysis import place_profiles, recorded
     from analysis.report import print_pdf, write_report
 
-    gathered = _from_folder(records, campaign) if records is not None else _from_server(
+    found = _from_folder(records, campaign) if records is not None else _from_server(
         filter_string, campaign, experiments, refresh=refresh
     )  # fmt: skip
-    gathered = gathered.told_apart()
-    results = run_results(
-        gathered.measurements, gathered.ceilings, gathered.run_ids, gathered.profiles
-    )
-    profiles = profile_results(gathered.profiles, results, gathered.ceilings, gathered.run_ids)
+    found = found.with_unique_labels()
+    runs = found.runs()
+    placed = recorded(runs)
+    profiles = place_profiles(found.profiles, placed, found.ceilings, run_ids=found.run_ids)
     path = write_report(
-        gathered.measurements,
-        gathered.ceilings,
-        out,
-        profiles=gathered.profiles,
-        run_ids=gathered.run_ids,
-        unreadable=gathered.unreadable,
-        imported=gathered.imported,
+        runs, out, profiles=profiles, run_ids=found.run_ids, unreadable=found.unreadable
     )
     if printed:
         print_pdf(path)
     wanted = logged if logged is not None else records is None
-    run_id, problem = (
-        _log(out, campaign, len(results) + len(gathered.imported)) if wanted else (None, None)
-    )
-    _print(results, profiles, gathered, path, run_id, form)
+    run_id, problem = _log(out, campaign, len(runs)) if wanted else (None, None)
+    _print(placed, profiles, found, path, run_id, form)
     if problem is not None:
         click.echo(f"mlproject: report not logged ({problem}); it lies in {out}", err=True)
         return NOT_TRACKED
-    verdicts = {one.verdict for one in results} | {one.verdict for one in profiles}
+    verdicts = {one.verdict for one in placed} | {one.verdict for one in profiles}
     return int("invalid" in verdicts)
 
 
-def _from_folder(records: Path, campaign: str | None) -> Gathered:
-    from analysis import split_records
+def _from_folder(records: Path, campaign: str | None) -> RecordSet:
+    from analysis import RecordSet
     from bench.records.folders import read_records
 
-    gathered = split_records(read_records(records), campaign)
-    if not gathered.measurements:
+    found = RecordSet.of(read_records(records), campaign)
+    if not found.measurements:
         of_campaign = f" of campaign {campaign!r}" if campaign is not None else ""
         raise UserError(f"records={str(records)!r}: holds no measurement{of_campaign}")
-    return gathered
+    return found
 
 
 def _from_server(
     filter_string: str, campaign: str | None, experiments: Sequence[str], *, refresh: bool
-) -> Gathered:
-    from analysis import gather_records
+) -> RecordSet:
+    from analysis import pull_records
     from tracking.store import TrackingError
 
     try:
-        gathered = gather_records(
+        found = pull_records(
             filter_string,
             experiments=experiments or None,
             campaign=campaign,
@@ -134,11 +125,11 @@ def _from_server(
         )
     except TrackingError as error:
         raise UserError(str(error)) from None
-    if not gathered.measurements and not gathered.imported and gathered.unreadable:
-        raise UserError(f"no record could be read: {gathered.unreadable[0]}")
-    if not gathered.measurements and not gathered.imported:
+    if not found.measurements and not found.imported and found.unreadable:
+        raise UserError(f"no record could be read: {found.unreadable[0]}")
+    if not found.measurements and not found.imported:
         raise no_runs(filter_string, campaign, experiments)
-    return gathered
+    return found
 
 
 def _watched(runs: Sequence[TrackedRun]) -> Iterable[TrackedRun]:
@@ -171,45 +162,45 @@ def _log(out: Path, campaign: str | None, runs: int) -> tuple[str | None, str | 
 
 
 def _print(
-    results: Sequence[RunResult],
-    profiles: Sequence[ProfileResult],
-    gathered: Gathered,
+    runs: Sequence[PlacedRun],
+    profiles: Sequence[PlacedProfile],
+    found: RecordSet,
     path: Path,
     run_id: str | None,
     form: str,
 ) -> None:
     if form == "json":
         facts = {
-            "runs": [result.facts() for result in results],
+            "runs": [run.facts() for run in runs],
             "profiles": [profile.facts() for profile in profiles],
-            "imported": [{"run_id": run.name, "label": run.label} for run in gathered.imported],
-            "unreadable": gathered.unreadable,
+            "imported": [{"run_id": one.name, "label": one.label} for one in found.imported],
+            "unreadable": found.unreadable,
             "report": str(path),
             "report_run_id": run_id,
         }
         click.echo(json.dumps(facts))
         return
-    for result in results:
-        click.echo(f"{result.name}  {result.label}: {_line(result)}")
-        for problem in result.problems:
+    for run in runs:
+        click.echo(f"{run.name}  {run.label}: {_line(run)}")
+        for problem in run.problems:
             click.echo(f"    {problem}")
     for profile in profiles:
         click.echo(f"{profile.name}  profile of {profile.label}: {profile.verdict}")
         for problem in profile.problems:
             click.echo(f"    {problem}")
-    if gathered.imported:
-        click.echo(f"{len(gathered.imported)} imported runs")
-    for line in gathered.unreadable:
+    if found.imported:
+        click.echo(f"{len(found.imported)} imported runs")
+    for line in found.unreadable:
         click.echo(f"record not read: {line}")
     click.echo(f"report: {path}")
     if run_id is not None:
         click.echo(f"logged as run {run_id}")
 
 
-def _line(result: RunResult) -> str:
-    facts = result.facts()
+def _line(run: PlacedRun) -> str:
+    facts = run.facts()
     if facts["images_per_s"] is None:
-        return str(result.verdict)
+        return str(run.verdict)
     unsure = "" if facts["bound_sure"] is not False else " (unsure)"
     bound = f"bound {facts['bound']}{unsure}" if facts["bound"] else "bound unknown"
-    return f"{facts['images_per_s']:.4g} images/s, {bound}, {result.verdict}"
+    return f"{facts['images_per_s']:.4g} images/s, {bound}, {run.verdict}"

@@ -11,7 +11,7 @@ import click
 from bench.errors import UserError
 
 if TYPE_CHECKING:
-    from analysis import RunResult
+    from analysis import PlacedRun
     from campaigns.acceptance import Acceptance
 
 
@@ -82,11 +82,11 @@ def command(
 
 
 def _write(done: Acceptance, out: Path) -> int:
-    from analysis import run_results
+    from analysis import place_runs
     from analysis.figures import draw_roofline, save_figure, single_axes
 
-    results = run_results(done.runs, [done.ceilings])
-    rows = [_row(result) for result in results]
+    runs = place_runs(done.runs, [done.ceilings])
+    rows = [_row(run) for run in runs]
     summary = {
         "ceilings": [ceiling.model_dump(mode="json") for ceiling in done.ceilings.ceilings],
         "runs": rows,
@@ -94,7 +94,7 @@ def _write(done: Acceptance, out: Path) -> int:
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     figure, axes = single_axes()
-    points = [result.point for result in results if result.point is not None]
+    points = [run.point for run in runs if run.point is not None]
     draw_roofline(axes, points, ceilings=done.ceilings.ceilings)
     save_figure(figure, out, "roofline")
     for row in rows:
@@ -105,15 +105,15 @@ def _write(done: Acceptance, out: Path) -> int:
     return 0 if done.ceilings.outcome == "ok" else 1
 
 
-def _row(result: RunResult) -> dict[str, object]:
-    point = result.point
-    rate = result.metrics.get("throughput_images_per_s")
+def _row(run: PlacedRun) -> dict[str, object]:
+    point = run.point
+    rate = run.metrics.get("throughput_images_per_s")
     return {
-        "configuration": result.label,
-        "outcome": result.record.outcome,
+        "configuration": run.label,
+        "outcome": run.record.outcome,
         "images_per_s": None if rate is None else round(rate, 2),
         "attained_gflops": None if point is None else round(point.attained_flops_per_s / 1e9, 1),
         "bound": None if point is None else point.bound,
-        "verdict": result.verdict,
-        "reason": result.record.reason or result.refusal,
+        "verdict": run.verdict,
+        "reason": run.record.reason or run.refusal,
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from analysis.runs.observations import WINDOW_FIELDS, Observation, observe_imported
+from analysis.runs.placed import WINDOW_FIELDS, Run, imported_run
 from bench.config import FILING_FIELDS, RunConfig
 from tracking import schema
 
@@ -19,14 +19,14 @@ _DEFAULTS = {
 
 
 def observation(name="r1", images_per_s=100.0, *, times_s=(), metrics=None, **changes):
-    """A run that ended well; settings by name, other fields of `Observation` too."""
+    """A run that ended well; settings by name, other fields of `Run` too."""
     fields = {
         key: changes.pop(key)
-        for key in ("outcome", "reason", "campaign", "software", "count", "deviations", "result")
+        for key in ("outcome", "reason", "campaign", "software", "count", "deviations")
         if key in changes
     }
     settings = _DEFAULTS | {key: f"{value}" for key, value in changes.items()}
-    return Observation(
+    return Run(
         **{
             "name": name,
             "settings": settings,
@@ -34,7 +34,6 @@ def observation(name="r1", images_per_s=100.0, *, times_s=(), metrics=None, **ch
             "reason": None,
             "campaign": None,
             "software": {},
-            "deviations": {},
             "metrics": {"throughput_images_per_s": images_per_s} if metrics is None else metrics,
             "iteration_times_s": tuple(times_s),
             **fields,
@@ -91,4 +90,4 @@ def published_runs():
 
 
 def published():
-    return [observe_imported(run) for run in published_runs()]
+    return [imported_run(run) for run in published_runs()]

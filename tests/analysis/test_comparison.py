@@ -8,8 +8,7 @@ from test_statistics import windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.table import comparison_table
-from analysis.runs.observations import observe_imported, observe_result
-from analysis.runs.results import run_results
+from analysis.runs.placed import imported_run, place_runs
 from bench.config import RunConfig
 from bench.errors import UserError
 
@@ -246,8 +245,7 @@ def test_published_repeats_are_used_as_they_were_summed_up():
 
 def test_a_recorded_run_is_observed_with_its_settings():
     record = make.run_record(config=RunConfig(arch="vgg16", repeat=2, campaign="night"))
-    (result,) = run_results([record], [], {"run-1": "abc"})
-    seen = observe_result(result)
+    (seen,) = place_runs([record], [], run_ids={"run-1": "abc"})
     assert (seen.name, seen.arch, seen.batch_size, seen.env) == ("abc", "vgg16", 10, "lab")
     assert (seen.campaign, seen.device) == ("night", "Example CPU")
     assert not {"repeat", "campaign"} & seen.settings.keys()
@@ -258,7 +256,7 @@ def test_a_recorded_run_is_observed_with_its_settings():
 def test_an_imported_run_is_what_was_written_down():
     from observed import published_runs
 
-    seen = observe_imported(published_runs()[0])
+    seen = imported_run(published_runs()[0])
     assert seen.label == "mac_cpu mobilenet_v2 fp32 batch 16"
     assert seen.imported_from == "published_runs.csv"
     assert (seen.count, seen.deviations) == (3, {"throughput_images_per_s": 0.19})

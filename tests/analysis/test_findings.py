@@ -13,8 +13,7 @@ from analysis.findings.next_knob import most_gain
 from analysis.findings.precision_uplift import uplifts
 from analysis.findings.variability import scatters
 from analysis.runs.groups import batch_curves
-from analysis.runs.observations import observe_result
-from analysis.runs.results import run_results
+from analysis.runs.placed import place_runs
 from bench.config import RunConfig
 from bench.records import Finding, Telemetry, Verdict
 
@@ -25,7 +24,7 @@ def of_kind(runs, kind):
 
 def observed(*records, ceilings=None, profiles=()):
     roofs = [make.ceilings_record()] if ceilings is None else ceilings
-    return [observe_result(result) for result in run_results(records, roofs, None, profiles)]
+    return place_runs(records, roofs, profiles)
 
 
 def curve(rates, **settings):
@@ -332,7 +331,7 @@ def test_a_step_that_does_not_grow_with_the_batch_is_launch_bound():
 def test_the_next_knob_and_its_most_gain_by_hand():
     """100 GFLOP at 200 GFLOP/s take 0.5 s of a step of 1 s: compute-bound, 2x at most."""
     (run,) = observed(make.run_record())
-    assert most_gain(run.result.point) == pytest.approx(2)
+    assert most_gain(run.point) == pytest.approx(2)
     (found,) = of_kind([run], "next knob")
     assert "bound by compute" in found.headline
     assert "at most 2x, by the compute roof of this precision" in found.headline
@@ -342,8 +341,8 @@ def test_the_next_knob_and_its_most_gain_by_hand():
 def test_the_most_gain_of_a_starved_step_is_its_wait():
     """0.4 of 1 s is waiting, and the roof asks for 0.5: without the wait 0.6 s, so 1.67x."""
     (run,) = observed(make.run_record(measurement=make.measurement(wait_s=0.4)))
-    assert run.result.point.bound == "input"
-    assert most_gain(run.result.point) == pytest.approx(1 / 0.6)
+    assert run.point.bound == "input"
+    assert most_gain(run.point) == pytest.approx(1 / 0.6)
 
 
 def test_nothing_is_promised_at_the_roof_or_without_one():

@@ -3,9 +3,8 @@
 import samples
 
 from analysis.runs.groups import group_runs
-from analysis.runs.observations import observe_result
+from analysis.runs.placed import place_runs
 from analysis.runs.points import roofline_point
-from analysis.runs.results import run_results
 from bench.config import RunConfig
 
 NO_MODEL = "data_only=true: no model ran"
@@ -23,10 +22,10 @@ def test_it_has_no_place_under_a_roof_and_says_why():
 
 
 def test_its_rate_is_no_throughput_of_a_model():
-    [loader, trained] = run_results([loader_record(), samples.run_record()], [])
+    [loader, trained] = place_runs([loader_record(), samples.run_record()], [])
     if not loader.record.config.data_only:
         loader, trained = trained, loader
     assert loader.metrics["loader_images_per_s"] > 0
     assert loader.facts()["images_per_s"] is None
-    [group] = group_runs(map(observe_result, (loader, trained)))
+    [group] = group_runs((loader, trained))
     assert group.names == (trained.name,)

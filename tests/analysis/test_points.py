@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import split_records
-from analysis.runs.points import Refusal, RooflinePoint, roofline_point, roofline_points
+from analysis import RecordSet, place_runs
+from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from bench.config import RunConfig
 from bench.records.verdict.figures import attained_flops_per_s, summary
 
@@ -152,9 +152,8 @@ def test_a_refused_run_names_its_reason(record, ceilings, reason):
 
 def test_the_others_go_on():
     records = [make.failed_record("a"), make.run_record("b"), make.run_record("c")]
-    points, refusals = roofline_points(records, CEILINGS)
-    assert [p.record_id for p in points] == ["b", "c"]
-    assert [r.record_id for r in refusals] == ["a"]
+    placed = {run.name: run.point is not None for run in place_runs(records, CEILINGS)}
+    assert placed == {"a": False, "b": True, "c": True}
 
 
 AMOUNTS = st.integers(10**3, 10**16)
@@ -213,26 +212,26 @@ def test_several_devices_do_the_work_of_all_under_the_roofs_there_are(backend, r
     assert placed.fraction_of_peak == pytest.approx(300e9 / 4 / (roofs * 200e9))
 
 
-def test_machines_of_several_kinds_under_one_label_are_told_apart():
+def test_machines_of_several_kinds_under_one_label_get_a_number():
     new = make.environment(cpu_signature="family 26 model 2 stepping 1")
     old = make.run_record("old")
     other = make.run_record("other", environment=new, created=make.NOON + timedelta(days=1))
     roofs = make.ceilings_record("roofs", environment=new)
     alone = make.run_record("alone", environment=make.environment(label="desk"))
-    gathered = split_records([other, old, roofs, alone, make.failed_record(environment=None)])
-    told = gathered.told_apart()
-    assert [r.environment and r.environment.label for r in told.measurements] == [
+    found = RecordSet.of([other, old, roofs, alone, make.failed_record(environment=None)])
+    labelled = found.with_unique_labels()
+    assert [r.environment and r.environment.label for r in labelled.measurements] == [
         "lab (2)",
         "lab (1)",
         "desk",
         None,
     ]
-    assert told.ceilings[0].environment.label == "lab (2)"
-    assert {run.env for run in told.observations()} == {"lab (1)", "lab (2)", "desk", "auto"}
+    assert labelled.ceilings[0].environment.label == "lab (2)"
+    assert {run.env for run in labelled.runs()} == {"lab (1)", "lab (2)", "desk", "auto"}
 
 
 def test_two_of_one_kind_are_one_machine_to_a_reader():
     first = make.run_record("a", environment=make.environment(device=make.gpu()))
     second = make.environment(device=make.gpu(uuid="GPU-2"), cpu_model="another host")
-    gathered = split_records([first, make.run_record("b", environment=second)])
-    assert gathered.told_apart() == gathered
+    found = RecordSet.of([first, make.run_record("b", environment=second)])
+    assert found.with_unique_labels() == found

@@ -14,8 +14,7 @@ import commands.analyse.predict
 from analysis.prediction import MeasuredBatch, fit_curve, memory_of, predict_batch
 from analysis.prediction.step_model import fit_step, leverage
 from analysis.runs.groups import batch_curves
-from analysis.runs.observations import observe_result
-from analysis.runs.results import run_results
+from analysis.runs.placed import place_runs
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import MemoryFootprint
@@ -178,7 +177,7 @@ def record(batch, *, peak_gb=None, **changes):
 
 
 def curve_of_records(*records):
-    (curve,) = batch_curves(observe_result(one) for one in run_results(records, []))
+    (curve,) = batch_curves(place_runs(records, []))
     return curve
 
 

@@ -10,7 +10,7 @@ import factories as make
 import pytest
 import samples
 
-from analysis import profile_results, run_results
+from analysis import place_profiles, place_runs
 from analysis.profiles.profiles import explains, profiles_of
 from analysis.runs.points import roofline_point
 from bench.config import RunConfig
@@ -84,7 +84,7 @@ def test_accumulated_batches_are_counted_together():
 
 def test_the_point_agrees_with_the_logged_metrics():
     placed = point(make.profile())
-    (result,) = profile_results([make.profile()], [], [])
+    (result,) = place_profiles([make.profile()], [], [])
     assert result.metrics["intensity_counted"] == placed.intensity_counted
     assert result.metrics["traffic_amplification"] == placed.traffic_amplification
 
@@ -182,8 +182,8 @@ def test_arithmetic_above_the_roof_is_judged_by_what_was_executed():
 
 def results(*profiles, runs=None, ceilings=None):
     ceilings = [make.ceilings_record()] if ceilings is None else ceilings
-    found = run_results(runs or [make.run_record()], ceilings, {}, profiles)
-    return profile_results(profiles, found, ceilings, {"profile-1": "tracked"})
+    found = place_runs(runs or [make.run_record()], ceilings, profiles)
+    return place_profiles(profiles, found, ceilings, run_ids={"profile-1": "tracked"})
 
 
 def test_a_profile_as_a_reader_meets_it():

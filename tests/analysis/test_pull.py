@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from observed import published_runs
 
-from analysis import gather_records, pull_runs, split_records
+from analysis import RecordSet, pull_records, pull_runs
 from analysis.runs.columns import runs_table
 from analysis.runs.filters import (
     CEILINGS_FILTER,
@@ -218,11 +218,11 @@ class Server:
 def test_gather_names_what_it_could_not_read_and_goes_on(monkeypatch):
     good, roofs = make.run_record("a"), make.ceilings_record("c")
     Server(monkeypatch, {"r1": good, "r2": UserError("no record.json")}, {"r3": roofs})
-    gathered = gather_records()
-    assert gathered.measurements == [good]
-    assert gathered.ceilings == [roofs]
-    assert gathered.run_ids == {"a": "r1", "c": "r3"}
-    assert gathered.unreadable == ["name-r2 (r2): no record.json"]
+    found = pull_records()
+    assert found.measurements == [good]
+    assert found.ceilings == [roofs]
+    assert found.run_ids == {"a": "r1", "c": "r3"}
+    assert found.unreadable == ["name-r2 (r2): no record.json"]
 
 
 def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
@@ -234,10 +234,10 @@ def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
         return runs if query == imported_filter("", "old") else []
 
     monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
-    gathered = gather_records(campaign="old")
-    assert len(gathered.imported) == 48
-    assert gathered.observations() == gathered.imported
-    first = gathered.imported[0]
+    found = pull_records(campaign="old")
+    assert len(found.imported) == 48
+    assert found.runs() == found.imported
+    first = found.imported[0]
     assert first.label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
     assert measurement_filter("", "old") in asked
 
@@ -245,33 +245,33 @@ def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
 def test_gather_counts_a_record_uploaded_twice_once(monkeypatch):
     record = make.run_record("a")
     Server(monkeypatch, {"r1": record, "r2": record}, {})
-    assert gather_records().measurements == [record]
+    assert pull_records().measurements == [record]
 
 
-def test_gather_fetches_the_profiles_of_what_it_gathered_and_no_others(monkeypatch):
+def test_gather_fetches_the_profiles_of_what_it_found_and_no_others(monkeypatch):
     profile = make.profile()
     other = make.profile("other", config=RunConfig(arch="vgg16"))
     server = Server(monkeypatch, {"r1": make.run_record()}, {}, {"p1": profile, "p2": other})
-    gathered = gather_records()
-    assert gathered.profiles == [profile]
-    assert gathered.run_ids["profile-1"] == "p1"
+    found = pull_records()
+    assert found.profiles == [profile]
+    assert found.run_ids["profile-1"] == "p1"
     assert server.fetched == ["r1", "p1"]
 
 
 def test_gather_stops_where_nothing_matches(monkeypatch):
     Server(monkeypatch, {}, {"r3": make.ceilings_record()})
-    assert gather_records().ceilings == []
+    assert pull_records().ceilings == []
 
 
 def test_records_from_disk_are_sorted_by_kind_and_campaign():
     night = make.run_record("a", config=RunConfig(campaign="night"))
     other, roofs = make.run_record("b"), make.ceilings_record()
-    assert split_records([night, roofs, other]).measurements == [night, other]
+    assert RecordSet.of([night, roofs, other]).measurements == [night, other]
     profile = make.profile(config=RunConfig(campaign="night"))
-    gathered = split_records([night, roofs, other, profile, make.profile()], "night")
-    assert gathered.measurements == [night]
-    assert gathered.ceilings == [roofs]
-    assert gathered.profiles == [profile]
+    found = RecordSet.of([night, roofs, other, profile, make.profile()], "night")
+    assert found.measurements == [night]
+    assert found.ceilings == [roofs]
+    assert found.profiles == [profile]
 
 
 def tracked_profile(record, run_id="p1"):

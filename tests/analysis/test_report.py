@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import factories as make
 import pytest
 
+from analysis import place_profiles, place_runs
 from analysis.report import write_report
 from analysis.report.markup import markdown_text
 from analysis.report.reproduce import run_command
 from analysis.report.templates import markdown_fence
-from analysis.runs.results import run_results
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import Finding, Verdict
@@ -22,10 +22,16 @@ WRITTEN = datetime(2025, 6, 2, 9, 30, tzinfo=timezone.utc)
 EVIL = "a|b\n<script>alert('x')</script> `c` **d** [e](javascript:f)"
 
 
-def report(folder, measurements=None, ceilings=None, **options):
+def report(
+    folder, measurements=None, ceilings=None, profiles=(), run_ids=None, imported=(), **options
+):
     measurements = [make.run_record()] if measurements is None else measurements
     ceilings = [make.ceilings_record()] if ceilings is None else ceilings
-    path = write_report(measurements, ceilings, folder, written=WRITTEN, **options)
+    runs = place_runs(measurements, ceilings, profiles, run_ids=run_ids)
+    placed = place_profiles(profiles, runs, ceilings, run_ids=run_ids)
+    path = write_report(
+        [*runs, *imported], folder, profiles=placed, run_ids=run_ids, written=WRITTEN, **options
+    )
     assert path == folder / "report.html"
     markdown = (folder / "report.md").read_text(encoding="utf-8")
     return markdown, path.read_text(encoding="utf-8")
@@ -272,7 +278,7 @@ def test_results_are_numbered_in_a_readable_order():
         record("a", "resnet18", 8),
         record("c", "resnet18", 128),
     ]
-    results = run_results(records, [], {"a": "run-of-a"})
+    results = place_runs(records, [], run_ids={"a": "run-of-a"})
     assert [(r.number, r.name) for r in results] == [(1, "run-of-a"), (2, "b"), (3, "c"), (4, "d")]
 
 
@@ -294,7 +300,7 @@ def test_results_are_numbered_in_a_readable_order():
     ],
 )
 def test_the_worse_verdict_counts(record, verdict):
-    (result,) = run_results([record], [make.ceilings_record()])
+    (result,) = place_runs([record], [make.ceilings_record()])
     assert result.verdict == verdict
 
 

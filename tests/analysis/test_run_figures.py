@@ -27,8 +27,7 @@ from analysis.figures.trace import draw_trace, traced_runs
 from analysis.findings.variability import scatters
 from analysis.prediction import fit_curve, measured_batches
 from analysis.runs.groups import batch_curves, group_runs
-from analysis.runs.observations import observe_result
-from analysis.runs.results import run_results
+from analysis.runs.placed import place_runs
 
 
 def axes_of(draw, *data, **options):
@@ -63,7 +62,7 @@ def placed():
         )
         for batch in (10, 20)
     ]
-    return [observe_result(one) for one in run_results(records, [make.ceilings_record()])]
+    return place_runs(records, [make.ceilings_record()])
 
 
 def test_throughput_stands_at_its_mean_with_one_deviation_to_either_side():

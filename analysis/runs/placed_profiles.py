@@ -1,4 +1,4 @@
-"""One profile as a reader meets it: what it saw, whether it can be, and which runs it explains."""
+"""The one shape of a profile from its record to the report: what it saw of which runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from analysis.profiles.op_places import OpPlaces, check_ops, place_ops
 from analysis.profiles.profiles import explains
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import NoCeiling
-from analysis.runs.results import RunResult, Trust
-from bench.records import CeilingsRecord, Finding, ProfileRecord, worst
+from analysis.runs.placed import PlacedRun, Trust, trust
+from bench.records import CeilingsRecord, Finding, ProfileRecord
 from bench.records.verdict.profile_figures import profile_summary
 
 
 @dataclass(frozen=True)
-class ProfileResult:
+class PlacedProfile:
     """A profile's record, the tracked run that holds it, its device's roof and its timed runs.
 
     `number` is the profile's in a report, counted from 1. `runs` are those of the report that it
@@ -29,7 +29,7 @@ class ProfileResult:
     record: ProfileRecord
     run_id: str | None  # None for a record that was read from disk
     ceiling: UsedCeiling | NoCeiling
-    runs: tuple[RunResult, ...]
+    runs: tuple[PlacedRun, ...]
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -80,10 +80,7 @@ class ProfileResult:
     @property
     def verdict(self) -> Trust:
         """The gravest of the findings; `no result` if the profile did not end well."""
-        if self.record.outcome != "ok":
-            return "no result"
-        level = worst(finding.level for finding in self.findings)
-        return "not judged" if level == "clean" and self.record.verdict is None else level
+        return trust(self.record, self.findings)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -99,47 +96,49 @@ class ProfileResult:
             "run_id": self.run_id,
             "record_id": self.record.record_id,
             "label": self.label,
-            "explains": [result.record.record_id for result in self.runs],
+            "explains": [run.record.record_id for run in self.runs],
             **self.metrics,
             "verdict": self.verdict,
             "problems": list(self.problems),
         }
 
 
-def profile_results(
+def place_profiles(
     profiles: Sequence[ProfileRecord],
-    results: Sequence[RunResult],
+    runs: Sequence[PlacedRun],
     ceilings: Sequence[CeilingsRecord],
+    *,
     run_ids: Mapping[str, str] | None = None,
-) -> list[ProfileResult]:
-    """Hold every profile against its device's roof and find the runs of `results` it explains.
+) -> list[PlacedProfile]:
+    """Hold every profile against its device's roof and find those of `runs` that it explains.
 
-    Ordered by the first run that each explains, then by time; those that explain none come last.
+    `run_ids` maps record ids to tracked runs. Ordered by the first run that each explains, then by
+    time; those that explain none come last.
     """
     ids = run_ids or {}
-    found = [(record, _explained(record, results)) for record in profiles]
+    found = [(record, _explained(record, runs)) for record in profiles]
     found.sort(key=_place_in_report)
     return [
-        ProfileResult(
-            number, record, ids.get(record.record_id), choose_ceiling(record, ceilings), runs
+        PlacedProfile(
+            number, record, ids.get(record.record_id), choose_ceiling(record, ceilings), explained
         )
-        for number, (record, runs) in enumerate(found, start=1)
+        for number, (record, explained) in enumerate(found, start=1)
     ]
 
 
-def _explained(record: ProfileRecord, results: Sequence[RunResult]) -> tuple[RunResult, ...]:
-    fitting = [result for result in results if explains(record, result.record)]
+def _explained(record: ProfileRecord, runs: Sequence[PlacedRun]) -> tuple[PlacedRun, ...]:
+    fitting = [run for run in runs if explains(record, run.record)]
     own = record.timed_record_id
-    return tuple(sorted(fitting, key=lambda result: result.record.record_id != own))
+    return tuple(sorted(fitting, key=lambda run: run.record.record_id != own))
 
 
-def _place_in_report(found: tuple[ProfileRecord, tuple[RunResult, ...]]) -> tuple[object, ...]:
+def _place_in_report(found: tuple[ProfileRecord, tuple[PlacedRun, ...]]) -> tuple[object, ...]:
     record, runs = found
     return not runs, runs[0].number if runs else 0, record.created, record.record_id
 
 
-def _step_s(result: RunResult) -> float | None:
-    measurement = result.record.measurement
+def _step_s(run: PlacedRun) -> float | None:
+    measurement = run.record.measurement
     if measurement is None:
         return None
     return measurement.window_s / len(measurement.iteration_times_s)

@@ -1,0 +1,284 @@
+"""The one shape of a run from its record, or its ledger, to figures, tables and findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from analysis.runs.points import Refusal, RooflinePoint, roofline_point
+from analysis.runs.quantities import whole_number
+from analysis.statistics.repeats import Repeats, summarised_repeats
+from bench.config import FILING_FIELDS, RunConfig
+from bench.records import CeilingsRecord, Environment, Finding, ProfileRecord, RunRecord, worst
+from bench.records.verdict.figures import summary
+from tracking import schema
+
+if TYPE_CHECKING:
+    from tracking.reading.search import TrackedRun
+
+Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
+
+THROUGHPUT = "throughput_images_per_s"
+#: Settings of how long was measured, not of what: runs that differ in them alone are repeats.
+WINDOW_FIELDS = frozenset({"iters", "warmup_iters", "max_seconds"})
+_NO_SETTINGS = FILING_FIELDS | WINDOW_FIELDS
+#: What an imported run's ledger may say of its throughput: deviation and number of repeats.
+DEVIATION = "throughput_images_per_s_std"
+REPEATS = "repeats"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is known of one run, recorded here (a `PlacedRun`) or imported from a ledger.
+
+    `settings` are what was asked for as text, with the batch size, machine and device that were
+    used; `metrics` are named as in the tracking schema. `count` is of the repeats behind the
+    numbers (1 but for imported summaries), `deviations` those between them by metric. `software`
+    is what may differ without being a setting. What an imported run lacks stays unknown.
+    """
+
+    name: str  # the tracked run's id, else the record's
+    settings: Mapping[str, str]
+    outcome: str = "ok"
+    reason: str | None = None
+    metrics: Mapping[str, float]
+    campaign: str | None = None
+    software: Mapping[str, str] = field(default_factory=dict)
+    iteration_times_s: tuple[float, ...] = ()
+    count: int = 1
+    deviations: Mapping[str, float] = field(default_factory=dict)
+    imported_from: str | None = None
+    record: RunRecord | None = None
+    point: RooflinePoint | None = None  # the place under the roof, if there is one
+    findings: tuple[Finding, ...] = ()  # of the measurement itself, then of its place
+
+    @property
+    def arch(self) -> str:
+        """The model."""
+        return self.settings.get("arch", "unknown")
+
+    @property
+    def precision(self) -> str:
+        """The precision asked for."""
+        return self.settings.get("precision", "unknown")
+
+    @property
+    def env(self) -> str:
+        """The machine's label."""
+        return self.settings.get("env", "unknown")
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        return self.settings.get("device", "unknown")
+
+    @property
+    def batch_size(self) -> int | None:
+        """Images per forward pass and device, None where that is not a number."""
+        return whole_number(self.settings.get("batch_size"))
+
+    @property
+    def throughput_images_per_s(self) -> float | None:
+        """Images per second of a run that ended well."""
+        return self.usable(THROUGHPUT)
+
+    @property
+    def label(self) -> str:
+        """What was measured where, for people."""
+        return f"{self.env} {self.arch} {self.precision} batch {self.settings.get('batch_size')}"
+
+    def order(self) -> tuple[str, str, str, int, str]:
+        """Return what sorts runs as a report does: machine, model, precision, batch size."""
+        return self.env, self.arch, self.precision, self.batch_size or 0, self.name
+
+    def usable(self, metric: str) -> float | None:
+        """Return a run's number that a ratio can be taken of: of a good end, finite, above 0."""
+        value = self.metrics.get(metric)
+        usable = self.outcome == "ok" and value is not None and math.isfinite(value) and value > 0
+        return value if usable else None
+
+    def repeats(self, metric: str = THROUGHPUT) -> Repeats:
+        """Return the metric as repeats: one, or those that its ledger summed up.
+
+        Raises `ValueError` where it is not usable.
+        """
+        value = self.usable(metric)
+        if value is None:
+            raise ValueError(f"run {self.name} has no {metric} above 0")
+        return summarised_repeats(value, self.deviations.get(metric), self.count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedRun(Run):
+    """A run's record, with its point under the roof or the reason why it has none.
+
+    `number` is the run's in a report, counted from 1; `run_id` is the tracked run's, None for a
+    record that was read from disk.
+    """
+
+    record: RunRecord
+    refusal: str | None
+    run_id: str | None = None
+    number: int = 1
+
+    @property
+    def iterations(self) -> int | None:
+        """Iterations of the measured window."""
+        return len(self.iteration_times_s) or None
+
+    @property
+    def verdict(self) -> Trust:
+        """The worse of the record's own verdict and of what its place under the roof shows."""
+        return trust(self.record, self.findings)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What a reader must know before using the run's numbers; empty for most runs."""
+        found = tuple(f"{f.level}: {f.message}" for f in self.findings if f.level != "note")
+        return found if self.refusal is None else (f"not placed: {self.refusal}", *found)
+
+    def facts(self) -> dict[str, object]:
+        """Return what a script wants of the run, ready for JSON; None for what is not known."""
+        point = self.point
+        return {
+            "run_id": self.run_id,
+            "record_id": self.record.record_id,
+            "label": self.label,
+            "images_per_s": self.metrics.get("throughput_images_per_s"),
+            "attained_gflop_per_s": self.metrics.get("attained_gflops"),
+            "intensity_counted_flop_per_byte": point.intensity_counted if point else None,
+            "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
+            "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
+            "bound": point.bound if point else None,
+            "bound_sure": point.bound_sure if point else None,
+            "verdict": self.verdict,
+            "problems": list(self.problems),
+        }
+
+
+def trust(record: RunRecord | ProfileRecord, findings: Iterable[Finding]) -> Trust:
+    """Return how far a record's numbers can be trusted: the worst of its verdict and `findings`."""
+    if record.outcome != "ok":
+        return "no result"
+    stored = record.verdict.level if record.verdict else "clean"
+    level = worst([stored, *(finding.level for finding in findings)])
+    return "not judged" if level == "clean" and record.verdict is None else level
+
+
+def place(
+    record: RunRecord,
+    ceilings: Sequence[CeilingsRecord],
+    profiles: Sequence[ProfileRecord] = (),
+    *,
+    run_id: str | None = None,
+    number: int = 1,
+) -> PlacedRun:
+    """Place one run under its roof, with what `profiles` counted of it."""
+    placed = roofline_point(record, ceilings, profiles)
+    point = placed if isinstance(placed, RooflinePoint) else None
+    own = record.verdict.findings if record.verdict else ()
+    return PlacedRun(
+        name=run_id or record.record_id,
+        settings=_settings(record),
+        outcome=record.outcome,
+        reason=record.reason,
+        metrics=summary(record),
+        campaign=record.config.campaign,
+        software=_software(record.environment) if record.environment else {},
+        iteration_times_s=record.measurement.iteration_times_s if record.measurement else (),
+        record=record,
+        point=point,
+        findings=own + (point.findings if point else ()),
+        refusal=placed.reason if isinstance(placed, Refusal) else None,
+        run_id=run_id,
+        number=number,
+    )
+
+
+def place_runs(
+    measurements: Sequence[RunRecord],
+    ceilings: Sequence[CeilingsRecord],
+    profiles: Sequence[ProfileRecord] = (),
+    *,
+    run_ids: Mapping[str, str] | None = None,
+) -> list[PlacedRun]:
+    """Place every run under its roof, with what `profiles` counted of it.
+
+    `run_ids` maps record ids to tracked runs. Ordered by machine, model, precision and batch
+    size, so that neighbours can be compared.
+    """
+    ids = run_ids or {}
+    return [
+        place(record, ceilings, profiles, run_id=ids.get(record.record_id), number=number)
+        for number, record in enumerate(sorted(measurements, key=_order), start=1)
+    ]
+
+
+def recorded(runs: Iterable[Run]) -> list[PlacedRun]:
+    """Return those of `runs` that have a record."""
+    return [run for run in runs if isinstance(run, PlacedRun)]
+
+
+def imported_run(run: TrackedRun) -> Run:
+    """Return an imported run by what its tags, parameters and metrics say."""
+    known = {
+        name: value
+        for name, value in run.params.items()
+        if name in RunConfig.model_fields and name not in _NO_SETTINGS
+    }
+    batch = whole_number(run.params.get("resolved_batch_size") or known.get("batch_size"))
+    if batch is not None:
+        known["batch_size"] = f"{batch}"
+    for setting, tag in (("env", schema.ENV), ("device", schema.DEVICE)):
+        if run.tags.get(tag):
+            known[setting] = run.tags[tag]
+    deviation = run.metrics.get(DEVIATION)
+    return Run(
+        name=run.run_id,
+        settings=known,
+        outcome=run.tags.get(schema.OUTCOME, "ok"),
+        reason=run.tags.get(schema.REASON),
+        metrics=run.metrics,
+        campaign=run.tags.get(schema.CAMPAIGN),
+        count=max(whole_number(run.params.get(REPEATS)) or 1, 1),
+        deviations={} if deviation is None else {THROUGHPUT: deviation},
+        imported_from=run.tags.get(schema.SOURCE_FILE, "unknown"),
+    )
+
+
+def _settings(record: RunRecord) -> dict[str, str]:
+    given = record.config.model_dump(exclude=set(_NO_SETTINGS))
+    settings = {name: f"{value}" for name, value in given.items()}
+    if record.resolved is not None:
+        settings["batch_size"] = f"{record.resolved.batch_size}"
+    settings["env"] = record.config.env
+    if record.environment is not None:
+        settings["env"] = record.environment.label
+        settings["device"] = record.environment.device.name
+    return settings
+
+
+def _software(environment: Environment) -> dict[str, str]:
+    found = {
+        "torch": environment.torch,
+        "CUDA": environment.cuda,
+        "driver": environment.device.driver,
+        "variables": environment.variables_set,
+        "commit": environment.git_commit and environment.git_commit[:12],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _order(record: RunRecord) -> tuple[str, str, str, int, int, str]:
+    config = record.config
+    batch = record.resolved.batch_size if record.resolved else config.batch_size
+    return (
+        record.environment.label if record.environment else config.env,
+        config.arch,
+        config.precision,
+        batch if isinstance(batch, int) else 0,
+        config.repeat,
+        record.record_id,
+    )
