@@ -38,7 +38,7 @@ PURPOSES = {
     "keep": {
         "dataset": "Generate, fetch, subset or check an image folder.",
         "sync": "Upload records that are not tracked yet; copy runs between servers.",
-        "import": "Take the results of other programs from their files.",
+        "import": "Import the results of other programs from their files.",
         "doctor": "Say what works on this machine, and the remedy for what does not.",
     },
 }

@@ -91,7 +91,7 @@ class RunConfig(BaseModel):
     )
     workers: Auto | Annotated[int, Field(ge=0)] = Field(
         "auto",
-        description="processes that decode images, 0 leaves it to the step's threads; "
+        description="processes that decode images; with 0 the step's threads do; "
         "auto: from the cores, at most 16",
     )
     decoder: Literal["cpu", "dali"] = Field(
@@ -111,7 +111,7 @@ class RunConfig(BaseModel):
     fused_optimizer: Switch = Field("auto", description="one-kernel SGD; auto: where there is one")
     depthwise_fp32: Switch = Field(
         "auto",
-        description="amp leaves depthwise convolutions with a stride in fp32; auto: on a CPU",
+        description="amp computes strided depthwise convolutions in fp32; auto: on a CPU",
     )
     compile: CompileMode = Field("none", description="torch.compile mode")
     cuda_graphs: bool = Field(False, description="replay the step as one CUDA graph")
@@ -124,7 +124,7 @@ class RunConfig(BaseModel):
         "to the kernel; auto: retain where the C library is glibc",
     )
     phases: bool = Field(
-        False, description="time data, forward, backward and optimizer apart (synchronises more)"
+        False, description="time data, forward, backward and optimizer separately (more syncs)"
     )
     nvtx: bool = Field(False, description="mark iterations and phases for NVIDIA's profilers")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="of weights and data")

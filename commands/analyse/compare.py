@@ -53,7 +53,7 @@ def command(
     """Compare the runs of B with those of A, configuration by configuration.
 
     A and B are each campaign=NAME, run ids with commas between them, records=FOLDER or an MLflow
-    filter. Configurations are paired where they agree in everything but what tells A from B.
+    filter. Configurations are paired where they agree in all settings that A and B share.
 
     Exit codes: 0 no regression; 1 B is slower (or worse) somewhere; 2 nothing to compare, or a
     wrong value. A comparison of single runs decides nothing, so it never fails.

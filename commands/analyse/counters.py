@@ -47,7 +47,7 @@ def command(
 ) -> int:
     """Add up FILES of Nsight Compute: any CSV that ncu prints, or an .ncu-rep report.
 
-    What a file cannot tell is null, with the metric that it lacks. A FILE of perf stat is read
+    A figure that a file does not have is null, with the missing metric. A FILE of perf stat is read
     too. A FILE that lists metrics to collect is printed with nvprof's names, which ncu does not
     know, replaced by ncu's. Exit codes: 0 printed; 2 a file that cannot be read (the others are
     printed).

@@ -53,8 +53,8 @@ def command(
 ) -> int:
     """Predict images/s from the batch sizes that were measured, with an interval.
 
-    The model's error on batch sizes that it was not shown is printed beside it. A batch that
-    memory does not hold, or may not hold, is refused.
+    Also prints the model's error at each measured batch size when it is fitted without it. A batch
+    that memory does not hold, or may not hold, is refused.
 
     Exit codes: 0 predicted; 2 no prediction can be made, or a wrong value.
     """

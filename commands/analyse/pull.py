@@ -38,7 +38,7 @@ def command(
 ) -> int:
     """Write tracked measurements as a table, one row per run, units in the column names.
 
-    Of a large selection only what is new since the last pull is read.
+    Of a large selection only runs that are new since the last pull are read.
 
     Exit codes: 0 written; 2 no run matches, or a wrong value.
     """

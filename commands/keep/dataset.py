@@ -91,8 +91,8 @@ def subset(source: str, out: str, images_per_class: int, seed: int, copy: bool, 
 def fetch(out: str, size: Any, url: str | None, checksum: str | None, form: str) -> None:
     """Download Imagenette: ten classes of ImageNet, 13,394 photographs.
 
-    A download that broke off goes on where it stopped. The last line is about the training split;
-    the validation split lies beside it.
+    An interrupted download continues where it stopped. The last line is about the training split;
+    the validation split is beside it.
     """
     from bench.training.dataset.fetch import fetch_imagenette
 
@@ -111,7 +111,7 @@ def fetch(out: str, size: Any, url: str | None, checksum: str | None, form: str)
 @click.argument("path")
 @_format_option
 def check(path: str, form: str) -> None:
-    """Look through the image folder PATH and into its files."""
+    """Check the image folder PATH and the files in it."""
     _summarise(path, form)
 
 

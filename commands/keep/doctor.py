@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def command(records: Path, form: str) -> int:
     """Say what works on this machine, and the remedy for what does not.
 
-    Exit code 0 if a CPU at least can be measured here, else 1.
+    Exit code 0 if at least a CPU can be measured here, else 1.
     """
     from rich.console import Console
 

@@ -24,9 +24,11 @@ _FACTS = ("arch", "env", "device", "backend", "precision", "batch_size", "repeat
     "facts",
     multiple=True,
     metavar="FACT=VALUE",
-    help=f"for where a file is silent: {', '.join(_FACTS)} (may be given again)",
+    help=f"a fact that a file does not have: {', '.join(_FACTS)} (may be given again)",
 )
-@click.option("--campaign", default="imported", show_default=True, help="label of what comes in")
+@click.option(
+    "--campaign", default="imported", show_default=True, help="label of the imported runs"
+)
 @records_option
 @track_option
 def command(
@@ -35,8 +37,8 @@ def command(
     """Import results: ledgers, a CSV per run with a row per iteration, timm, optimum-benchmark.
 
     Each result becomes a record and a tracked run, marked as imported, with the line it comes
-    from; what was imported before is left as it is. Exit codes: 0 all in; 1 some rows could not be
-    taken, the others are in; 2 a wrong value; 3 in, but not all on the tracking server.
+    from; results imported before are not changed. Exit codes: 0 all imported; 1 some rows could not
+    be imported, the others are; 2 a wrong value; 3 imported, but not all on the tracking server.
     """
     given = _checked_facts(facts)
     _check_campaign(campaign)

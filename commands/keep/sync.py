@@ -22,11 +22,13 @@ _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--from", "source", metavar="URI", help="copy the tracked runs of this store")
 @campaign_option
 @filter_option
-@click.option("--reap", is_flag=True, help="end runs left RUNNING by processes that are gone")
+@click.option(
+    "--reap", is_flag=True, help="end runs that are RUNNING although their process is gone"
+)
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="with --reap, also runs of other machines begun before that: 90m, 24h, 7d",
+    help="with --reap, also older runs of other machines: 90m, 24h, 7d",
 )
 @click.pass_context
 def command(
@@ -39,11 +41,12 @@ def command(
     reap: bool,
     older_than: str | None,
 ) -> int:
-    """Bring what is not on the tracking server there; each record and each run goes there once.
+    """Upload what the tracking server does not have yet; each record and each run once.
 
     Without options: the records on disk. With --to, also the tracked runs of the store that
     MLflow's settings name. With --from, --campaign or --filter: tracked runs alone. Exit codes: 0
-    all there; 1 something could not be brought; 2 a wrong value; 3 the server is away: again later.
+    all uploaded; 1 something could not be uploaded; 2 a wrong value; 3 the server is away: run the
+    command again later.
     """
     age_s = _seconds(older_than)
     if older_than is not None and not reap:

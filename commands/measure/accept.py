@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=1),
     default=8.0,
     show_default=True,
-    help="time limit of the whole",
+    help="time limit for everything",
 )
 def command(
     backend: str,
@@ -56,7 +56,7 @@ def command(
 ) -> int:
     """Measure a whole device into a folder of records, without a server.
 
-    Its roofs first, then every model in every precision that the device has. `mlproject sync
+    Measures its roofs, then every model in every precision that it has. `mlproject sync
     --records OUT/records` uploads them later. Exit code 1 if the roofs could not be measured.
     """
     from bench.config import parse_config

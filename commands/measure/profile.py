@@ -54,7 +54,7 @@ def command(
 ) -> int:
     """Profile one step of a configuration, as a tracked run linked to the timed one.
 
-    Each tool looks into a fresh worker after its warm-up: one step for ncu, a few for PyTorch's
+    Each tool examines a fresh worker after its warm-up: one step for ncu, a few for PyTorch's
     profiler, the whole window for perf. Exit codes: 0 profiled and tracked; 1 no whole step (out
     of memory, crash), recorded with its reason; 2 a wrong value, or a tool that was asked for by
     name and cannot work here; 3 profiled but not uploaded; 130 interrupted.

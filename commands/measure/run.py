@@ -24,7 +24,7 @@ def command(records: Path, tracked: bool, form: str, **values: str) -> int:
     The record is on disk before anything is uploaded. Exit codes: 0 measured and tracked; 1 no
     whole measurement (out of memory, crash), recorded with its reason; 2 a wrong value; 3 measured
     but not uploaded; 130 interrupted. With nodes above 1, the machine whose NODE_RANK is 0 keeps
-    the record; the others take part and leave none.
+    the record; the others take part and write none.
     """
     config = checked_config(values)
     from bench.config.nodes import node_rank

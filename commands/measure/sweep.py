@@ -37,9 +37,9 @@ _MATRICES = Path(__file__).resolve().parents[2] / "matrices"
     type=click.Choice(["cpu", "cuda", "mps"]),
     help="only the blocks that name this backend; default: all that fit",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="only the first so many configurations")
-@click.option("--yes", is_flag=True, help="also a matrix of thousands of runs")
-@click.option("--retry-failed", is_flag=True, help="also what failed before, not only what is new")
+@click.option("--limit", type=click.IntRange(min=1), help="only the first N configurations")
+@click.option("--yes", is_flag=True, help="allow a matrix of thousands of runs")
+@click.option("--retry-failed", is_flag=True, help="measure runs that failed before again")
 @click.option(
     "--settle",
     "settle_s",
@@ -47,7 +47,7 @@ _MATRICES = Path(__file__).resolve().parents[2] / "matrices"
     default=0.0,
     show_default=True,
     metavar="SECONDS",
-    help="before each run wait, at most so long, until the device is idle and cool",
+    help="before each run wait, at most this long, until the device is idle and cool",
 )
 @click.option(
     "--executor",
@@ -64,7 +64,7 @@ _MATRICES = Path(__file__).resolve().parents[2] / "matrices"
     default=900.0,
     show_default=True,
     metavar="SECONDS",
-    help="with ray: how long runs wait for a node with their device, before they are left over",
+    help="with ray: how long a run waits for a node with its device; then it is not measured",
 )
 @click.option("--dry-run", is_flag=True, help="print the runs and an estimate of their time")
 @records_option
@@ -90,10 +90,10 @@ def command(
     """Measure every configuration of a matrix, each repeat as one tracked run.
 
     MATRIX is a YAML file, or the name of one that comes with the project: smoke, classic,
-    datacenter. What the campaign has measured on this machine is not measured again: the same
-    command takes an interrupted sweep up where it was. Exit codes: 0 all measured and tracked;
-    1 some runs failed, each recorded with its reason, or found no node; 2 a wrong value;
-    3 measured, but not all uploaded; 130 interrupted.
+    datacenter. Runs that the campaign has measured on this machine are skipped, so the same command
+    continues an interrupted sweep. Exit codes: 0 all measured and tracked; 1 some runs failed,
+    each recorded with its reason, or found no node; 2 a wrong value; 3 measured, but not all
+    uploaded; 130 interrupted.
     """
     name = matrix or matrix_named
     if name is None:

@@ -45,7 +45,7 @@ _MANY_ITERATIONS = 10_000
     help="keep the batch size; by default it is doubled and halved as long as that pays",
 )
 @click.option("--max-batch", type=click.IntRange(min=1), help="the largest batch size to try")
-@click.option("--retry-failed", is_flag=True, help="also what failed before, not only what is new")
+@click.option("--retry-failed", is_flag=True, help="try what failed before again")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -70,7 +70,7 @@ def command(
     """Find the fastest setting of a model's knobs and batch size on this device.
 
     The options of `mlproject run` say where to start. Every trial is a tracked run of one campaign
-    (by default tune-ARCH-PRECISION); the same command goes on from what the campaign has measured.
+    (by default tune-ARCH-PRECISION); the same command continues from the campaign's earlier trials.
     The quoted speed-up comes from fresh runs after the search. Exit codes: 0 tuned and tracked; 1
     the start gave no whole measurement; 2 a wrong value; 3 tuned, but not all uploaded; 130
     interrupted, all trials kept.

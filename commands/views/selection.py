@@ -27,7 +27,7 @@ experiment_option = click.option(
 refresh_option = click.option(
     "--refresh",
     is_flag=True,
-    help="read all from the server again; shows what was renamed or tagged by hand since",
+    help="read all runs again, so that names and tags changed by hand appear",
 )
 
 
