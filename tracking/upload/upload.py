@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from mlflow.entities import Run, RunTag
 from mlflow.tracking import MlflowClient
 
 from bench.records import ProfileRecord
-from bench.records.folders import AnyRecord, RecordFolder
+from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
 from tracking.patience import AFTER_A_RUN_S, Patience, no_repeats
 from tracking.store import experiment_id, open_client, public_uri, tracking_call
@@ -65,6 +66,20 @@ def upload(
             ask(client.set_terminated, run.info.run_id, content.status, end_time=end_ms(record))
         memory.remember(folder, here, run.info.run_id, whole=True)
     return str(run.info.run_id)
+
+
+def log_record(
+    record: MeasuredRecord,
+    records: str | Path = DEFAULT_RECORDS,
+    *,
+    tracking_uri: str | None = None,
+) -> str:
+    """Bring a record of the folder `records` to the tracking server and return its run id.
+
+    A record that is there already is left as it is. `tracking_uri` is MLflow's own default if not
+    given. Raises `TrackingError`; `mlproject sync` uploads the record later.
+    """
+    return upload(RecordFolder(Path(records) / record.record_id), record, tracking_uri)
 
 
 def is_uploaded(folder: RecordFolder, tracking_uri: str | None = None) -> bool:
