@@ -1,27 +1,30 @@
-"""Pictures of results. Static ones take an Axes and neither open nor save anything."""
+"""Pictures of results. Static ones take an Axes and neither open nor save anything.
 
-from analysis.figures.canvas import save_figure, single_axes
-from analysis.figures.forest import draw_forest, forest_height_in
-from analysis.figures.interactive import interactive_roofline
-from analysis.figures.interactive_kernels import interactive_kernel_roofline
-from analysis.figures.interactive_ops import interactive_op_roofline
-from analysis.figures.kernel_roofline import draw_kernel_roofline
-from analysis.figures.op_roofline import draw_op_roofline
-from analysis.figures.plotly_page import figure_html
-from analysis.figures.roofline import draw_roofline
+A roofline is a scene first (of runs, or of one profile's ops or kernels), which `draw_scene` draws
+on an Axes and `interactive_figure` for a page. `draw_roofline` and `interactive_roofline` do both
+steps for runs.
+"""
+
+from analysis.figures.axes import panel_axes, save_figure, single_axes
+from analysis.figures.interactive import figure_html, interactive_figure, interactive_roofline
+from analysis.figures.profile_scenes import kernel_scene, op_scene
+from analysis.figures.run_scene import run_scene
+from analysis.figures.scene import Scene
+from analysis.figures.static import draw_roofline, draw_scene
 from analysis.figures.style import model_colours
 
 __all__ = [
-    "draw_forest",
-    "draw_kernel_roofline",
-    "draw_op_roofline",
+    "Scene",
     "draw_roofline",
+    "draw_scene",
     "figure_html",
-    "forest_height_in",
-    "interactive_kernel_roofline",
-    "interactive_op_roofline",
+    "interactive_figure",
     "interactive_roofline",
+    "kernel_scene",
     "model_colours",
+    "op_scene",
+    "panel_axes",
+    "run_scene",
     "save_figure",
     "single_axes",
 ]

@@ -8,19 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from analysis.figures.log_axes import FONT_PT, legend_below, say_empty, size_in
+from analysis.figures.axes import (
+    FONT_PT,
+    legend_below,
+    legend_key,
+    log_ticks,
+    plain,
+    say_empty,
+    size_in,
+)
 from analysis.figures.style import (
     OTHER_MODELS,
-    OTHER_PRECISION,
-    PRECISION_MARKERS,
     machine_dashes,
     model_colours,
+    precision_marker,
 )
+from analysis.prediction.curve import PredictedCurve
+from analysis.runs.quantities import percent
 
 #: More points than this are drawn smaller and half transparent, so that a crowd shows its density.
 _CROWD = 60
@@ -78,6 +89,30 @@ def draw_curves(
         legend_below(axes, curve_handles(curves, palette, lines))
 
 
+def draw_prediction(axes: Axes, curve: PredictedCurve, label: str, colour: str = "#0072B2") -> None:
+    """Draw measured batch sizes, the model between them and its 95 % interval."""
+    sizes = [one.batch_size for one in curve.measured]
+    rates = [one.images_per_s for one in curve.measured]
+    points = Curve(label, "", "", tuple(sizes), tuple(rates))
+    draw_curves(axes, [points], "Images/s", colours={label: colour}, legend=False)
+    axes.lines[0].set_linestyle("")
+    axes.lines[0].set_marker("o")
+    between = np.unique(np.geomspace(min(sizes), max(sizes), 60).round()).astype(int)
+    found = [curve.images_per_s(int(batch)) for batch in between]
+    values, lows, highs = (np.array(column) for column in zip(*found, strict=True))
+    axes.plot(between, values, color="#222222", linewidth=1.1)
+    axes.fill_between(between, lows, highs, color="#999999", alpha=0.25, linewidth=0)
+    axes.set_ylim(0, 1.5 * max(rates))
+    title = f"{label}: held out, missed by {percent(curve.held_out_error)}"
+    axes.set_title(title, loc="left", fontsize=FONT_PT, parse_math=False)
+    handles = [
+        legend_key("measured", color=colour, marker="o"),
+        legend_key("model", color="#222222", linestyle="-", linewidth=1.1),
+        Patch(color="#999999", alpha=0.25, label="95 % interval"),
+    ]
+    legend_below(axes, handles)
+
+
 def spans_widely(curves: Iterable[Curve]) -> bool:
     """Whether the curves' positive values span a factor over 8, which asks for a log axis."""
     positive = [height for height in _heights(curves) if height > 0]
@@ -107,16 +142,16 @@ def curve_handles(
     ]
     precisions = {curve.precision: curve.open for curve in curves}
     handles += [
-        Line2D([], [], color="#555555", linestyle="", marker=_marker(precision), markersize=4,
-               markerfacecolor="white" if is_open else "#555555", label=precision)
+        legend_key(
+            precision,
+            marker=precision_marker(precision),
+            markerfacecolor="white" if is_open else "#555555",
+        )
         for precision, is_open in sorted(precisions.items())
-    ]  # fmt: skip
+    ]
     envs = sorted({curve.env for curve in curves})
     if len(envs) > 1:
-        handles += [
-            Line2D([], [], color="#555555", linewidth=1.2, linestyle=dashes[env], label=env)
-            for env in envs
-        ]
+        handles += [legend_key(env, linewidth=1.2, linestyle=dashes[env]) for env in envs]
     return handles
 
 
@@ -135,19 +170,23 @@ def _draw(
         linestyle=dashes.get(curve.env, "-"),
         linewidth=0.8 if crowded else 1.4,
         alpha=0.6 if crowded else 1.0,
-        marker=_marker(curve.precision),
+        marker=precision_marker(curve.precision),
         markersize=2.5 if crowded else 4,
         markerfacecolor="white" if curve.open else colour,
         zorder=4,
     )
     for batch, low, high in zip(curve.batches, curve.lows, curve.highs, strict=False):
         if low is not None and high is not None:
-            axes.plot([batch, batch], [low, high], color=colour, marker="_", markersize=4,
-                      linewidth=0.9, alpha=0.6 if crowded else 1.0, zorder=3)  # fmt: skip
-
-
-def _marker(precision: str) -> str:
-    return PRECISION_MARKERS.get(precision, OTHER_PRECISION)
+            axes.plot(
+                [batch, batch],
+                [low, high],
+                color=colour,
+                marker="_",
+                markersize=4,
+                linewidth=0.9,
+                alpha=0.6 if crowded else 1.0,
+                zorder=3,
+            )
 
 
 def _prepare(
@@ -156,7 +195,7 @@ def _prepare(
     axes.set_xscale("log", base=2)
     sizes = sorted(set(batches)) or [1]
     axes.set_xlim(sizes[0] / 1.3, sizes[-1] * 1.3)
-    axes.xaxis.set_major_locator(FixedLocator(_some(sizes, size_in(axes)[0])))
+    axes.xaxis.set_major_locator(FixedLocator(_ticked(sizes, size_in(axes)[0])))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_minor_locator(FixedLocator([]))
@@ -165,10 +204,7 @@ def _prepare(
         low, high = min(positive, default=1.0), max(positive, default=10.0)
         axes.set_ylim(low / 1.4, high * 1.4)  # before the scale, which cannot do with one value
         axes.set_yscale("log")
-        steps = (1.0, 2.0, 5.0) if high / low < 300 else (1.0,)
-        axes.yaxis.set_major_locator(LogLocator(10, subs=steps, numticks=12))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        log_ticks(axes.yaxis, low, high)
     else:
         axes.set_ylim(0, 1.12 * max([*values, 1e-9]))
         axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -176,15 +212,7 @@ def _prepare(
     plain(axes)
 
 
-def plain(axes: Axes) -> None:
-    """Set small tick labels, a light grid and no box, as every figure here has them."""
-    axes.tick_params(labelsize=FONT_PT)
-    axes.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _some(sizes: Sequence[int], width_in: float) -> list[int]:
+def _ticked(sizes: Sequence[int], width_in: float) -> list[int]:
     """As many sizes as have room for their labels, the smallest and the largest among them."""
     most = max(2, int(width_in * _TICKS_PER_IN))
     if len(sizes) <= most:

@@ -1,23 +1,24 @@
-"""The interactive roofline: hover for every number, click the legend to filter, no network."""
+"""Draws a scene with Plotly, for a page: hover for every number, click the legend to filter."""
 
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from analysis.figures.hover import hover_text
-from analysis.figures.plotly_page import DASHES, UNIT_FLOPS_PER_S, layout
-from analysis.figures.roofs import FlatRoof, Roofs, collect_roofs
-from analysis.figures.style import MARKERS, OTHER_MODELS, ROOF_GREYS, model_colours
+from analysis.figures.run_scene import run_scene
+from analysis.figures.scene import FlatRoof, Mark, Scene, Slope
 from analysis.runs.points import RooflinePoint
-from analysis.runs.quantities import bytes_rate, three_digits
 from bench.records import Ceiling
 
-#: Vertices of an interval, so that hovering finds it anywhere along its length.
+_PIXELS_PER_PT = 96 / 72
+#: Vertices of a line, so that hovering finds it anywhere along its length.
 _VERTICES = 5
-#: Roofs nearer than this factor would write their labels over each other.
+#: Axes that span less than this factor have ticks at 2 and 5 too.
+_FEW_DECADES = 300
+#: Flat roofs nearer than this factor would write their labels over each other.
 _NEAR_ROOFS = 1.4
 
 
@@ -28,97 +29,169 @@ def interactive_roofline(
     colours: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> go.Figure:
-    """Return the roofline as a Plotly figure, one legend entry per machine, model and math mode.
+    """Return the scene of `points` as a Plotly figure; the arguments are those of `run_scene`."""
+    scene = run_scene(points, ceilings=ceilings, colours=colours, names=names)
+    return interactive_figure(scene)
 
-    `names` maps record ids to the names that hovering shows. Channels as in `draw_roofline`.
-    """
-    palette = colours or model_colours(point.arch for point in points)
-    roofs = collect_roofs(points, ceilings)
+
+def interactive_figure(scene: Scene) -> go.Figure:
+    """Return `scene` as a Plotly figure, with one legend entry per group."""
     figure = go.Figure()
-    figure.add_traces(_roof_traces(roofs, points))
-    groups: dict[tuple[str, str, str], list[RooflinePoint]] = {}
-    for point in points:
-        groups.setdefault((point.env, point.arch, point.math_mode), []).append(point)
-    for group in groups.values():
-        figure.add_trace(_runs_trace(group, palette.get(group[0].arch, OTHER_MODELS), names or {}))
-    rates = [point.attained_flops_per_s for point in points]
-    figure.update_layout(**layout(rates, "Attained", "no run has a place here"))
+    if scene.region is not None:
+        xs, ys = zip(*scene.region.corners, strict=True)
+        figure.add_trace(
+            go.Scatter(
+                x=xs,
+                y=[y / scene.unit_flops_per_s for y in ys],
+                mode="none",
+                fill="toself",
+                fillcolor=scene.region.colour,
+                hoverinfo="skip",
+                name=scene.region.label,
+            )
+        )
+    figure.add_traces(_roof_traces(scene))
+    groups: dict[str, list[Mark]] = {}
+    for mark in scene.marks:
+        groups.setdefault(mark.group, []).append(mark)
+    figure.add_traces([_marks_trace(marks, scene.unit_flops_per_s) for marks in groups.values()])
+    figure.update_layout(**_layout(scene))
     return figure
 
 
-def _roof_traces(roofs: Roofs, points: Sequence[RooflinePoint]) -> list[go.Scatter]:
-    """One line per compute limit; a machine's lines share one legend entry."""
-    ridges = [roof.flops_per_s / roof.bytes_per_s for roof in roofs.flat]
-    low = min([*ridges, *(point.intensity_min for point in points)], default=1.0) / 4
-    high = max([*ridges, *(point.intensity_max for point in points)], default=1.0) * 4
-    traces: list[go.Scatter] = []
-    in_legend: set[tuple[str, str]] = set()
-    below, label_at = 0.0, high
-    for roof in roofs.flat:
-        near = roof.flops_per_s < _NEAR_ROOFS * below
-        label_at = label_at / 8 if near and label_at == high else high
-        below = roof.flops_per_s
-        grey = ROOF_GREYS[roofs.machines.index(roof.machine) % len(ROOF_GREYS)]
-        trace = _roof_trace(roof, (low, label_at, high), grey)
-        trace.showlegend = (roof.machine, roof.kind) not in in_legend
-        in_legend.add((roof.machine, roof.kind))
-        traces.append(trace)
-    return traces
+def figure_html(figure: go.Figure, div_id: str, *, with_script: bool) -> str:
+    """Return `figure` as an HTML fragment.
 
-
-def _roof_trace(roof: FlatRoof, xs: tuple[float, float, float], grey: str) -> go.Scatter:
-    """`xs`: where the line starts, where its label stands and where it ends."""
-    low, label_at, high = xs
-    ridge = roof.flops_per_s / roof.bytes_per_s
-    machine = html.escape(roof.machine)
-    text = f"{machine} {'/'.join(roof.modes)} {roof.rate}"
-    hover = f"<b>{text}</b><br>{bytes_rate(roof.bytes_per_s)} ({roof.kind})<br>ridge at "
-    return go.Scatter(
-        x=[low, ridge, max(label_at, ridge), high],
-        y=[low * roof.bytes_per_s / UNIT_FLOPS_PER_S, *[roof.flops_per_s / UNIT_FLOPS_PER_S] * 3],
-        mode="lines+text",
-        text=["", "", text, ""],
-        textposition="top left",
-        textfont={"size": 11, "color": grey},
-        line={"color": grey, "width": 1.5, "dash": DASHES[roof.kind]},
-        name=f"roof: {machine} ({roof.kind})",
-        legendgroup=f"{machine} {roof.kind}",
-        hovertemplate=f"{hover}{three_digits(ridge)} FLOP/byte<extra></extra>",
+    Plotly's script (about 5 MB) is in it if asked for: once on a page, with the first figure.
+    """
+    markup: str = figure.to_html(
+        full_html=False,
+        include_plotlyjs=with_script,
+        div_id=div_id,
+        config={
+            "displaylogo": False,
+            "responsive": True,
+            # plotly.js 4 offers to send the data to its maker's server by default.
+            "showSendToCloud": False,
+            "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+        },
     )
+    return markup
 
 
-def _runs_trace(
-    points: Sequence[RooflinePoint], colour: str, names: Mapping[str, str]
-) -> go.Scatter:
+def _marks_trace(marks: Sequence[Mark], unit_flops_per_s: float) -> go.Scatter:
+    """The marks of one group as one trace; None ends a mark's line."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     texts: list[str] = []
-    sizes: list[int] = []
+    sizes: list[float] = []
     symbols: list[str] = []
-    for point in points:
-        vertices = _vertices(point)
-        symbol = MARKERS[point.math_mode].plotly
-        ends = [9, *[0] * (len(vertices) - 2), 9] if len(vertices) > 1 else [10]
+    for mark in marks:
+        vertices = _vertices(mark)
+        more = len(vertices)  # those of the line, and the None that ends it
+        symbol = mark.shape.plotly if mark.filled else f"{mark.shape.plotly}-open"
         xs += [*vertices, None]
-        ys += [point.attained_flops_per_s / UNIT_FLOPS_PER_S] * len(vertices) + [None]
-        texts += [hover_text(point, names)] * len(vertices) + [""]
-        sizes += [*ends, 0]
-        symbols += [symbol if len(vertices) == 1 else f"{symbol}-open"] * (len(vertices) + 1)
-    first = points[0]
+        ys += [*[mark.flops_per_s / unit_flops_per_s] * len(vertices), None]
+        texts += [*[_text(mark.hover)] * len(vertices), ""]
+        sizes += [_PIXELS_PER_PT * mark.area_pt2**0.5, *[0] * more]
+        symbols += [symbol] * (more + 1)
+    first = marks[0]
+    marker = {"size": sizes, "symbol": symbols, "color": first.colour, "opacity": first.opacity}
+    if first.edge:
+        marker["line"] = {"color": first.edge, "width": first.edge_pt}
+    lines = [mark.line for mark in marks if mark.line]
     return go.Scatter(
         x=xs,
         y=ys,
         text=texts,
-        mode="lines+markers",
-        line={"color": colour, "width": 2.5},
-        marker={"size": sizes, "symbol": symbols, "color": colour, "opacity": 1},
-        name=html.escape(f"{first.env} {first.arch} {first.math_mode}"),
+        mode="lines+markers" if lines else "markers",
+        line={"color": lines[0].colour, "width": lines[0].width_pt} if lines else None,
+        marker=marker,
+        name=html.escape(first.group),
         hovertemplate="%{text}<extra></extra>",
     )
 
 
-def _vertices(point: RooflinePoint) -> list[float]:
-    if point.intensity_counted is not None:
-        return [point.intensity_counted]
-    low, ratio = point.intensity_min, point.intensity_max / point.intensity_min
+def _vertices(mark: Mark) -> list[float]:
+    """Where the mark stands, and what makes its line be found by hovering anywhere along it."""
+    low = mark.intensity_flop_per_byte
+    if mark.line is None:
+        return [low]
+    ratio = mark.line.to_flop_per_byte / low
     return [low * ratio ** (step / (_VERTICES - 1)) for step in range(_VERTICES)]
+
+
+def _roof_traces(scene: Scene) -> list[go.Scatter]:
+    """One line per roof; those of a group share a legend entry."""
+    low, high = scene.limits.intensity
+    traces = []
+    for slope in scene.slopes:
+        start, ridge = min(low, slope.ridge_flop_per_byte / 10), slope.ridge_flop_per_byte
+        rates = [start * slope.bytes_per_s, slope.top_flops_per_s]
+        traces.append(_roof_trace(slope, [start, ridge], rates, scene))
+    lower, label_at = 0.0, high
+    for roof in scene.flat_roofs:
+        near = roof.flops_per_s < _NEAR_ROOFS * lower
+        label_at = max(label_at / 8, roof.ridge_flop_per_byte) if near else high
+        lower = roof.flops_per_s
+        xs = [roof.ridge_flop_per_byte, label_at, high]
+        traces.append(_roof_trace(roof, xs, [roof.flops_per_s] * 3, scene))
+        traces[-1].mode = "lines+text"
+        traces[-1].texttemplate = ["", html.escape(" ".join(roof.label)), ""]
+        traces[-1].textposition = "top left"
+        traces[-1].textfont = {"size": 11, "color": roof.colour}
+    named: set[str] = set()
+    for trace in traces:
+        trace.showlegend = trace.name not in named
+        named.add(trace.name)
+    return traces
+
+
+def _roof_trace(
+    roof: Slope | FlatRoof, xs: Sequence[float], rates_flops_per_s: Sequence[float], scene: Scene
+) -> go.Scatter:
+    return go.Scatter(
+        x=list(xs),
+        y=[rate / scene.unit_flops_per_s for rate in rates_flops_per_s],
+        mode="lines",
+        line={"color": roof.colour, "width": 1.5, "dash": "dash" if roof.dashed else "solid"},
+        name=html.escape(roof.group),
+        legendgroup=html.escape(roof.group),
+        text=[_text(roof.hover)] * len(xs),
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _text(lines: Iterable[str]) -> str:
+    """Lines of a hover text; records are escaped, since Plotly reads tags."""
+    return "<br>".join(html.escape(line, quote=False) for line in lines)
+
+
+def _layout(scene: Scene) -> dict[str, object]:
+    rates = [rate / scene.unit_flops_per_s for rate in scene.limits.flops_per_s]
+    note = {"showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
+    return {
+        "xaxis": _axis(scene.intensity_label, scene.limits.intensity),
+        "yaxis": {**_axis(scene.rate_label, rates), "tickformat": ",.10~g"},
+        "title": {"text": html.escape(scene.note), "font": {"size": 12}, "x": 0.05},
+        "plot_bgcolor": "white",
+        "paper_bgcolor": "white",
+        "font": {"color": "#222222"},
+        "height": 640,
+        "margin": {"l": 70, "r": 20, "t": 40 if scene.note else 20, "b": 60},
+        "legend": {"orientation": "h", "y": -0.14, "yanchor": "top", "maxheight": 0.25},
+        "hoverlabel": {"align": "left", "bgcolor": "white"},
+        "annotations": [] if scene.marks else [{**note, "text": html.escape(scene.empty)}],
+    }
+
+
+def _axis(title: str, limits: Sequence[float]) -> dict[str, object]:
+    low, high = limits
+    return {
+        "type": "log",
+        "title": title,
+        "range": [math.log10(low), math.log10(high)],
+        "dtick": "D2" if high / low < _FEW_DECADES else 1,
+        "gridcolor": "#E6E6E6",
+        "linecolor": "#333333",
+    }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from analysis.profiles.kernel_places import MemoryLevel
 from analysis.profiles.op_places import StepPart
@@ -21,8 +20,6 @@ _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#
 OTHER_MODELS = "#8C8C8C"
 #: Greys of roofs, one per machine.
 ROOF_GREYS = ("#222222", "#5C5C5C", "#808080")
-#: Lines of roofs by where they come from.
-ROOF_LINES: Mapping[str, Literal["-", "--"]] = {"measured": "-", "datasheet": "--"}
 
 
 @dataclass(frozen=True)
@@ -89,6 +86,11 @@ MACHINE_DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
     (0, (2, 4)),
     (0, (8, 2, 2, 2, 2, 2)),
 )
+
+
+def precision_marker(precision: str) -> str:
+    """Return the shape of the precision asked for, one for all that are not known."""
+    return PRECISION_MARKERS.get(precision, OTHER_PRECISION)
 
 
 def machine_dashes(envs: Iterable[str]) -> dict[str, tuple[float, tuple[float, ...]]]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import (
-    draw_kernel_roofline,
-    draw_op_roofline,
-    draw_roofline,
+    Scene,
+    draw_scene,
     figure_html,
-    interactive_kernel_roofline,
-    interactive_op_roofline,
-    interactive_roofline,
+    interactive_figure,
+    kernel_scene,
+    op_scene,
+    run_scene,
     save_figure,
     single_axes,
 )
@@ -77,18 +76,13 @@ def draw_rooflines(
     if len(groups) > 1:
         drawings = [("Roofline, all machines", list(points))]
         drawings += [(f"Roofline of {env}", group) for env, group in groups.items()]
-    page = interactive_roofline(points, colours=colours, names=names)
-    markup = figure_html(page, "roofline", with_script=True)
     figures: list[FigureFile] = []
-    for title, group in drawings:
-
-        def draw(axes: Axes, group: Sequence[RooflinePoint] = group) -> None:
-            draw_roofline(axes, group, colours=colours)
-
-        name = f"roofline-{len(figures) + 1}"
+    for place, (title, group) in enumerate(drawings, start=1):
+        scene = run_scene(group, colours=colours, names=names)
+        page = "" if figures else _page(scene, "roofline", with_script=True)
         runs = run_numbers.words(names.get(p.record_id, p.record_id) for p in group)
-        figures.append(_file(draw, folder, name, next(numbers), title, "", markup, runs))
-        markup = ""
+        number = next(numbers)
+        figures.append(_file(scene, folder, f"roofline-{place}", number, title, page, runs=runs))
     return figures
 
 
@@ -99,54 +93,38 @@ def draw_profile(
     colours: Mapping[str, str],
 ) -> list[FigureFile]:
     """Draw the ops and the kernels of a profile, as far as it has them; models by `colours`."""
-    figures: list[FigureFile] = []
     used, record = profile.used, profile.record
-    if (ops := profile.ops) is not None:
+    scenes: list[tuple[str, Scene, str]] = []
+    if profile.ops is not None:
         colour = colours.get(record.config.arch, OTHER_MODELS)
-        name = f"ops-{profile.number}"
-        page = interactive_op_roofline(ops, used, colour=colour)
-        figures.append(
-            _file(
-                lambda axes: draw_op_roofline(axes, ops, used, colour=colour),
-                folder,
-                name,
-                next(numbers),
-                f"Ops of {profile.label}",
-                _OPS_CAPTION,
-                figure_html(page, name, with_script=False),
-            )
-        )
-    kernels, resolved = profile.kernels, record.resolved
-    if kernels is not None and resolved is not None:
-        mode = resolved.math_mode
-        name = f"kernels-{profile.number}"
-        page = interactive_kernel_roofline(kernels, used, math_mode=mode)
-        figures.append(
-            _file(
-                lambda axes: draw_kernel_roofline(axes, kernels, used, math_mode=mode),
-                folder,
-                name,
-                next(numbers),
-                f"Kernels of {profile.label}",
-                _KERNELS_CAPTION,
-                figure_html(page, name, with_script=False),
-            )
-        )
+        scenes.append(("Ops", op_scene(profile.ops, used, colour=colour), _OPS_CAPTION))
+    if profile.kernels is not None and record.resolved is not None:
+        scene = kernel_scene(profile.kernels, used, math_mode=record.resolved.math_mode)
+        scenes.append(("Kernels", scene, _KERNELS_CAPTION))
+    figures = []
+    for what, scene, caption in scenes:
+        name, title = f"{what.lower()}-{profile.number}", f"{what} of {profile.label}"
+        page = _page(scene, name, with_script=False)
+        figures.append(_file(scene, folder, name, next(numbers), title, page, caption))
     return figures
 
 
+def _page(scene: Scene, name: str, *, with_script: bool) -> str:
+    return figure_html(interactive_figure(scene), name, with_script=with_script)
+
+
 def _file(
-    draw: Callable[[Axes], None],
+    scene: Scene,
     folder: Path,
     name: str,
     number: int,
     title: str,
-    caption: str,
     interactive: str,
+    caption: str = "",
     runs: str = "",
 ) -> FigureFile:
     figure, axes = single_axes()
-    draw(axes)
+    draw_scene(axes, scene)
     return saved_figure(figure, folder, name, number, title, caption, interactive, runs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.figures.kernel_roofline import missing_levels
+from analysis.figures.profile_scenes import missing_levels
 from analysis.profiles.op_places import OpPlaces
 from analysis.report.inside_tables import kernels_table, ops_table
 from analysis.report.table import Table

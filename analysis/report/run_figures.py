@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures.axes import FONT_PT, panel_axes, single_axes
 from analysis.figures.batch_curves import (
     device_memory_gb,
     efficiency_curves,
@@ -18,19 +19,23 @@ from analysis.figures.batch_curves import (
     scaling_curves,
     throughput_curves,
 )
-from analysis.figures.canvas import panel_axes, single_axes
-from analysis.figures.curves import Curve, curve_handles, draw_curves, spans_widely
-from analysis.figures.log_axes import FONT_PT
-from analysis.figures.prediction import draw_prediction
-from analysis.figures.rows import (
+from analysis.figures.curves import (
+    Curve,
+    curve_handles,
+    draw_curves,
+    draw_prediction,
+    spans_widely,
+)
+from analysis.figures.run_charts import (
     draw_distributions,
     draw_models,
     draw_real_synthetic,
+    draw_trace,
     draw_variability,
     rows_height_in,
+    traced_runs,
 )
 from analysis.figures.style import OTHER_MODELS, machine_dashes
-from analysis.figures.trace import draw_trace, traced_runs
 from analysis.findings.input_bound import synthetic_pairs
 from analysis.findings.variability import scatters
 from analysis.report.batch_tables import predicted_curves

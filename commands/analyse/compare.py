@@ -77,8 +77,9 @@ def command(
 
 
 def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out: Path) -> None:
+    from analysis.comparison.forest import draw_forest, forest_height_in
     from analysis.comparison.table import comparison_table
-    from analysis.figures import draw_forest, forest_height_in, save_figure, single_axes
+    from analysis.figures import save_figure, single_axes
 
     table = comparison_table(found, pairing)
     figure, axes = single_axes(height_in=forest_height_in(len(found)))

@@ -19,8 +19,8 @@ def write_files(result: TuneResult, place: Place, out: Path) -> None:
     Raises `UserError` where `out` cannot be written.
     """
     from analysis.figures import save_figure
-    from analysis.figures.tuning import tuning_figure
     from analysis.tuning.account import tuning_facts, tuning_markdown
+    from analysis.tuning.tuning_figure import tuning_figure
 
     facts = json.dumps(tuning_facts(result, place), indent=1, allow_nan=False)
     try:

@@ -10,7 +10,8 @@ from test_analysis_commands import invoke, records_on_disk
 
 import commands.analyse.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs, read_sides
-from analysis.figures import draw_forest, forest_height_in, single_axes
+from analysis.comparison.forest import draw_forest, forest_height_in
+from analysis.figures import single_axes
 from bench.config import RunConfig
 from bench.errors import UserError
 from tracking.store import TrackingError

@@ -1,4 +1,4 @@
-"""What the figures show; their looks were checked by eye."""
+"""The roofline of runs as a scene, and the two renderers; their looks were checked by eye."""
 
 import json
 import math
@@ -7,18 +7,20 @@ from dataclasses import replace
 
 import factories as make
 import pytest
-from matplotlib.colors import same_color
 
 from analysis.figures import (
     draw_roofline,
+    draw_scene,
     figure_html,
+    interactive_figure,
     interactive_roofline,
     model_colours,
+    run_scene,
     save_figure,
     single_axes,
 )
-from analysis.figures.roof_labels import spread
-from analysis.figures.roofs import collect_roofs
+from analysis.figures.label_places import Names, Spot
+from analysis.figures.static import spread
 from analysis.figures.style import OTHER_MODELS
 from analysis.runs.points import roofline_point
 from bench.config import RunConfig
@@ -39,130 +41,115 @@ def point(record_id="run-1", *, arch="resnet18", mode="fp32", label="lab", devic
     return roofline_point(record, [make.ceilings_record(environment=environment, ceilings=(roof,))])
 
 
-def drawn(points, width_in=6.5, height_in=4.5, **options):
-    figure, axes = single_axes(width_in, height_in)
-    draw_roofline(axes, points, **options)
-    figure.canvas.draw()
-    return figure, axes
+def counted_point(record_id="run-1"):
+    facts = {"intensity_counted_missing": "", "traffic_amplification": 2.0}
+    return replace(point(record_id), intensity_counted=5.0, executed_flops=126e9, **facts)
 
 
-def run_lines(axes):
-    """Lines with a marker: the runs; roofs have none."""
-    return [line for line in axes.lines if line.get_marker() not in ("", "None", None)]
+def legend(scene):
+    return [entry.label for entry in scene.legend]
+
+
+# The scene
 
 
 def test_without_counters_a_run_is_an_open_interval():
-    _, axes = drawn([point()])
-    (line,) = run_lines(axes)
-    assert list(line.get_xdata()) == [4, 10]
-    assert list(line.get_ydata()) == [100, 100]  # GFLOP/s
-    assert line.get_markerfacecolor() == "white"
+    low, high = run_scene([point()]).marks
+    assert (low.intensity_flop_per_byte, high.intensity_flop_per_byte) == (4, 10)
+    assert low.line.to_flop_per_byte == 10
+    assert high.line is None
+    assert {low.flops_per_s, high.flops_per_s} == {100e9}
+    assert not low.filled
+    assert not high.filled
 
 
 def test_a_counted_run_is_one_filled_marker():
-    counted = replace(point(), intensity_counted=6.0)
-    _, axes = drawn([counted])
-    (line,) = run_lines(axes)
-    assert list(line.get_xdata()) == [6]
-    assert same_color(line.get_markerfacecolor(), model_colours(["resnet18"])["resnet18"])
+    (mark,) = run_scene([counted_point()]).marks
+    assert (mark.intensity_flop_per_byte, mark.filled, mark.line) == (5, True, None)
+    assert mark.colour == model_colours(["resnet18"])["resnet18"]
 
 
-def test_the_legend_tells_counted_from_modelled_bytes_where_any_were_counted():
-    def entries(*points):
-        return [text.get_text() for text in drawn(points)[1].get_legend().get_texts()]
-
-    counted = replace(point("run-2"), intensity_counted=6.0)
-    assert entries(point(), counted)[2:4] == ["bytes counted", "bytes modelled"]
-    assert entries(counted)[2:] == ["bytes counted", "measured roof"]
-    assert entries(point())[2:] == ["measured roof"]
+def test_the_legend_explains_what_is_there():
+    points = [point(), point("run-2", arch="vgg16", mode="bf16")]
+    assert legend(run_scene(points)) == ["resnet18", "vgg16", "fp32", "bf16", "measured roof"]
+    both = run_scene([point(), counted_point("run-2")])
+    assert legend(both)[2:4] == ["bytes counted", "bytes modelled"]
+    assert legend(run_scene([counted_point()]))[2:] == ["bytes counted", "measured roof"]
 
 
-def test_axes_are_logarithmic_and_hold_every_run_and_ridge():
-    _, axes = drawn([point()])
-    assert axes.get_xscale() == axes.get_yscale() == "log"
-    assert axes.get_xlim()[0] < 4 < 10 < axes.get_xlim()[1]
-    assert axes.get_ylim()[0] < 100 < 200 < axes.get_ylim()[1]
-    assert axes.get_ylabel() == "Attained GFLOP/s"
+def test_limits_hold_every_run_and_ridge():
+    scene = run_scene([point()])
+    (low, high), (bottom, top) = scene.limits.intensity, scene.limits.flops_per_s
+    assert low < 4 < 10 < high
+    assert bottom < 100e9 < 200e9 < top
+    assert scene.rate_label == "Attained GFLOP/s"
+    fast = run_scene([], ceilings=[make.ceiling(peak_flops_per_s=989e12)])
+    assert fast.rate_label == "Attained TFLOP/s"
 
 
-def test_roofs_carry_their_rates():
-    _, axes = drawn([point()])
-    labels = {text.get_text() for text in axes.texts}
-    assert {"fp32 200 GFLOP/s", "50 GB/s"} <= labels
-
-
-def test_a_slopes_label_runs_along_its_line():
-    _, axes = drawn([point()])
-    (label,) = [text for text in axes.texts if text.get_text() == "50 GB/s"]
-    (x0, y0), (x1, y1) = axes.transData.transform([(1, 50), (2, 100)])
-    assert label.get_rotation() == pytest.approx(math.degrees(math.atan2(y1 - y0, x1 - x0)))
-
-
-def test_measured_roofs_are_solid_and_datasheet_roofs_dashed():
+def test_roofs_have_their_rates_and_datasheets_are_dashed():
     sheet = make.ceiling(kind="datasheet", math_mode="bf16", peak_flops_per_s=400e9)
-    _, axes = drawn([point()], ceilings=[sheet])
-    styles = {
-        max(line.get_ydata()): line.get_linestyle()
-        for line in axes.lines
-        if line not in run_lines(axes) and line.get_transform() == axes.transData
-    }
-    assert styles == {200: "-", 400: "--"}
+    scene = run_scene([point()], ceilings=[sheet])
+    assert [(roof.flops_per_s, roof.dashed) for roof in scene.flat_roofs] == [
+        (200e9, False),
+        (400e9, True),
+    ]
+    assert scene.flat_roofs[0].label == ("fp32", "200 GFLOP/s")
+    assert {slope.label for slope in scene.slopes} == {"50 GB/s"}
+    assert legend(scene)[-2:] == ["measured roof", "datasheet roof"]
 
 
 def test_math_modes_that_share_a_roof_share_its_label():
-    roofs = collect_roofs([], [make.ceiling(), make.ceiling(math_mode="tf32")])
-    assert [roof.modes for roof in roofs.flat] == [("fp32", "tf32")]
-    assert len(roofs.sloped) == 1
+    scene = run_scene([], ceilings=[make.ceiling(), make.ceiling(math_mode="tf32")])
+    (roof,), (slope,) = scene.flat_roofs, scene.slopes
+    assert roof.label[0] == "fp32/tf32"
+    assert slope.ridge_flop_per_byte == roof.ridge_flop_per_byte == 4
 
 
 @pytest.mark.parametrize("device", ["Example CPU", "Other CPU"])
 def test_several_machines_are_named_at_their_roofs_and_their_runs(device):
-    _, axes = drawn([point(), point("run-2", label="b", device=device)])
-    labels = [text.get_text() for text in axes.texts]
-    assert {"M1 fp32 200 GFLOP/s", "M2 fp32 200 GFLOP/s"} <= set(labels)
-    assert labels.count("M1") == labels.count("M2") == 1
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names[-2:] == ["M1: lab", "M2: b"]
+    scene = run_scene([point(), point("run-2", label="b", device=device)])
+    assert [roof.label[0] for roof in scene.flat_roofs] == ["M1 fp32", "M2 fp32"]
+    assert [mark.name for mark in scene.marks] == ["", "M1", "", "M2"]
+    assert legend(scene)[-2:] == ["M1: lab", "M2: b"]
+    assert scene.flat_roofs[0].colour != scene.flat_roofs[1].colour
 
 
 def test_one_machine_needs_no_name():
-    _, axes = drawn([point(), point("run-2", arch="vgg16")], ceilings=[make.ceiling()])
-    assert not any("M1" in text.get_text() for text in axes.texts)
+    scene = run_scene([point(), point("run-2", arch="vgg16")], ceilings=[make.ceiling()])
+    assert not any(mark.name for mark in scene.marks)
+    assert not any("M1" in label for label in legend(scene))
 
 
-def test_the_legend_names_models_and_arithmetic_below_the_axes():
-    _, axes = drawn([point(), point("run-2", arch="vgg16", mode="bf16")])
-    legend = axes.get_legend()
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["resnet18", "vgg16", "fp32", "bf16", "measured roof"]
-    assert legend.get_window_extent().y1 < axes.get_window_extent().y0
+def test_a_crowd_is_drawn_thinner_and_without_names():
+    few = run_scene([point(), point("b", label="b")]).marks[0]
+    crowd = run_scene([point(f"run-{n}", label="ab"[n % 2]) for n in range(41)]).marks
+    assert crowd[0].area_pt2 < few.area_pt2
+    assert crowd[0].opacity < few.opacity
+    assert not any(mark.name for mark in crowd)
 
 
-@pytest.mark.parametrize("size", [(3.5, 3.0), (7.0, 5.0)])
-@pytest.mark.parametrize("count", [0, 1, 200])
-def test_none_one_and_many_runs_fit_the_page(tmp_path, size, count):
-    archs = ["resnet18", "resnet50", "vgg16", "mobilenet_v2"]
-    points = [point(f"run-{i}", arch=archs[i % 4]) for i in range(count)]
-    figure, axes = drawn(points, *size)
-    png, svg = save_figure(figure, tmp_path, "roofline")
-    assert png.stat().st_size > 0
-    assert "<svg" in svg.read_text(encoding="utf-8")
-    page = figure.bbox
-    box = axes.get_tightbbox()
-    assert box.x0 >= page.x0 - 1
-    assert box.x1 <= page.x1 + 1
-    assert box.y0 >= page.y0 - 1
-    assert len(run_lines(axes)) == count
-    if not count:
-        assert "no run has a place here" in {text.get_text() for text in axes.texts}
-
-
-def test_an_svg_is_the_same_each_time(tmp_path):
-    texts = []
-    for name in ("a", "b"):
-        figure, _ = drawn([point()])
-        texts.append(save_figure(figure, tmp_path, name)[1].read_bytes())
-    assert texts[0] == texts[1]
+def test_hovering_shows_every_number_of_a_run():
+    text = "\n".join(run_scene([point()], names={"run-1": "abc123"}).marks[0].hover)
+    for part in (
+        "lab resnet18 fp32 (fp32) batch 10",
+        "run abc123",
+        "attained 100 GFLOP/s",
+        "intensity 4 to 10 (eager to fused bytes) FLOP/byte",
+        "bytes not counted: not profiled",
+        "attainable 200 GFLOP/s",
+        "50 % of the roof, 50 % of the compute peak",
+        "traffic 200 to 500 ms, data wait 0.0 %",
+        "bound: compute",
+        make.MEASURED,
+    ):
+        assert part in text
+    counted = run_scene([counted_point()]).marks[0].hover
+    assert "intensity 5 counted, 4 to 10 (eager to fused bytes) FLOP/byte" in counted
+    assert (
+        "counted bytes are 2 times the fused ones, executed FLOP 1.26 times the algorithmic ones"
+        in counted
+    )
 
 
 def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
@@ -170,6 +157,48 @@ def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
     assert len(set(colours.values())) == 8
     assert colours["model8"] == colours["model7"] == OTHER_MODELS
     assert model_colours(["b", "a", "b"]) == model_colours(["a", "b"])
+
+
+# On paper
+
+
+def drawn(points, width_in=6.5, height_in=4.5):
+    figure, axes = single_axes(width_in, height_in)
+    draw_roofline(axes, points)
+    figure.canvas.draw()
+    return figure, axes
+
+
+def test_labels_stand_at_the_roofs_and_the_legend_below_the_axes():
+    _, axes = drawn([point()])
+    labels = {text.get_text(): text for text in axes.texts}
+    assert {"fp32 200 GFLOP/s", "50 GB/s"} <= set(labels)
+    (x0, y0), (x1, y1) = axes.transData.transform([(1, 50), (2, 100)])
+    along = math.degrees(math.atan2(y1 - y0, x1 - x0))
+    assert labels["50 GB/s"].get_rotation() == pytest.approx(along)
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+
+
+@pytest.mark.parametrize("size", [(3.5, 3.0), (7.0, 5.0)])
+@pytest.mark.parametrize("count", [0, 1, 100])
+def test_none_one_and_many_runs_fit_the_page(tmp_path, size, count):
+    archs = ["resnet18", "resnet50", "vgg16", "mobilenet_v2"]
+    figure, axes = drawn([point(f"run-{i}", arch=archs[i % 4]) for i in range(count)], *size)
+    png, svg = save_figure(figure, tmp_path, "roofline")
+    assert png.stat().st_size > 0
+    assert "<svg" in svg.read_text(encoding="utf-8")
+    page, box = figure.bbox, axes.get_tightbbox()
+    assert box.x0 >= page.x0 - 1
+    assert box.x1 <= page.x1 + 1
+    assert box.y0 >= page.y0 - 1
+    said = {text.get_text() for text in axes.texts}
+    assert ("no run has a place here" in said) == (count == 0)
+
+
+def test_an_svg_is_the_same_each_time(tmp_path):
+    texts = [save_figure(drawn([point()])[0], tmp_path, name)[1].read_bytes() for name in "ab"]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize(
@@ -185,84 +214,94 @@ def test_labels_are_spread_no_further_than_needed(heights, expected):
     assert spread(heights, 0.1) == pytest.approx(expected)
 
 
-def test_hostile_names_are_drawn_as_text():
-    drawn([point(device=HOSTILE)])
-    drawn([point(), point("run-2", label="b", device=HOSTILE)])  # named on its roof
+def named_spots(spots, size_in=4.0):
+    figure, axes = single_axes(size_in, size_in)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    names = Names(axes, spots, 7)
+    figure.canvas.draw()
+    return figure, axes, names.placed
 
 
-def test_interactive_hover_holds_the_numbers():
-    figure = interactive_roofline([point()], names={"run-1": "abc123"})
-    (runs,) = [trace for trace in figure.data if trace.mode == "lines+markers"]
-    text = runs.text[0]
-    for part in (
-        "lab resnet18 fp32 (fp32) batch 10",
-        "run abc123",
-        "attained 100 GFLOP/s",
-        "intensity 4 to 10 (eager to fused bytes) FLOP/byte",
-        "bytes not counted: not profiled",
-        "attainable 200 GFLOP/s",
-        "50 % of the roof, 50 % of the compute peak",
-        "traffic 200 to 500 ms, data wait 0.0 %",
-        "bound: compute",
-        make.MEASURED,
-    ):
-        assert part in text
-    assert runs.x[0] == 4
-    assert runs.x[4] == pytest.approx(10)
-    assert runs.x[5] is None  # the next run does not hang on to it
+def test_no_name_covers_another_name_or_a_marker_or_leaves_the_axes():
+    spots = [Spot(0.1 * (n % 9 + 0.5), 0.1 * (n // 9 + 0.5), 3.0, f"name {n}") for n in range(80)]
+    figure, axes, placed = named_spots(spots)
+    assert len(placed) > 5
+    page, radius = axes.get_window_extent(), 3 * figure.dpi / 72
+    at = dict(zip((spot.name for spot in spots), axes.transData.transform(
+        [(spot.x, spot.y) for spot in spots]), strict=True))  # fmt: skip
+    for index, (name, box) in enumerate(placed):
+        assert page.x0 <= box.x0 < box.x1 <= page.x1
+        assert page.y0 <= box.y0 < box.y1 <= page.y1
+        assert not any(box.overlaps(other) for _, other in placed[:index])
+        for x, y in (place for other, place in at.items() if other != name):
+            beside = box.x1 <= x - radius or x + radius <= box.x0
+            assert beside or box.y1 <= y - radius or y + radius <= box.y0
 
 
-def test_interactive_hover_of_a_counted_run_holds_all_three_intensities():
-    counted = replace(
-        point(),
-        intensity_counted=5.0,
-        intensity_counted_missing="",
-        traffic_amplification=2.0,
-        executed_flops=126e9,
-    )
-    (runs,) = [
-        trace for trace in interactive_roofline([counted]).data if trace.mode == "lines+markers"
-    ]
-    assert list(runs.x) == [5, None]
-    assert runs.marker.symbol[0] == "circle"  # filled
-    assert "intensity 5 counted, 4 to 10 (eager to fused bytes) FLOP/byte" in runs.text[0]
-    assert (
-        "counted bytes are 2 times the fused ones, executed FLOP 1.26 times the algorithmic"
-        in (runs.text[0])
-    )
+def test_a_name_without_room_is_left_out():
+    assert named_spots([Spot(0.5, 0.5, 4.0, "a very long name " * 9)], 1.5)[2] == []
 
 
-def test_interactive_hover_shows_markup_as_text():
-    figure = interactive_roofline([point(label=HOSTILE, device=HOSTILE)])
-    hovers = [str(trace.hovertemplate) + str(trace.text) for trace in figure.data]
-    assert all("&lt;img src=x" in hover and "<img" not in hover for hover in hovers)
+# On a page
 
 
-def test_the_interactive_legend_filters_by_machine_model_and_arithmetic():
-    points = [point(), point("run-2", arch="vgg16"), point("run-3"), point("run-4", mode="bf16")]
-    figure = interactive_roofline(points)
-    names = [trace.name for trace in figure.data if trace.showlegend is not False]
-    assert names == [
-        "roof: lab (measured)",
+def test_the_page_shows_the_same_places_and_one_legend_entry_per_group():
+    points = [point(), point("run-2", arch="vgg16"), point("run-3"), counted_point("run-4")]
+    scene = run_scene(points)
+    figure = interactive_figure(scene)
+    named = [trace for trace in figure.data if trace.showlegend is not False]
+    assert [trace.name for trace in named] == [
+        "measured roof",
         "lab resnet18 fp32",
         "lab vgg16 fp32",
-        "lab resnet18 bf16",
     ]
+    runs = named[1]
+    assert runs.x[0] == 4
+    assert runs.x[4] == pytest.approx(10)
+    assert runs.x[5] is None  # the next marker is not joined to it
+    assert set(runs.y) == {100, None}  # GFLOP/s
+    assert (runs.marker.symbol[0], runs.marker.symbol[-2]) == ("circle-open", "circle")
+    assert runs.text[0].split("<br>")[1] == "run run-1"
+    assert [figure.layout.xaxis.title.text, figure.layout.yaxis.title.text] == [
+        "Arithmetic intensity (FLOP/byte)",
+        "Attained GFLOP/s",
+    ]
+    assert 10 ** figure.layout.xaxis.range[0] == pytest.approx(scene.limits.intensity[0])
 
 
-def test_an_interactive_roofline_without_runs_says_so():
+def test_a_page_without_runs_says_so():
     (note,) = interactive_roofline([]).layout.annotations
     assert note.text == "no run has a place here"
 
 
-def test_interactive_html_is_self_contained_and_safe():
-    markup = figure_html(
-        interactive_roofline([point(device=HOSTILE)]), "roofline", with_script=True
-    )
+def test_hostile_names_are_text_on_paper_and_on_a_page():
+    points = [point(label=HOSTILE, device=HOSTILE), point("run-2", label="b")]
+    drawn(points)
+    figure = interactive_roofline(points)
+    shown = [f"{trace.text}{trace.name}" for trace in figure.data]
+    assert not any("<img" in text for text in shown)
+    assert any("&lt;img src=x" in text for text in shown)
+
+
+def test_a_page_is_self_contained_and_safe():
+    figure = interactive_roofline([point(device=HOSTILE)])
+    markup = figure_html(figure, "roofline", with_script=True)
     assert "<img src=x" not in markup
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", markup)
     assert len(markup) > 3_000_000  # the script is inside
     assert markup.count("</script>") == markup.count("<script")
-    config = json.loads(re.search(r"\{[^{}]*\"displaylogo\"[^{}]*\}", markup)[0])
-    assert config["showSendToCloud"] is False
     assert "plotlyServerURL" not in markup.split("Plotly.newPlot")[-1]
+    second = figure_html(figure, "second", with_script=False)
+    assert len(second) < 50_000
+    assert 'id="second"' in second
+    for text in (markup, second):
+        config = json.loads(re.search(r"\{[^{}]*\"displaylogo\"[^{}]*\}", text)[0])
+        assert config["showSendToCloud"] is False
+
+
+def test_an_empty_scene_is_drawn():
+    figure, axes = single_axes()
+    draw_scene(axes, run_scene([], ceilings=[make.ceiling()]))
+    figure.canvas.draw()
+    assert "fp32 200 GFLOP/s" in {text.get_text() for text in axes.texts}

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from observed import observation, published, repeated
 
+from analysis.figures.axes import panel_axes, single_axes
 from analysis.figures.batch_curves import (
     efficiency_curves,
     intensity_curves,
@@ -13,17 +14,16 @@ from analysis.figures.batch_curves import (
     scaling_curves,
     throughput_curves,
 )
-from analysis.figures.canvas import panel_axes, single_axes
-from analysis.figures.curves import Curve, draw_curves
-from analysis.figures.prediction import draw_prediction
-from analysis.figures.rows import (
+from analysis.figures.curves import Curve, draw_curves, draw_prediction
+from analysis.figures.run_charts import (
     draw_distributions,
     draw_models,
     draw_real_synthetic,
+    draw_trace,
     draw_variability,
+    traced_runs,
 )
 from analysis.figures.style import MACHINE_DASHES, machine_dashes
-from analysis.figures.trace import draw_trace, traced_runs
 from analysis.findings.variability import scatters
 from analysis.prediction import fit_curve, measured_batches
 from analysis.runs.groups import batch_curves, group_runs

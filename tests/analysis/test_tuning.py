@@ -8,7 +8,6 @@ import samples
 from simulated_device import START, Device, environment
 
 from analysis.figures import save_figure, single_axes
-from analysis.figures.tuning import draw_ablation, tuning_figure
 from analysis.runs.points import Refusal
 from analysis.tuning.account import tuning_facts, tuning_markdown
 from analysis.tuning.tuning import (
@@ -18,6 +17,7 @@ from analysis.tuning.tuning import (
     roof_line,
     verdict_line,
 )
+from analysis.tuning.tuning_figure import draw_ablation, tuning_figure
 from campaigns.tune import Limits, tune
 
 NOWHERE = Refusal("id", "no ceiling: none was measured")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.figures.log_axes import FONT_PT, legend_below, say_empty
+from analysis.figures.axes import FONT_PT, legend_below, say_empty
 from analysis.tuning.tuning import effects
 from campaigns.tune.judge import Interval
 from campaigns.tune.result import Duel, Effect, TuneResult

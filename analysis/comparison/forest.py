@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import ScalarFormatter
 
 from analysis.comparison.judge import Comparison, Judgement
-from analysis.figures.log_axes import FONT_PT, legend_below, say_empty
+from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, say_empty
 
-#: A shape and a colour for each judgement, so that either alone tells them apart.
-_LOOKS: Mapping[Judgement, tuple[str, str]] = {
+#: A shape and a colour for each judgement, so that either alone is enough.
+_STYLES: Mapping[Judgement, tuple[str, str]] = {
     "better": ("^", "#0072B2"),
     "worse": ("v", "#D55E00"),
     "tie": ("s", "#555555"),
     "undecided": ("o", "#999999"),
 }
 #: Rows of a page; beyond, the names would touch.
-MOST_ROWS = 60
+MAX_ROWS = 60
 _FEW_DECADES = 8.0
 
 
 def forest_height_in(rows: int) -> float:
     """Return the height of a figure for so many comparisons."""
-    return 1.4 + 0.19 * max(2, min(rows, MOST_ROWS))
+    return 1.4 + 0.19 * max(2, min(rows, MAX_ROWS))
 
 
 def draw_forest(axes: Axes, comparisons: Sequence[Comparison], *, threshold: float) -> None:
@@ -34,16 +34,16 @@ def draw_forest(axes: Axes, comparisons: Sequence[Comparison], *, threshold: flo
     Of more than 60 those farthest from 1 are drawn, and the axes say how many were not. A marker
     without an interval is a comparison of single runs.
     """
-    shown = sorted(comparisons, key=lambda c: -abs(c.estimate.ratio - 1))[:MOST_ROWS]
+    shown = sorted(comparisons, key=lambda c: -abs(c.estimate.ratio - 1))[:MAX_ROWS]
     shown = [one for one in comparisons if any(one is other for other in shown)]
     for row, one in enumerate(shown):
-        marker, colour = _LOOKS[one.judgement]
+        marker, colour = _STYLES[one.judgement]
         low, high = one.estimate.low, one.estimate.high
         if low is not None and high is not None:
             axes.plot([low, high], [row, row], color=colour, linewidth=1.4, zorder=3)
-        axes.plot([one.estimate.ratio], [row], marker=marker, markersize=5, linestyle="",
-                  color=colour, zorder=4,
-                  markerfacecolor="white" if low is None else colour)  # fmt: skip
+        face = "white" if low is None else colour
+        shape: dict[str, Any] = {"marker": marker, "markersize": 5, "markerfacecolor": face}
+        axes.plot([one.estimate.ratio], [row], linestyle="", color=colour, zorder=4, **shape)
     axes.axvspan(1 / (1 + threshold), 1 + threshold, color="#EEEEEE", zorder=1)
     axes.axvline(1, color="#777777", linewidth=0.8, zorder=2)
     _label(axes, shown, len(comparisons) - len(shown))
@@ -63,13 +63,11 @@ def _label(axes: Axes, shown: Sequence[Comparison], hidden: int) -> None:
     low, high = min([0.97, *values]), max([1.03, *values])
     axes.set_xlim(low / 1.03, high * 1.03)
     narrow = high / low < _FEW_DECADES
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
     if narrow:
         axes.set_xscale("linear")
         axes.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
     else:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        log_ticks(axes.xaxis, low, high)
     common, names = _names(shown)
     axes.set_yticks(range(len(shown)), names, parse_math=False)
     axes.set_ylim(len(shown) - 0.3, -0.7)
@@ -102,9 +100,8 @@ def _name(one: Comparison, shared: Sequence[bool]) -> str:
 def _legend(axes: Axes, shown: Sequence[Comparison]) -> None:
     used = {one.judgement: one.word for one in shown}
     handles = [
-        Line2D([], [], marker=marker, color=colour, linestyle="-", markersize=5,
-               label=used[judgement])
-        for judgement, (marker, colour) in _LOOKS.items()
+        legend_key(used[judgement], marker=marker, color=colour, linestyle="-", markersize=5)
+        for judgement, (marker, colour) in _STYLES.items()
         if judgement in used
-    ]  # fmt: skip
+    ]
     legend_below(axes, handles)

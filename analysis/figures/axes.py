@@ -1,0 +1,133 @@
+"""What every static figure shares: its size and files, its ticks, and words beside the data."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
+
+FONT_PT = 7.5
+#: Pixels per inch of the PNG: sharp on a phone, small in a report.
+_PNG_DPI = 200
+#: Room for one legend entry, and for the tick labels above the legend, in inches.
+_ENTRY_IN = 1.15
+_LEGEND_IN = 0.4
+#: Letters of a line above the axes, which take about four fifths of the width.
+_CHARACTERS_PER_IN = 15
+#: Axes that span less than this factor get ticks between the powers of ten.
+_FEW_DECADES = 300
+
+
+def single_axes(width_in: float = 6.5, height_in: float = 4.5) -> tuple[Figure, Axes]:
+    """Return a figure with one Axes; 3.5 in is a column, 7 in a page."""
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def panel_axes(
+    count: int, width_in: float = 6.5, panel_height_in: float = 2.3, columns: int = 2
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with `count` Axes of equal size in rows, for one machine each, say."""
+    across = 1 if width_in < 5 or count == 1 else columns
+    rows = max(1, -(-count // across))
+    figure = Figure(figsize=(width_in, panel_height_in * rows + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    found = [figure.add_subplot(rows, across, place + 1) for place in range(max(count, 1))]
+    return figure, found
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
+    """Save `figure` as PNG and SVG in `folder`; return both paths."""
+    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+    figure.savefig(png, dpi=_PNG_DPI, metadata={"Software": None})
+    figure.set_layout_engine("none")  # solved once: the second file has the same layout
+    # Text as outlines looks the same everywhere; a fixed salt and no date make files repeatable.
+    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "mlproject"}):
+        figure.savefig(svg, metadata={"Date": None})
+    return png, svg
+
+
+def size_in(axes: Axes) -> tuple[float, float]:
+    """Return width and height of the page that `axes` is on."""
+    width_in, height_in = _figure_of(axes).get_size_inches()
+    return float(width_in), float(height_in)
+
+
+def plain(axes: Axes) -> None:
+    """Set small tick labels, a light grid and no box, as every figure here has them."""
+    axes.tick_params(labelsize=FONT_PT)
+    axes.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def log_ticks(axis: Axis, low: float, high: float) -> None:
+    """Tick a logarithmic axis at powers of ten, and between them where it has few; no exponents."""
+    steps = (1.0, 2.0, 5.0) if high / low < _FEW_DECADES else (1.0,)
+    axis.set_major_locator(LogLocator(10, subs=steps, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def say_empty(axes: Axes, words: str) -> None:
+    """Write `words` where the data would be, off the roofs' slopes."""
+    axes.text(
+        0.97,
+        0.05,
+        words,
+        transform=axes.transAxes,
+        ha="right",
+        va="bottom",
+        fontsize=FONT_PT + 1,
+        parse_math=False,
+    )
+
+
+def say_above(axes: Axes, words: str) -> None:
+    """Write `words` above the axes, in as many lines as the page's width asks for."""
+    lines = textwrap.wrap(words, int(size_in(axes)[0] * _CHARACTERS_PER_IN))
+    axes.set_title("\n".join(lines), loc="left", fontsize=FONT_PT, parse_math=False)
+
+
+def legend_below(axes: Axes, handles: Sequence[Artist], entry_in: float = _ENTRY_IN) -> None:
+    """Draw the legend below the axes, where no data can be, in columns of `entry_in`."""
+    if not handles:
+        return
+    # Long row names push the axes to the right: a centred legend would leave the page there.
+    rows_named = axes.yaxis.get_major_locator().__class__ is FixedLocator
+    below = ScaledTranslation(0, -_LEGEND_IN, _figure_of(axes).dpi_scale_trans)
+    axes.legend(
+        handles=handles,
+        loc="upper right" if rows_named else "upper center",
+        bbox_to_anchor=(1.0 if rows_named else 0.5, 0.0),
+        bbox_transform=axes.transAxes + below,
+        ncols=max(2, min(len(handles), int(size_in(axes)[0] / entry_in))),
+        fontsize=FONT_PT,
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
+
+
+def legend_key(label: str, **style: Any) -> Line2D:
+    """Return a grey legend entry without a line; `style` is of Matplotlib's `Line2D`."""
+    grey = {"color": "#555555", "linestyle": "", "markersize": 4}
+    return Line2D([], [], label=label, **{**grey, **style})
+
+
+def _figure_of(axes: Axes) -> Figure:
+    figure = axes.get_figure(root=True)
+    assert figure is not None  # only axes that were removed have none  # noqa: S101
+    return figure
