@@ -29,10 +29,10 @@ import samples  # noqa: E402
 from servers import free_port, wait_until_it_answers  # noqa: E402
 
 from bench.config import RunConfig  # noqa: E402
+from bench.launcher.exports import write_exports  # noqa: E402
 from bench.records import RunRecord, Series  # noqa: E402
-from bench.records.exports import write_exports  # noqa: E402
 from bench.records.folders import RecordFolder  # noqa: E402
-from bench.records.verdict.figures import percentile  # noqa: E402
+from bench.records.verdict.summary import percentile  # noqa: E402
 from tracking.server import postgres  # noqa: E402
 
 SIDES = ("ours", "bare")

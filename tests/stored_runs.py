@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 
 import samples
 
-from bench.records.exports import write_exports
+from bench.launcher.exports import write_exports
 from bench.records.folders import RecordFolder
 from tracking import schema
 from tracking.upload.content import content_of

@@ -10,8 +10,7 @@ from typing import Any
 
 from bench.machine.identity import environment_id
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
-from bench.records.verdict.figures import summary
-from bench.records.verdict.profile_figures import profile_summary
+from bench.records.verdict.summary import profile_summary, summary
 
 KIND = "mlproject.kind"
 CAMPAIGN = "mlproject.campaign"

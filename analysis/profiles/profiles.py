@@ -9,8 +9,8 @@ from analysis.profiles.counter_checks import check_counters
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.devices import same_device
 from bench.records import OpProfile, ProfileRecord, RunRecord
-from bench.records.verdict.profile_figures import executed_flops
-from bench.records.verdict.run_verdict import judge_profile
+from bench.records.verdict.profile_verdict import judge_profile
+from bench.records.verdict.summary import executed_flops
 
 NOT_PROFILED = "not profiled: mlproject profile counts the bytes of one step"
 

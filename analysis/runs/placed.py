@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from analysis.runs.quantities import whole_number
 from analysis.statistics.repeats import Repeats, summarised_repeats
-from bench.config import FILING_FIELDS, RunConfig
+from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import CeilingsRecord, Environment, Finding, ProfileRecord, RunRecord, worst
-from bench.records.verdict.figures import summary
+from bench.records.verdict.summary import summary
 from tracking import schema
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
 
 THROUGHPUT = "throughput_images_per_s"
-#: Settings of how long was measured, not of what: runs that differ in them alone are repeats.
-WINDOW_FIELDS = frozenset({"iters", "warmup_iters", "max_seconds"})
+#: Runs that differ in these alone are repeats.
 _NO_SETTINGS = FILING_FIELDS | WINDOW_FIELDS
 #: What an imported run's ledger may say of its throughput: deviation and number of repeats.
 DEVIATION = "throughput_images_per_s_std"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from analysis.roofs.roof import Roof
 from analysis.runs.bounds import StepTimes
 from bench.records import RunRecord
-from bench.records.verdict.figures import data_wait_share
-from bench.records.verdict.step_cost import step_cost
+from bench.records.verdict.summary import data_wait_share, step_cost
 
 
 @dataclass(frozen=True)

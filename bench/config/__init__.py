@@ -1,10 +1,12 @@
-"""One configuration: what a person asks to be measured, and where its machines meet."""
+"""One configuration: what a person asks to be measured, and what it became on its device."""
 
+from bench.config.legacy import legacy_defaults
+from bench.config.resolved import ResolvedConfig
 from bench.config.run_config import (
     FAKEDATA,
     FILING_FIELDS,
-    MEANT_BEFORE,
     SYNTHETIC,
+    WINDOW_FIELDS,
     RunConfig,
     Switch,
     parse_config,
@@ -13,9 +15,11 @@ from bench.config.run_config import (
 __all__ = [
     "FAKEDATA",
     "FILING_FIELDS",
-    "MEANT_BEFORE",
     "SYNTHETIC",
+    "WINDOW_FIELDS",
+    "ResolvedConfig",
     "RunConfig",
     "Switch",
+    "legacy_defaults",
     "parse_config",
 ]

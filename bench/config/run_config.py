@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bench.config.architectures import check_architecture
+from bench.config.legacy import Legacy, legacy_defaults
 from bench.errors import UserError
 
 Backend = Literal["auto", "cpu", "cuda", "mps"]
@@ -26,16 +27,8 @@ FAKEDATA = "fakedata"
 #: Fields that say how a run is filed, not what is measured; they do not enter `config_id`.
 FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
 
-#: Fields that came after the first records, and the value that means what was measured before there
-#: was a choice. It is left out of `config_id`: old records keep theirs and stay comparable.
-MEANT_BEFORE = {
-    "devices": 1,
-    "nodes": 1,
-    "allocator": "system",
-    "data_only": False,
-    "depthwise_fp32": "false",
-    "decoder": "cpu",
-}
+#: Fields that say how long is measured, not what; they do enter `config_id`.
+WINDOW_FIELDS = frozenset({"warmup_iters", "iters", "max_seconds"})
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -62,19 +55,19 @@ class RunConfig(BaseModel):
         "auto",
         description="images per forward pass and device; auto: 128 on CUDA, 64 on MPS, 16 on a CPU",
     )
-    devices: PositiveInt = Field(
+    devices: Annotated[PositiveInt, Legacy(1)] = Field(
         1,
         description="devices of each machine that train together, a process for each; "
         "processes on a CPU share its cores",
     )
-    nodes: PositiveInt = Field(
+    nodes: Annotated[PositiveInt, Legacy(1)] = Field(
         1, description="machines that train together, each with as many devices"
     )
     data: str = Field(
         SYNTHETIC,
         description="synthetic (made once on the device), fakedata, or an ImageFolder's path",
     )
-    data_only: bool = Field(
+    data_only: Annotated[bool, Legacy(False)] = Field(
         False, description="measure the loader alone: an iteration fetches a batch, no model runs"
     )
     image_size: AutoCount = Field("auto", description="pixels a side; auto: the model's own size")
@@ -94,7 +87,7 @@ class RunConfig(BaseModel):
         description="processes that decode images; with 0 the step's threads do; "
         "auto: from the cores, at most 16",
     )
-    decoder: Literal["cpu", "dali"] = Field(
+    decoder: Annotated[Literal["cpu", "dali"], Legacy("cpu")] = Field(
         "cpu",
         description="what decodes an ImageFolder: cpu, libjpeg-turbo in loader processes; "
         "dali, NVIDIA DALI, on the GPU where that is the device",
@@ -109,7 +102,7 @@ class RunConfig(BaseModel):
         1, description="forward and backward passes per optimizer step"
     )
     fused_optimizer: Switch = Field("auto", description="one-kernel SGD; auto: where there is one")
-    depthwise_fp32: Switch = Field(
+    depthwise_fp32: Annotated[Switch, Legacy("false")] = Field(
         "auto",
         description="amp computes strided depthwise convolutions in fp32; auto: on a CPU",
     )
@@ -118,7 +111,7 @@ class RunConfig(BaseModel):
     cudnn_benchmark: bool = Field(True, description="let cuDNN time its algorithms in warm-up")
     deterministic: bool = Field(False, description="deterministic kernels only")
     threads: AutoCount = Field("auto", description="threads of one operation on the CPU")
-    allocator: Literal["auto", "system", "retain"] = Field(
+    allocator: Annotated[Literal["auto", "system", "retain"], Legacy("system")] = Field(
         "auto",
         description="memory that a step frees: retain keeps it for the next, system gives it back "
         "to the kernel; auto: retain where the C library is glibc",
@@ -209,7 +202,8 @@ class RunConfig(BaseModel):
     @property
     def config_id(self) -> str:
         """Twelve hex digits, equal for equal measurements wherever and whenever they run."""
-        unchanged = {name for name, value in MEANT_BEFORE.items() if getattr(self, name) == value}
+        legacy = legacy_defaults(RunConfig).items()
+        unchanged = {name for name, value in legacy if getattr(self, name) == value}
         defining = self.model_dump(mode="json", exclude=set(FILING_FIELDS | unchanged))
         canonical = json.dumps(defining, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]

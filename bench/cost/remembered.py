@@ -15,8 +15,7 @@ from bench.cost.estimate import step_complexity
 from bench.cost.fake_step import StepSpec
 from bench.machine.source_hash import code_id
 from bench.records import Complexity
-from bench.records.folders import write_atomically
-from bench.records.places import cache_folder
+from bench.records.folders import cache_folder, write_atomically
 
 
 def remembered_complexity(spec: StepSpec, *, cache_bytes: int) -> Complexity:

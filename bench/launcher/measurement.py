@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from bench.config import RunConfig
+from bench.launcher.exports import write_exports
 from bench.launcher.failure import failure_cause
-from bench.launcher.watch import WorkerWatch
-from bench.launcher.watch_ranks import RanksWatch
+from bench.launcher.watch import RanksWatch, WorkerWatch
 from bench.machine.host_memory import allocator_settings
 from bench.records import (
     LAUNCHER_FACTS,
@@ -23,7 +23,6 @@ from bench.records import (
     Telemetry,
     Verdict,
 )
-from bench.records.exports import write_exports
 from bench.records.folders import RecordFolder, write_atomically
 from bench.records.journal import OnEvent, ignore
 from bench.records.verdict.run_verdict import judge, judge_ceilings

@@ -12,6 +12,7 @@ from typing import Any, cast
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.earlier import find_timed
+from bench.launcher.exports import write_profile_exports
 from bench.launcher.watch import WorkerWatch
 from bench.machine.host_memory import allocator_settings
 from bench.profilers.ncu import NcuTool
@@ -19,10 +20,9 @@ from bench.profilers.ops.tool import TorchTool
 from bench.profilers.perf import PerfTool
 from bench.profilers.tool import Attempt, Section, Tool
 from bench.records import Backend, Outcome, ProfiledStep, ProfileRecord, RunRecord, ToolName
-from bench.records.exports import write_profile_exports
 from bench.records.folders import RecordFolder, write_atomically
 from bench.records.journal import Event, OnEvent, ignore
-from bench.records.verdict.run_verdict import judge_profile
+from bench.records.verdict.profile_verdict import judge_profile
 
 TOOLS: dict[ToolName, type[Tool]] = {"torch": TorchTool, "ncu": NcuTool, "perf": PerfTool}
 #: Which section of the record holds what a tool found.

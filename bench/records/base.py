@@ -8,18 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
+from bench.config import ResolvedConfig, RunConfig, legacy_defaults
+
 #: refused: an input found unusable only once the worker had opened it (a corrupt image, a model
 #: that is not a module). unsupported: valid, but not on this device.
 Outcome = Literal["ok", "oom", "unsupported", "refused", "crashed", "interrupted"]
-Backend = Literal["cpu", "cuda", "mps"]
-MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
 Phase = Literal["forward", "backward", "optimizer"]
 Level = Literal["clean", "suspect", "invalid"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 
 _LEVELS: tuple[Level, ...] = ("clean", "suspect", "invalid")
 
@@ -58,3 +57,64 @@ class Facts(Record):
         if contradicted := sorted((self.missing.keys() & fields) - absent):
             raise ValueError(f"a value and a reason for its absence: {', '.join(contradicted)}")
         return self
+
+
+class Finding(Record):
+    """One thing a reader of the run must know, and how much it weighs."""
+
+    code: str
+    level: Literal["note", "suspect", "invalid"]
+    message: str
+
+
+class Verdict(Record):
+    """Whether the numbers of a run can be trusted, and why not."""
+
+    level: Level
+    findings: tuple[Finding, ...]
+
+    @classmethod
+    def of(cls, found: Iterable[Finding]) -> Self:
+        """Return the verdict of these findings: the gravest of their levels."""
+        findings = tuple(found)
+        return cls(level=worst(finding.level for finding in findings), findings=findings)
+
+
+_NOT_ASKED = "recorded by a version that did not ask"
+_CONFIGS: dict[str, type[BaseModel]] = {"config": RunConfig, "resolved": ResolvedConfig}
+
+
+class KeptRecord(Facts):
+    """A record that outlives the version that wrote it: a file `record.json`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_today(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = _from_schema_1(data) if data.get("schema_version") == 1 else dict(data)
+        for name, model in _CONFIGS.items():
+            if isinstance(data.get(name), dict):
+                data[name] = {**legacy_defaults(model), **data[name]}
+        environment = data.get("environment")
+        if isinstance(environment, dict) and "variables" not in environment:
+            data["environment"] = _unknown(environment, {"variables": _NOT_ASKED})
+        return data
+
+
+def _from_schema_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Schema 2 has profiles, several devices and the processor's own numbers."""
+    data = data | {"schema_version": 2}
+    reasons = {
+        "environment": {"cpu_signature": _NOT_ASKED},
+        "measurement": {"work": _NOT_ASKED, "ranks": "one device"},
+    }
+    for name, missing in reasons.items():
+        if isinstance(data.get(name), dict):
+            data[name] = _unknown(data[name], missing)
+    return data
+
+
+def _unknown(facts: dict[str, Any], missing: dict[str, str]) -> dict[str, Any]:
+    """Return `facts` with None, and the reason, for each name in `missing`."""
+    return facts | dict.fromkeys(missing) | {"missing": facts.get("missing", {}) | missing}

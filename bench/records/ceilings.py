@@ -7,11 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bench.records.base import Backend, Count, Facts, MathMode, Outcome, PositiveRate, Record
-from bench.records.environment import Environment
-from bench.records.finding import Verdict
-from bench.records.process import Telemetry
-from bench.records.upgrade import KeptRecord
+from bench.config.resolved import Backend, MathMode
+from bench.records.base import Count, Facts, KeptRecord, Outcome, PositiveRate, Record, Verdict
+from bench.records.environment import Environment, Telemetry
 
 
 class Ceiling(Facts):

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from bench.records.base import Count, MathMode, Phase, Record
+from bench.config.resolved import MathMode
+from bench.records.base import Count, Phase, Record
 
 
 class OpCost(Record):

@@ -1,10 +1,14 @@
-"""The machine, the software and the device that a run was measured on."""
+"""The machine, the software and the device of a run, and what was sampled of them meanwhile."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from bench.records.base import Backend, Count, Facts, PositiveRate, Record
+from pydantic import model_validator
+from typing_extensions import Self
+
+from bench.config.resolved import Backend
+from bench.records.base import Count, Facts, PositiveRate, Record, Seconds
 
 
 class DeviceInfo(Facts):
@@ -65,3 +69,37 @@ class Machine(Record):
 
     kind: Literal["machine"] = "machine"
     environments: tuple[Environment, ...]  # what `auto` takes comes first
+
+
+class ProcessFigures(Facts):
+    """What `/usr/bin/time -v` tells of the worker and the loader processes it waited for."""
+
+    real_s: Seconds
+    user_s: Seconds | None
+    system_s: Seconds | None
+    max_rss_bytes: Count | None  # of the largest single process
+
+
+class Series(Record):
+    """One sampled quantity; `name` carries the unit, `times_s` count from the window's start."""
+
+    name: str
+    source: str
+    times_s: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if len(self.times_s) != len(self.values):
+            raise ValueError(f"series {self.name}: times and values differ in length")
+        return self
+
+
+class Telemetry(Facts):
+    """Series sampled by the launching process during the window, and what could not be read."""
+
+    interval_s: PositiveRate
+    series: tuple[Series, ...]
+    energy_j: float | None  # by the device's own counter over the window
+    throttle_share: dict[str, float] | None  # throttle reason -> share of samples; {} means never
+    foreign_processes: tuple[str, ...] | None  # others on the device, "pid name", before or after

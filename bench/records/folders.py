@@ -251,3 +251,9 @@ def _unwritable(records: Path, error: OSError) -> UserError:
         f"records={str(records)!r}: cannot write there ({error.strerror}); "
         "choose another folder with --records"
     )
+
+
+def cache_folder() -> Path:
+    """Return `mlproject` below `XDG_CACHE_HOME`, or below what the system uses in its place."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return Path(base or Path.home() / ".cache") / "mlproject"

@@ -1,37 +1,90 @@
-"""What was asked for became, and the raw times of one measured window."""
+"""The raw times of one measured window, of every device that took part in it."""
 
 from __future__ import annotations
 
+import statistics
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from bench.records.base import Backend, Count, Facts, MathMode, Record, Seconds
-from bench.records.ranks import DistributedFigures
-from bench.records.work import WorkSet
+from bench.records.base import Count, Facts, Outcome, Record, Seconds
 
 
-class ResolvedConfig(Record):
-    """What `auto` became on this device, and the arithmetic that really ran."""
+class WorkSet(Record):
+    """Names and counts of what one training step launched.
 
-    backend: Backend
-    math_mode: MathMode  # of convolutions and matrix products: it picks the roof
-    convolution_fp32: Literal["ieee", "tf32"]
-    matmul_fp32: Literal["ieee", "tf32"]
-    autocast_dtype: Literal["none", "bf16", "fp16"]
-    loss_scaling: bool
-    native_math: bool  # False where the device emulates math_mode
-    batch_size: int
-    image_size: int
-    max_seconds: float | Literal["none"]
-    workers: int
-    pin_memory: bool
-    channels_last: bool
-    fused_optimizer: bool
-    threads: int
-    allocator: Literal["system", "retain", "preloaded"]  # of the host; preloaded: by LD_PRELOAD
-    depthwise_fp32: bool  # strided depthwise convolutions, beside autocast
+    `kernels` on CUDA; `ops` (aten) elsewhere. Kernel names are as
+    `bench.records.verdict.kernel_names` spells them: without the return type and the parameter
+    list, which tools print differently.
+    """
+
+    unit: Literal["kernels", "ops"]
+    counts: dict[str, Count]
+
+    def differences(self, other: WorkSet) -> tuple[str, ...]:
+        """Return what the two do not share, as `name: 3 against 4`; empty for the same work."""
+        names = sorted(self.counts.keys() | other.counts.keys())
+        pairs = ((name, self.counts.get(name, 0), other.counts.get(name, 0)) for name in names)
+        return tuple(
+            f"{name}: {ours} against {theirs}" for name, ours, theirs in pairs if ours != theirs
+        )
+
+
+class RankFigures(Facts):
+    """One rank's own times of the common window, and its device's peak memory."""
+
+    rank: Count
+    node: Count
+    device: str  # its name
+    device_uuid: str | None
+    iteration_times_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    data_wait_s: tuple[Seconds, ...]
+    peak_memory_allocated_bytes: Count | None
+    peak_memory_reserved_bytes: Count | None
+
+
+class DistributedFigures(Facts):
+    """Every rank's figures, and a few steps after the window with and without communication.
+
+    `synced_step_s` are whole steps, `local_step_s` the same steps without the exchange of gradients
+    (DistributedDataParallel's `no_sync`). All ranks begin each of them together with their devices
+    idle; a time is that of the slowest rank.
+    """
+
+    communication: Literal["nccl", "gloo"]
+    ranks: Annotated[tuple[RankFigures, ...], Field(min_length=2)]
+    synced_step_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    local_step_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _all_ranks_in_order(self) -> Self:
+        if [one.rank for one in self.ranks] != list(range(len(self.ranks))):
+            raise ValueError("ranks are not 0, 1, 2 and so on")
+        if len({len(one.iteration_times_s) for one in self.ranks}) > 1:
+            raise ValueError("ranks differ in their number of iterations")
+        return self
+
+    @property
+    def communication_share(self) -> float:
+        """Share of a step that communication adds: 1 - median(local) / median(synced).
+
+        Only what is exposed counts: communication that runs beside the backward pass costs
+        nothing, unless it slows that down. A value a little below 0 means none, and noise.
+        """
+        return 1 - statistics.median(self.local_step_s) / statistics.median(self.synced_step_s)
+
+
+class RankAccount(Facts):
+    """How one rank ended: the file `rank-N.json` of a record folder."""
+
+    kind: Literal["rank"] = "rank"
+    rank: Count
+    outcome: Outcome
+    reason: str | None
+    #: own: it failed by itself; killed: another process tells it; lost: the others went away.
+    cause: Literal["own", "killed", "lost"]
+    ended_unix_s: float
 
 
 class Measurement(Facts):

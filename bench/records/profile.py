@@ -1,20 +1,148 @@
-"""What one configuration's step did inside, beside the timed run that it explains."""
+"""What one configuration's step did inside: its ops, its counters, and the profile of both."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Literal
 
-from bench.config import RunConfig
-from bench.records.base import Facts, Outcome
+from bench.config import ResolvedConfig, RunConfig
+from bench.records.base import (
+    Count,
+    Facts,
+    KeptRecord,
+    Outcome,
+    Phase,
+    Record,
+    Seconds,
+    Share,
+    Verdict,
+)
 from bench.records.complexity import Complexity
-from bench.records.counters import Counters, CpuCounters
 from bench.records.environment import Environment
-from bench.records.finding import Verdict
-from bench.records.measurement import ResolvedConfig
-from bench.records.ops import OpProfile
-from bench.records.upgrade import KeptRecord
-from bench.records.work import WorkSet
+from bench.records.measurement import WorkSet
+
+
+class OpTime(Facts):
+    """All calls of one kind of op in one phase of one step.
+
+    `label` tells kinds apart that differ under the roof: `convolution 1x1`,
+    `depthwise convolution 3x3`, `batch_norm`. Work is the cost model's (`bench.cost`), None
+    where the profiled op has no counterpart there. Times are exclusive: no nanosecond is in two.
+    """
+
+    label: str
+    op: str  # aten's name
+    phase: Phase | None  # None where a CUDA graph replays the step whole
+    calls: Count
+    time_s: Seconds
+    flops: Count | None
+    elementwise_flops: Count | None
+    eager_bytes: Count | None
+    fused_bytes: Count | None
+
+
+class Copies(Record):
+    """Copies between host and device in one step, one direction together."""
+
+    direction: Literal["host to device", "device to host", "device to device"]
+    calls: Count
+    bytes: Count
+    time_s: Seconds
+
+
+class OpProfile(Facts):
+    """Times of one training step, by PyTorch's profiler or by synchronised dispatch.
+
+    Per-op times are medians over `iterations` profiled steps, and the rest belongs to none of
+    them: Python, autograd, the profiler itself.
+    """
+
+    method: str
+    iterations: Count
+    step_time_s: Seconds  # wall time of a profiled step, the profiler's own cost included
+    ops: tuple[OpTime, ...]  # longest first
+    device_busy_share: Share | None  # of the step in which the device ran a kernel or a copy
+    launch_gap_s: Seconds | None  # the device's idle time between first and last kernel
+    copies: tuple[Copies, ...] | None
+
+    @property
+    def ops_time_s(self) -> float:
+        """Time of all ops together."""
+        return sum(op.time_s for op in self.ops)
+
+
+class KernelTotals(Facts):
+    """All launches of one kernel name, added up; FLOP are executed ones, tensor cores included."""
+
+    name: str
+    launches: Count
+    duration_s: Seconds | None
+    flops: Count | None
+    tensor_flops: Count | None
+    dram_bytes: Count | None
+    l2_bytes: Count | None
+    l1_bytes: Count | None
+
+
+class Counters(Facts):
+    """Nsight Compute's counters of one file or of the files of one profile, added up.
+
+    `flops` are executed: `fadd + fmul + 2 ffma` over every width, plus `tensor_flops`; padding and
+    recomputation included, so they are not the algorithmic FLOP of the cost model.
+    """
+
+    source: str  # "ncu 2024.1.1" or the form of the file
+    files: tuple[str, ...]
+    chip: str | None  # "gh100"
+    kernels: Count  # launches
+    duration_s: Seconds | None
+    flops: Count | None
+    tensor_flops: Count | None
+    dram_bytes: Count | None
+    l2_bytes: Count | None
+    l1_bytes: Count | None
+    pcie_bytes: Count | None
+    per_kernel: tuple[KernelTotals, ...]  # longest first
+
+    @property
+    def intensity_dram(self) -> float | None:
+        """Executed FLOP per DRAM byte, or None where either is unknown or no byte moved."""
+        if self.flops is None or not self.dram_bytes:
+            return None
+        return self.flops / self.dram_bytes
+
+
+class CpuCounters(Facts):
+    """`perf stat` over the measured window alone: totals of `iterations` training steps."""
+
+    source: str  # "perf 6.1.192"
+    scope: str  # "user" or "user and kernel"
+    iterations: Count | None  # None, like window_s, for a file of perf's alone
+    window_s: Seconds | None
+    cycles: Count | None
+    instructions: Count | None
+    cache_references: Count | None
+    cache_misses: Count | None
+    branches: Count | None
+    branch_misses: Count | None
+    flops: Count | None  # executed, from floating-point events weighted by their width
+    dram_bytes: Count | None  # of the whole machine, from its memory controllers
+    running_share: dict[str, Share]  # event -> share of the window in which it was counted
+
+    @property
+    def ipc(self) -> float | None:
+        """Instructions per cycle."""
+        if self.instructions is None or not self.cycles:
+            return None
+        return self.instructions / self.cycles
+
+    @property
+    def cpi(self) -> float | None:
+        """Cycles per instruction."""
+        if self.cycles is None or not self.instructions:
+            return None
+        return self.cycles / self.instructions
+
 
 #: The tools that look inside a step; each has a section of a profile.
 ToolName = Literal["torch", "ncu", "perf"]

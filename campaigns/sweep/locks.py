@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from bench.records import DeviceInfo
-from bench.records.places import cache_folder
+from bench.records.folders import cache_folder
 
 _FIRST_TRY_S = 0.1
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from bench.config import FILING_FIELDS, RunConfig
+from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Backend, Environment, ResolvedConfig
 
 Value = str | int
 BATCH = "batch_size"
-#: Fields that say how long is measured, not what.
-WINDOW_FIELDS = frozenset({"warmup_iters", "iters", "max_seconds"})
 
 
 def _nothing(environment: Environment) -> tuple[Value, ...]:

@@ -51,7 +51,7 @@ def _take_part(config: RunConfig) -> int:
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:
-    from bench.records.verdict.figures import summary
+    from bench.records.verdict.summary import summary
 
     known = summary(record)
     facts: dict[str, Any] = {

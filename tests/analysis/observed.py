@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from analysis.runs.placed import WINDOW_FIELDS, Run, imported_run
-from bench.config import FILING_FIELDS, RunConfig
+from analysis.runs.placed import Run, imported_run
+from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from tracking import schema
 
 PUBLISHED = Path(__file__).with_name("data") / "published_runs.csv"

@@ -12,7 +12,7 @@ from test_report import EVIL, Page, report, rows
 
 import commands.analyse.report
 from bench.records import Copies, Verdict
-from bench.records.verdict.run_verdict import judge_profile
+from bench.records.verdict.profile_verdict import judge_profile
 
 COPY = Copies(direction="host to device", calls=2, bytes=10**7, time_s=0.001)
 OPS = samples.op_profile(

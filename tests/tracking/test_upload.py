@@ -6,7 +6,7 @@ from servers import free_port
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.records.exports import write_exports
+from bench.launcher.exports import write_exports
 from bench.records.folders import RecordFolder
 from tracking import log_record, schema
 from tracking.reading.search import download_record, search_runs

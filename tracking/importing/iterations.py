@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bench.records.verdict.figures import iteration_statistics_ms
+from bench.records.verdict.summary import iteration_statistics_ms
 from tracking.importing.columns import plain, time_factor_ms
 from tracking.importing.facts import Told, facts_in_name
 from tracking.importing.ledger import known_columns

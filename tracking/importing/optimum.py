@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.records.verdict.figures import iteration_statistics_ms
+from bench.records.verdict.summary import iteration_statistics_ms
 from tracking.importing.facts import Told
 from tracking.importing.numerals import count, positive
 from tracking.importing.tables import decoded, read_bytes

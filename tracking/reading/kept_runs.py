@@ -12,8 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bench.records.folders import write_atomically
-from bench.records.places import cache_folder
+from bench.records.folders import cache_folder, write_atomically
 from tracking.upload.tracked_run import TrackedRun
 
 _FORMAT = 1

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from bench.errors import UserError
 from bench.records import ImportedRecord
-from bench.records.folders import ANY_RECORD, MeasuredRecord, write_atomically
-from bench.records.places import cache_folder
+from bench.records.folders import ANY_RECORD, MeasuredRecord, cache_folder, write_atomically
 from tracking import schema
 from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience, http_settings
 from tracking.reading.selection import Selection, chosen_experiments

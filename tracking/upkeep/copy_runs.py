@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from bench.errors import UserError
-from bench.records.places import cache_folder
+from bench.records.folders import cache_folder
 from tracking import schema
 from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience, no_repeats
 from tracking.store import experiment_named, open_client, public_uri, server_errors

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from bench.launcher.telemetry.base import Gauge, Reading, Source
-from bench.launcher.telemetry.tree import ProcessTree
+from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.nvml import nvml_device
 from bench.machine.probes import reason_of
 

@@ -13,14 +13,11 @@ from bench.records import (
     Environment,
     Finding,
     Measurement,
-    ProfileRecord,
     RunRecord,
     Telemetry,
     Verdict,
-    worst,
 )
-from bench.records.verdict.figures import data_wait_share
-from bench.records.verdict.profile_checks import profile_findings
+from bench.records.verdict.summary import data_wait_share
 
 #: Windows shorter than this say little about steady state.
 _FEW_ITERATIONS = 5
@@ -40,25 +37,12 @@ def judge(record: RunRecord) -> Verdict:
 
     A run that was not measured to its end is invalid, whatever times it holds.
     """
-    return _verdict(_findings(record))
+    return Verdict.of(_findings(record))
 
 
 def judge_ceilings(record: CeilingsRecord) -> Verdict:
     """Return the findings about how roofs were measured, and the gravest of their levels."""
-    return _verdict(_of_ceilings(record))
-
-
-def judge_profile(record: ProfileRecord, timed: RunRecord | None) -> Verdict:
-    """Return what speaks against a profile, and the gravest of the findings' levels.
-
-    `timed` is the measurement that it explains: both must have launched the same work.
-    """
-    return _verdict(profile_findings(record, timed))
-
-
-def _verdict(found: Iterator[Finding]) -> Verdict:
-    findings = tuple(found)
-    return Verdict(level=worst(finding.level for finding in findings), findings=findings)
+    return Verdict.of(_of_ceilings(record))
 
 
 def _of_ceilings(record: CeilingsRecord) -> Iterator[Finding]:

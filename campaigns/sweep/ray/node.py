@@ -18,8 +18,7 @@ import psutil
 
 from bench.launcher.recover import recover
 from bench.records import RunRecord
-from bench.records.folders import RecordFolder, record_folders
-from bench.records.places import cache_folder
+from bench.records.folders import RecordFolder, cache_folder, record_folders
 from campaigns.sweep.ray.parcel import pack
 
 _PROJECT = Path(__file__).resolve().parents[3]

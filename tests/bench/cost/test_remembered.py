@@ -6,7 +6,7 @@ import pytest
 
 from bench.cost import StepSpec, remembered, step_complexity
 from bench.cost.remembered import remembered_complexity
-from bench.records.places import cache_folder
+from bench.records.folders import cache_folder
 
 SPEC = StepSpec("resnet18", batch_size=2, precision="fp32", image_size=32)
 CACHE_BYTES = 2**20

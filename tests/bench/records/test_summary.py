@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.config import RunConfig
-from bench.records.verdict.figures import (
+from bench.records.verdict.summary import (
     attained_flops_per_s,
     iteration_statistics_ms,
     percentile,

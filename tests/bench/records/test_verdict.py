@@ -6,7 +6,8 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from bench.records.verdict.run_verdict import judge, judge_ceilings, judge_profile
+from bench.records.verdict.profile_verdict import judge_profile
+from bench.records.verdict.run_verdict import judge, judge_ceilings
 
 
 def codes(**changes):

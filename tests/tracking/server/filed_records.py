@@ -1,6 +1,6 @@
 """Record folders as `mlproject run` and `sweep` leave them, from samples."""
 
-from bench.records.exports import write_exports
+from bench.launcher.exports import write_exports
 from bench.records.folders import RecordFolder
 
 

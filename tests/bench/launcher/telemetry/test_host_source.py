@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from bench.launcher.telemetry import HostSource, Sampler
-from bench.launcher.telemetry.tree import ProcessTree
+from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.probes import UnknownFactError
 
 BUSY = "print('on', flush=True)\nwhile True: pass"

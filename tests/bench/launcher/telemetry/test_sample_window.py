@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.launcher.telemetry.base import Reading
-from bench.launcher.telemetry.window import Sample, Span, energy_j, series_of, throttle_share
+from bench.launcher.telemetry.sampler import Sample, Span, energy_j, series_of, throttle_share
 from bench.machine.probes import UnknownFactError
 
 

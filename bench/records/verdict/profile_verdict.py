@@ -1,4 +1,4 @@
-"""What can be told against a profile from its record and the timed run alone.
+"""Whether the numbers of one profile can be trusted, judged from it and the timed run alone.
 
 What needs a roof (rates above a ceiling) is judged in the analysis.
 """
@@ -14,10 +14,11 @@ from bench.records import (
     OpProfile,
     ProfileRecord,
     RunRecord,
+    Verdict,
     WorkSet,
 )
 from bench.records.verdict.kernel_names import kernel_name
-from bench.records.verdict.profile_figures import executed_flops, matched_share, profiled_step_cost
+from bench.records.verdict.summary import executed_flops, matched_share, profiled_step_cost
 
 #: Counters without which a profile has no intensity.
 _NEEDED = ("dram_bytes", "flops")
@@ -29,8 +30,15 @@ _UNMATCHED_SHARE = 0.05
 _SLOWED = 1.25
 
 
-def profile_findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Finding]:
-    """Yield what speaks against `record`; `timed` is the measurement that it explains."""
+def judge_profile(record: ProfileRecord, timed: RunRecord | None) -> Verdict:
+    """Return what speaks against a profile, and the gravest of the findings' levels.
+
+    `timed` is the measurement that it explains: both must have launched the same work.
+    """
+    return Verdict.of(_findings(record, timed))
+
+
+def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Finding]:
     if record.outcome != "ok":
         yield Finding(code=record.outcome, level="invalid", message=record.reason or record.outcome)
     if record.counters is not None:
@@ -46,11 +54,11 @@ def profile_findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator
         why = record.missing.get("timed_record_id", "the timed run was not found")
         yield _note("no-timed-run", f"not compared with a timed run: {why}")
     else:
-        yield from compare_work(record, timed)
+        yield from _of_work(record, timed)
 
 
-def compare_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Finding]:
-    """Yield a finding where `record` and `timed` did not launch the same, or none can tell."""
+def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Finding]:
+    """What `record` and `timed` launched differently, or why that is not known."""
     ours = record.work
     theirs = timed.measurement.work if timed.measurement else None
     if ours is None:

@@ -1,0 +1,37 @@
+"""What a configuration became on its device: a field for each setting that can be `auto`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from bench.config.legacy import Legacy
+
+Backend = Literal["cpu", "cuda", "mps"]
+MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
+
+
+class ResolvedConfig(BaseModel):
+    """What `auto` became on this device, and the arithmetic of its convolutions and products."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    backend: Backend
+    math_mode: MathMode  # of convolutions and matrix products: it picks the roof
+    convolution_fp32: Literal["ieee", "tf32"]
+    matmul_fp32: Literal["ieee", "tf32"]
+    autocast_dtype: Literal["none", "bf16", "fp16"]
+    loss_scaling: bool
+    native_math: bool  # False where the device emulates math_mode
+    batch_size: int
+    image_size: int
+    max_seconds: float | Literal["none"]
+    workers: int
+    pin_memory: bool
+    channels_last: bool
+    fused_optimizer: bool
+    threads: int
+    # Of the host; preloaded: by LD_PRELOAD.
+    allocator: Annotated[Literal["system", "retain", "preloaded"], Legacy("system")]
+    depthwise_fp32: Annotated[bool, Legacy(False)]  # strided depthwise convolutions, under autocast
