@@ -44,7 +44,7 @@ SETTINGS = {
     "MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW": "40",
 }
 ITERATIONS, SERIES, SAMPLES = 100, 5, 60
-#: Patience of both sides, so that a machine too small for its clients is slow, not given up on.
+#: RetryPolicy of both sides, so that a machine too small for its clients is slow, not given up on.
 ANSWER_S = 120.0
 ARTIFACTS = ("iterations.csv", "telemetry.csv", "record.json")
 
@@ -147,7 +147,7 @@ def run_clients(
 
 def client(folder: Path, runs: int) -> int:
     """Log `runs` records each way, by turns, once the parent says so; print the seconds."""
-    from tracking.patience import Patience
+    from tracking.retry import RetryPolicy
     from tracking.store import open_client
     from tracking.upload.upload import upload
 
@@ -162,7 +162,7 @@ def client(folder: Path, runs: int) -> int:
             where, record = records[side][number]
             began = time.perf_counter()
             if side == "ours":
-                upload(where, record, fresh=True, ask=Patience(ANSWER_S))
+                upload(where, record, fresh=True, ask=RetryPolicy(ANSWER_S))
             else:
                 log_barely(bare, where, record)
             took[side].append(time.perf_counter() - began)
@@ -174,7 +174,7 @@ def log_barely(bare: Any, folder: RecordFolder, record: RunRecord) -> None:
     """The same writes with MLflow's own client, in as few calls as it has."""
     from mlflow.entities import Metric, Param
 
-    from tracking.upload.content import content_of
+    from tracking.upload.run_content import content_of
 
     content = content_of(record)
     started_ms = int(record.created.timestamp() * 1000)
@@ -241,7 +241,7 @@ def faults(folder: Path, database: str, side: str) -> dict[str, int]:
 
 
 def _is_equal(connection: Any, folder: Path, run_id: str, where: RecordFolder, record: Any) -> bool:
-    from tracking.upload.content import content_of
+    from tracking.upload.run_content import content_of
 
     content = content_of(record)
     told = [(p.key, p.step, int(p.unix_s * 1000), p.value) for p in content.metrics]

@@ -8,8 +8,8 @@ import samples
 from bench.launcher.exports import write_exports
 from bench.records.folders import RecordFolder
 from tracking import schema
-from tracking.upload.content import content_of
-from tracking.upload.filling import ARTIFACTS
+from tracking.upload.run_content import content_of
+from tracking.upload.upload import ARTIFACTS
 
 
 def filed(records, record=None):

@@ -130,7 +130,7 @@ def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, mo
     assert not list(tmp_path.rglob("pyvenv.cfg"))
     assert "MLFLOW_TRACKING_PASSWORD is not among the secrets" in said
 
-    from tracking.reading.search import search_runs
+    from tracking.reading.tracked_runs import search_runs
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     runs = search_runs()

@@ -8,7 +8,7 @@ import pytest
 from bench.records.folders import read_records
 from tracking import schema
 from tracking.projects import make_environment
-from tracking.reading.search import download_record, search_runs
+from tracking.reading.tracked_runs import download_record, search_runs
 
 PROJECT = Path(__file__).resolve().parent.parent
 SMALL = {"batch_size": "2", "image_size": "64", "warmup_iters": "1", "iters": "5"}

@@ -10,7 +10,7 @@ import pytest
 from scripted_perf import install
 
 from tracking import schema
-from tracking.reading.search import download_record, search_runs
+from tracking.reading.tracked_runs import download_record, search_runs
 from tracking.store import open_client
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from servers import free_port, mlflow_server
 
 from bench.records.folders import read_records
 from tracking import schema
-from tracking.reading.search import download_record, search_runs
+from tracking.reading.tracked_runs import download_record, search_runs
 
 PROJECT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.slow

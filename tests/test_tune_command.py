@@ -18,7 +18,7 @@ from campaigns.tune import Limits, tune
 from campaigns.tune.local import LocalMeasure
 from commands.views.tune_view import TuneProgress, print_result
 from tracking import schema
-from tracking.reading.search import search_runs
+from tracking.reading.tracked_runs import search_runs
 from tracking.store import open_client
 
 PROJECT = Path(__file__).resolve().parent.parent

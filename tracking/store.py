@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import mlflow
@@ -16,8 +17,8 @@ from mlflow.store.db import utils as db_utils
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
-from tracking.failures import is_away, is_unauthenticated, said
-from tracking.patience import http_settings
+from bench.doctor import Check
+from tracking.retry import AWAY_LIMIT_S, failure_line, http_settings, is_away, is_unauthenticated
 from tracking.upload.upload_state import CREDENTIALS, server_name
 
 P = ParamSpec("P")
@@ -27,6 +28,8 @@ T = TypeVar("T")
 _FAILURES = (MlflowException, requests.RequestException, SQLAlchemyError, OSError)
 #: MLflow's own ten tries to open a database that is away take 100 s; these take 1 s.
 _DATABASE_TRIES = 4
+
+_SQLITE = "sqlite:///"
 
 
 class TrackingError(Exception):
@@ -47,7 +50,7 @@ def server_errors(tracking_uri: str | None = None) -> Iterator[None]:
         with http_settings():
             yield
     except _FAILURES as error:
-        line = CREDENTIALS.sub("", said(error))
+        line = CREDENTIALS.sub("", failure_line(error))
         away = is_away(error) or is_unauthenticated(error)
         raise TrackingError(f"{public_uri(tracking_uri)}: {line}"[:400], away=away) from error
 
@@ -106,3 +109,40 @@ def experiment_named(client: MlflowClient, name: str) -> str:
             if found is None:
                 raise
     return str(found.experiment_id)
+
+
+def tracking_checks() -> list[Check]:
+    """Ask the tracking server for its experiments.
+
+    An embedded store that does not exist yet is left so: MLflow would make it by being asked.
+    """
+    where = public_uri()
+    if where.startswith(_SQLITE) and not Path(where.removeprefix(_SQLITE)).exists():
+        detail = f"{where} will be made by the first tracked run"
+        return [Check(name="tracking server", status="ok", detail=detail, remedy=None)]
+    try:
+        count = _count_experiments()
+    except TrackingError as error:
+        return [
+            Check(
+                name="tracking server",
+                status="warning",
+                detail=str(error),
+                remedy="check MLFLOW_TRACKING_URI and the server; records stay on disk meanwhile, "
+                "and mlproject sync uploads them",
+            )
+        ]
+    return [
+        Check(
+            name="tracking server",
+            status="ok",
+            detail=f"{where} answers, {count} experiments",
+            remedy=None,
+        )
+    ]
+
+
+@tracking_call
+def _count_experiments() -> int:
+    with http_settings(AWAY_LIMIT_S):
+        return len(open_client().search_experiments())

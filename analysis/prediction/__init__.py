@@ -1,6 +1,12 @@
 """Images/s at batch sizes that were not measured, how surely, and where no prediction is made."""
 
-from analysis.prediction.curve import MeasuredBatch, PredictedCurve, fit_curve, measured_batches
+from analysis.prediction.curve import (
+    MeasuredBatch,
+    PredictedCurve,
+    choose_curve,
+    fit_curve,
+    measured_batches,
+)
 from analysis.prediction.memory import MemoryModel, memory_of
 from analysis.prediction.predict import Prediction, predict_batch
 
@@ -9,6 +15,7 @@ __all__ = [
     "MemoryModel",
     "PredictedCurve",
     "Prediction",
+    "choose_curve",
     "fit_curve",
     "measured_batches",
     "memory_of",

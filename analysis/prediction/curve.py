@@ -17,7 +17,8 @@ from scipy import special
 
 from analysis.findings.memory_spill import before_cliff
 from analysis.prediction.step_model import StepModel, fit_step, leverage
-from analysis.runs.groups import Group
+from analysis.runs.groups import Group, batch_curves
+from analysis.runs.placed import Run
 from bench.errors import UserError
 
 #: Two terms need two sizes, and an error a third.
@@ -128,3 +129,33 @@ def _held_out(
 
 def _columns(measured: Sequence[MeasuredBatch]) -> tuple[list[float], list[float]]:
     return [float(one.batch_size) for one in measured], [one.step_s for one in measured]
+
+
+def choose_curve(
+    runs: Sequence[Run],
+    arch: str,
+    precision: str | None = None,
+    env: str | None = None,
+) -> list[Group]:
+    """Return the only curve of that model; precision and machine matter where they are given.
+
+    Raises `UserError` where none fits, and where several do: in which settings they differ.
+    """
+    asked = {"arch": arch, "precision": precision, "env": env}
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    fitting = [
+        run
+        for run in runs
+        if all(run.settings.get(name) == value for name, value in wanted.items())
+    ]
+    curves = batch_curves(fitting)
+    if not curves:
+        what = " ".join(f"{name}={value!r}" for name, value in wanted.items())
+        raise UserError(f"{what}: none of the {len(runs)} runs fits and has a throughput")
+    if len(curves) > 1:
+        settings = [curve[0].first.settings for curve in curves]
+        names = sorted({name for each in settings for name in each} - {"batch_size"})
+        differing = [name for name in names if len({each.get(name) for each in settings}) > 1]
+        remedy = ", ".join(f"{n}={sorted({str(e.get(n)) for e in settings})}" for n in differing)
+        raise UserError(f"arch={arch!r}: several configurations fit, choose one by {remedy}")
+    return curves[0]

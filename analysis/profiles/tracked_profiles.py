@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracking import schema
 
 if TYPE_CHECKING:
-    from tracking.reading.search import TrackedRun
+    from tracking.reading.tracked_runs import TrackedRun
 
 #: Equal on both: the configuration, and where it ran. Tags tell no UUID, so of two devices with
 #: one name in one machine only the link by the record's id tells which was profiled.

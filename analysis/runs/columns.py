@@ -17,7 +17,7 @@ from bench.records import ResolvedConfig
 from tracking import schema
 
 if TYPE_CHECKING:
-    from tracking.reading.search import TrackedRun
+    from tracking.reading.tracked_runs import TrackedRun
 
 
 Converter = Callable[[list[Any]], "pd.Series[Any]"]

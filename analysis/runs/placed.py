@@ -16,7 +16,7 @@ from bench.records.verdict.summary import summary
 from tracking import schema
 
 if TYPE_CHECKING:
-    from tracking.reading.search import TrackedRun
+    from tracking.reading.tracked_runs import TrackedRun
 
 Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
 

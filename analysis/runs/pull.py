@@ -59,7 +59,7 @@ def pull_record(run_id: str, tracking_uri: str | None = None) -> MeasuredRecord:
 
     Raises `UserError` where the run holds none of this version, and `TrackingError`.
     """
-    from tracking.reading.search import download_record
+    from tracking.reading.tracked_runs import download_record
 
     return download_record(run_id, tracking_uri)
 

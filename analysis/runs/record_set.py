@@ -19,7 +19,7 @@ from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
 from tracking import schema
 
 if TYPE_CHECKING:
-    from tracking.reading.search import TrackedRun
+    from tracking.reading.tracked_runs import TrackedRun
 
 
 Record = TypeVar("Record", RunRecord, CeilingsRecord, ProfileRecord)
@@ -126,7 +126,7 @@ def pull_records(
     their records come in.
     """
     from tracking.reading.incremental import search_kept_runs  # takes MLflow along
-    from tracking.reading.search import download_records
+    from tracking.reading.tracked_runs import download_records
 
     def search(wanted: str, names: Sequence[str] | None = None) -> list[TrackedRun]:
         return search_kept_runs(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bench.config import RunConfig
 from bench.cost.calls import CallWork, calls_of
 from bench.cost.fake_step import StepSpec, record_step
 from bench.cost.floor import compulsory_bytes
@@ -16,6 +17,20 @@ from bench.records import Complexity, OpCost, Phase
 #: L2 of an H200, the largest single last-level cache among the devices this was made for: where a
 #: device's own is not known, a floor that is too low is still a floor.
 DEFAULT_CACHE_BYTES = 60 * 2**20
+
+
+def config_complexity(config: RunConfig, *, batch_size: int | None = None) -> Complexity:
+    """Return the complexity of a configuration's step, before it is known how a device runs it.
+
+    `batch_size` replaces the configuration's, which may be `auto`. Raises as `step_complexity`.
+    """
+    spec = StepSpec(
+        config.arch,
+        batch_size=int(config.batch_size) if batch_size is None else batch_size,
+        precision=config.precision,
+        image_size=None if config.image_size == "auto" else int(config.image_size),
+    )
+    return step_complexity(spec)
 
 
 def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Complexity:

@@ -30,6 +30,16 @@ class MemoryFootprint(Record):
     optimizer_bytes: Count
     activations_bytes: Count  # saved for the backward pass
 
+    @property
+    def total_bytes(self) -> int:
+        """All of them together."""
+        return (
+            self.weights_bytes
+            + self.gradients_bytes
+            + self.optimizer_bytes
+            + self.activations_bytes
+        )
+
 
 class Complexity(Record):
     """What one training step (forward, backward, optimizer) of a model must do and move.

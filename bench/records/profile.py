@@ -111,6 +111,14 @@ class Counters(Facts):
             return None
         return self.flops / self.dram_bytes
 
+    @property
+    def intensity_dram_missing(self) -> str | None:
+        """Why there is no intensity, or None where there is one."""
+        if self.intensity_dram is not None:
+            return None
+        needed = (self.missing.get(name) for name in ("flops", "dram_bytes"))
+        return "; ".join(filter(None, needed)) or "dram_bytes is 0"
+
 
 class CpuCounters(Facts):
     """`perf stat` over the measured window alone: totals of `iterations` training steps."""

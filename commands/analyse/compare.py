@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
-from commands.views.recorded import format_option
+from commands.views.options import format_option, server_needed
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
@@ -59,13 +58,10 @@ def command(
     wrong value. A comparison of single runs decides nothing, so it never fails.
     """
     from analysis.comparison import compare_pairs, compared_metric, pair_runs, read_sides
-    from tracking.store import TrackingError
 
     chosen = compared_metric(metric)
-    try:
+    with server_needed():
         pairing = pair_runs(*read_sides(a, b), chosen.name)
-    except TrackingError as error:
-        raise UserError(str(error)) from None
     found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
     if out is not None:
         _write(found, pairing, threshold, out)
@@ -125,25 +121,24 @@ def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
 
 
 def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from analysis.comparison.table import comparison_table
+    from commands.views.terminal import output, text_table
 
-    # A file or a pipe has no width of its own; the table needs this much.
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = output(140)
     table = comparison_table(found, pairing)
     shown = [place for place, column in enumerate(table.columns) if "runs" not in column.heading]
-    view = Table(box=box.SIMPLE, title=None)
-    for place in shown:
-        column = table.columns[place]
-        view.add_column(column.heading, justify="right" if column.numeric else "left")
-    for row in table.cells:
-        view.add_row(*(Text(row[place]) for place in shown))
-    told = ", ".join(pairing.apart) or "no setting: the same configurations in two sets of runs"
-    console.print(Text(f"{table.title}; A and B are told apart by {told}"))
+    columns = [table.columns[place] for place in shown]
+    view = text_table(
+        [column.heading for column in columns],
+        [[row[place] for place in shown] for row in table.cells],
+        left=[index for index, column in enumerate(columns) if not column.numeric],
+    )
+    difference = (
+        ", ".join(pairing.apart) or "no setting: the same configurations in two sets of runs"
+    )
+    console.print(Text(f"{table.title}; A and B are differ in {difference}"))
     console.print(view)
     for line in _notes(found, pairing):
         console.print(Text(line))

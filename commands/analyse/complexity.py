@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
+from commands.views.options import table_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,9 +50,7 @@ if TYPE_CHECKING:
     help="pixels a side; auto: the model's own",
 )
 @click.option("--ops", "with_ops", is_flag=True, help="also the cost of every op in every phase")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@table_option
 def command(
     architectures: tuple[str, ...],
     batch_sizes: tuple[str, ...],
@@ -98,28 +95,17 @@ def _with_progress(configs: list[RunConfig]) -> list[Complexity]:
     from rich.console import Console
     from rich.progress import track
 
+    from bench.cost import config_complexity
+
     console = Console(stderr=True)
     return list(
         track(
-            map(_complexity, configs),
+            map(config_complexity, configs),
             total=len(configs),
             description="complexity",
             console=console,
             transient=True,
             disable=not console.is_terminal,
-        )
-    )
-
-
-def _complexity(config: RunConfig) -> Complexity:
-    from bench.cost import StepSpec, step_complexity
-
-    return step_complexity(
-        StepSpec(
-            config.arch,
-            batch_size=int(config.batch_size),
-            precision=config.precision,
-            image_size=None if config.image_size == "auto" else int(config.image_size),
         )
     )
 
@@ -136,30 +122,17 @@ def _print_json(complexities: list[Complexity], *, with_ops: bool) -> None:
 
 
 def _print_tables(complexities: list[Complexity], *, with_ops: bool) -> None:
-    from rich.console import Console
+    from commands.views.terminal import output
 
-    # A file or a pipe has no width of its own; the tables need this much.
-    console = Console(width=None if sys.stdout.isatty() else 100)
+    console = output(100)
     console.print(_work_table(complexities), _memory_table(complexities))
     for item in complexities if with_ops else []:
         console.print(_ops_table(item))
     first = complexities[0]
     console.print(
-        "A multiply-add is 2 FLOP. Small: elementwise ops and norms, counted apart. Least: what "
-        f"{first.cache_bytes / 2**20:.0f} MiB of cache cannot save. Method: {first.method}."
+        "A multiply-add is 2 FLOP. Small: elementwise ops and norms, counted separately. Least: "
+        f"what {first.cache_bytes / 2**20:.0f} MiB of cache cannot save. Method: {first.method}."
     )
-
-
-def _table(title: str, headings: Iterable[str], rows: Iterable[list[str]]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def _figure(number: float) -> str:
@@ -169,35 +142,44 @@ def _figure(number: float) -> str:
 
 
 def _work_table(complexities: list[Complexity]) -> Table:
-    headings = ["model", "batch", "pixels", "forward\nGMAC", "step\nGFLOP", "small\nGFLOP"]
-    headings += ["fused\nMB", "eager\nMB", "least\nMB", "eager\nFLOP/B", "fused\nFLOP/B"]
-    rows = []
-    for item in complexities:
-        images = item.batch_size
-        counts = (item.forward_macs, item.step_flops, item.elementwise_flops)
-        traffic = (item.fused_bytes, item.eager_bytes, item.compulsory_bytes)
-        rows.append(
-            [item.arch, str(images), str(item.image_size)]
-            + [_figure(count / images / 1e9) for count in counts]
-            + [_figure(size / images / 1e6) for size in traffic]
-            + [_figure(item.intensity_min), _figure(item.intensity_max)]
-        )
-    return _table(f"One training step in {complexities[0].precision}, per image", headings, rows)
+    from bench.cost import complexity_row
+    from commands.views.terminal import text_table
+
+    columns = {
+        "forward\nGMAC": ("forward_macs_per_image", 1e9),
+        "step\nGFLOP": ("step_flops_per_image", 1e9),
+        "small\nGFLOP": ("elementwise_flops_per_image", 1e9),
+        "fused\nMB": ("bytes_per_image_min", 1e6),
+        "eager\nMB": ("bytes_per_image_max", 1e6),
+        "least\nMB": ("bytes_per_image_compulsory", 1e6),
+        "eager\nFLOP/B": ("intensity_min", 1.0),
+        "fused\nFLOP/B": ("intensity_max", 1.0),
+    }
+    rows = [
+        [row["arch"], str(row["batch_size"]), str(row["image_size"])]
+        + [_figure(row[name] / unit) for name, unit in columns.values()]
+        for row in map(complexity_row, complexities)
+    ]
+    title = f"One training step in {complexities[0].precision}, per image"
+    return text_table(["model", "batch", "pixels", *columns], rows, title=title)
 
 
 def _memory_table(complexities: list[Complexity]) -> Table:
+    from commands.views.terminal import text_table
+
     headings = ["model", "batch", "parameters", "weights", "gradients", "optimizer", "activations"]
-    rows = []
-    for item in complexities:
-        parts = item.memory.model_dump().values()
-        rows.append(
-            [item.arch, str(item.batch_size), f"{item.parameters:,}"]
-            + [_figure(size / 1e6) for size in (*parts, sum(parts))]
-        )
-    return _table("Memory that it holds, MB", [*headings, "together"], rows)
+    rows = [
+        [item.arch, str(item.batch_size), f"{item.parameters:,}"]
+        + [_figure(size / 1e6) for size in item.memory.model_dump().values()]
+        + [_figure(item.memory.total_bytes / 1e6)]
+        for item in complexities
+    ]
+    return text_table([*headings, "together"], rows, title="Memory that it holds, MB")
 
 
 def _ops_table(item: Complexity) -> Table:
+    from commands.views.terminal import text_table
+
     headings = ["op", "phase", "calls", "GFLOP", "small GFLOP", "fused MB", "eager MB"]
     rows = [
         [op.op, op.phase, str(op.calls)]
@@ -206,4 +188,4 @@ def _ops_table(item: Complexity) -> Table:
         for op in item.ops
     ]
     title = f"Ops of {item.arch}, one step of {item.batch_size} images in {item.precision}"
-    return _table(title, headings, rows)
+    return text_table(headings, rows, title=title)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,13 +12,23 @@ import click
 
 from bench.errors import UserError
 from bench.profilers.files.metrics import CHIPS, metrics_for_chip
-from commands.views.counter_tables import FIGURES, print_counters
+from commands.views.options import table_option
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from bench.profilers.files.legacy import Translation
     from bench.records import Counters, CpuCounters, KernelTotals
 
-_MOST_LISTED_BYTES = 1 << 16
+_MAX_LIST_BYTES = 1 << 16
+_FIGURES = ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes")
+_TOTALS = ("kernels", *_FIGURES, "pcie_bytes", "intensity_dram")
+_MAX_KERNELS = 20
+#: Names that differ in one part, one after the other: they are shown as prefix{a,b,c}suffix.
+_FAMILIES = (
+    ("smsp__sass_thread_inst_executed_op_", "_pred_on.sum"),
+    ("sm__ops_path_tensor_", ".sum"),
+)
 
 
 class _Entry(NamedTuple):
@@ -29,9 +40,7 @@ class _Entry(NamedTuple):
 
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@table_option
 @click.option("--per-kernel", is_flag=True, help="also a row per kernel name")
 @click.option(
     "--merge", is_flag=True, help="the files are passes over the same launches: one result"
@@ -94,10 +103,10 @@ def _entry(file: Path, *, per_kernel: bool) -> _Entry:
 
     try:
         with file.open("rb") as opened:
-            head = opened.read(_MOST_LISTED_BYTES + 1).decode("utf-8-sig", "replace")
+            head = opened.read(_MAX_LIST_BYTES + 1).decode("utf-8-sig", "replace")
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror or error})") from None
-    if len(head) <= _MOST_LISTED_BYTES and (names := metrics_listed_in(head)):
+    if len(head) <= _MAX_LIST_BYTES and (names := metrics_listed_in(head)):
         return _translated(file, translate(names))
     if is_perf_stat(head):
         return _perf(file, read_perf_stat(file))
@@ -111,25 +120,24 @@ def _counted(item: Counters, *, per_kernel: bool) -> _Entry:
         "source": item.source,
         "chip": item.chip,
         "kernels": item.kernels,
-        **{name: getattr(item, name) for name in (*FIGURES, "pcie_bytes")},
+        **{name: getattr(item, name) for name in (*_FIGURES, "pcie_bytes")},
         "intensity_dram": item.intensity_dram,
     }
     row["missing"] = {name: why for name, why in item.missing.items() if name in row}
     row["missing"].pop("chip", None)
     if item.intensity_dram is None:
-        needed = [row["missing"].get(name) for name in ("flops", "dram_bytes")]
-        row["missing"]["intensity_dram"] = "; ".join(filter(None, needed)) or "dram_bytes is 0"
+        row["missing"]["intensity_dram"] = item.intensity_dram_missing
     row["notes"] = [why for name, why in item.missing.items() if name not in row]
     if per_kernel:
         row["per_kernel"] = [_kernel_row(kernel) for kernel in item.per_kernel]
-    return _Entry(row, lambda: print_counters(row, item.per_kernel if per_kernel else ()))
+    return _Entry(row, lambda: _print_counters(row, item.per_kernel if per_kernel else ()))
 
 
 def _kernel_row(kernel: KernelTotals) -> dict[str, Any]:
     return {
         "name": kernel.name,
         "launches": kernel.launches,
-        **{name: getattr(kernel, name) for name in FIGURES},
+        **{name: getattr(kernel, name) for name in _FIGURES},
         "missing": kernel.missing,
     }
 
@@ -169,3 +177,65 @@ def _metric_names(chip: str) -> str:
             *metrics,
         ]
     return "\n".join(lines)
+
+
+def _print_counters(row: dict[str, Any], kernels: Sequence[KernelTotals]) -> None:
+    """Print the totals of one file as `mlproject counters` gives them, and of its kernels."""
+    from rich.text import Text
+
+    from commands.views.terminal import output, text_table
+
+    console = output(100)
+    chip = f", {row['chip']}" if row["chip"] else ""
+    console.print(Text(f"{row['file']} ({row['source']}{chip})"))
+    totals = [_figure(row[name]) for name in _TOTALS]
+    console.print(text_table(map(_heading, _TOTALS), [totals], left=()))
+    if kernels:
+        console.print(_kernels_table(kernels))
+    reasons = {name: why for name, why in row["missing"].items() if name != "intensity_dram"}
+    for name, why in reasons.items():
+        console.print(Text(f"{name}: {_shortened(why)}", style="dim"))
+    for note in row["notes"]:
+        console.print(Text(f"not counted: {_shortened(note)}", style="dim"))
+
+
+def _kernels_table(kernels: Sequence[KernelTotals]) -> Table:
+    from commands.views.terminal import text_table
+
+    columns = ("launches", *_FIGURES)
+    shown = [
+        [kernel.name, *(_figure(getattr(kernel, name)) for name in columns)]
+        for kernel in kernels[:_MAX_KERNELS]
+    ]
+    headings = ("kernel", *map(_heading, columns))
+    table = text_table(headings, shown, name_characters=40)
+    if len(shown) < len(kernels):
+        table.caption = f"{len(kernels) - len(shown)} more: --format json has them all"
+    return table
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", "\n")
+
+
+def _figure(value: float | None) -> str:
+    """An exact count where it is short, else four figures; a dash where it is unknown."""
+    if value is None:
+        return "-"
+    if isinstance(value, int) and value < 10**6:
+        return f"{value:,}"
+    return f"{value:.4g}"
+
+
+def _shortened(reason: str) -> str:
+    """Metrics of a family, one after the other, as one name with its variants in braces."""
+    for prefix, suffix in _FAMILIES:
+        name = f"{re.escape(prefix)}([a-z0-9_]+?){re.escape(suffix)}"
+        reason = re.sub(
+            f"{name}(?:, {name})+",
+            lambda found: (
+                f"{prefix}{{{','.join(re.findall(name, found[0]))}}}{suffix}"  # noqa: B023
+            ),
+            reason,
+        )
+    return reason

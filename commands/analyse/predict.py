@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bench.errors import UserError
-from commands.views.recorded import format_option
-from commands.views.selection import campaign_option, experiment_option, filter_option, no_runs
+from commands.views.options import (
+    campaign_option,
+    check_one_source,
+    experiment_option,
+    filter_option,
+    format_option,
+    no_runs,
+    records_instead_option,
+    server_needed,
+)
 
 if TYPE_CHECKING:
     from analysis.prediction import Prediction
-    from analysis.runs.groups import Group
     from analysis.runs.placed import Run
 
 
@@ -23,11 +29,7 @@ if TYPE_CHECKING:
 @filter_option
 @campaign_option
 @experiment_option
-@click.option(
-    "--records",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="read this folder of records instead of the tracking server",
-)
+@records_instead_option
 @click.option("--arch", required=True, help="the model")
 @click.option("--precision", help="needed where several were measured")
 @click.option("--env", help="label of the machine; needed where several were measured")
@@ -58,12 +60,11 @@ def command(
 
     Exit codes: 0 predicted; 2 no prediction can be made, or a wrong value.
     """
-    if records is not None and (filter_string or experiments):
-        raise UserError("--records reads a folder: --filter and --experiment ask a server")
-    from analysis.prediction import predict_batch
+    check_one_source(records, filter_string, experiments)
+    from analysis.prediction import choose_curve, predict_batch
 
     runs = _runs(filter_string, campaign, experiments, records)
-    curve = _one_curve(runs, arch, precision, env)
+    curve = choose_curve(runs, arch, precision, env)
     found = [predict_batch(curve, batch_size, runs) for batch_size in batch_sizes]
     if form == "json":
         click.echo(json.dumps([_facts(one) for one in found]))
@@ -77,44 +78,15 @@ def _runs(
 ) -> list[Run]:
     from analysis import RecordSet, pull_records
     from bench.records.folders import read_records
-    from tracking.store import TrackingError
 
     if records is not None:
         return RecordSet.of(read_records(records), campaign).with_unique_labels().runs()
-    try:
+    with server_needed():
         found = pull_records(filter_string, experiments=experiments or None, campaign=campaign)
-    except TrackingError as error:
-        raise UserError(str(error)) from None
     runs = found.with_unique_labels().runs()
     if not runs:
         raise no_runs(filter_string, campaign, experiments)
     return runs
-
-
-def _one_curve(
-    runs: Sequence[Run], arch: str, precision: str | None, env: str | None
-) -> list[Group]:
-    """Return the only curve of that model; several differ in a setting, which is then named."""
-    from analysis.runs.groups import batch_curves
-
-    asked = {"arch": arch, "precision": precision, "env": env}
-    wanted = {name: value for name, value in asked.items() if value is not None}
-    fitting = [
-        run
-        for run in runs
-        if all(run.settings.get(name) == value for name, value in wanted.items())
-    ]
-    curves = batch_curves(fitting)
-    if not curves:
-        what = " ".join(f"{name}={value!r}" for name, value in wanted.items())
-        raise UserError(f"{what}: none of the {len(runs)} runs fits and has a throughput")
-    if len(curves) > 1:
-        settings = [curve[0].first.settings for curve in curves]
-        names = sorted({name for each in settings for name in each} - {"batch_size"})
-        differing = [name for name in names if len({each.get(name) for each in settings}) > 1]
-        remedy = ", ".join(f"{n}={sorted({str(e.get(n)) for e in settings})}" for n in differing)
-        raise UserError(f"arch={arch!r}: several configurations fit, choose one by {remedy}")
-    return curves[0]
 
 
 def _facts(one: Prediction) -> dict[str, object]:

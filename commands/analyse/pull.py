@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
-from commands.views.selection import (
+from commands.views.options import (
     campaign_option,
     experiment_option,
     filter_option,
+    no_runs,
     refresh_option,
+    server_needed,
 )
 
 if TYPE_CHECKING:
@@ -45,15 +47,11 @@ def command(
     if out is not None and out.suffix.lower() not in (".csv", ".parquet"):
         raise UserError(f"out={str(out)!r}: name a .csv or a .parquet file")
     from analysis import pull_runs
-    from commands.views.selection import no_runs
-    from tracking.store import TrackingError
 
-    try:
+    with server_needed():
         table = pull_runs(
             filter_string, experiments=experiments or None, campaign=campaign, refresh=refresh
         )
-    except TrackingError as error:
-        raise UserError(str(error)) from None
     if table.empty:
         raise no_runs(filter_string, campaign, experiments)
     if out is None:

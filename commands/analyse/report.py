@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
-from commands.views.recorded import NOT_TRACKED, format_option
-from commands.views.selection import (
+from commands.views.options import (
     campaign_option,
+    check_one_source,
     experiment_option,
     filter_option,
+    format_option,
     no_runs,
+    records_instead_option,
     refresh_option,
+    server_needed,
 )
+from commands.views.recorded import NOT_TRACKED
 
 if TYPE_CHECKING:
     from analysis import PlacedProfile, PlacedRun, RecordSet
-    from tracking.reading.search import TrackedRun
+    from tracking.reading.tracked_runs import TrackedRun
 
 
 @click.command()
@@ -30,11 +34,7 @@ if TYPE_CHECKING:
 @campaign_option
 @experiment_option
 @refresh_option
-@click.option(
-    "--records",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="read this folder of records instead of the tracking server",
-)
+@records_instead_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -71,8 +71,7 @@ def command(
     Exit codes: 0 written; 1 written, but a run's or a profile's numbers are impossible; 2 no run
     matches, or a wrong value; 3 written, but not logged.
     """
-    if records is not None and (filter_string or experiments):
-        raise UserError("--records reads a folder: --filter and --experiment ask a server")
+    check_one_source(records, filter_string, experiments)
     from analysis import place_profiles, recorded
     from analysis.report import print_pdf, write_report
 
@@ -113,9 +112,8 @@ def _from_server(
     filter_string: str, campaign: str | None, experiments: Sequence[str], *, refresh: bool
 ) -> RecordSet:
     from analysis import pull_records
-    from tracking.store import TrackingError
 
-    try:
+    with server_needed():
         found = pull_records(
             filter_string,
             experiments=experiments or None,
@@ -123,8 +121,6 @@ def _from_server(
             refresh=refresh,
             watch=_watched,
         )
-    except TrackingError as error:
-        raise UserError(str(error)) from None
     if not found.measurements and not found.imported and found.unreadable:
         raise UserError(f"no record could be read: {found.unreadable[0]}")
     if not found.measurements and not found.imported:
@@ -150,7 +146,7 @@ def _log(out: Path, campaign: str | None, runs: int) -> tuple[str | None, str | 
     """Return the report's run id, or the reason why there is none."""
     from tracking import schema
     from tracking.store import TrackingError
-    from tracking.upload.report_run import log_report
+    from tracking.upload.upload import log_report
 
     tags = {schema.NOTE: f"Report over {runs} runs: open report/report.html."}
     if campaign is not None:

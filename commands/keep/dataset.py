@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from commands.views.options import format_option
+
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-Command = Callable[..., Any]
-
-
-def _format_option(function: Command) -> Command:
-    return click.option(
-        "--format",
-        "form",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="How the summary is printed.",
-    )(function)
 
 
 @click.group()
@@ -41,7 +30,7 @@ def command() -> None:
 @click.option("--classes", default=10, show_default=True, help="Classes, at most 1000.")
 @click.option("--images-per-class", default=64, show_default=True, help="Images of each class.")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same pictures.")
-@_format_option
+@format_option
 def generate(out: str, classes: int, images_per_class: int, seed: int, form: str) -> None:
     """Make photograph-like JPEGs without a network.
 
@@ -67,7 +56,7 @@ def generate(out: str, classes: int, images_per_class: int, seed: int, form: str
 @click.option("--images-per-class", required=True, type=int, help="Images of each class.")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same choice.")
 @click.option("--copy", is_flag=True, help="Copy the images instead of linking to them.")
-@_format_option
+@format_option
 def subset(source: str, out: str, images_per_class: int, seed: int, copy: bool, form: str) -> None:
     """Take the same number of images from every class of SOURCE, by link or copy."""
     from bench.training.dataset.subset import subset_image_folder
@@ -87,7 +76,7 @@ def subset(source: str, out: str, images_per_class: int, seed: int, copy: bool, 
 )
 @click.option("--url", help="A mirror of the archive.")
 @click.option("--checksum", help="MD5 or SHA-256 of the archive, if it is not the published one.")
-@_format_option
+@format_option
 def fetch(out: str, size: Any, url: str | None, checksum: str | None, form: str) -> None:
     """Download Imagenette: ten classes of ImageNet, 13,394 photographs.
 
@@ -109,7 +98,7 @@ def fetch(out: str, size: Any, url: str | None, checksum: str | None, form: str)
 
 @command.command()
 @click.argument("path")
-@_format_option
+@format_option
 def check(path: str, form: str) -> None:
     """Check the image folder PATH and the files in it."""
     _summarise(path, form)

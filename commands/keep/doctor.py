@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commands.views.recorded import records_option
+from commands.views.options import records_option, table_option
 
 if TYPE_CHECKING:
     from bench.doctor import Check
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @records_option
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
+@table_option
 def command(records: Path, form: str) -> int:
     """Say what works on this machine, and the remedy for what does not.
 
@@ -41,7 +39,7 @@ def command(records: Path, form: str) -> int:
 
 
 def _tracking_checks() -> Iterable[Check]:
-    from tracking.upkeep.doctor import tracking_checks
+    from tracking.store import tracking_checks
 
     return tracking_checks()
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
-from commands.views.recorded import NOT_TRACKED, records_option, track_option
+from commands.views.options import records_option, track_option
+from commands.views.recorded import NOT_TRACKED, say_not_uploaded
 
 if TYPE_CHECKING:
     from bench.records import ImportedRecord
@@ -83,11 +84,7 @@ def _upload(folders: list[RecordFolder]) -> int:
     try:
         counts = upload_all(folders, None)
     except TrackingError as error:
-        click.echo(
-            f"mlproject: not all uploaded ({error}); the records are safe on disk: "
-            "mlproject sync uploads them once the server is back",
-            err=True,
-        )
+        say_not_uploaded(error)
         return NOT_TRACKED
     return 1 if counts["failed"] else 0
 

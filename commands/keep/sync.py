@@ -10,8 +10,8 @@ import click
 from click.core import ParameterSource
 
 from bench.errors import UserError
-from commands.views.recorded import NOT_TRACKED, records_option
-from commands.views.selection import campaign_option, filter_option
+from commands.views.options import campaign_option, filter_option, records_option
+from commands.views.recorded import NOT_TRACKED
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -99,9 +99,9 @@ def _copy_runs(
     needed: bool,
 ) -> int:
     """Copy tracked runs; unless `needed`, a source that is none is nothing to speak of."""
-    from tracking.reading.search import runs_filter
+    from tracking.reading.tracked_runs import runs_filter
     from tracking.store import TrackingError, public_uri
-    from tracking.upkeep.copy_runs import Copier, settings_uri, source_uri
+    from tracking.upload.copy_runs import Copier, settings_uri, source_uri
 
     wanted = runs_filter(filter_string, campaign)
     try:
@@ -137,13 +137,13 @@ def _counted(counts: Counter[str], source: str) -> str:
 
 
 def _reap(age_s: float | None, target: str | None) -> None:
-    from tracking.upkeep.reap import reap
+    from tracking.upload.reap import reap
 
-    looked = reap(age_s, target)
-    for run in looked:
+    reaped = reap(age_s, target)
+    for run in reaped:
         click.echo(f"  {run.name} ({run.run_id}) {'ended' if run.ended else 'left'}: {run.why}")
-    ended = sum(run.ended for run in looked)
-    click.echo(f"{ended} ended, {len(looked) - ended} left running")
+    ended = sum(run.ended for run in reaped)
+    click.echo(f"{ended} ended, {len(reaped) - ended} left running")
 
 
 def _seconds(age: str | None) -> float | None:

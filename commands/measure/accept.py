@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
+from commands.views.options import backend_option
 
 if TYPE_CHECKING:
     from analysis import PlacedRun
@@ -16,13 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "cpu", "cuda", "mps"]),
-    default="auto",
-    show_default=True,
-    help="device to measure",
-)
+@backend_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

@@ -7,17 +7,12 @@ from pathlib import Path
 import click
 
 from bench.records import CeilingsRecord
-from commands.views.recorded import finish, format_option, new_folder, records_option, track_option
+from commands.views.options import backend_option, format_option, records_option, track_option
+from commands.views.recorded import finish, new_folder
 
 
 @click.command()
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "cpu", "cuda", "mps"]),
-    default="auto",
-    show_default=True,
-    help="device whose roofs are measured",
-)
+@backend_option
 @click.option(
     "--if-missing",
     is_flag=True,

@@ -11,8 +11,14 @@ from click.core import ParameterSource
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import ProfileRecord, ToolName
-from commands.views.configured import checked_config, one_option_per_field
-from commands.views.recorded import finish, format_option, new_folder, records_option, track_option
+from commands.views.options import (
+    checked_config,
+    format_option,
+    one_option_per_field,
+    records_option,
+    track_option,
+)
+from commands.views.recorded import finish, new_folder
 
 if TYPE_CHECKING:
     from bench.records import RunRecord

@@ -9,8 +9,14 @@ import click
 
 from bench.config import RunConfig
 from bench.records import RunRecord
-from commands.views.configured import checked_config, one_option_per_field
-from commands.views.recorded import finish, format_option, new_folder, records_option, track_option
+from commands.views.options import (
+    checked_config,
+    format_option,
+    one_option_per_field,
+    records_option,
+    track_option,
+)
+from commands.views.recorded import finish, new_folder
 
 
 @click.command()

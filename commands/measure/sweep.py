@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
-from commands.views.recorded import EXIT_CODES, NOT_TRACKED, records_option, track_option
+from commands.views.options import records_option, track_option
+from commands.views.recorded import EXIT_CODES, NOT_TRACKED, open_delivery, say_not_uploaded
 
 if TYPE_CHECKING:
     from campaigns.sweep.executor import Executor, SweepOrder
     from campaigns.sweep.run import Turn
-    from commands.views.delivery import Delivery
+    from commands.views.recorded import AnyDelivery
 
 _MATRICES = Path(__file__).resolve().parents[2] / "matrices"
 
@@ -101,7 +102,6 @@ def command(
     from campaigns.sweep.executor import SweepOrder
     from campaigns.sweep.matrix import read_matrix
     from campaigns.sweep.plan import plan_runs
-    from commands.views.delivery import Delivery
     from commands.views.sweep_view import print_plan
 
     asked = read_matrix(_matrix_path(name), _overridden(overrides), many=yes)
@@ -124,7 +124,7 @@ def command(
         if dry_run:
             print_plan(plan, where.environments, records)
             return 0
-        delivery = Delivery(campaign, tracked=tracked)
+        delivery = open_delivery(campaign, "sweep", tracked=tracked)
         delivery.begin({"matrix": name, "seed": str(asked.seed)})
         order = SweepOrder(plan, campaign, records, retry_failed, settle_s)
         interrupted = _sweep(where, order, delivery, turns)
@@ -153,7 +153,7 @@ def _opened(
     yield LocalExecutor(env)
 
 
-def _sweep(where: Executor, order: SweepOrder, delivery: Delivery, turns: list[Turn]) -> bool:
+def _sweep(where: Executor, order: SweepOrder, delivery: AnyDelivery, turns: list[Turn]) -> bool:
     """Measure, after whatever an earlier sweep left unfinished; return whether interrupted."""
     from campaigns.sweep.past import take_over
     from commands.views.sweep_view import SweepProgress
@@ -176,18 +176,14 @@ def _sweep(where: Executor, order: SweepOrder, delivery: Delivery, turns: list[T
     return any(turn.outcome == "interrupted" and turn.state == "measured" for turn in turns)
 
 
-def _close(turns: list[Turn], planned: int, delivery: Delivery, *, interrupted: bool) -> int:
+def _close(turns: list[Turn], planned: int, delivery: AnyDelivery, *, interrupted: bool) -> int:
     """Print what became of the runs, end the sweep's own run, and return the exit code."""
     from commands.views.sweep_view import print_turns, turns_markdown
 
     print_turns(turns)
     delivery.end(turns_markdown(turns), interrupted=interrupted)
     if delivery.problem is not None:
-        click.echo(
-            f"mlproject: not all uploaded ({delivery.problem}); the records are safe on disk: "
-            "mlproject sync uploads them once the server is back",
-            err=True,
-        )
+        say_not_uploaded(delivery.problem)
     if interrupted:
         left = planned - sum(turn.outcome != "interrupted" for turn in turns)
         click.echo(

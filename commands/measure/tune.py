@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
-from commands.views.configured import checked_config, one_option_per_field
-from commands.views.recorded import EXIT_CODES, NOT_TRACKED, records_option, track_option
+from bench.records import CeilingsRecord
+from commands.views.options import (
+    checked_config,
+    one_option_per_field,
+    records_option,
+    track_option,
+)
+from commands.views.recorded import EXIT_CODES, NOT_TRACKED, open_delivery, say_not_uploaded
 
 if TYPE_CHECKING:
-    from bench.records import Environment
+    from bench.records import Environment, RunRecord
     from campaigns.tune import Trial, TuneResult
-    from commands.views.delivery import Delivery
+    from commands.views.recorded import AnyDelivery
+
+Record = TypeVar("Record", bound="RunRecord | CeilingsRecord")
 
 _LABEL_LETTERS = 64
 #: Where no window is asked for by name, that of the device's backend is used.
@@ -81,17 +90,15 @@ def command(
     from campaigns.sweep.past import take_over
     from campaigns.tune import Limits, StartFailedError, tune
     from campaigns.tune.local import LocalMeasure
-    from commands.views.delivery import Delivery
-    from commands.views.tune_past import known_trials
     from commands.views.tune_view import TuneProgress
 
     environment = _environment(config, identify_machine(config.env))
     config = _with_short_window(context, config, environment)
     take_over(records, lambda record: click.echo(f"waiting for the worker of {record}", err=True))
-    delivery = Delivery(config.campaign, tracked=tracked, kind="tune")
+    delivery = open_delivery(config.campaign, "tune", tracked=tracked)
     delivery.begin({"arch": config.arch, "budget": f"{budget_s:g}"})
     delivery.catch_up(records)
-    known = known_trials(records, config.campaign, environment, tracked=tracked)
+    known = _known_trials(records, config.campaign, environment, tracked=tracked)
     if retry_failed:
         known = [record for record in known if record.outcome in ("ok", "interrupted")]
     limits = Limits(budget_s, fixed_batch=fixed_batch == "true", max_batch=max_batch)
@@ -130,6 +137,49 @@ def _start(context: click.Context, values: dict[str, str], max_batch: int | None
     return config
 
 
+def _known_trials(
+    records: Path, campaign: str, environment: Environment, *, tracked: bool
+) -> list[RunRecord]:
+    """Return the campaign's runs on this environment, from the folder and from the server."""
+    from bench.machine.identity import environment_id
+    from campaigns.tune.archive import campaign_records
+
+    known = campaign_records(records, campaign, environment)
+    if tracked:
+        from tracking.reading import campaign as on_server
+
+        ids = {record.record_id for record in known}
+        known += _from_server(
+            on_server.campaign_records(campaign, environment_id(environment), ids)
+        )
+    return known
+
+
+def _known_ceilings(records: Path, *, tracked: bool) -> list[CeilingsRecord]:
+    """Return every measured roof of the records folder and of the server."""
+    from bench.records.folders import readable_records
+
+    found = (record for _, record in readable_records(records))
+    known = [record for record in found if isinstance(record, CeilingsRecord)]
+    if tracked:
+        from tracking.reading.campaign import tracked_ceilings
+
+        known += _from_server(tracked_ceilings({record.record_id for record in known}))
+    return known
+
+
+def _from_server(records: Iterable[Record]) -> list[Record]:
+    """What the server gives; a tuning goes on without the rest where it does not answer."""
+    from tracking.store import TrackingError
+
+    found: list[Record] = []
+    try:
+        found.extend(records)
+    except TrackingError as error:
+        click.echo(f"mlproject: the server was not asked ({error})", err=True)
+    return found
+
+
 def _environment(config: RunConfig, environments: tuple[Environment, ...]) -> Environment:
     from campaigns.sweep.machine import environment_of
 
@@ -160,7 +210,7 @@ def _with_short_window(
     return config.model_copy(update={n: v for n, v in short.items() if n not in asked})
 
 
-def _say_no_start(trial: Trial, delivery: Delivery) -> int:
+def _say_no_start(trial: Trial, delivery: AnyDelivery) -> int:
     """The start gave no whole measurement: say why, and end as a run of it would."""
     why = f"the start was not measured: {trial.failure}"
     delivery.end(why, interrupted=False)
@@ -172,15 +222,15 @@ def _say_no_start(trial: Trial, delivery: Delivery) -> int:
     return EXIT_CODES[trial.record.outcome]
 
 
-def _close(result: TuneResult, out: Path, records: Path, delivery: Delivery, tracked: bool) -> int:
+def _close(
+    result: TuneResult, out: Path, records: Path, delivery: AnyDelivery, tracked: bool
+) -> int:
     """Print what was found, write it to `out` and to the server, and return the exit code."""
     from analysis.tuning.account import tuning_markdown
     from analysis.tuning.tuning import place_best
-    from commands.views.tune_files import log_files, write_files
-    from commands.views.tune_past import known_ceilings
-    from commands.views.tune_view import print_result
+    from commands.views.tune_view import log_files, print_result, write_files
 
-    place = place_best(result, known_ceilings(records, tracked=tracked))
+    place = place_best(result, _known_ceilings(records, tracked=tracked))
     print_result(result, place)
     write_files(result, place, out)
     delivery.end(tuning_markdown(result, place), interrupted=result.interrupted)
@@ -189,11 +239,7 @@ def _close(result: TuneResult, out: Path, records: Path, delivery: Delivery, tra
         problem = log_files(result, place, out, delivery.project_run) or problem
     click.echo(f"written to {out}")
     if problem is not None:
-        click.echo(
-            f"mlproject: not all uploaded ({problem}); it is safe on disk: mlproject sync uploads "
-            "the trials once the server is back",
-            err=True,
-        )
+        say_not_uploaded(problem)
     if result.interrupted:
         click.echo("mlproject: interrupted; the same command goes on from here", err=True)
         return EXIT_CODES["interrupted"]

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from bench.records.folders import MeasuredRecord, RecordFolder
+
+if TYPE_CHECKING:
+    from bench.records import RunRecord
+    from campaigns.sweep.past_run import PastRun
+    from tracking.upload.delivery import Delivery
+
+    AnyDelivery: TypeAlias = "NoDelivery | Delivery"
 
 #: Exit codes by how a measurement ended.
 EXIT_CODES = {"ok": 0, "oom": 1, "crashed": 1, "unsupported": 2, "refused": 2, "interrupted": 130}
@@ -18,21 +25,6 @@ NOT_TRACKED = 3
 #: on a machine so busy that the import takes all of it.
 _TOLD_WITHIN_S = 8.0
 _AT_LEAST_S = 2.0
-
-records_option = click.option(
-    "--records",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("records"),
-    show_default=True,
-    envvar="MLPROJECT_RECORDS",
-    help="folder where records are safe before any upload",
-)
-track_option = click.option(
-    "--track/--no-track", "tracked", default=True, help="upload the record to the tracking server"
-)
-format_option = click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
 
 
 def new_folder(records: Path, *, tracked: bool) -> RecordFolder:
@@ -64,7 +56,7 @@ def finish(
         run_id, problem = _upload(folder, record, fresh=fresh)
         facts["run_id"] = run_id
         if problem is not None:
-            _say_not_tracked(folder, problem)
+            say_not_uploaded(problem, f"the record is safe in {folder.path}")
             code = code or NOT_TRACKED
     if form == "json":
         click.echo(json.dumps(facts))
@@ -83,20 +75,53 @@ def _upload(
 ) -> tuple[str | None, str | None]:
     """Return the run id, or the reason why there is none."""
     began_s = time.monotonic()
-    from tracking.patience import Patience
+    from tracking.retry import RetryPolicy
     from tracking.store import TrackingError
     from tracking.upload.upload import upload
 
     left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
     try:
-        return upload(folder, record, fresh=fresh, ask=Patience(max(left_s, _AT_LEAST_S))), None
+        return upload(folder, record, fresh=fresh, ask=RetryPolicy(max(left_s, _AT_LEAST_S))), None
     except TrackingError as error:
         return None, str(error)
 
 
-def _say_not_tracked(folder: RecordFolder, problem: str) -> None:
+def say_not_uploaded(problem: object, safe: str = "the records are safe on disk") -> None:
+    """Say why a measurement is not on the server, where it is, and how to upload it."""
     click.echo(
-        f"mlproject: not uploaded ({problem}); the record is safe in {folder.path}: "
-        "mlproject sync uploads it once the server is back",
+        f"mlproject: not uploaded ({problem}); {safe}: "
+        "mlproject sync uploads what is left once the server is back",
         err=True,
     )
+
+
+class NoDelivery:
+    """What `--no-track` does with a campaign's records: nothing, and without importing MLflow."""
+
+    problem: str | None = None
+    project_run: str | None = None
+
+    def begin(self, params: dict[str, str]) -> None:
+        """Leave the run that `mlflow run` made as it is."""
+
+    def runs_elsewhere(self) -> list[PastRun]:
+        """Know of no run but those on disk."""
+        return []
+
+    def catch_up(self, records: Path) -> None:
+        """Upload nothing."""
+
+    def deliver(self, folder: RecordFolder, record: RunRecord) -> None:
+        """Upload nothing."""
+
+    def end(self, note: str, *, interrupted: bool) -> None:
+        """Have nothing to end."""
+
+
+def open_delivery(campaign: str, kind: str, *, tracked: bool) -> AnyDelivery:
+    """Return what brings the campaign's records to the server; `kind` is sweep or tune."""
+    if not tracked:
+        return NoDelivery()
+    from tracking.upload.delivery import Delivery
+
+    return Delivery(campaign, kind=kind)

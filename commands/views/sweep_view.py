@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
-from rich.table import Table
 
 from bench.config import RunConfig
 from bench.records.journal import Event
 from campaigns.sweep.run import SweepWatch, Turn
 from commands.views.progress import Bar
+from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
     from bench.records import Environment, RunRecord
     from campaigns.sweep.plan import Plan
 
-#: A pipe has no width of its own; the table needs this much.
-_PIPE_COLUMNS = 110
+_HEADINGS = ("run", "outcome", "images/s", "ms per iteration", "GFLOP/s", "")
 
 
 def run_label(config: RunConfig) -> str:
@@ -80,45 +76,37 @@ def print_plan(plan: Plan, environments: tuple[Environment, ...], records: Path)
 
 
 def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) -> None:
+    from bench.cost import config_complexity
     from bench.records import RunRecord
     from bench.records.folders import read_records
     from campaigns.sweep.estimate import Durations, estimate
 
-    durations = Durations(_flops_per_image)
+    durations = Durations(
+        lambda config: config_complexity(config, batch_size=1).step_flops_per_image
+    )
     if records.is_dir():
         known = [each for each in read_records(records) if isinstance(each, RunRecord)]
         durations.learn(known)
-    told = estimate(plan.runs, environments, durations)
-    known_runs = len(plan.runs) - told.unknown
+    time_left = estimate(plan.runs, environments, durations)
+    known_runs = len(plan.runs) - time_left.unknown
     if known_runs:
         click.echo(
-            f"about {_time(told.known_s)} for {known_runs} of them, from what this machine "
+            f"about {_time(time_left.known_s)} for {known_runs} of them, from what this machine "
             "measured before"
         )
-    if told.unknown:
-        click.echo(f"unknown for {told.unknown}: nothing like them was measured here yet")
+    if time_left.unknown:
+        click.echo(f"unknown for {time_left.unknown}: nothing like them was measured here yet")
 
 
 def print_turns(turns: Sequence[Turn]) -> None:
     """Print a table of what became of each run."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading, justify in (
-        ("run", "left"),
-        ("outcome", "left"),
-        ("images/s", "right"),
-        ("ms per iteration", "right"),
-        ("GFLOP/s", "right"),
-        ("", "left"),
-    ):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    for turn in turns:
-        table.add_row(*_cells(turn))
-    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table)
+    table = text_table(_HEADINGS, map(_cells, turns), left=(0, 1, 5))
+    output(110).print(table)
 
 
 def turns_markdown(turns: Sequence[Turn]) -> str:
     """Return the same table for the description of the sweep's own run."""
-    rows = [["run", "outcome", "images/s", "ms per iteration", "GFLOP/s", ""], ["---"] * 6]
+    rows = [list(_HEADINGS), ["---"] * len(_HEADINGS)]
     rows += [list(_cells(turn)) for turn in turns]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
@@ -143,15 +131,6 @@ def _doubts(record: RunRecord | None) -> str:
 def _line(turn: Turn) -> str:
     label, outcome, rate, *_, reason = _cells(turn)
     return "  ".join([label, outcome, *([f"{rate} images/s"] if rate else []), reason]).rstrip()
-
-
-def _flops_per_image(config: RunConfig) -> float | None:
-    from bench.cost import StepSpec, step_complexity
-
-    size = None if config.image_size == "auto" else config.image_size
-    return step_complexity(
-        StepSpec(config.arch, batch_size=1, precision=config.precision, image_size=size)
-    ).step_flops_per_image
 
 
 def _time(seconds: float) -> str:

@@ -1,14 +1,17 @@
-"""What a tuning shows: the trial that runs, a line per comparison, and what was found."""
+"""What a tuning shows and leaves: a line per comparison, what was found, tables and a figure."""
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.progress import TextColumn
 
 from bench.config import RunConfig
+from bench.errors import UserError
 from bench.records.journal import Event
 from campaigns.tune.knobs import changes
 from campaigns.tune.trial import Trial, TuneWatch
@@ -96,3 +99,42 @@ def _print_effects(effects: list[Effect]) -> None:
     width = max(map(len, names))
     for name, each in zip(names, effects, strict=True):
         click.echo(f"  {name:<{width}}  {times(each.interval)}")
+
+
+def write_files(result: TuneResult, place: Place, out: Path) -> None:
+    """Write tuning.md, tuning.json, and the figure as PNG and SVG.
+
+    Raises `UserError` where `out` cannot be written.
+    """
+    from analysis.figures import save_figure
+    from analysis.tuning.account import tuning_facts, tuning_markdown
+    from analysis.tuning.tuning_figure import tuning_figure
+
+    facts = json.dumps(tuning_facts(result, place), indent=1, allow_nan=False)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "tuning.md").write_text(tuning_markdown(result, place), encoding="utf-8")
+        (out / "tuning.json").write_text(f"{facts}\n", encoding="utf-8")
+        save_figure(tuning_figure(result), out, "tuning")
+    except OSError as error:
+        raise UserError(
+            f"out={str(out)!r}: cannot write there ({error.strerror}); choose another folder: "
+            "no trial is lost, the same command goes on from here"
+        ) from None
+
+
+def log_files(result: TuneResult, place: Place, out: Path, run_id: str | None) -> str | None:
+    """Log the files as a run of their own, or as `run_id`; return why not, or None."""
+    from analysis.tuning.tuning import best_command, roof_line, verdict_line
+    from tracking import schema
+    from tracking.store import TrackingError
+    from tracking.upload.upload import log_report
+
+    campaign = result.start.campaign
+    lines = (f"`{best_command(result)}`", verdict_line(result), roof_line(place))
+    tags = {schema.KIND: "tune", schema.CAMPAIGN: campaign, schema.NOTE: "\n\n".join(lines)}
+    try:
+        log_report(out, name=f"{campaign}_tune", tags=tags, run_id=run_id)
+    except TrackingError as error:
+        return str(error)
+    return None

@@ -27,7 +27,7 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
     A folder that cannot be read, or that the server refuses, is named and the others go on.
     Raises `TrackingError` where the server can be used for nothing now.
     """
-    from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience
+    from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
     from tracking.store import TrackingError
     from tracking.upload.upload import is_uploaded, upload
 
@@ -43,7 +43,7 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
                 continue
             if record.record_id != folder.record_id:
                 raise UserError(f"holds the record {record.record_id[:80]!r}: name the folder so")
-            run_id = upload(folder, record, target, ask=Patience(AFTER_A_RUN_S, ON_ITS_OWN_S))
+            run_id = upload(folder, record, target, ask=RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S))
         except LockedError:
             counts["being uploaded by another process"] += 1
             continue

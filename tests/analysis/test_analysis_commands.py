@@ -103,9 +103,9 @@ class Server:
 
         monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
         monkeypatch.setattr(
-            "tracking.reading.search.download_record", lambda run_id, *_: runs[run_id]
+            "tracking.reading.tracked_runs.download_record", lambda run_id, *_: runs[run_id]
         )
-        monkeypatch.setattr("tracking.upload.report_run.log_report", log_report)
+        monkeypatch.setattr("tracking.upload.upload.log_report", log_report)
 
 
 class _Run:

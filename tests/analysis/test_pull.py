@@ -22,13 +22,14 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict
 from tracking import schema
+from tracking.upload import run_content
 
 FILTER = "params.arch = 'a'"
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """What tracking.reading.search gives, without a server."""
+    """What tracking.reading.tracked_runs gives, without a server."""
 
     run_id: str = "r1"
     name: str = "lab_resnet18_fp32_bs10_run1"
@@ -42,9 +43,12 @@ class Tracked:
 
 def tracked(record, run_id="r1"):
     """Return the record as the tracking package would log it."""
-    values = {point.key: point.value for point in schema.metrics(record)}
+    values = {point.key: point.value for point in run_content.metrics(record)}
     return Tracked(
-        run_id=run_id, params=schema.params(record), metrics=values, tags=schema.tags(record)
+        run_id=run_id,
+        params=run_content.params(record),
+        metrics=values,
+        tags=run_content.tags(record),
     )
 
 
@@ -122,7 +126,7 @@ def test_every_logged_metric_has_a_column():
     record = make.run_record()
     row = runs_table([tracked(record)]).iloc[0].dropna()
     values = set(row.tolist())
-    for point in schema.metrics(record):
+    for point in run_content.metrics(record):
         if point.key != schema.ITERATION_TIME_MS:  # a history, not a value
             assert point.value in values, point.key
 
@@ -212,7 +216,7 @@ class Server:
             return record
 
         monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
-        monkeypatch.setattr("tracking.reading.search.download_record", download_record)
+        monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download_record)
 
 
 def test_gather_names_what_it_could_not_read_and_goes_on(monkeypatch):
@@ -275,8 +279,8 @@ def test_records_from_disk_are_sorted_by_kind_and_campaign():
 
 
 def tracked_profile(record, run_id="p1"):
-    values = {point.key: point.value for point in schema.profile_metrics(record)}
-    return Tracked(run_id=run_id, metrics=values, tags=schema.profile_tags(record))
+    values = {point.key: point.value for point in run_content.profile_metrics(record)}
+    return Tracked(run_id=run_id, metrics=values, tags=run_content.profile_tags(record))
 
 
 def test_a_row_holds_what_the_profile_counted():

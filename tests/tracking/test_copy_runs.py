@@ -13,9 +13,9 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from mlproject import main
 from tracking import schema
-from tracking.patience import Patience
+from tracking.retry import RetryPolicy
 from tracking.store import TrackingError, open_client
-from tracking.upkeep.copy_runs import Copier, source_uri
+from tracking.upload.copy_runs import Copier, source_uri
 from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow
@@ -117,7 +117,7 @@ def test_whatever_answer_is_lost_the_next_copy_completes_it_once(
     laptop, proxied, server, store, tmp_path, monkeypatch
 ):
     proxy, uri = proxied
-    monkeypatch.setattr("tracking.upkeep.copy_runs.Patience", lambda *_: Patience(0.0, 30.0))
+    monkeypatch.setattr("tracking.upload.copy_runs.RetryPolicy", lambda *_: RetryPolicy(0.0, 30.0))
     number = 0
     while True:
         number += 1
@@ -215,7 +215,7 @@ def test_an_artifact_whose_name_leads_out_is_refused(laptop, server, tmp_path, m
 
 
 def test_a_source_that_goes_away_is_said_by_its_own_name(laptop, server, tmp_path, monkeypatch):
-    monkeypatch.setattr("tracking.upkeep.copy_runs.Patience", lambda *_: Patience(0.0, 30.0))
+    monkeypatch.setattr("tracking.upload.copy_runs.RetryPolicy", lambda *_: RetryPolicy(0.0, 30.0))
     with faulty_proxy(server) as (proxy, uri):
         copier = Copier(uri, os.environ["MLFLOW_TRACKING_URI"])
         proxy.fail(1, "503", times=100)

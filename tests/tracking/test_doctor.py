@@ -2,7 +2,7 @@
 
 from servers import free_port
 
-from tracking.upkeep.doctor import tracking_checks
+from tracking.store import tracking_checks
 
 
 def test_asking_makes_no_store(monkeypatch, tmp_path):

@@ -10,8 +10,8 @@ from stored_runs import filed
 from bench.errors import UserError
 from bench.records.folders import RecordFolder, record_folders
 from mlproject import main
-from tracking.reading.search import download_record, search_runs
-from tracking.upload import upload_state as memory
+from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.upload import upload_state
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_linked_lock_does_not_empty_the_file_it_points_to(records, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("kept")
     (folder.path / ".uploading.lock").symlink_to(precious)
-    with pytest.raises(memory.LockedError, match="link"), memory.uploading(folder, 0.0):
+    with pytest.raises(upload_state.LockedError, match="link"), upload_state.uploading(folder, 0.0):
         pass
     assert precious.read_text() == "kept"
 
@@ -88,7 +88,8 @@ def test_a_linked_memory_is_replaced_not_written_through(records, tmp_path):
     folder.uploaded.symlink_to(precious)
     assert main(["sync"]) == 0
     assert precious.read_text() == "kept"
-    assert memory.recall(folder, memory.server_name(os.environ["MLFLOW_TRACKING_URI"])).whole
+    server = upload_state.server_name(os.environ["MLFLOW_TRACKING_URI"])
+    assert upload_state.recall(folder, server).whole
 
 
 @pytest.mark.parametrize("run_id", ["../../x", "a/b", "", "x" * 99, "..", "a\\b"])

@@ -14,10 +14,8 @@ from stored_runs import filed
 from bench.config import RunConfig
 from tracking import schema
 from tracking.reading import incremental
-from tracking.reading.incremental import search_kept_runs
-from tracking.reading.kept_runs import kept_file, read_kept
-from tracking.reading.search import search_runs
-from tracking.reading.selection import time_prefixes
+from tracking.reading.incremental import kept_file, read_kept, search_kept_runs
+from tracking.reading.tracked_runs import search_runs, time_prefixes
 from tracking.store import TrackingError, public_uri
 from tracking.upload.upload import upload
 
@@ -244,7 +242,7 @@ def test_a_small_selection_is_read_whole_and_not_kept(runs, monkeypatch):
 
 def test_a_server_that_pages_otherwise_is_read_whole(runs, monkeypatch):
     monkeypatch.setattr(
-        "tracking.reading.selection.SearchUtils.create_page_token", lambda _: b"not a token"
+        "tracking.reading.tracked_runs.SearchUtils.create_page_token", lambda _: b"not a token"
     )
     runs.add()
     assert runs.kept() == runs.all()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.records.folders import RecordFolder
-from tracking.upload import upload_state as memory
+from tracking.upload import upload_state
 
 
 @pytest.fixture
@@ -14,50 +14,50 @@ def folder(tmp_path):
 
 
 def test_each_server_is_remembered_by_itself(folder):
-    memory.remember(folder, "http://a", "r1", whole=True)
-    memory.remember(folder, "http://b", None, whole=False)
-    assert memory.recall(folder, "http://a") == memory.Copy("r1", whole=True)
-    assert memory.recall(folder, "http://b") == memory.Copy(None, whole=False)
-    assert memory.recall(folder, "http://c") is None
+    upload_state.remember(folder, "http://a", "r1", whole=True)
+    upload_state.remember(folder, "http://b", None, whole=False)
+    assert upload_state.recall(folder, "http://a") == upload_state.Copy("r1", whole=True)
+    assert upload_state.recall(folder, "http://b") == upload_state.Copy(None, whole=False)
+    assert upload_state.recall(folder, "http://c") is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"http://a": 3}', "[" * 100_000])
 def test_a_damaged_memory_is_none(folder, text):
     folder.uploaded.write_text(text)
-    assert memory.recall(folder, "http://a") is None
-    memory.remember(folder, "http://a", "r1", whole=True)
-    assert memory.recall(folder, "http://a").whole
+    assert upload_state.recall(folder, "http://a") is None
+    upload_state.remember(folder, "http://a", "r1", whole=True)
+    assert upload_state.recall(folder, "http://a").whole
 
 
 def test_an_embedded_store_has_one_name_from_every_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     absolute = f"sqlite:///{tmp_path}/mlflow.db"
-    assert memory.server_name("sqlite:///mlflow.db") == absolute
-    assert memory.server_name(absolute) == absolute
+    assert upload_state.server_name("sqlite:///mlflow.db") == absolute
+    assert upload_state.server_name(absolute) == absolute
 
 
 def test_no_secret_is_remembered(folder):
-    name = memory.server_name("https://me:secret@server:8443/?token=secret")
-    memory.remember(folder, name, "r1", whole=True)
+    name = upload_state.server_name("https://me:secret@server:8443/?token=secret")
+    upload_state.remember(folder, name, "r1", whole=True)
     assert "secret" not in folder.uploaded.read_text()
     assert list(json.loads(folder.uploaded.read_text())) == ["https://server:8443"]
 
 
 def test_the_run_that_mlflow_made_is_remembered_before_anything_is_measured(folder, monkeypatch):
-    memory.remember_project_run(folder)
+    upload_state.remember_project_run(folder)
     assert not folder.uploaded.exists()
     monkeypatch.setenv("MLFLOW_RUN_ID", "abc")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@server:1")
-    memory.remember_project_run(folder)
-    assert memory.recall(folder, "http://server:1") == memory.Copy("abc", whole=False)
+    upload_state.remember_project_run(folder)
+    assert upload_state.recall(folder, "http://server:1") == upload_state.Copy("abc", whole=False)
 
 
 def test_a_folder_is_held_by_one(folder):
     with (
-        memory.uploading(folder, 0.0),
-        pytest.raises(memory.LockedError),
-        memory.uploading(folder, 0.0),
+        upload_state.uploading(folder, 0.0),
+        pytest.raises(upload_state.LockedError),
+        upload_state.uploading(folder, 0.0),
     ):
         pass
-    with memory.uploading(folder, 0.0):
+    with upload_state.uploading(folder, 0.0):
         pass

@@ -6,8 +6,14 @@ import pytest
 import requests
 from mlflow.exceptions import MlflowException, RestException
 
-from tracking.failures import is_away, is_unauthenticated, said
-from tracking.patience import Patience, http_settings, no_repeats
+from tracking.retry import (
+    RetryPolicy,
+    ask_once,
+    failure_line,
+    http_settings,
+    is_away,
+    is_unauthenticated,
+)
 
 AWAY = MlflowException("API request to http://x failed with exception refused")
 TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -19,7 +25,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now_s = 0.0
-        monkeypatch.setattr("tracking.patience.time.sleep", self.pass_s)
+        monkeypatch.setattr("tracking.retry.time.sleep", self.pass_s)
 
     def __call__(self):
         return self.now_s
@@ -42,7 +48,7 @@ def test_a_server_that_comes_back_in_time_is_answered(clock):
             raise answer
         return answer
 
-    assert Patience(6.0, clock=clock)(ask) == "here"
+    assert RetryPolicy(6.0, clock=clock)(ask) == "here"
 
 
 def test_a_server_that_stays_away_is_given_up_before_the_limit(clock):
@@ -50,12 +56,12 @@ def test_a_server_that_stays_away_is_given_up_before_the_limit(clock):
         raise AWAY
 
     with pytest.raises(MlflowException):
-        Patience(6.0, clock=clock)(ask)
+        RetryPolicy(6.0, clock=clock)(ask)
     assert 3.0 < clock.now_s < 6.0
 
 
 def test_an_answer_makes_the_patience_whole_again(clock):
-    patience = Patience(6.0, clock=clock)
+    patience = RetryPolicy(6.0, clock=clock)
     for _ in range(5):
         patience(clock.pass_s, 5.0)
     assert clock.now_s == 25.0
@@ -79,7 +85,7 @@ def test_what_the_server_refuses_is_not_asked_again(clock):
         raise RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"})
 
     with pytest.raises(RestException):
-        Patience(6.0, clock=clock)(ask)
+        RetryPolicy(6.0, clock=clock)(ask)
     assert len(tries) == 1
 
 
@@ -91,7 +97,7 @@ def test_our_settings_leave_the_users_alone_and_go_with_the_block(monkeypatch):
         with http_settings(2.0):
             assert os.environ[TIMEOUT] == "2"
         assert os.environ[TIMEOUT] == "6"
-        with no_repeats():
+        with ask_once():
             assert os.environ[REPEATS] == "0"
         assert os.environ[REPEATS] == "7"
     assert TIMEOUT not in os.environ
@@ -129,8 +135,8 @@ def test_credentials_are_told_from_rights():
     assert is_unauthenticated(answered(401))
     assert is_unauthenticated(answered(403))
     assert not is_unauthenticated(answered(404))
-    assert "MLFLOW_TRACKING_USERNAME" in said(answered(401))
-    assert "right to write" in said(answered(403))
+    assert "MLFLOW_TRACKING_USERNAME" in failure_line(answered(401))
+    assert "right to write" in failure_line(answered(403))
 
 
 def test_blocks_that_overlap_in_threads_leave_what_the_user_had(monkeypatch):

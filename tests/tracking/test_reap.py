@@ -11,8 +11,8 @@ from stored_runs import filed
 
 from mlproject import main
 from tracking import schema
-from tracking.upkeep.reap import reap
 from tracking.upload import owner
+from tracking.upload.reap import reap
 from tracking.upload.upload import upload
 
 HOUR_S = 3600.0
@@ -47,8 +47,8 @@ def ours(process, host=None):
 
 def test_a_run_whose_process_is_gone_is_ended_with_the_reason(client, gone):
     run_id = running(client, **ours(gone))
-    [looked] = reap()
-    assert looked.ended
+    [reaped] = reap()
+    assert reaped.ended
     run = client.get_run(run_id)
     assert run.info.status == "KILLED"
     assert "is gone" in run.data.tags[schema.REASON]
@@ -58,32 +58,32 @@ def test_a_run_whose_process_is_gone_is_ended_with_the_reason(client, gone):
 def test_a_run_whose_process_lives_is_left_however_old(client):
     me = owner.owner_tags()
     running(client, 100 * HOUR_S, **{schema.KIND: "sweep"}, **me)
-    [looked] = reap(older_than_s=1.0)
-    assert not looked.ended
+    [reaped] = reap(older_than_s=1.0)
+    assert not reaped.ended
 
 
 def test_a_process_number_that_another_process_has_now_is_gone(client):
     running(client, **ours(f"{os.getpid()}@1000000.0"))
-    [looked] = reap()
-    assert looked.ended
+    [reaped] = reap()
+    assert reaped.ended
 
 
 @pytest.mark.parametrize(("age_h", "ended"), [(1, False), (3, True)])
 def test_a_run_of_another_machine_is_ended_only_past_the_age_given(client, gone, age_h, ended):
     running(client, age_h * HOUR_S, **ours(f"1@{time.time() - age_h * HOUR_S:.2f}", "f" * 12))
-    assert [looked.ended for looked in reap()] == [False]
-    assert [looked.ended for looked in reap(older_than_s=2 * HOUR_S)] == [ended]
+    assert [reaped.ended for reaped in reap()] == [False]
+    assert [reaped.ended for reaped in reap(older_than_s=2 * HOUR_S)] == [ended]
 
 
 def test_an_old_measurement_that_another_machine_uploads_now_is_not_old(client):
     running(client, 99 * HOUR_S, **ours(f"1@{time.time():.2f}", "f" * 12))
-    assert [looked.ended for looked in reap(older_than_s=2 * HOUR_S)] == [False]
+    assert [reaped.ended for reaped in reap(older_than_s=2 * HOUR_S)] == [False]
 
 
 def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(client):
     run_id = running(client, **{"mlflow.source.type": "PROJECT", "mlflow.source.name": "/p"})
-    [looked] = reap()
-    assert looked.ended
+    [reaped] = reap()
+    assert reaped.ended
     assert client.get_run(run_id).data.tags[schema.OUTCOME] == "interrupted"
 
 
@@ -97,11 +97,11 @@ def test_a_run_that_mlflow_started_for_a_living_process_is_left(client):
     )
     try:
         alive.stdout.readline()
-        assert [looked.ended for looked in reap()] == [False]
+        assert [reaped.ended for reaped in reap()] == [False]
     finally:
         alive.kill()
         alive.wait()
-    assert [looked.ended for looked in reap()] == [True]
+    assert [reaped.ended for reaped in reap()] == [True]
 
 
 def test_a_run_for_which_mlflow_still_makes_the_environment_is_left(client):
@@ -113,7 +113,7 @@ def test_a_run_for_which_mlflow_still_makes_the_environment_is_left(client):
     try:
         alive.stdout.readline()
         running(client, **{"mlflow.source.type": "PROJECT"})
-        assert [looked.ended for looked in reap()] == [False]
+        assert [reaped.ended for reaped in reap()] == [False]
     finally:
         alive.kill()
         alive.wait()
@@ -129,8 +129,8 @@ def test_a_second_run_of_a_record_that_is_whole_is_deleted(client, gone, tmp_pat
     folder, record = filed(tmp_path)
     whole = upload(folder, record)
     twin = running(client, **ours(gone), **{schema.RECORD_ID: record.record_id})
-    [looked] = reap()
-    assert "deleted" in looked.why
+    [reaped] = reap()
+    assert "deleted" in reaped.why
     assert client.get_run(twin).info.lifecycle_stage == "deleted"
     assert client.get_run(whole).info.lifecycle_stage == "active"
 

@@ -9,7 +9,7 @@ from bench.errors import UserError
 from bench.launcher.exports import write_exports
 from bench.records.folders import RecordFolder
 from tracking import log_record, schema
-from tracking.reading.search import download_record, search_runs
+from tracking.reading.tracked_runs import download_record, search_runs
 from tracking.store import TrackingError, open_client
 from tracking.upload.upload import end_refused_run, is_uploaded, upload
 
@@ -141,7 +141,7 @@ def test_a_server_that_is_not_there_is_said_in_seconds_and_without_its_password(
 
 def test_a_search_over_more_than_a_page_finds_all(tracking, monkeypatch):
     for size in ("_PAGE", "_EMBEDDED_PAGE"):
-        monkeypatch.setattr(f"tracking.reading.selection.{size}", 2)
+        monkeypatch.setattr(f"tracking.reading.tracked_runs.{size}", 2)
     experiment = tracking.create_experiment("paged")
     for _ in range(5):
         tracking.create_run(experiment)

@@ -15,9 +15,9 @@ from stored_runs import assert_equals_record, assert_one_run, filed
 from bench.records.folders import RecordFolder
 from mlproject import main
 from tracking import schema
-from tracking.patience import Patience
+from tracking.retry import RetryPolicy
 from tracking.store import TrackingError, open_client
-from tracking.upload import upload_state as memory
+from tracking.upload import upload_state
 from tracking.upload.upload import is_uploaded, upload
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ REQUESTS = 7
 
 def impatient(way=None):
     """Gives up at the first failure; a server that hangs is not waited for long."""
-    return Patience(0.0, 2.0 if way == "hang" else 30.0)
+    return RetryPolicy(0.0, 2.0 if way == "hang" else 30.0)
 
 
 def mlproject(*arguments, **environment):
@@ -70,7 +70,7 @@ def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, way):
     for number in range(1, REQUESTS + 1):
         folder, record = filed(tmp_path)
         proxy.fail(number, way)
-        upload(folder, record, fresh=True, ask=Patience(5.0))
+        upload(folder, record, fresh=True, ask=RetryPolicy(5.0))
         assert proxy.hit.is_set()
         assert_one_run(store, folder, record)
 
@@ -91,7 +91,7 @@ def test_a_sync_that_fails_is_completed_by_the_next(proxy, store, tmp_path, numb
 def test_a_slow_server_that_gets_on_is_not_cut_off(proxy, store, tmp_path):
     proxy.delay_s = 0.4
     folder, record = filed(tmp_path)
-    upload(folder, record, ask=Patience(2.0))  # eleven requests take 4.4 s
+    upload(folder, record, ask=RetryPolicy(2.0))  # eleven requests take 4.4 s
     assert_one_run(store, folder, record)
 
 
@@ -101,7 +101,7 @@ def test_settings_of_the_user_that_repeat_requests_do_not_make_two_runs(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
     folder, record = filed(tmp_path)
     proxy.fail(1, "lost")
-    upload(folder, record, fresh=True, ask=Patience(5.0))
+    upload(folder, record, fresh=True, ask=RetryPolicy(5.0))
     assert_one_run(store, folder, record)
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3"
 
@@ -128,7 +128,7 @@ def test_refused_credentials_are_not_tried_again(proxy, tmp_path):
     folder, record = filed(tmp_path)
     proxy.fail(1, "401", times=100)
     with pytest.raises(TrackingError):
-        upload(folder, record, fresh=True, ask=Patience(30.0))
+        upload(folder, record, fresh=True, ask=RetryPolicy(30.0))
     assert len(proxy.requests) == 1
 
 
@@ -165,7 +165,7 @@ def test_a_command_that_cannot_upload_says_so_in_one_line_and_sync_goes_on(
 ):
     kept = [filed(tmp_path) for _ in range(3)]
     with monkeypatch.context() as hurried:
-        hurried.setattr("tracking.patience.AFTER_A_RUN_S", 0.0)
+        hurried.setattr("tracking.retry.AWAY_LIMIT_S", 0.0)
         proxy.fail(16, "503", times=1000)
         assert main(["sync", "--records", str(tmp_path)]) == 3
     [line] = [line for line in capsys.readouterr().err.splitlines() if "mlproject:" in line]
@@ -216,7 +216,7 @@ def test_syncs_at_once_of_two_copies_of_a_folder_leave_one_run(proxy, store, tmp
 
 def test_an_upload_that_another_process_holds_is_left_to_it(proxy, store, tmp_path, capsys):
     _, record = filed(tmp_path)
-    with memory.uploading(RecordFolder(tmp_path / record.record_id), 0.0):
+    with upload_state.uploading(RecordFolder(tmp_path / record.record_id), 0.0):
         assert main(["sync", "--records", str(tmp_path)]) == 0
     assert "being uploaded by another process" in capsys.readouterr().out
     assert store.runs_of(record.record_id) == []

@@ -32,11 +32,11 @@ _FAMILIES = re.compile(
     r"(?:^|_)((?:alexnet|convnext|densenet|efficientnet|googlenet|inception|maxvit|mnasnet|"
     r"mobilenet|regnet|resnet|resnext|shufflenet|squeezenet|swin|vgg|vit|wide_resnet)\w*)$"
 )
-_NOT_TOLD = "the source does not say"
+_NOT_STATED = "the source does not say"
 
 
 @dataclass
-class Told:
+class Facts:
     """What a file says of one result; names of facts as in the record and its metrics."""
 
     format: SourceFormat
@@ -60,18 +60,18 @@ class Source:
     imported_at: datetime
 
 
-def record_of(told: Told, source: Source) -> ImportedRecord:
+def record_of(facts: Facts, source: Source) -> ImportedRecord:
     """Return the record of one result. Raises `ValueError` where it lacks what makes it one."""
-    texts = _completed(told, source)
+    texts = _completed(facts, source)
     arch = texts.get("arch")
     if arch is None:
         raise ValueError("no model is named: add --set arch=NAME")
     if not _NAME.fullmatch(arch):
         raise ValueError(f"model={arch[:40]!r} is no model's name")
-    metrics = dict(told.numbers)
+    metrics = dict(facts.numbers)
     throughput = metrics.pop("throughput_images_per_s", None)
     if throughput is None:
-        throughput = _derived(told)
+        throughput = _derived(facts)
     if throughput is None:
         raise ValueError("no throughput, and no iteration time with its batch size")
     known = {
@@ -79,29 +79,29 @@ def record_of(told: Told, source: Source) -> ImportedRecord:
         "backend": _backend(texts.get("backend")),
         "precision": _precision(texts.get("precision")),
         "env": _as_label(texts.get("env")),
-        "batch_size": told.counts.get("batch_size"),
-        "repeat": told.counts.get("repeat"),
-        "iteration_times_s": told.iteration_times_s,
-        "measured_at": told.measured_at,
-        "source_line": told.line,
+        "batch_size": facts.counts.get("batch_size"),
+        "repeat": facts.counts.get("repeat"),
+        "iteration_times_s": facts.iteration_times_s,
+        "measured_at": facts.measured_at,
+        "source_line": facts.line,
         "throughput_images_per_s": throughput,
     }
     return ImportedRecord(
-        record_id=_identity(told, source),
-        created=told.measured_at or source.imported_at,
+        record_id=_identity(facts, source),
+        created=facts.measured_at or source.imported_at,
         source_file=source.name,
         source_sha256=source.sha256,
-        source_format=told.format,
+        source_format=facts.format,
         campaign=source.campaign,
         arch=arch,
         **known,
         params={
-            name: str(told.counts[name])
+            name: str(facts.counts[name])
             for name in ("image_size", "iterations", "warmup_iters", "repeats")
-            if name in told.counts
+            if name in facts.counts
         },
         metrics=metrics,
-        extra=told.extra,
+        extra=facts.extra,
         missing={name: _why(name) for name, fact in known.items() if fact is None},
     )
 
@@ -121,48 +121,48 @@ def facts_in_name(name: str) -> dict[str, str]:
     return facts
 
 
-def _completed(told: Told, source: Source) -> dict[str, str]:
+def _completed(facts: Facts, source: Source) -> dict[str, str]:
     """The texts, with what a label and then the user says where the file is silent."""
-    texts = dict(told.texts)
+    texts = dict(facts.texts)
     for more in (facts_in_name(texts.get("label", "")), source.given):
         for name, text in more.items():
             if name in ("batch_size", "repeat"):
-                told.counts.setdefault(name, int(text))
+                facts.counts.setdefault(name, int(text))
             else:
                 texts.setdefault(name, text)
     if label := texts.pop("label", None):
-        told.extra.setdefault("label", label)
+        facts.extra.setdefault("label", label)
     return texts
 
 
-def _derived(told: Told) -> float | None:
+def _derived(facts: Facts) -> float | None:
     """Images over time, where the file gives both and no rate; it then says so itself."""
-    batch = told.counts.get("batch_size")
+    batch = facts.counts.get("batch_size")
     if batch is None:
         return None
-    if told.iteration_times_s:
-        told.extra["throughput_from"] = "batch size x iterations / sum of their times"
-        return batch * len(told.iteration_times_s) / sum(told.iteration_times_s)
-    mean_ms = told.numbers.get("iteration_time_ms_mean")
+    if facts.iteration_times_s:
+        facts.extra["throughput_from"] = "batch size x iterations / sum of their times"
+        return batch * len(facts.iteration_times_s) / sum(facts.iteration_times_s)
+    mean_ms = facts.numbers.get("iteration_time_ms_mean")
     if mean_ms is None:
         return None
-    told.extra["throughput_from"] = "batch size / mean iteration time"
+    facts.extra["throughput_from"] = "batch size / mean iteration time"
     return batch * 1e3 / mean_ms
 
 
-def _identity(told: Told, source: Source) -> str:
+def _identity(facts: Facts, source: Source) -> str:
     """Equal for the same result in whatever file, on whatever line, imported whenever.
 
     What the user adds belongs to it: it is what tells results apart whose files do not.
     """
     says = {
-        "format": told.format,
-        "texts": told.texts,
-        "numbers": told.numbers,
-        "counts": told.counts,
-        "extra": told.extra,
-        "measured_at": told.measured_at.isoformat() if told.measured_at else None,
-        "iteration_times_s": told.iteration_times_s,
+        "format": facts.format,
+        "texts": facts.texts,
+        "numbers": facts.numbers,
+        "counts": facts.counts,
+        "extra": facts.extra,
+        "measured_at": facts.measured_at.isoformat() if facts.measured_at else None,
+        "iteration_times_s": facts.iteration_times_s,
         "given": source.given,
     }
     canonical = json.dumps(says, sort_keys=True, separators=(",", ":"))
@@ -175,7 +175,7 @@ def now() -> datetime:
 
 
 def _why(name: str) -> str:
-    return "the source is one whole file" if name == "source_line" else _NOT_TOLD
+    return "the source is one whole file" if name == "source_line" else _NOT_STATED
 
 
 def _as_label(text: str | None) -> str | None:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.records.verdict.summary import iteration_statistics_ms
-from tracking.importing.facts import Told
-from tracking.importing.numerals import count, positive
-from tracking.importing.tables import decoded, read_bytes
+from tracking.importing.facts import Facts
+from tracking.importing.text_table import count, decoded, positive, read_bytes
 
 
 def parse_json(text: str) -> Any:
@@ -23,7 +22,7 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deep") from None
 
 
-def told_by_report(content: Any, path: Path) -> Told:
+def facts_of_report(content: Any, path: Path) -> Facts:
     """Return what a report says of training. Raises `ValueError` where it is none of images."""
     config, report = _halves(content, path)
     training = report.get("train")
@@ -35,19 +34,19 @@ def told_by_report(content: Any, path: Path) -> Told:
         raise ValueError(f"trains {str(task)[:60]!r}: its samples are no images")
     if task is None:
         raise ValueError("no benchmark_config.json beside it says what was trained")
-    told = Told("optimum-benchmark", None)
+    facts = Facts("optimum-benchmark", None)
     times = _part(training, "latency").get("values")
     if isinstance(times, list) and times:
-        told.iteration_times_s = tuple(positive(repr(each)) for each in times)
-        told.numbers |= iteration_statistics_ms(told.iteration_times_s)
+        facts.iteration_times_s = tuple(positive(repr(each)) for each in times)
+        facts.numbers |= iteration_statistics_ms(facts.iteration_times_s)
     rate = _part(training, "throughput").get("value")
     if rate is not None:
-        told.numbers["throughput_images_per_s"] = positive(repr(rate))
-    _take_config(told, config, backend)
-    return told
+        facts.numbers["throughput_images_per_s"] = positive(repr(rate))
+    _take_config(facts, config, backend)
+    return facts
 
 
-def _take_config(told: Told, config: dict[str, Any], backend: dict[str, Any]) -> None:
+def _take_config(facts: Facts, config: dict[str, Any], backend: dict[str, Any]) -> None:
     environment = _part(config, "environment")
     for fact, text in {
         "arch": backend.get("model"),
@@ -58,17 +57,17 @@ def _take_config(told: Told, config: dict[str, Any], backend: dict[str, Any]) ->
         else environment.get("cpu"),
     }.items():
         if isinstance(text, str) and text.strip():
-            told.texts[fact] = text.strip()[:200]
+            facts.texts[fact] = text.strip()[:200]
     arguments = _part(_part(config, "scenario"), "training_arguments")
     if (batch := arguments.get("per_device_train_batch_size")) is not None:
-        told.counts["batch_size"] = count(repr(batch))
+        facts.counts["batch_size"] = count(repr(batch))
     for name in ("name", "optimum_benchmark_version"):
         text = config.get(name) or environment.get(name)
         if isinstance(text, str):
-            told.extra[name] = text[:1000]
+            facts.extra[name] = text[:1000]
     accumulated = arguments.get("gradient_accumulation_steps", 1)
     if accumulated != 1:
-        told.extra["gradient_accumulation_steps"] = str(accumulated)[:20]
+        facts.extra["gradient_accumulation_steps"] = str(accumulated)[:20]
 
 
 def _halves(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

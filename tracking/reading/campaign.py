@@ -1,21 +1,17 @@
-"""A campaign on the tracking server: which of its runs are there, and the run that started it."""
+"""A campaign on the tracking server: which of its runs and records are there."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Collection, Iterator
 from typing import cast
-
-from mlflow.entities import Param, RunTag
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
-from bench.records import Outcome
+from bench.records import CeilingsRecord, Outcome, RunRecord
+from bench.records.folders import MeasuredRecord
 from campaigns.sweep.past_run import PastRun
 from tracking import schema
-from tracking.patience import AFTER_A_RUN_S, Patience
-from tracking.reading.search import TrackedRun, search_runs
-from tracking.store import open_client, tracking_call
-from tracking.upload.owner import owner_tags
+from tracking.reading.tracked_runs import TrackedRun, download_record, runs_filter, search_runs
 
 
 def campaign_runs(campaign: str) -> list[PastRun]:
@@ -32,34 +28,41 @@ def campaign_runs(campaign: str) -> list[PastRun]:
     return sorted(found, key=lambda past: past.record_id)
 
 
-@tracking_call
-def take_project_run(campaign: str, params: dict[str, str], kind: str = "sweep") -> str | None:
-    """Make the run that `mlflow run` made for this process the sweep's own, and return its id.
+def campaign_records(
+    campaign: str, environment_id: str, known: Collection[str]
+) -> Iterator[RunRecord]:
+    """Yield the campaign's measurements on one environment, less those of the `known` record ids.
 
-    From then on every record gets a run of its own, as in a sweep started without MLflow. None
-    where MLflow made no run.
+    Raises `TrackingError`.
     """
-    run_id = os.environ.pop("MLFLOW_RUN_ID", None)
-    if run_id is None:
-        return None
-    client, ask = open_client(), Patience(AFTER_A_RUN_S)
-    os.environ["MLFLOW_EXPERIMENT_ID"] = ask(client.get_run, run_id).info.experiment_id
-    tags = {schema.KIND: kind, schema.CAMPAIGN: campaign, schema.RUN_NAME: f"{campaign}_{kind}"}
-    ask(
-        client.log_batch,
-        run_id,
-        params=[Param(*pair) for pair in params.items()],
-        tags=[RunTag(*pair) for pair in {**tags, **owner_tags()}.items()],
-    )
-    return run_id
+    conditions = {
+        schema.UPLOADED: "true",
+        schema.KIND: "measurement",
+        schema.ENVIRONMENT_ID: environment_id,
+    }
+    wanted = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in conditions.items())
+    for record in _records(runs_filter(wanted, campaign), known):
+        if isinstance(record, RunRecord):
+            yield record
 
 
-@tracking_call
-def end_project_run(run_id: str, note: str, *, status: str) -> None:
-    """End the sweep's own run with the table of its results as description."""
-    client, ask = open_client(), Patience(AFTER_A_RUN_S)
-    ask(client.set_tag, run_id, schema.NOTE, note)
-    ask(client.set_terminated, run_id, status)
+def tracked_ceilings(known: Collection[str]) -> Iterator[CeilingsRecord]:
+    """Yield every tracked measurement of roofs, less those of the `known` record ids.
+
+    Raises `TrackingError`.
+    """
+    for record in _records(f"tags.`{schema.KIND}` = 'ceilings'", known):
+        if isinstance(record, CeilingsRecord):
+            yield record
+
+
+def _records(filter_string: str, known: Collection[str]) -> Iterator[MeasuredRecord]:
+    for run in search_runs(filter_string):
+        if run.tags.get(schema.RECORD_ID) not in known:
+            try:
+                yield download_record(run.run_id)
+            except UserError:  # of another version
+                continue
 
 
 def _past_run(run: TrackedRun) -> PastRun | None:

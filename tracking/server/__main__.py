@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from bench.errors import UserError
-from tracking.server.settings import ServerSettings, checked
-from tracking.server.settings_file import new_secret, read_file, write_settings
+from tracking.server.settings import ServerSettings, checked, new_secret, read_file, write_settings
 
 #: Where a password of a user comes from when it is not made: a command line can be read by all.
 USER_PASSWORD = "MLPROJECT_USER_PASSWORD"  # noqa: S105
@@ -55,7 +54,7 @@ def check(context: click.Context) -> None:
 @click.pass_context
 def start(context: click.Context) -> None:
     """Become the MLflow server, if the settings are good."""
-    from tracking.server.process import command, environment, prepare
+    from tracking.server.mlflow_process import command, environment, prepare
 
     settings = _settings(context)
     prepare(settings)
@@ -68,7 +67,7 @@ def start(context: click.Context) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=5002)
 def look(folder: Path, port: int) -> None:
     """Run Postgres and MLflow on this machine, on localhost only, until Ctrl-C."""
-    from tracking.server.look import look
+    from tracking.server.local_server import look
 
     look(folder, port)
 
@@ -113,7 +112,7 @@ def restore(context: click.Context, folder: Path, replace: bool) -> None:
 @click.pass_context
 def upgrade(context: click.Context) -> None:
     """Bring the tables to what this MLflow needs, with the server stopped and backed up."""
-    from tracking.server.process import database_uri, environment
+    from tracking.server.mlflow_process import database_uri, environment
 
     settings = _settings(context)
     words = [sys.executable, "-m", "mlflow", "db", "upgrade", database_uri(settings)]

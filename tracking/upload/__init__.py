@@ -1,1 +1,1 @@
-"""From a record on disk to a tracked run."""
+"""From records, and runs of another server, to tracked runs; each once."""

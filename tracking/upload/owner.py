@@ -43,7 +43,7 @@ def owner_is_running(process: str) -> bool | None:
         return None
 
 
-def runs_it(run_id: str) -> bool:
+def is_worked_on(run_id: str) -> bool:
     """Whether a process of this machine works for a run that `mlflow run` made."""
     for process in psutil.process_iter():
         try:

@@ -1,23 +1,40 @@
-"""One record folder to one tracked run, in few requests, and never twice."""
+"""One record folder, or one report, to one tracked run, in few requests, and never twice."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from mlflow.entities import Run, RunTag
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking import MlflowClient
 
 from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
-from tracking.patience import AFTER_A_RUN_S, Patience, no_repeats
+from tracking.matching_runs import RECORD, belongs, chosen_run, is_whole, run_of
+from tracking.retry import AWAY_LIMIT_S, RetryPolicy, ask_once
 from tracking.store import experiment_id, open_client, public_uri, tracking_call
-from tracking.upload import upload_state as memory
-from tracking.upload.content import content_of, end_ms
-from tracking.upload.filling import fill
-from tracking.upload.finding import RECORD, belongs, is_whole, run_of, the_one
+from tracking.upload import upload_state
 from tracking.upload.owner import owner_tags
+from tracking.upload.run_content import content_of, end_ms
+
+#: A server's limits for one request.
+_METRICS_PER_BATCH = 1000
+_PARAMS_PER_BATCH = 100
+ARTIFACTS = (
+    "iterations.csv",
+    "telemetry.csv",
+    "environment.json",
+    "console.log",
+    "journal.jsonl",
+    "ops.csv",
+    "kernels.csv",
+    schema.RECORD_ARTIFACT,
+)
+#: Folders that tools leave in a profile's, kept as they are.
+_ARTIFACT_FOLDERS = ("ncu", "perf")
 
 
 @tracking_call
@@ -27,7 +44,7 @@ def upload(
     tracking_uri: str | None = None,
     *,
     fresh: bool = False,
-    ask: Patience | None = None,
+    ask: RetryPolicy | None = None,
 ) -> str:
     """Bring `record` to the server and return its run id; a whole copy there is left as it is.
 
@@ -35,12 +52,12 @@ def upload(
     otherwise a new run with the record's own times. A run that an earlier attempt left
     incomplete is completed. `fresh`: this process has just made the record, so that only a folder
     which remembers an attempt has to be looked for on the server. Raises `TrackingError` once `ask`
-    has no patience left, or if the server refuses; nothing on disk is lost by it.
+    gives up, or if the server refuses; nothing on disk is lost by it.
     """
-    here = public_uri(tracking_uri)
-    ask = ask or Patience(AFTER_A_RUN_S)
-    with memory.uploading(folder, ask.limit_s):
-        known = memory.recall(folder, here)
+    server = public_uri(tracking_uri)
+    ask = ask or RetryPolicy(AWAY_LIMIT_S)
+    with upload_state.uploading(folder, ask.limit_s):
+        known = upload_state.recall(folder, server)
         if known is not None and known.whole and known.run_id:
             return known.run_id
         client = open_client(tracking_uri)
@@ -54,17 +71,17 @@ def upload(
             run = run_of(client, ask, record.record_id)
         found = run is not None
         if run is None:
-            memory.remember(folder, here, None, whole=False)
+            upload_state.remember(folder, server, None, whole=False)
             run = _new_run(client, ask, record, content.tags)
             if not fresh:  # another machine may hold a copy of the folder and be at it too
-                run = the_one(client, ask, RECORD, record.record_id) or run
-        memory.remember(folder, here, run.info.run_id, whole=False)
+                run = chosen_run(client, ask, RECORD, record.record_id) or run
+        upload_state.remember(folder, server, run.info.run_id, whole=False)
         unfinished = not is_whole(run)
         if unfinished:
             fill(client, ask, run, content, folder, found=found)
         if unfinished or run.info.status == "RUNNING":
             ask(client.set_terminated, run.info.run_id, content.status, end_time=end_ms(record))
-        memory.remember(folder, here, run.info.run_id, whole=True)
+        upload_state.remember(folder, server, run.info.run_id, whole=True)
     return str(run.info.run_id)
 
 
@@ -84,7 +101,7 @@ def log_record(
 
 def is_uploaded(folder: RecordFolder, tracking_uri: str | None = None) -> bool:
     """Whether the folder remembers a whole upload to this server."""
-    known = memory.recall(folder, public_uri(tracking_uri))
+    known = upload_state.recall(folder, public_uri(tracking_uri))
     return known is not None and known.whole
 
 
@@ -93,14 +110,14 @@ def end_refused_run(reason: str) -> None:
     """End the run that `mlflow run` made for a configuration which never became a measurement."""
     run_id = os.environ.get("MLFLOW_RUN_ID")
     if run_id:
-        client, ask = open_client(), Patience(AFTER_A_RUN_S)
+        client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
         tags = {schema.REASON: reason[:5000], schema.OUTCOME: "refused"}
         ask(client.log_batch, run_id, tags=[RunTag(*tag) for tag in tags.items()])
         ask(client.set_terminated, run_id, "FAILED")
 
 
 def _remembered_run(
-    client: MlflowClient, ask: Patience, known: memory.Copy | None, record: AnyRecord
+    client: MlflowClient, ask: RetryPolicy, known: upload_state.Copy | None, record: AnyRecord
 ) -> Run | None:
     """The run of an earlier attempt from here, or the one that `mlflow run` made for us."""
     for run_id in (known.run_id if known else None, _project_run(client)):
@@ -117,7 +134,9 @@ def _project_run(client: MlflowClient) -> str | None:
     return run_id if run_id and client.tracking_uri == open_client().tracking_uri else None
 
 
-def _new_run(client: MlflowClient, ask: Patience, record: AnyRecord, tags: dict[str, str]) -> Run:
+def _new_run(
+    client: MlflowClient, ask: RetryPolicy, record: AnyRecord, tags: dict[str, str]
+) -> Run:
     """Make the record's run. Where the answer is lost, look first whether the server made it."""
     where = ask(experiment_id, client)
     tried = False
@@ -127,7 +146,7 @@ def _new_run(client: MlflowClient, ask: Patience, record: AnyRecord, tags: dict[
         if tried and (made := run_of(client, ask, record.record_id)) is not None:
             return made
         tried = True
-        with no_repeats():
+        with ask_once():
             return client.create_run(
                 where,
                 start_time=int(record.created.timestamp() * 1000),
@@ -136,3 +155,86 @@ def _new_run(client: MlflowClient, ask: Patience, record: AnyRecord, tags: dict[
             )
 
     return ask(attempt)
+
+
+@tracking_call
+def log_report(
+    folder: Path,
+    *,
+    name: str,
+    tags: dict[str, str],
+    tracking_uri: str | None = None,
+    run_id: str | None = None,
+) -> str:
+    """Make a finished run of kind `report` with the files of `folder` and return its id.
+
+    A run of that `run_id`, or the one that `mlflow run` made, is used if there is one. Raises
+    `TrackingError`.
+    """
+    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S)
+    tags = {schema.KIND: "report", schema.RUN_NAME: name, **tags, **owner_tags()}
+    run_id = run_id or os.environ.get("MLFLOW_RUN_ID")
+    if run_id is None:
+        where = ask(experiment_id, client)
+        with ask_once():
+            run_id = client.create_run(where, run_name=name, tags=tags).info.run_id
+    else:
+        ask(client.log_batch, run_id, tags=[RunTag(*tag) for tag in tags.items()])
+    ask(client.log_artifacts, run_id, str(folder), schema.REPORT_ARTIFACTS)
+    ask(client.set_terminated, run_id)
+    return str(run_id)
+
+
+def fill(
+    client: MlflowClient,
+    ask: RetryPolicy,
+    run: Run,
+    content: schema.Content,
+    folder: RecordFolder,
+    *,
+    found: bool,
+) -> None:
+    """Log what the record holds in as few requests as the server's limits allow.
+
+    Everything may be sent twice: files and tags are overwritten, and the server keeps equal
+    parameters and equal points once. The tag that says whole goes with the last points.
+    """
+    run_id = run.info.run_id
+    repository = get_artifact_repository(run.info.artifact_uri, tracking_uri=client.tracking_uri)
+    for path, place in _files(folder.path):
+        ask(repository.log_artifact, str(path), place)
+    tags = [RunTag(*tag) for tag in schema.whole_tags().items()]
+    if found:
+        tags += [RunTag(*tag) for tag in {**content.tags, **owner_tags()}.items()]
+    metrics = [Metric(p.key, p.value, int(p.unix_s * 1000), p.step) for p in content.metrics]
+    params = [
+        Param(key, text) for key, text in content.params.items() if key not in run.data.params
+    ]
+    last = min(len(metrics), _METRICS_PER_BATCH - len(tags) - _PARAMS_PER_BATCH)
+    for start in range(0, len(metrics) - last, _METRICS_PER_BATCH):
+        end = min(start + _METRICS_PER_BATCH, len(metrics) - last)
+        ask(client.log_batch, run_id, metrics[start:end])
+    for start in range(0, len(params) - _PARAMS_PER_BATCH, _PARAMS_PER_BATCH):
+        ask(client.log_batch, run_id, params=params[start : start + _PARAMS_PER_BATCH])
+    rest = params[(len(params) - 1) // _PARAMS_PER_BATCH * _PARAMS_PER_BATCH :] if params else []
+    ask(client.log_batch, run_id, metrics[len(metrics) - last :], rest, tags)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
+    """The artifacts of a record with the folder of the run that each goes to.
+
+    Links are left out: a folder that somebody else wrote must not name files of this machine.
+    """
+    for name in ARTIFACTS:
+        if _is_plain(folder / name):
+            yield folder / name, None
+    for name in _ARTIFACT_FOLDERS:
+        for root, folders, files in os.walk(folder / name, onerror=None):
+            folders[:] = sorted(each for each in folders if not Path(root, each).is_symlink())
+            for file in sorted(files):
+                if _is_plain(Path(root, file)) and not (folder / name).is_symlink():
+                    yield Path(root, file), Path(root).relative_to(folder).as_posix()
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()

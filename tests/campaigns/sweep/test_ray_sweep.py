@@ -13,7 +13,7 @@ from servers import free_port
 
 from bench.records.folders import read_records, record_folders
 from tracking import schema
-from tracking.reading.search import search_runs
+from tracking.reading.tracked_runs import search_runs
 
 PROJECT = Path(__file__).resolve().parents[3]
 MODELS = PROJECT / "tests" / "bench"

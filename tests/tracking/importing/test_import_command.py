@@ -9,7 +9,7 @@ from bench.errors import UserError
 from bench.records.folders import RecordFolder, read_records, record_folders
 from mlproject import main
 from tracking import schema
-from tracking.reading.search import download_record, search_runs
+from tracking.reading.tracked_runs import download_record, search_runs
 from tracking.store import open_client
 
 TABLE = (
@@ -86,7 +86,7 @@ def test_a_bad_row_is_named_and_the_good_ones_go_in(place, capsys):
 def test_a_server_that_is_away_costs_nothing(place, monkeypatch, capsys):
     with monkeypatch.context() as away:
         away.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
-        away.setattr("tracking.patience.AFTER_A_RUN_S", 0.0)
+        away.setattr("tracking.retry.AFTER_A_RUN_S", 0.0)
         assert main(["import", "table.csv"]) == 3
     assert "safe on disk" in capsys.readouterr().err
     assert main(["sync"]) == 0
@@ -111,17 +111,17 @@ def test_facts_of_the_user_fill_what_files_leave_open(place):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "facts"),
     [
         (["--set", "speed=9"], "FACT=VALUE"),
         (["--set", "batch_size=many"], "whole number"),
         (["--campaign", "../../etc"], "letters, digits"),
     ],
 )
-def test_a_wrong_value_is_one_line(place, capsys, arguments, told):
+def test_a_wrong_value_is_one_line(place, capsys, arguments, facts):
     assert main(["import", "table.csv", *arguments]) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert facts in err
     assert len(err.splitlines()) == 1
 
 

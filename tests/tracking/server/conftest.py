@@ -10,9 +10,8 @@ import pytest
 import requests
 
 from bench.errors import UserError
-from tracking.server import look, postgres
-from tracking.server.settings import ServerSettings
-from tracking.server.settings_file import new_secret
+from tracking.server import local_server, postgres
+from tracking.server.settings import ServerSettings, new_secret
 from tracking.server.users import Users
 
 
@@ -60,9 +59,9 @@ def open_folder():
 def server(postgres_programs):
     folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
     folder.chmod(0o755)
-    settings = look.settings_in(folder, free_local_port())
+    settings = local_server.settings_in(folder, free_local_port())
     passwords = {name: new_secret() for name in ("writer", "reader", "stranger")}
-    with look.running(settings):
+    with local_server.running(settings):
         users = Users(settings)
         users.add("writer", passwords["writer"], "writer")
         users.add("reader", passwords["reader"], "reader")

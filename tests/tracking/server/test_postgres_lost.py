@@ -9,13 +9,12 @@ from mlflow.tracking import MlflowClient
 from stored_runs import filed
 
 from tracking import schema
-from tracking.patience import Patience
-from tracking.server import look, postgres
+from tracking.retry import RetryPolicy
+from tracking.server import local_server, postgres
 from tracking.store import TrackingError
-from tracking.upload import upload_state as memory
-from tracking.upload.content import content_of
-from tracking.upload.filling import ARTIFACTS
-from tracking.upload.upload import is_uploaded, upload
+from tracking.upload import upload_state
+from tracking.upload.run_content import content_of
+from tracking.upload.upload import ARTIFACTS, is_uploaded, upload
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +25,10 @@ IN_THE_MIDDLE = 4
 @pytest.fixture
 def settings(postgres_programs, open_folder, monkeypatch):
     """A server of this test's own, and its client's variables."""
-    made = look.settings_in(open_folder, free_local_port())
+    made = local_server.settings_in(open_folder, free_local_port())
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", made.admin)
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", made.admin_password)
-    with look.running(made):
+    with local_server.running(made):
         yield made
 
 
@@ -63,7 +62,7 @@ def assert_stored_once(client, folder, record):
             assert Path(fetched).read_bytes() == (folder.path / name).read_bytes()
 
 
-class CutOff(Patience):
+class CutOff(RetryPolicy):
     """Postgres crashes before the fourth request: the run is made, and not yet filled."""
 
     def __init__(self, settings):
@@ -81,13 +80,13 @@ class CutOff(Patience):
 def test_what_a_crashed_postgres_cut_is_there_once_when_it_is_back(settings, tmp_path):
     kept, cut, late = (filed(tmp_path) for _ in range(3))
     upload(*kept, settings.url, fresh=True)
-    for (folder, record), patience in ((cut, CutOff(settings)), (late, Patience(1.0))):
+    for (folder, record), patience in ((cut, CutOff(settings)), (late, RetryPolicy(1.0))):
         with pytest.raises(TrackingError, match=r"the server fails \(50[03]\)") as told:
             upload(folder, record, settings.url, fresh=True, ask=patience)
         assert told.value.away
         assert "\n" not in str(told.value)
         assert not is_uploaded(folder)
-    assert memory.recall(cut[0], settings.url).run_id  # it was in the middle
+    assert upload_state.recall(cut[0], settings.url).run_id  # it was in the middle
     client = MlflowClient(settings.url)
     with postgres.running(settings.state, settings.postgres_port, settings.postgres_password):
         for folder, record in (cut, late):

@@ -11,8 +11,7 @@ import pytest
 import yaml
 from tools_of_wheels import installed_tool
 
-from tracking.server.settings import SECRETS, checked
-from tracking.server.settings_file import read_file, write_settings
+from tracking.server.settings import SECRETS, checked, read_file, write_settings
 
 PROJECT = Path(__file__).resolve().parents[3]
 SERVER = PROJECT / "tracking" / "server"

@@ -12,8 +12,7 @@ import pytest
 import requests
 from conftest import free_local_port
 
-from tracking.server.settings import SECRETS
-from tracking.server.settings_file import read_file
+from tracking.server.settings import SECRETS, read_file
 
 PROJECT = Path(__file__).resolve().parents[3]
 

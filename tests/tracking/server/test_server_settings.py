@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UserError
-from tracking.server.settings import SECRETS, checked
-from tracking.server.settings_file import new_secret, read_file, write_settings
+from tracking.server.settings import SECRETS, checked, new_secret, read_file, write_settings
 
 PROJECT = Path(__file__).resolve().parents[3]
 SERVER = PROJECT / "tracking" / "server"

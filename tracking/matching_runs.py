@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlflow.entities import Experiment, Run
+from mlflow.entities import Experiment, Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tracking import schema
-from tracking.patience import Patience
+from tracking.retry import RetryPolicy
 
 _PAGE = 1000
 
@@ -26,7 +27,7 @@ RECORD = Mark(schema.RECORD_ID, schema.UPLOADED)
 COPY = Mark(schema.COPIED_FROM, schema.COPIED)
 
 
-def runs_with(client: MlflowClient, ask: Patience, tag: str, value: str) -> list[Run]:
+def runs_with(client: MlflowClient, ask: RetryPolicy, tag: str, value: str) -> list[Run]:
     """Return the active runs of all experiments whose `tag` is `value`."""
     if set("'\"`\\") & set(value):  # would end the filter's string
         return []
@@ -35,7 +36,33 @@ def runs_with(client: MlflowClient, ask: Patience, tag: str, value: str) -> list
     return list(ask(client.search_runs, ids, wanted, max_results=_PAGE))
 
 
-def all_experiments(client: MlflowClient, ask: Patience) -> list[Experiment]:
+def all_runs(
+    client: MlflowClient,
+    ask: RetryPolicy,
+    experiment_ids: list[str],
+    filter_string: str,
+    *,
+    page_size: int = _PAGE,
+    view: int = ViewType.ACTIVE_ONLY,
+) -> Iterator[Run]:
+    """Yield every run of the experiments that matches, over all pages, newest start first."""
+    token: str | None = None
+    while True:
+        page = ask(
+            client.search_runs,
+            experiment_ids,
+            filter_string,
+            run_view_type=view,
+            max_results=page_size,
+            page_token=token,
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def all_experiments(client: MlflowClient, ask: RetryPolicy) -> list[Experiment]:
     """Return every active experiment, over all pages."""
     found: list[Experiment] = []
     token: str | None = None
@@ -47,12 +74,12 @@ def all_experiments(client: MlflowClient, ask: Patience) -> list[Experiment]:
             return found
 
 
-def run_of(client: MlflowClient, ask: Patience, record_id: str) -> Run | None:
+def run_of(client: MlflowClient, ask: RetryPolicy, record_id: str) -> Run | None:
     """Return the run of a record, or None where the server has none."""
-    return the_one(client, ask, RECORD, record_id)
+    return chosen_run(client, ask, RECORD, record_id)
 
 
-def the_one(client: MlflowClient, ask: Patience, mark: Mark, value: str) -> Run | None:
+def chosen_run(client: MlflowClient, ask: RetryPolicy, mark: Mark, value: str) -> Run | None:
     """Return the run of a record where two uploads may have made one each; delete the other.
 
     A whole one stays, else the one whose id sorts first: whoever looks decides alike.
@@ -67,7 +94,7 @@ def the_one(client: MlflowClient, ask: Patience, mark: Mark, value: str) -> Run 
     return chosen
 
 
-def belongs(client: MlflowClient, ask: Patience, run_id: str, record_id: str) -> Run | None:
+def belongs(client: MlflowClient, ask: RetryPolicy, run_id: str, record_id: str) -> Run | None:
     """Return the run if it exists and holds this record or none."""
     try:
         run: Run = ask(client.get_run, run_id)

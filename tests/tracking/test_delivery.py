@@ -4,8 +4,8 @@ import pytest
 import samples
 
 from bench.records.folders import RecordFolder
-from commands.views.delivery import Delivery
 from tracking.store import TrackingError
+from tracking.upload.delivery import Delivery
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def sent(monkeypatch):
             self.held.append(folder.record_id)
 
     server = Server()
-    monkeypatch.setattr("tracking.upload.upload.upload", server.upload)
+    monkeypatch.setattr("tracking.upload.delivery.upload", server.upload)
     return server
 
 
@@ -36,7 +36,7 @@ def filed(records):
 
 
 def test_a_record_that_the_server_refuses_holds_up_no_other_and_is_told(sent, tmp_path):
-    delivery = Delivery("none", tracked=True)
+    delivery = Delivery("none")
     first, second = filed(tmp_path), filed(tmp_path)
     sent.refused = {first[0].record_id}
     delivery.deliver(*first)
@@ -47,7 +47,7 @@ def test_a_record_that_the_server_refuses_holds_up_no_other_and_is_told(sent, tm
 
 def test_a_server_that_is_away_is_left_alone_for_a_while_and_gets_all_of_it_later(sent, tmp_path):
     now_s = [0.0]
-    delivery = Delivery("none", tracked=True, clock=lambda: now_s[0])
+    delivery = Delivery("none", clock=lambda: now_s[0])
     kept = [filed(tmp_path) for _ in range(3)]
     sent.away = True
     delivery.deliver(*kept[0])

@@ -16,9 +16,8 @@ import requests
 
 from bench.errors import UserError
 from tracking.server import postgres
-from tracking.server.process import command, environment, prepare
-from tracking.server.settings import ServerSettings, checked
-from tracking.server.settings_file import read_file, write_settings
+from tracking.server.mlflow_process import command, environment, prepare
+from tracking.server.settings import ServerSettings, checked, read_file, write_settings
 
 _START_S = 120
 

@@ -19,15 +19,14 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 from bench.errors import UserError
 from bench.records.folders import cache_folder
 from tracking import schema
-from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience, no_repeats
+from tracking.matching_runs import COPY, RECORD, all_experiments, all_runs, chosen_run, is_whole
+from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, ask_once
 from tracking.store import experiment_named, open_client, public_uri, server_errors
-from tracking.upload.finding import COPY, RECORD, all_experiments, is_whole, the_one
 from tracking.upload.owner import owner_tags
 
 #: A server's limits for one request.
 _METRICS_PER_BATCH = 1000
 _PER_BATCH = 100
-_PAGE = 1000
 _PARENT = "mlflow.parentRunId"
 #: Of the copy, not of the run: set when it is whole, or by whoever makes it.
 _OWN_TAGS = frozenset(
@@ -60,30 +59,18 @@ class Copier:
     def __post_init__(self) -> None:
         with server_errors(self.source):
             self._from = open_client(self.source)
-            self._asking = Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
+            self._asking = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
         with server_errors(self.target):
             self._to = open_client(self.target)
-            self._telling = Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
+            self._telling = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
 
     def runs(self, filter_string: str = "") -> list[Run]:
         """Return the source's active runs that match: parents before children, then by age."""
-        ask, token = self._asking, None
-        found: list[Run] = []
         with server_errors(self.source):
-            experiments = all_experiments(self._from, ask)
+            experiments = all_experiments(self._from, self._asking)
             self._names = {each.experiment_id: each.name for each in experiments}
-            while True:
-                page = ask(
-                    self._from.search_runs,
-                    list(self._names),
-                    filter_string,
-                    max_results=_PAGE,
-                    page_token=token,
-                )
-                found += page
-                token = page.token
-                if not token:
-                    return _parents_first(found)
+            found = list(all_runs(self._from, self._asking, list(self._names), filter_string))
+        return _parents_first(found)
 
     def copy(self, run: Run) -> State:
         """Copy one run unless the target has it; a copy that was cut is completed."""
@@ -106,10 +93,10 @@ class Copier:
                 return home
             record_id = run.data.tags.get(schema.RECORD_ID)
             if record_id and is_whole(run):
-                held = the_one(self._to, self._telling, RECORD, record_id)
+                held = chosen_run(self._to, self._telling, RECORD, record_id)
                 if held is not None:
                     return held
-            return the_one(self._to, self._telling, COPY, origin)
+            return chosen_run(self._to, self._telling, COPY, origin)
 
     def _by_id(self, run_id: str) -> Run | None:
         try:
@@ -129,16 +116,16 @@ class Copier:
 
         def attempt() -> Run:
             nonlocal tried
-            if tried and (made := the_one(self._to, self._telling, COPY, _origin(run))):
+            if tried and (made := chosen_run(self._to, self._telling, COPY, _origin(run))):
                 return made
             tried = True
-            with no_repeats():
+            with ask_once():
                 return self._to.create_run(
                     where, start_time=run.info.start_time, tags=tags, run_name=run.info.run_name
                 )
 
         made = self._telling(attempt)
-        return the_one(self._to, self._telling, COPY, _origin(run)) or made
+        return chosen_run(self._to, self._telling, COPY, _origin(run)) or made
 
     def _experiment(self, run: Run) -> str:
         name = self._names[run.info.experiment_id]
@@ -177,7 +164,7 @@ class Copier:
         tags = {name: text for name, text in run.data.tags.items() if name not in _OWN_TAGS}
         if parent := tags.get(_PARENT):
             with server_errors(self.target):
-                copied = the_one(self._to, self._telling, COPY, parent)
+                copied = chosen_run(self._to, self._telling, COPY, parent)
             tags[_PARENT] = copied.info.run_id if copied else parent
         return tags
 

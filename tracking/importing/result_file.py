@@ -11,11 +11,18 @@ from pydantic import ValidationError
 
 from bench.errors import UserError
 from bench.records import ImportedRecord, SourceFormat
-from tracking.importing.facts import Source, Told, now, record_of
-from tracking.importing.iterations import is_per_iteration, problems_of, told_by_iterations
-from tracking.importing.ledger import is_timm, known_columns, told_by_row, told_by_timm_name
-from tracking.importing.optimum import parse_json, told_by_report
-from tracking.importing.tables import Table, decoded, parse_table, read_bytes
+from tracking.importing.facts import Facts, Source, now, record_of
+from tracking.importing.optimum import facts_of_report, parse_json
+from tracking.importing.tabular import (
+    facts_of_iterations,
+    facts_of_row,
+    facts_of_timm_name,
+    is_per_iteration,
+    is_timm,
+    known_columns,
+    problems_of,
+)
+from tracking.importing.text_table import Table, decoded, parse_table, read_bytes
 
 
 @dataclass(frozen=True)
@@ -51,17 +58,17 @@ def read_results(path: Path, *, campaign: str, given: dict[str, str]) -> Found:
         content = read_bytes(path)
         text = decoded(content, path)
         source = Source(path.name, hashlib.sha256(content).hexdigest(), campaign, given, now())
-        for told in _told(text, path, found):
-            _add(found, told, source, path)
+        for facts in _read_facts(text, path, found):
+            _add(found, facts, source, path)
     except (UserError, ValueError) as error:
         reason = str(error).removeprefix(f"{path}: ")
         found.problems.append(Problem(path, None, reason))
     return found
 
 
-def _told(text: str, path: Path, found: Found) -> Iterator[Told]:
+def _read_facts(text: str, path: Path, found: Found) -> Iterator[Facts]:
     if text.lstrip().startswith(("{", "[")):
-        yield told_by_report(parse_json(text), path)
+        yield facts_of_report(parse_json(text), path)
         return
     table = parse_table(text, path)
     if is_per_iteration(table):
@@ -69,12 +76,12 @@ def _told(text: str, path: Path, found: Found) -> Iterator[Told]:
         if bad:  # a run with a hole in it is no run
             found.problems += bad
             return
-        yield told_by_iterations(table, path.stem)
+        yield facts_of_iterations(table, path.stem)
         return
-    yield from _told_by_rows(table, path, found)
+    yield from _facts_of_rows(table, path, found)
 
 
-def _told_by_rows(table: Table, path: Path, found: Found) -> Iterator[Told]:
+def _facts_of_rows(table: Table, path: Path, found: Found) -> Iterator[Facts]:
     kind: SourceFormat = "timm" if is_timm(table) else "table"
     known = known_columns(table, kind)
     if not any(
@@ -83,27 +90,27 @@ def _told_by_rows(table: Table, path: Path, found: Found) -> Iterator[Told]:
         raise ValueError(
             f"no column of it is known as a throughput or a time ({', '.join(table.columns)[:200]})"
         )
-    in_name = told_by_timm_name(path.stem) if kind == "timm" else {}
+    in_name = facts_of_timm_name(path.stem) if kind == "timm" else {}
     for row in table.rows:
         try:
             if row.problem is not None:
                 raise ValueError(row.problem)
-            told = told_by_row(table, row, known, kind)
-            told.texts = {**in_name, **told.texts}
-            yield told
+            facts = facts_of_row(table, row, known, kind)
+            facts.texts = {**in_name, **facts.texts}
+            yield facts
         except ValueError as error:
             found.problems.append(Problem(path, row.line, str(error)))
 
 
-def _add(found: Found, told: Told, source: Source, path: Path) -> None:
+def _add(found: Found, facts: Facts, source: Source, path: Path) -> None:
     try:
-        record = record_of(told, source)
+        record = record_of(facts, source)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        found.problems.append(Problem(path, told.line, f"{where}: {first['msg']}"))
+        found.problems.append(Problem(path, facts.line, f"{where}: {first['msg']}"))
     except ValueError as error:
-        found.problems.append(Problem(path, told.line, str(error)))
+        found.problems.append(Problem(path, facts.line, str(error)))
     else:
         if any(record.record_id == other.record_id for other in found.records):
             found.repeated += 1

@@ -10,17 +10,16 @@ import psutil
 from mlflow.entities import Run, RunTag
 
 from tracking import schema
-from tracking.patience import AFTER_A_RUN_S, ON_ITS_OWN_S, Patience
+from tracking.matching_runs import RECORD, all_experiments, all_runs, is_whole, runs_with
+from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
 from tracking.store import is_embedded, open_client, public_uri, tracking_call
-from tracking.upload.finding import RECORD, all_experiments, is_whole, runs_with
-from tracking.upload.owner import owner_is_running, runs_it, this_host
+from tracking.upload.owner import is_worked_on, owner_is_running, this_host
 
-_PAGE = 1000
 _SLACK_S = 5.0
 
 
 @dataclass(frozen=True)
-class Looked:
+class ReapedRun:
     """A run that was found RUNNING: `ended` by us, or left, and why."""
 
     run_id: str
@@ -30,32 +29,20 @@ class Looked:
 
 
 @tracking_call
-def reap(older_than_s: float | None = None, tracking_uri: str | None = None) -> Sequence[Looked]:
+def reap(older_than_s: float | None = None, tracking_uri: str | None = None) -> Sequence[ReapedRun]:
     """End the runs of this project that are RUNNING though their process is gone.
 
     A process of this machine is looked for. What another machine, or nobody knows which, runs is
     ended only if it began more than `older_than_s` ago. A second run of a record that is whole in
     another is deleted. Raises `TrackingError`.
     """
-    client, ask = open_client(tracking_uri), Patience(AFTER_A_RUN_S, ON_ITS_OWN_S)
+    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     experiments = [found.experiment_id for found in all_experiments(client, ask)]
     local = is_embedded(public_uri(tracking_uri))
-    running: list[Run] = []
-    token: str | None = None
-    while True:
-        page = ask(
-            client.search_runs,
-            experiments,
-            "attributes.status = 'RUNNING'",
-            max_results=_PAGE,
-            page_token=token,
-        )
-        running += [run for run in page if _is_ours(run)]
-        token = page.token
-        if not token:
-            break
-    looked = []
-    for run in running:
+    # read to the end first: a run that is ended leaves the selection that is paged through
+    running = list(all_runs(client, ask, experiments, "attributes.status = 'RUNNING'"))
+    reaped = []
+    for run in filter(_is_ours, running):
         ended, why = _judge(run, older_than_s, local=local)
         if ended:
             record_id = run.data.tags.get(schema.RECORD_ID)
@@ -69,8 +56,8 @@ def reap(older_than_s: float | None = None, tracking_uri: str | None = None) -> 
                     tags.append(RunTag(schema.OUTCOME, "interrupted"))
                 ask(client.log_batch, run.info.run_id, tags=tags)
                 ask(client.set_terminated, run.info.run_id, schema.STATUS["interrupted"])
-        looked.append(Looked(run.info.run_id, str(run.info.run_name), ended, why))
-    return looked
+        reaped.append(ReapedRun(run.info.run_id, str(run.info.run_name), ended, why))
+    return reaped
 
 
 def _is_ours(run: Run) -> bool:
@@ -83,7 +70,7 @@ def _is_ours(run: Run) -> bool:
 def _judge(run: Run, older_than_s: float | None, *, local: bool) -> tuple[bool, str]:
     """Whether to end the run, and why or why not."""
     host, process = run.data.tags.get(schema.HOST), run.data.tags.get(schema.PROCESS, "")
-    if runs_it(run.info.run_id):
+    if is_worked_on(run.info.run_id):
         return False, "a process of this machine works on it"
     if host == this_host():
         if (lives := owner_is_running(process)) is not None:

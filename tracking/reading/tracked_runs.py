@@ -1,0 +1,246 @@
+"""Tracked runs as plain values, and their records, for packages that do not know MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from mlflow.entities import Experiment, Run, ViewType
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.store.entities import PagedList
+from mlflow.tracking import MlflowClient
+from mlflow.utils.search_utils import SearchUtils
+from pydantic import ValidationError
+
+from bench.errors import UserError
+from bench.records import ImportedRecord
+from bench.records.folders import ANY_RECORD, MeasuredRecord, cache_folder, write_atomically
+from tracking import schema
+from tracking.matching_runs import all_experiments, all_runs
+from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings
+from tracking.store import TrackingError, is_embedded, open_client, tracking_call
+
+__all__ = ["TrackedRun", "download_record", "download_records", "runs_filter", "search_runs"]
+#: What servers call their runs; it becomes the name of a file here.
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: Records on their way at once: a server at a distance answers each in its own time.
+_AT_ONCE = 8
+
+#: Runs at a time: a server builds a page in memory, and within the time that an answer may take.
+#: Every page sorts the whole selection again, so an embedded store is read in few.
+_PAGE, _EMBEDDED_PAGE = 1000, 10_000
+#: Of a filter; SQL takes more, but MLflow's parser of filters is slow.
+_IDS_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as the server tells it; metrics hold each key's last value."""
+
+    run_id: str
+    name: str
+    status: str
+    start_time: datetime  # UTC
+    params: dict[str, str]
+    metrics: dict[str, float]
+    tags: dict[str, str]
+    artifact_uri: str
+
+
+def tracked(run: Run) -> TrackedRun:
+    """Return MLflow's run as plain values."""
+    return TrackedRun(
+        run_id=run.info.run_id,
+        name=run.info.run_name or run.info.run_id,
+        status=run.info.status,
+        start_time=datetime.fromtimestamp(run.info.start_time / 1000, timezone.utc),
+        params=dict(run.data.params),
+        metrics=dict(run.data.metrics),
+        tags=dict(run.data.tags),
+        artifact_uri=run.info.artifact_uri,
+    )
+
+
+@tracking_call
+def search_runs(
+    filter_string: str = "",
+    *,
+    experiments: Sequence[str] | None = None,
+    tracking_uri: str | None = None,
+) -> list[TrackedRun]:
+    """Return every run that matches MLflow's filter, newest first, over all pages.
+
+    `experiments` are names; None means all. Raises `UserError` for an unknown experiment and
+    `TrackingError` for everything the server refuses, a malformed filter too.
+    """
+    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    chosen = chosen_experiments(client, ask, experiments)
+    return list(Selection(client, ask, chosen, filter_string).runs())
+
+
+def runs_filter(filter_string: str = "", campaign: str | None = None) -> str:
+    """Return MLflow's filter for runs that match `filter_string` and are of `campaign`.
+
+    Raises `UserError` for a campaign that no run can carry.
+    """
+    conditions = [filter_string.strip()] if filter_string.strip() else []
+    if campaign is not None:
+        if not campaign or set("'\"`\\") & set(campaign):
+            raise UserError(f"campaign={campaign!r}: use the label given to mlproject run")
+        conditions.append(f"tags.`{schema.CAMPAIGN}` = '{campaign}'")
+    return " and ".join(conditions)
+
+
+@tracking_call
+def download_record(
+    run_id: str, tracking_uri: str | None = None, artifact_uri: str | None = None
+) -> MeasuredRecord:
+    """Return the record of a run, from the cache of this user where it was fetched before.
+
+    Who knows the run's `artifact_uri` spares the server a question. Raises `UserError` where the
+    run holds no record of this version, or one that was imported, and `TrackingError`.
+    """
+    record = _download(run_id, tracking_uri, artifact_uri)
+    if isinstance(record, ImportedRecord):
+        raise UserError(f"run {run_id}: imported from {record.source_file}, not measured by us")
+    return record
+
+
+def download_records(
+    runs: Iterable[TrackedRun], tracking_uri: str | None = None
+) -> Iterator[MeasuredRecord | UserError | TrackingError]:
+    """Yield the record of each run in the order given, or why there is none; fetches several."""
+
+    def fetched(run: TrackedRun) -> MeasuredRecord | UserError | TrackingError:
+        try:
+            return download_record(run.run_id, tracking_uri, run.artifact_uri)
+        except (UserError, TrackingError) as error:
+            return error
+
+    with http_settings(), ThreadPoolExecutor(_AT_ONCE) as pool:  # settings are the process's
+        yield from pool.map(fetched, runs)
+
+
+def _download(
+    run_id: str, tracking_uri: str | None, artifact_uri: str | None
+) -> MeasuredRecord | ImportedRecord:
+    if not _RUN_ID.fullmatch(run_id):
+        raise UserError(f"run {run_id[:80]!r}: no run's id")
+    cached = cache_folder() / "records" / f"{run_id}.json"
+    with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
+        return ANY_RECORD.validate_json(cached.read_bytes())
+    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    where = artifact_uri or ask(client.get_run, run_id).info.artifact_uri
+    repository = get_artifact_repository(where, tracking_uri=client.tracking_uri)
+    with tempfile.TemporaryDirectory() as folder:
+        path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
+        text = Path(path).read_text(encoding="utf-8")
+    try:
+        record = ANY_RECORD.validate_json(text)
+    except ValidationError as error:
+        raise UserError(
+            f"run {run_id}: its record.json is not of this version ({error.errors()[0]['msg']}); "
+            "read it with the version that wrote it"
+        ) from None
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(cached, text)
+    return record
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The active runs of some experiments that match MLflow's filter."""
+
+    client: MlflowClient
+    ask: RetryPolicy
+    experiments: Sequence[Experiment]
+    filter_string: str
+
+    def runs(self, also: str = "", *, deleted: bool = False) -> Iterator[TrackedRun]:
+        """Yield every run, or every deleted one, that matches `also` too: newest start first."""
+        view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
+        size = _EMBEDDED_PAGE if is_embedded(str(self.client.tracking_uri)) else _PAGE
+        ids, wanted = self._selected(also)
+        pages = all_runs(self.client, self.ask, ids, wanted, page_size=size, view=view)
+        yield from map(tracked, pages)
+
+    def uploaded_since(self, since: datetime) -> Iterator[TrackedRun]:
+        """Yield the runs whose upload ended at `since` or later, and some of the hour before.
+
+        A filter cannot compare tags, only match how they begin; to order by a tag takes SQLite
+        time that grows with the square of the runs.
+        """
+        for begin in time_prefixes(since, datetime.now(timezone.utc)):
+            yield from self.runs(f"tags.`{schema.UPLOADED_AT}` LIKE '{begin}%'")
+
+    def of_ids(self, run_ids: Sequence[str]) -> Iterator[TrackedRun]:
+        """Yield the runs of these ids that still match."""
+        for start in range(0, len(run_ids), _IDS_AT_ONCE):
+            ids = ", ".join(f"'{one}'" for one in run_ids[start : start + _IDS_AT_ONCE])
+            yield from self.runs(f"attributes.run_id IN ({ids})")
+
+    def has(self, number: int) -> bool:
+        """Whether exactly so many runs match.
+
+        One run is asked for, the one at that place, by a token as MLflow makes them for pages.
+        MLflow may change it: a server that does not know it refuses, or answers with other runs.
+        """
+        if number == 0:
+            return not self._one(None)
+        token = SearchUtils.create_page_token(number - 1)  # type: ignore[no-untyped-call]
+        page = self._one(token.decode())
+        return len(page) == 1 and not page.token
+
+    def _one(self, token: str | None) -> PagedList[Run]:
+        found: PagedList[Run] = self.ask(
+            self.client.search_runs, *self._selected(), max_results=1, page_token=token
+        )
+        return found
+
+    def _selected(self, also: str = "") -> tuple[list[str], str]:
+        """The ids of the experiments, and the filter."""
+        wanted = " and ".join(part for part in (self.filter_string.strip(), also) if part)
+        return [one.experiment_id for one in self.experiments], wanted
+
+
+def time_prefixes(since: datetime, until: datetime) -> Iterator[str]:
+    """Yield how times from `since` to `until`, as `schema.sortable`, begin, in few prefixes.
+
+    Whole hours up to the next day, days up to the next month, months, years; the last may end
+    after `until`.
+    """
+    at = since.replace(minute=0, second=0, microsecond=0)
+    while at <= until:
+        text = schema.sortable(at)
+        if (at.month, at.day, at.hour) == (1, 1, 0):
+            yield text[: len("2026")]
+            at = at.replace(year=at.year + 1)
+        elif (at.day, at.hour) == (1, 0):
+            yield text[: len("2026-11")]
+            at = (at + timedelta(days=31)).replace(day=1)
+        elif at.hour == 0:
+            yield text[: len("2026-11-21")]
+            at += timedelta(days=1)
+        else:
+            yield text[: len("2026-11-21T18")]
+            at += timedelta(hours=1)
+
+
+def chosen_experiments(
+    client: MlflowClient, ask: RetryPolicy, names: Sequence[str] | None
+) -> list[Experiment]:
+    """Return the experiments of these names, None: all. Raises `UserError` for an unknown one."""
+    found = {one.name: one for one in all_experiments(client, ask)}
+    if names is None:
+        return list(found.values())
+    if unknown := [name for name in names if name not in found]:
+        raise UserError(
+            f"experiment={unknown[0]!r}: not on this server; it has {', '.join(sorted(found))}"
+        )
+    return [found[name] for name in names]

@@ -1,1 +1,0 @@
-"""What keeps a tracking server in order: copies, ended runs, checks."""
