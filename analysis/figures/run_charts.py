@@ -13,7 +13,7 @@ from analysis.figures.style import OTHER_MODELS, model_colours, precision_marker
 from analysis.findings.variability import Scatter
 from analysis.runs.groups import Group
 from analysis.runs.placed import Run
-from analysis.statistics import find_outliers, steady_state
+from analysis.statistics import find_outliers
 
 #: Iterations beyond so many medians would flatten everything else: they are drawn at the edge.
 _EDGE = 1.6
@@ -176,20 +176,20 @@ def draw_trace(axes: Axes, run: Run, colour: str = "#0072B2") -> None:
     low = min(float(times_ms.min()), 0.97 * median)
     high = max(float(held.max()), 1.03 * median)
     axes.set_ylim(low - 0.08 * (high - low), high + 0.12 * (high - low))
-    state = steady_state(run.iteration_times_s)
-    if state is not None and state.drifting:
-        word = "slower" if state.change > 0 else "faster"
-        change = f"{100 * abs(state.change):.1f} % {word}"
-        _title(axes, f"{run.label}: {change}, from iteration {state.changed_at}")
-        axes.axvline((state.changed_at or 0) + 0.5, color="#D55E00", linewidth=0.9, linestyle="--")
+    drift = run.drift
+    if drift is not None:
+        word = "slower" if drift.change > 0 else "faster"
+        change = f"{100 * abs(drift.change):.1f} % {word}"
+        _title(axes, f"{run.label}: {change}, from iteration {drift.changed_at}")
+        axes.axvline(drift.changed_at + 0.5, color="#D55E00", linewidth=0.9, linestyle="--")
 
 
 def traced_runs(runs: Sequence[Run], most: int = 6) -> list[Run]:
     """Return at most `most` runs: drifting ones first, then those with outliers, then others."""
 
     def interest(run: Run) -> tuple[float, int]:
-        state = steady_state(run.iteration_times_s)
-        change = abs(state.change) if state is not None and state.drifting else 0.0
+        drift = run.drift
+        change = abs(drift.change) if drift is not None else 0.0
         return change, find_outliers(run.iteration_times_s).count
 
     timed = [run for run in runs if run.iteration_times_s]

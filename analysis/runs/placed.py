@@ -12,6 +12,7 @@ from analysis.runs.quantities import whole_number
 from analysis.statistics.repeats import Repeats, summarised_repeats
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import CeilingsRecord, Environment, Finding, ProfileRecord, RunRecord, worst
+from bench.records.verdict.drift import Drift, window_drift
 from bench.records.verdict.summary import summary
 from tracking import schema
 
@@ -87,6 +88,13 @@ class Run:
     def label(self) -> str:
         """What was measured where, for people."""
         return f"{self.env} {self.arch} {self.precision} batch {self.settings.get('batch_size')}"
+
+    @property
+    def drift(self) -> Drift | None:
+        """How the window changed, where the run's verdict says that it drifted."""
+        if not any(finding.code == "drift" for finding in self.findings):
+            return None
+        return window_drift(self.iteration_times_s)
 
     def order(self) -> tuple[str, str, str, int, str]:
         """Return what sorts runs as a report does: machine, model, precision, batch size."""

@@ -4,8 +4,7 @@ from analysis.statistics.multiple import CORRECTIONS, benjamini_hochberg, holm
 from analysis.statistics.outliers import Outliers, find_outliers
 from analysis.statistics.ratio import RatioEstimate, estimate_ratio
 from analysis.statistics.repeats import RepeatEstimate, Repeats, repeats_of
-from analysis.statistics.serial import block_length, effective_count, lag_one_correlation
-from analysis.statistics.steady import SteadyState, steady_state
+from analysis.statistics.serial import block_length, effective_count
 from analysis.statistics.window import WindowEstimate, estimate_window
 
 __all__ = [
@@ -14,7 +13,6 @@ __all__ = [
     "RatioEstimate",
     "RepeatEstimate",
     "Repeats",
-    "SteadyState",
     "WindowEstimate",
     "benjamini_hochberg",
     "block_length",
@@ -23,7 +21,5 @@ __all__ = [
     "estimate_window",
     "find_outliers",
     "holm",
-    "lag_one_correlation",
     "repeats_of",
-    "steady_state",
 ]

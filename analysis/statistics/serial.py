@@ -8,30 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.records.verdict.drift import lag_one_correlation
+
 Values = Sequence[float] | NDArray[np.float64]
-
-#: A correlation above this leaves so few independent values that no interval means anything.
-_MOST = 0.95
-
-
-def lag_one_correlation(values: Values) -> float:
-    """Return the correlation of each value with the next, 0 to 0.95.
-
-    The estimate is biased low by about (1 + 3 r) / n (Marriott and Pope, Biometrika 41, 1954),
-    which is put back. A negative one counts as none, since it would make intervals narrower.
-    """
-    series = np.asarray(values, dtype=float)
-    deviations = series - series.mean()
-    spread = float(deviations @ deviations)
-    if len(series) < 3 or spread == 0:
-        return 0.0
-    raw = float(deviations[1:] @ deviations[:-1]) / spread
-    return min(max(raw + (1 + 3 * raw) / len(series), 0.0), _MOST)
 
 
 def effective_count(values: Values) -> float:
     """Return how many independent values tell as much of the mean: n (1 - r) / (1 + r)."""
-    correlation = lag_one_correlation(values)
+    correlation = lag_one_correlation(np.asarray(values, dtype=float).tolist())
     return max(len(values) * (1 - correlation) / (1 + correlation), 2.0)
 
 

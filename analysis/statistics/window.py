@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from analysis.statistics.serial import Values, block_length, effective_count, lag_one_correlation
+from analysis.statistics.serial import Values, block_length, effective_count
+from bench.records.verdict.drift import lag_one_correlation
 
 Statistic = Literal["mean", "median"]
 _STATISTICS: dict[Statistic, Callable[..., NDArray[np.float64]]] = {
@@ -66,7 +67,7 @@ def _drawn_windows(series: NDArray[np.float64], random: np.random.Generator) -> 
     """Windows that could have been measured, around a mean of 0; shape (draws, iterations)."""
     from scipy import signal  # takes half a second to import, which `import analysis` does without
 
-    count, correlation = len(series), lag_one_correlation(series)
+    count, correlation = len(series), lag_one_correlation(series.tolist())
     deviations = series - series.mean()
     shocks = deviations[1:] - correlation * deviations[:-1]
     # Deviations from a mean that was itself estimated, and a correlation likewise, are too small.

@@ -106,14 +106,16 @@ def measurement(
     wait_s: float = 0.0,
     images: int = 10,
     work: WorkSet | None = None,
+    times_s: tuple[float, ...] = (),
 ) -> Measurement:
+    times_s = times_s or (step_s,) * iterations
     values: dict[str, Any] = {
-        "iteration_times_s": (step_s,) * iterations,
+        "iteration_times_s": times_s,
         "iteration_clock": "wall",
-        "data_wait_s": (wait_s,) * iterations,
+        "data_wait_s": (wait_s,) * len(times_s),
         "warmup_times_s": (step_s, step_s),
         "window_start_clock_s": 100.0,
-        "window_end_clock_s": 100.0 + step_s * iterations,
+        "window_end_clock_s": 100.0 + sum(times_s),
         "window_start_unix_s": NOON.timestamp(),
         "images_per_iteration": images,
         "work": work,

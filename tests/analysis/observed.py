@@ -7,6 +7,7 @@ from pathlib import Path
 
 from analysis.runs.placed import Run, imported_run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
+from bench.records import Finding
 from tracking import schema
 
 PUBLISHED = Path(__file__).with_name("data") / "published_runs.csv"
@@ -22,7 +23,7 @@ def observation(name="r1", images_per_s=100.0, *, times_s=(), metrics=None, **ch
     """A run that ended well; settings by name, other fields of `Run` too."""
     fields = {
         key: changes.pop(key)
-        for key in ("outcome", "reason", "campaign", "software", "count", "deviations")
+        for key in ("outcome", "reason", "campaign", "software", "count", "deviations", "findings")
         if key in changes
     }
     settings = _DEFAULTS | {key: f"{value}" for key, value in changes.items()}
@@ -39,6 +40,10 @@ def observation(name="r1", images_per_s=100.0, *, times_s=(), metrics=None, **ch
             **fields,
         }
     )
+
+
+#: What the verdict of a window that was not in steady state says.
+DRIFT = Finding(code="drift", level="suspect", message="the last third ran slower")
 
 
 def repeated(name, rates, **changes):

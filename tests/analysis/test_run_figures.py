@@ -3,7 +3,7 @@
 import factories as make
 import numpy as np
 import pytest
-from observed import observation, published, repeated
+from observed import DRIFT, observation, published, repeated
 
 from analysis.figures.axes import panel_axes, single_axes
 from analysis.figures.batch_curves import (
@@ -199,13 +199,14 @@ def test_a_trace_marks_outliers_and_drift():
     times = 0.1 * (1 + 0.002 * rng.standard_normal(90))
     times[45:] *= 1.1
     times[40] *= 3
-    axes = axes_of(draw_trace, observation("a", times_s=times))
+    drifting = observation("a", times_s=times, findings=(DRIFT,))
+    axes = axes_of(draw_trace, drifting)
     assert "slower, from iteration" in axes.get_title(loc="left")
     (triangle,) = (line for line in axes.lines if line.get_marker() == "^")
     assert list(triangle.get_xdata()) == [41]
     assert words(axes_of(draw_trace, observation("a"))) == ["no iterations recorded"]
     steady = observation("s", times_s=0.1 * (1 + 0.002 * rng.standard_normal(90)))
-    assert traced_runs([steady, observation("a", times_s=times)])[0].name == "a"
+    assert traced_runs([steady, drifting])[0].name == "a"
 
 
 def test_a_prediction_shows_its_points_and_its_band():

@@ -14,9 +14,7 @@ from analysis.statistics import (
     estimate_window,
     find_outliers,
     holm,
-    lag_one_correlation,
     repeats_of,
-    steady_state,
 )
 from analysis.statistics.repeats import joined, summarised_repeats
 
@@ -146,19 +144,9 @@ def test_repeats_that_were_summed_up_elsewhere():
     assert summarised_repeats(100.0, 2.0, 1).log_variance is None  # one has no deviation
 
 
-def test_the_lag_one_correlation_by_hand():
-    """Deviations -1, 0, 1, 0 x 5: products of neighbours sum to 0; the bias puts 1/n back."""
-    assert lag_one_correlation([0, 1, 2, 1] * 5) == pytest.approx(1 / 20)
-    assert lag_one_correlation([0, 1] * 10) == 0  # neighbours that differ count as independent
-    assert lag_one_correlation([3.0] * 10) == 0
-    assert effective_count([0, 1] * 10) == 20
+def test_correlated_iterations_count_as_fewer():
+    assert effective_count([0, 1] * 10) == 20  # neighbours that differ count as independent
     assert effective_count([0, 1, 2, 1] * 5) == pytest.approx(20 * 0.95 / 1.05)
-
-
-def test_the_correlation_is_found_without_bias():
-    rng = np.random.default_rng(3)
-    found = np.mean([lag_one_correlation(one) for one in windows(rng, (2000,), 0.6)])
-    assert found == pytest.approx(0.6, abs=0.01)
 
 
 def test_blocks_grow_with_the_correlation():
@@ -184,7 +172,6 @@ def test_block_length_against_the_theory_for_ar_1():
 
 def test_too_few_iterations_have_no_interval():
     assert estimate_window([0.1] * 4) is None
-    assert steady_state([0.1] * 14) is None
 
 
 def test_a_windows_interval_is_the_same_each_time():
@@ -200,33 +187,6 @@ def test_independent_iterations_have_the_textbooks_error():
     assert np.median([one.deviation for one in found]) == pytest.approx(0.0005, rel=0.1)
     quantile = special.stdtrit(found[0].effective_count - 1, 0.975)
     assert found[0].high - found[0].value == pytest.approx(quantile * found[0].deviation)
-
-
-@pytest.mark.parametrize("phi", [0.0, 0.4, 0.7])
-def test_correlated_noise_is_not_called_drift(phi):
-    rng = np.random.default_rng(11)
-    found = [steady_state(one).drifting for one in windows(rng, (2000,), phi)]
-    assert np.mean(found) < 0.025
-
-
-def test_a_drift_and_a_step_are_found_and_placed():
-    rng = np.random.default_rng(12)
-    times = windows(rng, (200,), 0.3, noise=0.02)
-    ramp = times * np.linspace(1, 1.1, ITERATIONS)
-    assert np.mean([steady_state(one).drifting for one in ramp]) > 0.95
-    times[:, 60:] *= 1.1
-    found = [steady_state(one) for one in times]
-    assert np.mean([one.drifting for one in found]) > 0.95
-    assert np.median([one.changed_at for one in found if one.drifting]) == 60
-    assert np.median([one.change for one in found]) == pytest.approx(0.1, abs=0.01)
-
-
-def test_a_sure_but_tiny_change_is_no_drift():
-    times = np.r_[np.full(50, 0.1), np.full(50, 0.101)]
-    found = steady_state(times)
-    assert found.change == pytest.approx(0.01)
-    assert found.p_value < 1e-6
-    assert not found.drifting
 
 
 def test_outliers_are_named_and_their_weight_told():

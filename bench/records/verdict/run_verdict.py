@@ -17,12 +17,11 @@ from bench.records import (
     Telemetry,
     Verdict,
 )
+from bench.records.verdict.drift import window_drift
 from bench.records.verdict.summary import data_wait_share
 
 #: Windows shorter than this say little about steady state.
 _FEW_ITERATIONS = 5
-#: Relative change between the medians of the window's thirds that warm-up or heat would explain.
-_DRIFT = 0.05
 #: Sum of event times against the wall clock: more than this apart and the window had gaps.
 _EVENT_GAP = 0.02
 _THROTTLED_SHARE = 0.05
@@ -81,7 +80,15 @@ def _of_window(measurement: Measurement) -> Iterator[Finding]:
             level="suspect",
             message=f"only {len(times)} iterations: no statement about steady state",
         )
-    yield from _drift(times)
+    drift = window_drift(times)
+    if drift is not None and drift.is_drifting:
+        word = "slower" if drift.change > 0 else "faster"
+        yield Finding(
+            code="drift",
+            level="suspect",
+            message=f"the last third of the window ran {abs(drift.change):.0%} {word} "
+            "than the first",
+        )
     slow_s = _OUTLIER_RATIO * statistics.median(times)
     slow = sum(time > slow_s for time in times)
     if slow:
@@ -117,24 +124,6 @@ def _of_training(measurement: Measurement) -> Iterator[Finding]:
     if measurement.last_loss is None and measurement.first_loss is None:
         yield Finding(
             code="loss-not-finite", level="suspect", message="the loss was not a finite number"
-        )
-
-
-def _drift(times: tuple[float, ...]) -> Iterator[Finding]:
-    third = len(times) // 3
-    if third < _FEW_ITERATIONS:
-        return
-    begin, end = statistics.median(times[:third]), statistics.median(times[-third:])
-    change = end / begin - 1
-    # Noise of the thirds' own medians must not be called drift.
-    middle = statistics.median(times)
-    spread = statistics.median(abs(time - middle) for time in times)
-    if abs(change) > _DRIFT and abs(end - begin) > 2 * spread:
-        word = "slower" if change > 0 else "faster"
-        yield Finding(
-            code="drift",
-            level="suspect",
-            message=f"the last third of the window ran {abs(change):.0%} {word} than the first",
         )
 
 
