@@ -286,6 +286,37 @@ def headings(file):
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in found}
 
 
+FOLDERS = (
+    "analysis|bench|benchmarks|bootstrap|campaigns|cloud|commands|docs|examples|matrices"
+    "|notebooks|tests|tracking"
+)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_name_files_that_exist(document):
+    text = re.sub(r"\]\([^)]*\)|\w+://\S+", "", document.read_text("utf-8"))
+    for path in re.findall(rf"(?<![\w/.~-])(?:{FOLDERS})/[\w./-]*[\w/]", text):
+        assert (PROJECT / path).exists(), f"{document.name}: {path}"
+
+
+def test_documents_name_tests_that_exist():
+    files = {path.stem: path.read_text("utf-8") for path in PROJECT.glob("tests/**/test_*.py")}
+    defined = set(re.findall(r"^def (test_\w+)", "\n".join(files.values()), re.MULTILINE))
+    for document in DOCUMENTS:
+        for name in re.findall(r"\btest_\w+", document.read_text("utf-8")):
+            assert name in defined | files.keys(), f"{document.name}: {name}"
+
+
+def test_documents_import_names_that_exist():
+    for document in DOCUMENTS:
+        blocks = re.findall(r"^```python\n(.*?)^```", document.read_text("utf-8"), re.M | re.S)
+        for node in ast.walk(ast.parse("\n".join(blocks))):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in OURS:
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    assert hasattr(module, alias.name), f"{document.name}: {alias.name}"
+
+
 def test_changelog_knows_this_version():
     assert re.search(
         rf"^## \[({re.escape(PYPROJECT['project']['version'])}|Unreleased)\]",
