@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
 from bench.machine import cpu_model, usable_cores  # noqa: E402
-from campaigns.tune.judge import paired_interval  # noqa: E402
+from campaigns.tune.stopping_rule import paired_interval  # noqa: E402
 
 T = TypeVar("T")
 

@@ -70,7 +70,7 @@ def accept(
 def precisions(ceilings: CeilingsRecord) -> tuple[str, ...]:
     """Return the precisions of a device, by the arithmetic that its roofs were measured in.
 
-    Each arithmetic once: `amp` is bf16 where there is bf16, and `amp-fp16` then stands apart.
+    Each arithmetic once: `amp` is bf16 where there is bf16; `amp-fp16` is then listed too.
     """
     modes = {ceiling.math_mode for ceiling in ceilings.ceilings}
     found = ["fp32", *(["tf32"] if "tf32" in modes else []), "amp"]

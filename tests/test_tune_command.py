@@ -13,9 +13,9 @@ from simulated_device import START, Device, environment
 from analysis.runs.points import Refusal
 from bench.config import RunConfig
 from bench.records.folders import read_records
-from campaigns.sweep.machine import identify_machine
+from campaigns.sweep.local_devices import identify_machine
 from campaigns.tune import Limits, tune
-from campaigns.tune.local import LocalMeasure
+from campaigns.tune.local_trials import LocalMeasure
 from commands.views.tune_view import TuneProgress, print_result
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs

@@ -18,10 +18,9 @@ from analysis.tuning.tuning import (
     verdict_line,
 )
 from bench.config import RunConfig
-from campaigns.tune.judge import Interval
 from campaigns.tune.knobs import changes, differing
-from campaigns.tune.result import Duel, Effect, TuneResult
-from campaigns.tune.trial import Trial
+from campaigns.tune.result import Effect, PairedComparison, Trial, TuneResult
+from campaigns.tune.stopping_rule import Interval
 
 
 def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
         "fraction_of_roof_min": point and point.fraction_of_roof_min,
         "fraction_of_roof_max": point and point.fraction_of_roof_max,
         "no_roof": place.reason if isinstance(place, Refusal) else None,
-        "duels": [_duel_facts(duel) for duel in result.duels],
+        "duels": [_comparison_facts(comparison) for comparison in result.comparisons],
         "trials": [_trial_facts(trial, result.start) for trial in result.trials],
         "untried": list(result.untried),
         "left_out": list(result.left_out),
@@ -66,7 +65,7 @@ def tuning_markdown(result: TuneResult, place: Place) -> str:
     ]
     if result.ablation:
         parts += ["## What each knob gave", _ablation_table(result)]
-    parts += ["## What was tried", _duels_table(result.duels)]
+    parts += ["## What was tried", _comparisons_table(result.comparisons)]
     if told := caveats(result):
         parts.append("\n".join(f"- {markdown_text(line)}" for line in told))
     parts += ["## Trials", _trials_table(result)]
@@ -83,11 +82,19 @@ def _ablation_table(result: TuneResult) -> str:
     return _table(headings, rows)
 
 
-def _duels_table(duels: Iterable[Duel]) -> str:
+def _comparisons_table(comparisons: Iterable[PairedComparison]) -> str:
     rows = []
-    for duel in duels:
-        bounds = _bounds(duel.interval) if duel.interval else ("", "")
-        rows.append([duel.name, duel.decision, *bounds, str(len(duel.ratios)), duel.reason])
+    for comparison in comparisons:
+        bounds = _bounds(comparison.interval) if comparison.interval else ("", "")
+        rows.append(
+            [
+                comparison.name,
+                comparison.decision,
+                *bounds,
+                str(len(comparison.ratios)),
+                comparison.reason,
+            ]
+        )
     headings = ["value", "decision", "images/s, times", "bounds", "pairs", "why"]
     return _table(headings, rows)
 
@@ -138,15 +145,15 @@ def _effect_facts(effect: Effect) -> dict[str, Any]:
     }
 
 
-def _duel_facts(duel: Duel) -> dict[str, Any]:
+def _comparison_facts(comparison: PairedComparison) -> dict[str, Any]:
     return {
-        "knob": duel.field,
-        "value": duel.value,
-        "decision": duel.decision,
-        "reason": duel.reason or None,
-        **_interval_facts(duel.interval),
-        "ratios": list(duel.ratios),
-        "trials": list(duel.trials),
+        "knob": comparison.field,
+        "value": comparison.value,
+        "decision": comparison.decision,
+        "reason": comparison.reason or None,
+        **_interval_facts(comparison.interval),
+        "ratios": list(comparison.ratios),
+        "trials": list(comparison.trials),
     }
 
 

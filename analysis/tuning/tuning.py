@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from analysis.runs.quantities import three_digits
+from bench.config import FILING_FIELDS, WINDOW_FIELDS, run_options
 from bench.records import CeilingsRecord, RunRecord
-from campaigns.tune.judge import Interval
-from campaigns.tune.knobs import run_options
 from campaigns.tune.result import Effect, TuneResult
+from campaigns.tune.stopping_rule import Interval
 
 Place = RooflinePoint | Refusal
 #: Ratios that scatter more hide a gain of 5 % from two or three pairs.
@@ -33,7 +33,8 @@ def place_best(result: TuneResult, ceilings: Sequence[CeilingsRecord]) -> Place:
 
 def best_command(result: TuneResult) -> str:
     """Return the command line that runs the best setting."""
-    return shlex.join(["mlproject", "run", *run_options(result.best)])
+    options = run_options(result.best, leave_out=FILING_FIELDS | WINDOW_FIELDS)
+    return shlex.join(["mlproject", "run", *options])
 
 
 def verdict_line(result: TuneResult) -> str:

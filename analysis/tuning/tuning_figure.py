@@ -12,9 +12,8 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.axes import FONT_PT, legend_below, say_empty
 from analysis.tuning.tuning import effects
-from campaigns.tune.judge import Interval
-from campaigns.tune.result import Duel, Effect, TuneResult
-from campaigns.tune.trial import Trial
+from campaigns.tune.result import Effect, PairedComparison, Trial, TuneResult
+from campaigns.tune.stopping_rule import Interval
 
 #: A shape and a colour for each kind of trial, so that either alone tells them apart.
 _LOOKS: Mapping[str, tuple[str, str]] = {
@@ -27,7 +26,7 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 }
 _GAIN, _NO_GAIN = "#0072B2", "#777777"
 _ROW_IN = 0.22
-#: A trial's share of the width; duels of one trial are labelled side by side.
+#: A trial's share of the width; comparisons of one trial are labelled side by side.
 _TRIAL_IN = 0.13
 _NARROWEST_IN, _WIDEST_IN = 7.0, 16.0
 
@@ -35,7 +34,7 @@ _NARROWEST_IN, _WIDEST_IN = 7.0, 16.0
 def tuning_figure(result: TuneResult) -> Figure:
     """Return the figure of a tuning: what each knob gave above, the trials below."""
     found = effects(result)
-    compared = [duel for duel in result.duels if duel.interval is not None]
+    compared = [comparison for comparison in result.comparisons if comparison.interval is not None]
     rows = max(1, len(found or compared))
     width_in = min(_WIDEST_IN, max(_NARROWEST_IN, 1.2 + _TRIAL_IN * len(result.trials)))
     heights = (1.0 + _ROW_IN * rows, 4.2)
@@ -59,9 +58,16 @@ def draw_ablation(axes: Axes, rows: Sequence[Effect]) -> None:
         say_empty(axes, "nothing was adopted and confirmed")
 
 
-def draw_duels(axes: Axes, duels: Sequence[Duel]) -> None:
+def draw_duels(axes: Axes, comparisons: Sequence[PairedComparison]) -> None:
     """Draw each compared value's ratio with the bounds that decided; none is quoted as a gain."""
-    _draw_ratios(axes, [(duel.name, duel.interval, False) for duel in duels if duel.interval])
+    _draw_ratios(
+        axes,
+        [
+            (comparison.name, comparison.interval, False)
+            for comparison in comparisons
+            if comparison.interval
+        ],
+    )
     axes.set_xlabel("images/s, value over the fastest so far (its bounds; higher is better)")
     axes.set_title("What the search saw: no gain was confirmed", loc="left", fontsize=FONT_PT + 1)
 
@@ -113,9 +119,13 @@ def draw_trials(axes: Axes, result: TuneResult) -> None:
 
 def _name_bands(axes: Axes, result: TuneResult) -> None:
     bands = [
-        (duel.trials[0], duel.trials[-1], f"{duel.name}{' *' * (duel.decision == 'adopted')}")
-        for duel in result.duels
-        if duel.trials
+        (
+            comparison.trials[0],
+            comparison.trials[-1],
+            f"{comparison.name}{' *' * (comparison.decision == 'adopted')}",
+        )
+        for comparison in result.comparisons
+        if comparison.trials
     ]
     fresh = [trial.number for trial in result.trials if trial.stage == "confirmation"]
     if fresh:
@@ -126,7 +136,7 @@ def _name_bands(axes: Axes, result: TuneResult) -> None:
         axes.text((first + last) / 2, 1.01, name, transform=axes.get_xaxis_transform(),
                   rotation=90, ha="center", va="bottom", fontsize=FONT_PT - 1,
                   parse_math=False)  # fmt: skip
-    if any(duel.decision == "adopted" for duel in result.duels):
+    if any(comparison.decision == "adopted" for comparison in result.comparisons):
         axes.text(1.0, 0.02, "* adopted", transform=axes.transAxes, ha="right", va="bottom",
                   fontsize=FONT_PT)  # fmt: skip
 
@@ -136,8 +146,11 @@ def _kind(trial: Trial, result: TuneResult) -> str:
     if trial.images_per_s is None:
         return "no result"
     if trial.stage == "search":
-        duel = next((duel for duel in result.duels if trial.number in duel.trials), None)
-        kept = duel is not None and duel.incumbent.config_id == config_id
+        comparison = next(
+            (comparison for comparison in result.comparisons if trial.number in comparison.trials),
+            None,
+        )
+        kept = comparison is not None and comparison.incumbent.config_id == config_id
         return "the fastest so far" if kept else "another value"
     if config_id == result.start.config_id:
         return "start"

@@ -3,6 +3,7 @@
 from bench.config.legacy import legacy_defaults
 from bench.config.resolved import ResolvedConfig
 from bench.config.run_config import (
+    AUTO_MAX_SECONDS,
     FAKEDATA,
     FILING_FIELDS,
     SYNTHETIC,
@@ -10,9 +11,12 @@ from bench.config.run_config import (
     RunConfig,
     Switch,
     parse_config,
+    run_options,
+    spelled,
 )
 
 __all__ = [
+    "AUTO_MAX_SECONDS",
     "FAKEDATA",
     "FILING_FIELDS",
     "SYNTHETIC",
@@ -22,4 +26,6 @@ __all__ = [
     "Switch",
     "legacy_defaults",
     "parse_config",
+    "run_options",
+    "spelled",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -29,6 +30,8 @@ FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
 
 #: Fields that say how long is measured, not what; they do enter `config_id`.
 WINDOW_FIELDS = frozenset({"warmup_iters", "iters", "max_seconds"})
+#: What `max_seconds=auto` is, by backend; no limit on the others.
+AUTO_MAX_SECONDS = {"cpu": 60.0}
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -217,6 +220,21 @@ class RunConfig(BaseModel):
     def reads_images(self) -> bool:
         """Whether `data` is a folder of images on disk."""
         return self.data not in (SYNTHETIC, FAKEDATA)
+
+
+def run_options(config: RunConfig, leave_out: Collection[str] = ()) -> list[str]:
+    """Return the options of `mlproject run` that ask for `config`, defaults left out."""
+    options = []
+    for name, field in RunConfig.model_fields.items():
+        value = getattr(config, name)
+        if name == "arch" or (value != field.default and name not in leave_out):
+            options += [f"--{name.replace('_', '-')}", spelled(value)]
+    return options
+
+
+def spelled(value: object) -> str:
+    """Return a field's value as the command line has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_config(values: dict[str, Any]) -> RunConfig:

@@ -19,8 +19,8 @@ _FILE_KEYS = ("name", "description", "seed", "repeats", "defaults", "exclude", "
 _BLOCK_KEYS = ("name", "repeats", "exclude")
 #: Above this many runs a matrix is more likely a mistake than a plan.
 MANY_RUNS = 2000
-#: What is refused whoever says yes: the list of runs itself would fill the memory.
-_TOO_MANY_RUNS = 1_000_000
+#: Refused even with --yes: the list of runs itself would fill the memory.
+_MAX_RUNS = 1_000_000
 
 Lists = dict[str, tuple[Scalar, ...]]
 
@@ -239,6 +239,6 @@ def _fits(values: Mapping[str, str], exclude: Lists) -> bool:
 
 
 def _refuse_too_many(path: Path, runs: int, many: bool) -> None:
-    if runs > _TOO_MANY_RUNS or (runs > MANY_RUNS and not many):
-        remedy = "shorten its lists" + (", or say --yes" if runs <= _TOO_MANY_RUNS else "")
+    if runs > _MAX_RUNS or (runs > MANY_RUNS and not many):
+        remedy = "shorten its lists" + (", or say --yes" if runs <= _MAX_RUNS else "")
         raise UserError(f"matrix={str(path)!r}: {runs:,} runs; {remedy}")

@@ -50,7 +50,7 @@ Entry = Scalar | Mapping | Sequence
 
 
 class Problems:
-    """Everything that is wrong with a matrix, gathered to be told at once."""
+    """Everything that is wrong with a matrix, gathered to be reported at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

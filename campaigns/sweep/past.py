@@ -1,16 +1,43 @@
-"""What a campaign has measured already, so that nothing is measured twice."""
+"""What a sweep needs to know of a run that was measured before."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.config import RunConfig
 from bench.launcher.recover import recover
-from bench.records import RunRecord
+from bench.machine.identity import environment_id
+from bench.records import Outcome, RunRecord
 from bench.records.folders import RecordFolder, record_folders
-from campaigns.sweep.past_run import PastRun
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """How one run of a campaign ended."""
+
+    config: RunConfig
+    environment_id: str | None  # None where it ended before a device was opened
+    outcome: Outcome
+    reason: str | None
+    record_id: str
+    device: str | None = None  # its name; None where it is not known
+
+    @classmethod
+    def of(cls, record: RunRecord) -> PastRun:
+        """Return what a sweep needs to know of `record`."""
+        environment = record.environment
+        return cls(
+            record.config,
+            environment_id(environment) if environment else None,
+            record.outcome,
+            record.reason,
+            record.record_id,
+            environment.device.name if environment else None,
+        )
+
 
 _POLL_S = 0.2
 
@@ -48,12 +75,12 @@ class PastRuns:
                 self.add(PastRun.of(record))
 
     def add(self, past: PastRun) -> None:
-        """Note one run; one of another environment is none of ours."""
+        """Note one run; one of another environment is left out."""
         if self._environment is not None and past.environment_id not in (self._environment, None):
             return
         key = (past.config.config_id, past.config.repeat)
         known = self._last.get(key)
-        # What a machine that was lost brings late is older than what was measured in its place.
+        # A record that arrives late, from a machine that was lost, is older than its replacement.
         if known is None or _rank(known) <= _rank(past):
             self._last[key] = past
 
@@ -79,10 +106,10 @@ class PastRuns:
 
 
 def take_over(records: Path, waiting: Callable[[str], None]) -> list[RecordFolder]:
-    """Make whole what a killed sweep left behind, and return the folders that this changed.
+    """Complete the records of a killed sweep, and return the folders that this changed.
 
     A worker whose launcher was killed measures on; it is waited for, since it keeps the device
-    busy and its measurement is as good as any. `waiting` is told which one.
+    busy and its measurement is as good as any. `waiting` receives its identifier.
     """
     changed = []
     for folder in _folders(records):

@@ -11,11 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from bench.config import RunConfig
-from campaigns.tune.judge import paired_interval
-from campaigns.tune.knobs import spelled, with_value
-from campaigns.tune.result import Effect
-from campaigns.tune.trial import Trial
+from bench.config import RunConfig, spelled
+from campaigns.tune.knobs import with_value
+from campaigns.tune.result import Effect, Trial
+from campaigns.tune.stopping_rule import paired_interval
 from campaigns.tune.trials import OutOfTimeError, Trials
 
 #: Rounds that the search leaves time for, and the fewest that are worth an interval.

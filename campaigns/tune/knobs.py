@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
+from bench.config import FILING_FIELDS, RunConfig, spelled
 from bench.records import Backend, Environment, ResolvedConfig
 
 Value = str | int
@@ -130,19 +130,3 @@ def changes(start: RunConfig, config: RunConfig) -> str:
     """Return what `config` has other than `start`, such as `threads=2 compile=default`."""
     names = differing(start, config)
     return " ".join(f"{name}={spelled(getattr(config, name))}" for name in names) or "start"
-
-
-def run_options(config: RunConfig) -> list[str]:
-    """Return the options of `mlproject run` that ask for `config`, its own window left out."""
-    options = ["--arch", config.arch]
-    for name, field in RunConfig.model_fields.items():
-        value = getattr(config, name)
-        if name in FILING_FIELDS | WINDOW_FIELDS | {"arch"} or value == field.default:
-            continue
-        options += [f"--{name.replace('_', '-')}", spelled(value)]
-    return options
-
-
-def spelled(value: object) -> str:
-    """Return a value as the command line has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""What a tuning has found."""
+"""What a tuning measures and finds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,59 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.config import RunConfig
-from campaigns.tune.judge import Interval
-from campaigns.tune.trial import Trial
+from bench.records import RunRecord
+from campaigns.tune.stopping_rule import Interval
 
 Decision = Literal["adopted", "not faster", "no change", "undecided", "failed", "cut short"]
+Stage = Literal["start", "search", "confirmation"]
 
 
 @dataclass(frozen=True)
-class Duel:
+class Trial:
+    """One measured run of a tuning; `number` counts from 1."""
+
+    number: int
+    stage: Stage
+    record: RunRecord
+    took_s: float
+    fresh: bool  # measured now, and not by an earlier session
+
+    @property
+    def config(self) -> RunConfig:
+        """What was measured."""
+        return self.record.config
+
+    @property
+    def config_id(self) -> str:
+        """What was measured, as an identifier."""
+        return self.record.config_id
+
+    @property
+    def images_per_s(self) -> float | None:
+        """Throughput, or None where nothing whole was measured."""
+        measured = self.record.measurement
+        if self.record.outcome != "ok" or measured is None:
+            return None
+        return measured.throughput_images_per_s
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the run was whole and its verdict is not clean."""
+        verdict = self.record.verdict
+        return self.record.outcome == "ok" and verdict is not None and verdict.level != "clean"
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing whole was measured, or None."""
+        if self.record.outcome == "ok":
+            return None
+        if self.record.outcome == "interrupted":
+            return f"took longer than the {self.took_s:.0f} s that one trial may"
+        return f"{self.record.outcome}: {self.record.reason}"
+
+
+@dataclass(frozen=True)
+class PairedComparison:
     """One value of one knob against the setting that was the fastest until then.
 
     `ratios` are the challenger's images/s over the incumbent's, pair by pair.
@@ -61,7 +106,7 @@ class TuneResult:
     start: RunConfig
     best: RunConfig
     trials: tuple[Trial, ...]
-    duels: tuple[Duel, ...]
+    comparisons: tuple[PairedComparison, ...]
     confirmed: Effect | None  # of all adopted knobs together, over the start
     unconfirmed: str  # why `confirmed` is None, else empty
     ablation: tuple[Effect, ...]
@@ -78,3 +123,16 @@ class TuneResult:
     def fresh_trials(self) -> int:
         """Trials measured by this session."""
         return sum(trial.fresh for trial in self.trials)
+
+
+class TuneWatch:
+    """Follows a tuning; this base does nothing."""
+
+    def starting(self, config: RunConfig) -> None:
+        """A trial is about to be measured."""
+
+    def ended(self, trial: Trial) -> None:
+        """A trial has ended, or was taken from an earlier session."""
+
+    def ruled(self, comparison: PairedComparison) -> None:
+        """A value of a knob was compared with the fastest setting so far."""

@@ -1,14 +1,94 @@
-"""Trials within a budget of time: measured by whoever is handed in, or found in the archive."""
+"""Trials within a budget of time: measured now, or taken from records of earlier sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
 
 from bench.config import RunConfig
-from bench.records import RunRecord
+from bench.machine.identity import environment_id
+from bench.records import Environment, RunRecord
+from bench.records.folders import readable_records
 from bench.records.journal import Clock
-from campaigns.tune.archive import Archive
-from campaigns.tune.trial import Stage, Trial, TuneWatch
+from campaigns.tune.result import Stage, Trial, TuneWatch
+
+#: Runs of one session start at most this long after the one before has ended.
+_NEIGHBOURS_S = 60.0
+
+Stop = Callable[[RunRecord], bool]
+
+
+def campaign_records(records: Path, campaign: str, environment: Environment) -> list[RunRecord]:
+    """Return the measurements of a campaign on one environment that lie below `records`."""
+    here = environment_id(environment)
+    return [
+        record
+        for _, record in readable_records(records)
+        if isinstance(record, RunRecord)
+        and record.config.campaign == campaign
+        and (record.environment is None or environment_id(record.environment) == here)
+    ]
+
+
+class PastTrials:
+    """Records of one campaign on one environment, in the order in which they were measured."""
+
+    def __init__(self, records: Iterable[RunRecord] = ()) -> None:
+        known = sorted(records, key=lambda record: record.record_id)
+        self._tape = [record for record in known if record.outcome != "interrupted"]
+        self._used: set[str] = set()
+        self._repeats: dict[str, int] = {}
+        for record in known:
+            self._note_repeat(record.config)
+
+    def numbered(self, config: RunConfig) -> RunConfig:
+        """Return `config` as the next repeat of itself."""
+        repeat = self._repeats.get(config.config_id, 0) + 1
+        numbered = config.model_copy(update={"repeat": repeat})
+        self._note_repeat(numbered)
+        return numbered
+
+    def together(self, configs: Sequence[RunConfig], stop: Stop) -> list[RunRecord] | None:
+        """Return runs of `configs` that were measured one after the other, or None.
+
+        A run of the first of them alone suffices where `stop` says so.
+        """
+        wanted = [config.config_id for config in configs]
+        for first in range(len(self._tape) - len(wanted) + 1):
+            window = self._tape[first : first + len(wanted)]
+            if self._fits(window, wanted):
+                return self._take(sorted(window, key=lambda one: wanted.index(one.config_id)))
+        for record in self._tape:
+            if record.config_id == wanted[0] and self._is_free(record) and stop(record):
+                return self._take([record])
+        return None
+
+    def _fits(self, window: Sequence[RunRecord], wanted: Sequence[str]) -> bool:
+        return (
+            all(map(self._is_free, window))
+            and Counter(record.config_id for record in window) == Counter(wanted)
+            and all(map(_neighbours, window, window[1:]))
+        )
+
+    def _is_free(self, record: RunRecord) -> bool:
+        return record.record_id not in self._used
+
+    def _take(self, records: list[RunRecord]) -> list[RunRecord]:
+        self._used.update(record.record_id for record in records)
+        return records
+
+    def _note_repeat(self, config: RunConfig) -> None:
+        known = self._repeats.get(config.config_id, 0)
+        self._repeats[config.config_id] = max(known, config.repeat)
+
+
+def _neighbours(before: RunRecord, after: RunRecord) -> bool:
+    took_s = before.process.real_s if before.process else 0.0
+    pause = after.created - before.created - timedelta(seconds=took_s)
+    return pause.total_seconds() < _NEIGHBOURS_S
+
 
 #: Measures a configuration in at most so many seconds, and gives a record whatever happens. A
 #: measurement that was ended because it took longer has the outcome `interrupted`; one that the
@@ -16,7 +96,7 @@ from campaigns.tune.trial import Stage, Trial, TuneWatch
 Measure = Callable[[RunConfig, float], RunRecord]
 
 #: Of the whole budget: one trial that takes longer (a compilation, mostly) is given up.
-_PATIENCE_SHARE = 0.25
+_MAX_TRIAL_SHARE = 0.25
 
 
 class OutOfTimeError(Exception):
@@ -46,13 +126,13 @@ class Trials:
     """Every trial of a tuning, in order."""
 
     def __init__(
-        self, measure: Measure, archive: Archive, budget: Budget, watch: TuneWatch
+        self, measure: Measure, past: PastTrials, budget: Budget, watch: TuneWatch
     ) -> None:
         self.log: list[Trial] = []
         self.budget = budget
         self.watch = watch
         self._measure = measure
-        self._archive = archive
+        self._past = past
 
     def together(
         self,
@@ -110,16 +190,16 @@ class Trials:
     def _found(
         self, configs: Sequence[RunConfig], stage: Stage, stop: Callable[[Trial], bool]
     ) -> list[Trial] | None:
-        def told(record: RunRecord) -> Trial:
+        def past_trial(record: RunRecord) -> Trial:
             took_s = record.process.real_s if record.process else 0.0
             return Trial(len(self.log) + 1, stage, record, took_s, fresh=False)
 
-        records = self._archive.together(configs, lambda record: stop(told(record)))
-        return None if records is None else [self._note(told(record)) for record in records]
+        records = self._past.together(configs, lambda record: stop(past_trial(record)))
+        return None if records is None else [self._note(past_trial(record)) for record in records]
 
     def _measured(self, config: RunConfig, stage: Stage, reserve_s: float) -> Trial:
         begin_s = self.budget.clock()
-        numbered = self._archive.numbered(config)
+        numbered = self._past.numbered(config)
         self.watch.starting(numbered)
         record = self._measure(numbered, self._limit_s(config, reserve_s))
         took_s = self.budget.clock() - begin_s
@@ -130,7 +210,7 @@ class Trials:
         if not self.log:
             return self.budget.total_s
         left_s = self.budget.left_s - reserve_s + self.expected_s(config)
-        return min(left_s, max(_PATIENCE_SHARE * self.budget.total_s, 3 * self.expected_s(config)))
+        return min(left_s, max(_MAX_TRIAL_SHARE * self.budget.total_s, 3 * self.expected_s(config)))
 
     def _note(self, trial: Trial) -> Trial:
         self.log.append(trial)

@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from bench.config import RunConfig
 from bench.records import Environment, RunRecord
 from bench.records.journal import Clock
-from campaigns.tune.archive import Archive
 from campaigns.tune.confirmation import Confirmation, reserve_s
+from campaigns.tune.coordinate_descent import Search
 from campaigns.tune.knobs import BATCH, with_value
-from campaigns.tune.result import TuneResult
-from campaigns.tune.search import Search
-from campaigns.tune.trial import Trial, TuneWatch
-from campaigns.tune.trials import Budget, Measure, OutOfTimeError, Trials
+from campaigns.tune.result import Trial, TuneResult, TuneWatch
+from campaigns.tune.trials import Budget, Measure, OutOfTimeError, PastTrials, Trials
 
 #: No device holds as many images at a time.
 _ANY_BATCH = 2**20
@@ -40,7 +38,7 @@ class Limits:
 
 @dataclass
 class _Progress:
-    """What is known so far, for whoever interrupts."""
+    """What is known so far, for the result of a tuning that is interrupted."""
 
     start: Trial | None = None
     search: Search | None = None
@@ -66,7 +64,7 @@ def tune(
     Ctrl-C gives what was found until then. Raises `StartFailedError`.
     """
     budget = Budget(limits.budget_s, clock, began_s)
-    trials = Trials(measure, Archive(known), budget, watch or TuneWatch())
+    trials = Trials(measure, PastTrials(known), budget, watch or TuneWatch())
     so_far = _Progress()
     interrupted = False
     try:
@@ -128,7 +126,7 @@ def _result(limits: Limits, trials: Trials, so_far: _Progress, *, interrupted: b
         start=start.config,
         best=search.best if search else start.config,
         trials=tuple(trials.log),
-        duels=tuple(search.duels) if search else (),
+        comparisons=tuple(search.comparisons) if search else (),
         confirmed=together,
         unconfirmed="" if together else _why_unconfirmed(confirmation, interrupted=interrupted),
         ablation=confirmation.ablation if confirmation else (),

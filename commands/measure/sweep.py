@@ -14,8 +14,7 @@ from commands.views.options import records_option, track_option
 from commands.views.recorded import EXIT_CODES, NOT_TRACKED, open_delivery, say_not_uploaded
 
 if TYPE_CHECKING:
-    from campaigns.sweep.executor import Executor, SweepOrder
-    from campaigns.sweep.run import Turn
+    from campaigns.sweep.executor import Executor, SweepOrder, Turn
     from commands.views.recorded import AnyDelivery
 
 _MATRICES = Path(__file__).resolve().parents[2] / "matrices"

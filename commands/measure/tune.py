@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.core import ParameterSource
 
-from bench.config import RunConfig, parse_config
+from bench.config import WINDOW_FIELDS, RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import CeilingsRecord
 from commands.views.options import (
@@ -30,7 +30,6 @@ Record = TypeVar("Record", bound="RunRecord | CeilingsRecord")
 
 _LABEL_LETTERS = 64
 #: Where no window is asked for by name, that of the device's backend is used.
-_WINDOW_OPTIONS = ("warmup_iters", "iters", "max_seconds")
 #: A window ends by its time; this is more than fits into it.
 _MANY_ITERATIONS = 10_000
 
@@ -86,10 +85,10 @@ def command(
     """
     began_s = time.monotonic()
     config = _start(context, values, max_batch)
-    from campaigns.sweep.machine import identify_machine
+    from campaigns.sweep.local_devices import identify_machine
     from campaigns.sweep.past import take_over
     from campaigns.tune import Limits, StartFailedError, tune
-    from campaigns.tune.local import LocalMeasure
+    from campaigns.tune.local_trials import LocalMeasure
     from commands.views.tune_view import TuneProgress
 
     environment = _environment(config, identify_machine(config.env))
@@ -142,7 +141,7 @@ def _known_trials(
 ) -> list[RunRecord]:
     """Return the campaign's runs on this environment, from the folder and from the server."""
     from bench.machine.identity import environment_id
-    from campaigns.tune.archive import campaign_records
+    from campaigns.tune.trials import campaign_records
 
     known = campaign_records(records, campaign, environment)
     if tracked:
@@ -181,7 +180,7 @@ def _from_server(records: Iterable[Record]) -> list[Record]:
 
 
 def _environment(config: RunConfig, environments: tuple[Environment, ...]) -> Environment:
-    from campaigns.sweep.machine import environment_of
+    from campaigns.sweep.local_devices import environment_of
 
     here = [each.device.backend for each in environments]
     if config.backend not in ("auto", *here):
@@ -202,7 +201,7 @@ def _with_short_window(
     }
     asked = {
         name
-        for name in _WINDOW_OPTIONS
+        for name in WINDOW_FIELDS
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
     if "iters" in asked:  # a window of so many iterations, however long they take

@@ -13,7 +13,7 @@ from bench.records.folders import MeasuredRecord, RecordFolder
 
 if TYPE_CHECKING:
     from bench.records import RunRecord
-    from campaigns.sweep.past_run import PastRun
+    from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
 
     AnyDelivery: TypeAlias = "NoDelivery | Delivery"

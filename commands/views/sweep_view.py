@@ -11,7 +11,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
 from bench.config import RunConfig
 from bench.records.journal import Event
-from campaigns.sweep.run import SweepWatch, Turn
+from campaigns.sweep.executor import SweepWatch, Turn
 from commands.views.progress import Bar
 from commands.views.terminal import output, text_table
 
@@ -79,7 +79,7 @@ def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: 
     from bench.cost import config_complexity
     from bench.records import RunRecord
     from bench.records.folders import read_records
-    from campaigns.sweep.estimate import Durations, estimate
+    from campaigns.sweep.durations import Durations, estimate
 
     durations = Durations(
         lambda config: config_complexity(config, batch_size=1).step_flops_per_image

@@ -14,12 +14,12 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.journal import Event
 from campaigns.tune.knobs import changes
-from campaigns.tune.trial import Trial, TuneWatch
+from campaigns.tune.result import Trial, TuneWatch
 from commands.views.progress import Bar
 
 if TYPE_CHECKING:
     from analysis.tuning.tuning import Place
-    from campaigns.tune import Duel, Effect, TuneResult
+    from campaigns.tune import Effect, PairedComparison, TuneResult
 
 
 class TuneProgress(Bar, TuneWatch):
@@ -52,13 +52,13 @@ class TuneProgress(Bar, TuneWatch):
             rate = trial.images_per_s
             self._say(f"start: {trial.failure if rate is None else f'{rate:.4g} images/s'}")
 
-    def ruled(self, duel: Duel) -> None:
+    def ruled(self, comparison: PairedComparison) -> None:
         """Say what became of a value."""
-        line = f"{duel.name}: {duel.decision}"
-        if duel.interval is not None:
-            pairs = f"{len(duel.ratios)} pair{'s' * (len(duel.ratios) > 1)}"
-            line += f", {duel.interval.ratio:.3f} times the images/s in {pairs}"
-        self._say(line + (f" ({duel.reason})" if duel.reason else ""))
+        line = f"{comparison.name}: {comparison.decision}"
+        if comparison.interval is not None:
+            pairs = f"{len(comparison.ratios)} pair{'s' * (len(comparison.ratios) > 1)}"
+            line += f", {comparison.interval.ratio:.3f} times the images/s in {pairs}"
+        self._say(line + (f" ({comparison.reason})" if comparison.reason else ""))
 
     def _say(self, line: str) -> None:
         self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -164,13 +164,13 @@ def test_the_figure_shows_every_effect_and_every_trial(result, tmp_path):
 
 
 def test_trials_are_counted_in_whole_numbers(nothing):
-    few = replace(nothing, trials=nothing.trials[:3], duels=())
+    few = replace(nothing, trials=nothing.trials[:3], comparisons=())
     _, axes = tuning_figure(few).axes
     assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def test_the_figure_of_nothing_says_so(nothing):
-    above, _ = tuning_figure(replace(nothing, duels=())).axes
+    above, _ = tuning_figure(replace(nothing, comparisons=())).axes
     assert [text.get_text() for text in above.texts] == ["nothing was adopted and confirmed"]
 
 
@@ -178,11 +178,15 @@ def test_the_figure_of_nothing_says_so(nothing):
 def test_without_fresh_runs_the_figure_shows_what_was_compared(found, request):
     tuned_so_far = replace(request.getfixturevalue(found), confirmed=None, ablation=())
     above, _ = tuning_figure(tuned_so_far).axes
-    compared = [duel for duel in tuned_so_far.duels if duel.interval is not None]
+    compared = [
+        comparison for comparison in tuned_so_far.comparisons if comparison.interval is not None
+    ]
     assert "no gain was confirmed" in above.get_title(loc="left")
     assert [label.get_text() for label in above.get_yticklabels()] == [d.name for d in compared]
     markers = [line for line in above.lines if line.get_marker() == "o"]
-    assert [line.get_xdata()[0] for line in markers] == [duel.interval.ratio for duel in compared]
+    assert [line.get_xdata()[0] for line in markers] == [
+        comparison.interval.ratio for comparison in compared
+    ]
     assert {line.get_markerfacecolor() for line in markers} == {"white"}
 
 

@@ -9,7 +9,7 @@ from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import CeilingsRecord, Outcome, RunRecord
 from bench.records.folders import MeasuredRecord
-from campaigns.sweep.past_run import PastRun
+from campaigns.sweep.past import PastRun
 from tracking import schema
 from tracking.reading.tracked_runs import TrackedRun, download_record, runs_filter, search_runs
 

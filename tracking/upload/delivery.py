@@ -13,7 +13,7 @@ from mlflow.entities import Param, RunTag
 from bench.records import RunRecord
 from bench.records.folders import RecordFolder, record_folders
 from bench.records.journal import Clock
-from campaigns.sweep.past_run import PastRun
+from campaigns.sweep.past import PastRun
 from tracking import schema
 from tracking.reading.campaign import campaign_runs
 from tracking.retry import AWAY_LIMIT_S, RetryPolicy

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 
+from bench.config import AUTO_MAX_SECONDS
 from bench.machine import cpu_device_info
 from bench.records import DeviceInfo
 from bench.training.devices.base import Device
@@ -17,7 +18,7 @@ class CpuDevice(Device):
     backend: Literal["cpu"] = "cpu"
     torch_device = torch.device("cpu")
     default_batch_size = 16
-    default_max_seconds = 60.0
+    default_max_seconds = AUTO_MAX_SECONDS["cpu"]
     # NHWC is what oneDNN's convolutions want: resnet18 fp32 16.6 against 13.3 images/s (2 cores).
     prefers_channels_last = True
     # oneDNN has no fast bf16 backward for a stride: mobilenet_v2 amp 46.7 against 32.4 images/s.

@@ -11,8 +11,7 @@ import samples
 from bench.config import RunConfig
 from bench.machine.identity import environment_id
 from bench.records.folders import RecordFolder
-from campaigns.sweep.past import PastRuns, take_over
-from campaigns.sweep.past_run import PastRun
+from campaigns.sweep.past import PastRun, PastRuns, take_over
 
 HERE = environment_id(samples.environment())
 

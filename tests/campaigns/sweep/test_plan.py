@@ -6,7 +6,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from campaigns.sweep.estimate import Durations, estimate
+from campaigns.sweep.durations import Durations, estimate
 from campaigns.sweep.matrix import Block, Matrix
 from campaigns.sweep.plan import plan_runs
 

@@ -12,11 +12,11 @@ import pytest
 
 from bench.config import RunConfig
 from bench.records.folders import read_records, record_folders
-from campaigns.sweep.locks import exclusive
-from campaigns.sweep.machine import identify_machine
+from campaigns.sweep.executor import SweepWatch
+from campaigns.sweep.local import Sweep
+from campaigns.sweep.local_devices import exclusive, identify_machine
 from campaigns.sweep.past import take_over
 from campaigns.sweep.plan import Plan
-from campaigns.sweep.run import Sweep, SweepWatch
 
 PROJECT = Path(__file__).resolve().parents[3]
 MODELS = PROJECT / "tests" / "bench"
@@ -159,7 +159,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 sys.path[:0] = [{project!r}, {tests!r}]
-from campaigns.sweep.machine import identify_machine
+from campaigns.sweep.local_devices import identify_machine
 from test_sweep_run import config, swept
 plan = [config(2), config(4, iters=10**6, max_seconds=3.0), config(8)]
 swept(identify_machine(), Path({records!r}), *plan)

@@ -5,12 +5,11 @@ from collections import Counter
 import pytest
 from simulated_device import START, Device, environment
 
-from bench.config import RunConfig
+from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig, run_options
 from bench.records import Finding, Verdict
 from campaigns.tune import Limits, TuneWatch, tune
-from campaigns.tune.archive import Archive
-from campaigns.tune.knobs import KNOBS, WINDOWS, differing, run_options
-from campaigns.tune.trials import Budget, Trials
+from campaigns.tune.knobs import KNOBS, WINDOWS, differing
+from campaigns.tune.trials import Budget, PastTrials, Trials
 from campaigns.tune.tuner import StartFailedError
 
 LONG_S = 10_000.0
@@ -33,8 +32,8 @@ def flat(knobs):
     return 16.0
 
 
-def duel(result, name):
-    return next(each for each in result.duels if each.name == name)
+def comparison(result, name):
+    return next(each for each in result.comparisons if each.name == name)
 
 
 def best_of(result):
@@ -98,11 +97,11 @@ def test_out_of_memory_is_a_trial_with_a_result_and_ends_the_doubling():
 
     result = tuned(Device(speed, fails))
     assert result.best.batch_size == 32
-    cliff = duel(result, "batch_size=64")
+    cliff = comparison(result, "batch_size=64")
     assert cliff.decision == "failed"
     assert "oom: DefaultCPUAllocator" in cliff.reason
     assert Counter(t.record.outcome for t in result.trials)["oom"] == 1
-    assert not any(each.name == "batch_size=128" for each in result.duels)
+    assert not any(each.name == "batch_size=128" for each in result.comparisons)
 
 
 def test_a_compile_failure_is_a_trial_with_a_result():
@@ -115,13 +114,13 @@ def test_a_compile_failure_is_a_trial_with_a_result():
 
     result = tuned(Device(speed, fails))
     assert best_of(result) == {"threads": 2, "batch_size": 64}
-    assert duel(result, "compile=default").decision == "failed"
-    assert [each.name for each in result.duels].count("compile=default") == 1
+    assert comparison(result, "compile=default").decision == "failed"
+    assert [each.name for each in result.comparisons].count("compile=default") == 1
 
 
 def test_a_hopeless_challenger_costs_one_window():
     result = tuned(Device(speed))
-    hopeless = duel(result, "channels_last=false")
+    hopeless = comparison(result, "channels_last=false")
     assert hopeless.decision == "not faster"
     assert len(hopeless.ratios) == 1
     trials = [t for t in result.trials if t.config.channels_last == "false"]
@@ -140,7 +139,7 @@ def test_a_window_with_a_doubt_of_its_own_is_not_enough_to_give_a_value_up():
                 record = self.records[-1] = record.model_copy(update={"verdict": doubt})
             return record
 
-    disturbed = duel(tuned(Disturbed(speed)), "channels_last=false")
+    disturbed = comparison(tuned(Disturbed(speed)), "channels_last=false")
     assert disturbed.decision == "not faster"
     assert len(disturbed.ratios) == 2
     assert len(disturbed.trials) == 4  # each beside the incumbent
@@ -152,7 +151,7 @@ def test_the_batch_is_halved_where_doubling_does_not_pay():
 
     result = tuned(Device(small_is_fast))
     assert best_of(result) == {"batch_size": 8}
-    assert duel(result, "batch_size=4").decision == "not faster"
+    assert comparison(result, "batch_size=4").decision == "not faster"
 
 
 def test_a_fixed_batch_and_a_largest_batch_are_kept():
@@ -188,7 +187,7 @@ def test_half_the_budget_may_be_left_for_confirming():
 
 def test_a_trial_is_expected_to_take_what_the_last_one_like_it_took():
     device = Device(speed, autotune_s=60.0)
-    trials = Trials(device, Archive(), Budget(LONG_S, device.clock), TuneWatch())
+    trials = Trials(device, PastTrials(), Budget(LONG_S, device.clock), TuneWatch())
     compiled = START.model_copy(update={"compile": "max-autotune"})
     assert trials.expected_s(START) == 0.0
     trials.together([START, compiled], "search")
@@ -203,7 +202,7 @@ def test_a_trial_that_takes_too_long_is_given_up_and_says_so():
     given_up = [t for t in result.trials if t.record.outcome == "interrupted"]
     assert [t.config.compile for t in given_up] == ["max-autotune"]
     assert given_up[0].took_s == 500.0
-    assert "took longer than the 500 s" in duel(result, "compile=max-autotune").reason
+    assert "took longer than the 500 s" in comparison(result, "compile=max-autotune").reason
 
 
 def test_a_start_that_does_not_fit_is_halved():
@@ -261,7 +260,7 @@ def test_an_earlier_run_alone_is_never_paired_with_a_new_one(now):
     device.interrupt_at, device.speed = None, lambda knobs: now
     device.now_s += 3600
     result = tuned(device, known=device.records)
-    for each in result.duels:
+    for each in result.comparisons:
         assert all(0.98 < ratio < 1.02 for ratio in each.ratios)
 
 
@@ -288,7 +287,7 @@ def test_rounds_have_orders_of_their_own():
 
 
 def test_the_batch_that_was_just_left_is_not_tried_again_at_once():
-    names = [each.name for each in tuned(Device(speed), max_batch=32).duels]
+    names = [each.name for each in tuned(Device(speed), max_batch=32).comparisons]
     assert names[names.index("batch_size=32") + 1] == "channels_last=false"
 
 
@@ -311,7 +310,7 @@ def test_the_command_line_asks_for_the_setting_and_not_for_the_short_window():
     config = RunConfig.model_validate(
         {**START.model_dump(), "threads": 2, "fused_optimizer": "false", "cudnn_benchmark": False}
     )
-    assert run_options(config) == [
+    assert run_options(config, leave_out=FILING_FIELDS | WINDOW_FIELDS) == [
         *("--arch", "resnet18", "--backend", "cpu", "--fused-optimizer", "false"),
         *("--cudnn-benchmark", "false", "--threads", "2"),
     ]
@@ -322,10 +321,10 @@ def test_a_value_that_changes_nothing_here_is_told_and_not_judged():
     device = Device(speed, noise=0.2)
     device.knobs = lambda config: Device.knobs(device, config) | {"allocator": "system"}
     result = tuned(device)
-    same = duel(result, "allocator=retain")
+    same = comparison(result, "allocator=retain")
     assert same.decision == "no change"
     assert same.reason == "allocator is system here either way"
     assert same.ratios == ()
     assert same.interval is None
-    assert [each.name for each in result.duels].count("allocator=retain") == 1
+    assert [each.name for each in result.comparisons].count("allocator=retain") == 1
     assert result.best.allocator == "auto"

@@ -4,7 +4,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from campaigns.sweep.ray.nodes import Node, usable
+from campaigns.sweep.ray.cluster_nodes import Node, usable
 
 CPU = samples.environment()
 GPU = samples.environment(device=samples.device_info(backend="cuda", name="L4"))

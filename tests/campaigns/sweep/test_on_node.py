@@ -13,8 +13,8 @@ from bench.config import RunConfig
 from bench.launcher.processes import terminate_tree
 from bench.machine.source_hash import code_id
 from bench.records.folders import RecordFolder, new_record_id
-from campaigns.sweep.ray import node
-from campaigns.sweep.ray.parcel import unpack
+from campaigns.sweep.ray import on_node as node
+from campaigns.sweep.ray.record_transfer import unpack
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -53,7 +53,7 @@ def test_a_dropped_leash_ends_the_worker_and_keeps_what_it_measured(order, tmp_p
     order["config"] |= {"iters": 10**6, "max_seconds": "none"}
     leash, answer = subprocess.PIPE, tmp_path / "answer.json"
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "campaigns.sweep.ray.launcher", str(answer)],
+        [sys.executable, "-m", "campaigns.sweep.ray.on_node", str(answer)],
         stdin=leash,
         cwd=PROJECT,
     )
@@ -82,8 +82,8 @@ def test_a_node_tells_what_it_has_and_gives_what_the_driver_lacks(order, tmp_pat
     assert len(facts["at_rest_c"]) == len(facts["environments"])
     assert facts["code"] == code_id()
     assert unpack(parcel, tmp_path / "home")[1].record_id == order["record_id"]
-    assert node.left_here("c", [order["record_id"]]) == []
-    assert node.left_here("another", []) == []
+    assert node.unsent_records("c", [order["record_id"]]) == []
+    assert node.unsent_records("another", []) == []
 
 
 def test_what_keeps_a_node_from_measuring_is_told_in_one_line(order, tmp_path, monkeypatch):
@@ -98,7 +98,7 @@ PROGRAM = """
 import os, sys
 before = os.environ.get("OMP_NUM_THREADS")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Ray does
-from campaigns.sweep.ray.node import _environment
+from campaigns.sweep.ray.on_node import _environment
 assert _environment().get("OMP_NUM_THREADS") == before
 """
 

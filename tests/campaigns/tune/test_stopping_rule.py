@@ -6,17 +6,17 @@ from random import Random
 
 import pytest
 
-from campaigns.tune.judge import (
+from campaigns.tune.stopping_rule import (
     ADOPTION_ERROR,
-    HOPELESS,
-    LAST_LOOK,
+    FAR_SLOWER,
+    LAST_TEST,
     LOSS_ERROR,
     Noise,
-    look,
+    judge_pairs,
     paired_interval,
 )
 
-DUELS = 6  # of one search
+COMPARISONS = 6  # of one search
 SEARCHES = 300
 
 
@@ -35,20 +35,20 @@ def sometimes_disturbed(random):
 
 
 def ruled(effect, draw):
-    """Share of each ruling, and pairs per duel, over searches of several duels each."""
+    """Share of each ruling, and pairs per comparison, over searches of several comparisons each."""
     random, rulings, pairs = Random(7), Counter(), 0
     for _ in range(SEARCHES):
         noise = Noise()
         noise.add_runs([draw(random) for _ in range(3)])
-        for _ in range(DUELS):
-            logs, ruling = [], "look again"
-            while ruling == "look again":
+        for _ in range(COMPARISONS):
+            logs, ruling = [], "measure on"
+            while ruling == "measure on":
                 logs.append(math.log(1 + effect) + draw(random) - draw(random))
-                ruling, _ = look(logs, noise)
+                ruling, _ = judge_pairs(logs, noise)
             noise.add(logs)
             rulings[ruling] += 1
             pairs += len(logs)
-    total = SEARCHES * DUELS
+    total = SEARCHES * COMPARISONS
     return {ruling: count / total for ruling, count in rulings.items()}, pairs / total
 
 
@@ -58,7 +58,7 @@ def ruled(effect, draw):
 def test_a_knob_that_does_nothing_is_seldom_adopted(draw):
     shares, _ = ruled(0.0, draw)
     # Three standard errors of a share that is what it promises to be.
-    error = math.sqrt(ADOPTION_ERROR * (1 - ADOPTION_ERROR) / (SEARCHES * DUELS))
+    error = math.sqrt(ADOPTION_ERROR * (1 - ADOPTION_ERROR) / (SEARCHES * COMPARISONS))
     assert shares["faster"] < ADOPTION_ERROR + 3 * error
 
 
@@ -79,31 +79,31 @@ def test_on_a_quiet_machine_a_tie_is_seen_early():
     assert pairs < 3
 
 
-def test_no_duel_is_longer_than_the_last_look():
-    ruling, interval = look([0.01, -0.01, 0.012, -0.008][:LAST_LOOK], Noise())
+def test_no_duel_is_longer_than_the_last_judge_pairs():
+    ruling, interval = judge_pairs([0.01, -0.01, 0.012, -0.008][:LAST_TEST], Noise())
     assert ruling == "undecided"
     assert interval.low < 1 < interval.high
 
 
 def test_one_pair_decides_only_what_is_hopeless():
-    assert look([math.log(HOPELESS) - 0.01], Noise())[0] == "not faster"
-    assert look([math.log(HOPELESS) + 0.01], Noise())[0] == "look again"
-    assert look([math.log(1.5)], Noise())[0] == "look again"
+    assert judge_pairs([math.log(FAR_SLOWER) - 0.01], Noise())[0] == "not faster"
+    assert judge_pairs([math.log(FAR_SLOWER) + 0.01], Noise())[0] == "measure on"
+    assert judge_pairs([math.log(1.5)], Noise())[0] == "measure on"
 
 
 def test_where_runs_scatter_widely_less_is_hopeless():
     noise = Noise()
     noise.add_runs([0.0, 0.1, 0.2])  # ratios scatter by 14 %
     assert noise.deviation == pytest.approx(math.sqrt(2) * 0.1)
-    assert look([math.log(0.6)], noise)[0] == "look again"
-    assert look([math.log(0.5)], noise)[0] == "not faster"
+    assert judge_pairs([math.log(0.6)], noise)[0] == "measure on"
+    assert judge_pairs([math.log(0.5)], noise)[0] == "not faster"
 
 
 def test_what_other_duels_scattered_widens_the_interval_of_two_equal_pairs():
     noise = Noise()
-    assert look([0.02, 0.02], noise)[0] == "faster"
+    assert judge_pairs([0.02, 0.02], noise)[0] == "faster"
     noise.add([0.05, -0.05, 0.05, -0.05])
-    assert look([0.02, 0.02], noise)[0] == "look again"
+    assert judge_pairs([0.02, 0.02], noise)[0] == "measure on"
 
 
 def test_the_paired_interval_is_students():
@@ -121,7 +121,9 @@ def test_runs_of_one_setting_tell_how_much_their_ratios_scatter():
     of_runs, of_ratios = Noise(), Noise()
     of_runs.add_runs([0.00, 0.01, 0.02])
     of_ratios.add([0.00, math.sqrt(2) * 0.01, math.sqrt(2) * 0.02])
-    assert look([0.1, 0.1], of_runs)[1].low == pytest.approx(look([0.1, 0.1], of_ratios)[1].low)
+    assert judge_pairs([0.1, 0.1], of_runs)[1].low == pytest.approx(
+        judge_pairs([0.1, 0.1], of_ratios)[1].low
+    )
 
 
 def test_a_single_pair_has_no_interval():

@@ -2,7 +2,7 @@
 
 A configuration measured before takes what it took. Of another batch size or length, it takes the
 same time per image; of a model never measured here, the same time per FLOP as its precision did.
-What nothing was measured of stays unknown.
+Where nothing like it was measured, the time stays unknown.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.config import RunConfig
+from bench.config import AUTO_MAX_SECONDS, RunConfig
 from bench.machine.identity import environment_id
 from bench.records import Environment, RunRecord
-from campaigns.sweep.machine import environment_of
+from campaigns.sweep.local_devices import environment_of
 
-#: FLOP of one image's training step of a model, or None where it cannot be told.
+#: FLOP of one image's training step of a model, or None where it is unknown.
 FlopsPerImage = Callable[[RunConfig], float | None]
 
 
@@ -49,7 +49,7 @@ class Durations:
         self._samples += [sample for record in records if (sample := _sample(record))]
 
     def of(self, config: RunConfig, environment: Environment) -> float | None:
-        """Return the seconds that a run of `config` will take, or None where nothing tells."""
+        """Return the seconds that a run of `config` will take, or None where it is unknown."""
         here = environment_id(environment)
         alike = [sample for sample in self._samples if sample.environment == here]
         exact = [s.whole_s for s in alike if s.record.config_id == config.config_id]
@@ -102,7 +102,7 @@ def _sample(record: RunRecord) -> _Sample | None:
 
 
 def _limit_s(config: RunConfig, environment: Environment) -> float:
-    """When the window ends early; `auto` as `bench.training.devices` has it."""
+    """When the window ends early."""
     if config.max_seconds == "auto":
-        return 60.0 if environment.device.backend == "cpu" else float("inf")
+        return AUTO_MAX_SECONDS.get(environment.device.backend, float("inf"))
     return float("inf") if config.max_seconds == "none" else config.max_seconds

@@ -8,7 +8,7 @@ import samples
 
 from bench.errors import UserError
 from bench.records.folders import RecordFolder, read_records
-from campaigns.sweep.ray.parcel import ParcelError, pack, unpack
+from campaigns.sweep.ray.record_transfer import ArchiveError, pack, unpack
 
 RECORD_ID = "20261120T100000Z-00000001"
 
@@ -84,7 +84,7 @@ def test_what_a_killed_driver_left_half_unpacked_is_replaced(folder, tmp_path):
 def test_names_that_are_no_files_of_one_record_are_refused(folder, tmp_path, name):
     files = {f"{RECORD_ID}/record.json": folder.record.read_text(), name: "{}"}
     home = tmp_path / "home"
-    with pytest.raises(ParcelError):
+    with pytest.raises(ArchiveError):
         unpack(parcel(files), home)
     assert not home.exists()
     assert not (tmp_path / "outside.json").exists()
@@ -103,7 +103,7 @@ def test_names_that_are_no_files_of_one_record_are_refused(folder, tmp_path, nam
     ],
 )
 def test_anything_but_a_whole_measurement_is_refused(content, tmp_path):
-    with pytest.raises(ParcelError) as error:
+    with pytest.raises(ArchiveError) as error:
         unpack(content, tmp_path / "home")
     assert "\n" not in str(error.value)
     assert list((tmp_path / "home").glob("*")) == []
@@ -117,7 +117,7 @@ def test_a_bomb_is_refused_unopened(tmp_path):
     ):
         for _ in range(257):
             file.write(bytes(2**20))
-    with pytest.raises(ParcelError, match="too large"):
+    with pytest.raises(ArchiveError, match="too large"):
         unpack(buffer.getvalue(), tmp_path / "home")
 
 

@@ -9,8 +9,8 @@ from bench.launcher.measurement import launch_measurement
 from bench.records import Environment, RunRecord
 from bench.records.folders import RecordFolder
 from bench.records.journal import Event, OnEvent
-from campaigns.sweep.locks import exclusive
-from campaigns.sweep.run import Deliver
+from campaigns.sweep.executor import Deliver
+from campaigns.sweep.local_devices import exclusive
 
 
 class LocalMeasure:
@@ -31,10 +31,10 @@ class LocalMeasure:
         """Return the record of `config`; `interrupted` after `limit_s` seconds."""
         with exclusive(self._device, self._waiting):
             folder = RecordFolder.create(self._records)
-            patience = _Patience(limit_s, self._on_event)
-            record = launch_measurement(config, folder, patience.on_event)
+            limit = _TimeLimit(limit_s, self._on_event)
+            record = launch_measurement(config, folder, limit.on_event)
         self._deliver(folder, record)
-        if record.outcome == "interrupted" and not patience.lost:
+        if record.outcome == "interrupted" and not limit.passed:
             raise KeyboardInterrupt
         return record
 
@@ -42,11 +42,11 @@ class LocalMeasure:
         self._on_event(Event("waiting", 0.0, {"device": self._device.name}))
 
 
-class _Patience:
+class _TimeLimit:
     """Ends a worker as Ctrl-C would, at the first tick past the limit."""
 
     def __init__(self, limit_s: float, on_event: OnEvent) -> None:
-        self.lost = False
+        self.passed = False
         self._limit_s = limit_s
         self._on_event = on_event
         self._first_clock_s: float | None = None
@@ -54,9 +54,9 @@ class _Patience:
     def on_event(self, event: Event) -> None:
         """Pass the event on, and look at its clock."""
         self._on_event(event)
-        if event.name != "tick" or self.lost:
+        if event.name != "tick" or self.passed:
             return
         self._first_clock_s = self._first_clock_s or event.clock_s
         if event.clock_s - self._first_clock_s > self._limit_s:
-            self.lost = True
+            self.passed = True
             raise KeyboardInterrupt

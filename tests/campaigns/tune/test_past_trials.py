@@ -5,7 +5,7 @@ from datetime import timedelta
 import samples
 
 from bench.config import RunConfig
-from campaigns.tune.archive import Archive, campaign_records
+from campaigns.tune.trials import PastTrials, campaign_records
 
 A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
 
@@ -34,33 +34,33 @@ def found(archive, *configs, stop=never):
 
 
 def test_neighbours_come_back_together_in_the_order_asked_for_and_once():
-    archive = Archive([record(A, 0), record(B, 12), record(B, 24), record(A, 36)])
+    archive = PastTrials([record(A, 0), record(B, 12), record(B, 24), record(A, 36)])
     assert found(archive, B, A) == [12, 0]
     assert found(archive, B, A) == [24, 36]
     assert found(archive, B, A) is None
 
 
 def test_runs_with_another_between_them_are_no_pair():
-    assert found(Archive([record(A, 0), record(C, 12), record(B, 24)]), A, B) is None
+    assert found(PastTrials([record(A, 0), record(C, 12), record(B, 24)]), A, B) is None
 
 
 def test_runs_of_two_sessions_are_no_pair():
-    assert found(Archive([record(A, 0), record(B, 69)]), A, B) == [0, 69]
-    assert found(Archive([record(A, 0), record(B, 71)]), A, B) is None
+    assert found(PastTrials([record(A, 0), record(B, 69)]), A, B) == [0, 69]
+    assert found(PastTrials([record(A, 0), record(B, 71)]), A, B) is None
 
 
 def test_the_order_of_the_files_does_not_matter():
-    assert found(Archive([record(B, 12), record(A, 0)]), A, B) == [0, 12]
+    assert found(PastTrials([record(B, 12), record(A, 0)]), A, B) == [0, 12]
 
 
 def test_the_first_alone_comes_back_where_it_suffices():
-    archive = Archive([record(A, 0, "oom"), record(C, 12)])
+    archive = PastTrials([record(A, 0, "oom"), record(C, 12)])
     assert found(archive, A, B, stop=lambda each: each.outcome == "oom") == [0]
     assert found(archive, A, B, stop=lambda each: each.outcome == "oom") is None
 
 
 def test_an_interrupted_run_comes_back_never_but_its_number_is_taken():
-    archive = Archive([record(A, 0, "interrupted", repeat=3)])
+    archive = PastTrials([record(A, 0, "interrupted", repeat=3)])
     assert found(archive, A) is None
     assert archive.numbered(A).repeat == 4
     assert archive.numbered(A).repeat == 5

@@ -9,23 +9,33 @@ from bench.config import RunConfig
 from bench.records import Environment
 from bench.records.folders import new_record_id
 from bench.records.journal import Event
-from campaigns.sweep.executor import SweepOrder
-from campaigns.sweep.past import PastRuns
-from campaigns.sweep.past_run import PastRun
-from campaigns.sweep.ray.fleet import Fleet, Landing
-from campaigns.sweep.ray.home import Flight, Home, Landed, Run
-from campaigns.sweep.ray.nodes import Node
-from campaigns.sweep.run import Deliver, SweepWatch, Turn, turn_before, turn_too_large
+from campaigns.sweep.executor import (
+    Deliver,
+    SweepOrder,
+    SweepWatch,
+    Turn,
+    turn_before,
+    turn_too_large,
+)
+from campaigns.sweep.past import PastRun, PastRuns
+from campaigns.sweep.ray.cluster_nodes import Node, NodePool
+from campaigns.sweep.ray.record_transfer import (
+    Assignment,
+    Finished,
+    PlannedRun,
+    RecordInbox,
+    Result,
+)
 
-#: A run that so many nodes were lost under may be what ends them.
-_ATTEMPTS = 3
+#: A run during which so many nodes were lost may be what ends them.
+_MAX_ATTEMPTS = 3
 _TICK_S = 1.0
-#: A worker has 20 s to write what it measured; so long is waited for the records after Ctrl-C.
-_FAREWELL_S = 40.0
+#: Wait after Ctrl-C for the last records; a worker has 20 s to write what it measured.
+_LAST_RECORDS_S = 40.0
 
 
 class RaySweep:
-    """One campaign's plan on a fleet.
+    """One campaign's plan on the nodes of a cluster.
 
     A run is the same one on whatever node it is measured: a plan is distributed over the nodes,
     not repeated on each.
@@ -35,21 +45,23 @@ class RaySweep:
         self,
         order: SweepOrder,
         elsewhere: Iterable[PastRun],
-        fleet: Fleet,
+        nodes: NodePool,
         *,
         note: Callable[[str], None],
         node_wait_s: float,
     ) -> None:
-        self._fleet = fleet
+        self._nodes = nodes
         self._note = note
         self._node_wait_s = node_wait_s
         self._retry_failed = order.retry_failed
         self._settle_s = order.settle_s
         self._past = PastRuns(order.records, order.campaign, None, elsewhere)
-        self._home = Home(order.records, self._past, note)
-        self._waiting = [Run(number, config) for number, config in enumerate(order.plan.runs)]
-        self._flights: dict[str, Flight] = {}
-        self._landings = 0
+        self._inbox = RecordInbox(order.records, self._past, note)
+        self._waiting = [
+            PlannedRun(number, config) for number, config in enumerate(order.plan.runs)
+        ]
+        self._assignments: dict[str, Assignment] = {}  # by record identifier
+        self._finished = 0
         self._seen: object = None
         self._without_s: dict[str, float] = {}  # since when no node has had a backend
 
@@ -69,37 +81,37 @@ class RaySweep:
                 yield turn
             raise
         finally:
-            self._fleet.cancel()
+            self._nodes.cancel()
 
     def _turns(self, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
         # What nodes kept of an earlier sweep, first: it need not be measured.
         yield from self._wait(0.0, deliver, watch)
-        while self._waiting or self._flights:
-            self._fleet.refresh()
-            seen = (tuple(self._fleet.nodes), self._fleet.asking, self._landings)
+        while self._waiting or self._assignments:
+            self._nodes.refresh()
+            seen = (tuple(self._nodes.nodes), self._nodes.identifying, self._finished)
             if seen != self._seen:
                 self._seen = seen
-                yield from self._need_no_measuring()
+                yield from self._measured_before()
                 self._place(watch)
-                self._call_for_nodes()
+                self._request_nodes()
             yield from self._left_over()
-            if self._waiting or self._flights:
+            if self._waiting or self._assignments:
                 yield from self._wait(_TICK_S, deliver, watch)
                 watch.on_event(Event("tick", time.perf_counter(), {}))
 
     def _wait(self, timeout_s: float, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
         """Wait for records, at most so long, and take them in."""
-        landed = [self._land(landing) for landing in self._fleet.wait(timeout_s)]
-        turns = [self._turn(each) for each in landed]
-        if any(each.flight for each in landed):
+        results = [self._take_in(finished) for finished in self._nodes.wait(timeout_s)]
+        turns = [self._turn(result) for result in results]
+        if any(result.assignment for result in results):
             # Nodes that are free go on while the records of the runs before are uploaded.
             self._place(watch)
-        for each in landed:
-            for folder, record in each.records:
+        for result in results:
+            for folder, record in result.records:
                 deliver(folder, record)
         yield from (turn for turn in turns if turn is not None)
 
-    def _need_no_measuring(self) -> Iterator[Turn]:
+    def _measured_before(self) -> Iterator[Turn]:
         """Runs that were measured, or would not fit any device of their kind."""
         self._past.refresh()
         for run in list(self._waiting):
@@ -108,9 +120,9 @@ class RaySweep:
                 self._waiting.remove(run)
                 yield turn
 
-    def _too_large(self, run: Run) -> Turn | None:
+    def _too_large(self, run: PlannedRun) -> Turn | None:
         """A skip, where every node that has the device would run out of memory."""
-        if self._fleet.asking:  # one with more of it, perhaps
+        if self._nodes.identifying:  # one with more of it, perhaps
             return None
         devices = {environment.device.name for _, environment in self._able(run.config)}
         turns = [turn_too_large(run.config, self._past, device) for device in devices]
@@ -118,7 +130,7 @@ class RaySweep:
 
     def _able(self, config: RunConfig) -> list[tuple[Node, Environment]]:
         """The nodes that have what `config` asks for."""
-        found = [(node, node.environment_of(config)) for node in self._fleet.nodes.values()]
+        found = [(node, node.environment_of(config)) for node in self._nodes.nodes.values()]
         return [(node, environment) for node, environment in found if environment is not None]
 
     def _place(self, watch: SweepWatch) -> None:
@@ -132,29 +144,31 @@ class RaySweep:
                     self._start(run, node, environment, watch)
                     break
 
-    def _start(self, run: Run, node: Node, environment: Environment, watch: SweepWatch) -> None:
+    def _start(
+        self, run: PlannedRun, node: Node, environment: Environment, watch: SweepWatch
+    ) -> None:
         watch.starting(run.number, run.config)
         run.attempts += 1
-        key = new_record_id()
-        self._flights[key] = Flight(run, environment)
-        self._fleet.fly(key, node, run.config, environment, self._settle_s)
+        record_id = new_record_id()
+        self._assignments[record_id] = Assignment(run, environment)
+        self._nodes.start(record_id, node, run.config, environment, self._settle_s)
 
-    def _call_for_nodes(self) -> None:
+    def _request_nodes(self) -> None:
         """Have an autoscaler add machines where no node has what runs wait for."""
-        calls = {"cpu": 0, "cuda": 0}
-        if not self._fleet.asking:
+        missing = {"cpu": 0, "cuda": 0}
+        if not self._nodes.identifying:
             for run in self._waiting:
                 if not self._able(run.config):
-                    calls["cuda" if run.config.backend == "cuda" else "cpu"] += 1
-        for kind, count in calls.items():
-            self._fleet.call_for(kind, count)
+                    missing["cuda" if run.config.backend == "cuda" else "cpu"] += 1
+        for kind, count in missing.items():
+            self._nodes.request_nodes(kind, count)
 
     def _left_over(self) -> Iterator[Turn]:
         """Runs that no node has been able to measure for too long."""
         now_s = time.monotonic()
         for backend in {run.config.backend for run in self._waiting}:
             runs = [run for run in self._waiting if run.config.backend == backend]
-            if self._fleet.asking or any(self._able(run.config) for run in runs):
+            if self._nodes.identifying or any(self._able(run.config) for run in runs):
                 self._without_s.pop(backend, None)
             elif backend not in self._without_s:
                 self._without_s[backend] = now_s
@@ -164,33 +178,34 @@ class RaySweep:
                 why = f"no node had {backend} for {self._node_wait_s:.0f} s"
                 yield from (Turn(run.config, "left over", None, why, None) for run in runs)
 
-    def _land(self, landing: Landing) -> Landed:
-        flight = self._flights.pop(landing.key) if landing.key is not None else None
-        self._landings += 1
-        return self._home.take_in(landing, flight)
+    def _take_in(self, finished: Finished) -> Result:
+        known = finished.record_id
+        assignment = self._assignments.pop(known) if known is not None else None
+        self._finished += 1
+        return self._inbox.take_in(finished, assignment)
 
-    def _turn(self, landed: Landed) -> Turn | None:
-        """The turn of a run that is through; one that its node was lost under waits again."""
-        if landed.flight is None:
+    def _turn(self, result: Result) -> Turn | None:
+        """The turn of a run that has ended; one whose node was lost waits again."""
+        if result.assignment is None:
             return None
-        for _, record in landed.records:
+        for _, record in result.records:
             if record.outcome != "interrupted":
                 return Turn.of(record)
-        run = landed.flight.run
-        if run.attempts < _ATTEMPTS:
-            self._note(f"{run.config.arch} bs{run.config.batch_size} starts again: {landed.lost}")
+        run = result.assignment.run
+        if run.attempts < _MAX_ATTEMPTS:
+            self._note(f"{run.config.arch} bs{run.config.batch_size} starts again: {result.lost}")
             self._waiting.insert(0, run)
             return None
-        why = f"started {run.attempts} times, the last time: {landed.lost}"
+        why = f"started {run.attempts} times, the last time: {result.lost}"
         return Turn(run.config, "left over", None, why, None)
 
     def _interrupted(self, deliver: Deliver) -> Iterator[Turn]:
-        """End all workers and take home what they had measured."""
-        self._fleet.cancel()
-        deadline_s = time.monotonic() + _FAREWELL_S
-        while self._flights and time.monotonic() < deadline_s:
-            for landed in map(self._land, self._fleet.wait(_TICK_S)):
-                for folder, record in landed.records:
+        """End all workers and take in what they had measured."""
+        self._nodes.cancel()
+        deadline_s = time.monotonic() + _LAST_RECORDS_S
+        while self._assignments and time.monotonic() < deadline_s:
+            for result in map(self._take_in, self._nodes.wait(_TICK_S)):
+                for folder, record in result.records:
                     deliver(folder, record)
-                    if landed.flight is not None:
+                    if result.assignment is not None:
                         yield Turn.of(record)

@@ -5,7 +5,7 @@ logarithm of a ratio from which the machine's slow drift has gone. After two, th
 Student's t gives the mean's one-sided bounds. The deviation is pooled over all comparisons of the
 search: how much neighbouring runs differ is a property of the machine, and two pairs alone would
 not know it. Where a comparison itself scatters more, its own deviation counts. Bonferroni's share
-for each of the three looks keeps the errors of the whole comparison: a knob that does nothing is
+for each of the three tests keeps the errors of the whole comparison: a knob that does nothing is
 adopted in at most one out of a hundred (a search makes a dozen), and one that is faster by more
 than a tie is given up in at most one out of twenty.
 """
@@ -24,15 +24,15 @@ from scipy import special
 ADOPTION_ERROR = 0.01
 #: And of giving one up that is faster by more than a tie.
 LOSS_ERROR = 0.05
-FIRST_LOOK, LAST_LOOK = 2, 4
+FIRST_TEST, LAST_TEST = 2, 4
 #: Gains below this are not worth more time.
 TIE = 0.01
 #: One window so far below the incumbent's needs no second, unless the machine scatters so much
 #: that this many deviations reach further.
-HOPELESS = 0.90
+FAR_SLOWER = 0.90
 _DEVIATIONS = 4
 
-Ruling = Literal["faster", "not faster", "undecided", "look again"]
+Ruling = Literal["faster", "not faster", "undecided", "measure on"]
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Noise:
         return math.sqrt(self._squares / self._degrees) if self._degrees else None
 
     @property
-    def hopeless(self) -> float:
+    def far_slower(self) -> float:
         """Below this ratio, one pair says enough."""
-        return min(HOPELESS, math.exp(-_DEVIATIONS * (self.deviation or 0.0)))
+        return min(FAR_SLOWER, math.exp(-_DEVIATIONS * (self.deviation or 0.0)))
 
     def interval(self, log_ratios: Sequence[float], below: float, above: float) -> Interval:
         """Return the mean ratio, and bounds that the truth is below or above with these chances."""
@@ -84,19 +84,19 @@ class Noise:
         return Interval(math.exp(mean), math.exp(mean + low), math.exp(mean + high))
 
 
-def look(log_ratios: Sequence[float], noise: Noise) -> tuple[Ruling, Interval]:
+def judge_pairs(log_ratios: Sequence[float], noise: Noise) -> tuple[Ruling, Interval]:
     """Return what the pairs so far say of the challenger, and the interval that says it."""
-    looks = LAST_LOOK - FIRST_LOOK + 1
-    found = noise.interval(log_ratios, ADOPTION_ERROR / looks, LOSS_ERROR / looks)
+    tests = LAST_TEST - FIRST_TEST + 1
+    found = noise.interval(log_ratios, ADOPTION_ERROR / tests, LOSS_ERROR / tests)
     count = len(log_ratios)
-    if count < FIRST_LOOK:
-        return ("not faster" if found.ratio < noise.hopeless else "look again"), found
+    if count < FIRST_TEST:
+        return ("not faster" if found.ratio < noise.far_slower else "measure on"), found
     assert found.low is not None and found.high is not None  # two pairs  # noqa: S101, PT018
     if found.low > 1:
         return "faster", found
     if found.high < 1 + TIE:
         return "not faster", found
-    return ("look again" if count < LAST_LOOK else "undecided"), found
+    return ("measure on" if count < LAST_TEST else "undecided"), found
 
 
 def paired_interval(log_ratios: Sequence[float], level: float = 0.95) -> Interval:

@@ -1,0 +1,186 @@
+"""How a record travels from the node that measured it to the driver's disk."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.launcher.measurement import finish_record, unmeasured
+from bench.records import Environment, RunRecord
+from bench.records.folders import RecordFolder
+from campaigns.sweep.past import PastRun, PastRuns
+
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[a-z]+")
+_RECORD_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
+#: Facts of one machine: which processes work on the folder, and what was uploaded from there.
+_KEPT_HERE = frozenset({"owners.json", "uploaded.json"})
+#: A record with its exports is below 1 MB; more than this is no record.
+_MAX_BYTES = 256 * 2**20
+#: A whole folder is moved from here to its place, so that no reader finds half of one.
+_ARRIVING = ".arriving"
+
+
+class ArchiveError(Exception):
+    """What a node sent is not one whole record; one line."""
+
+
+def pack(folder: RecordFolder) -> bytes:
+    """Return the files of `folder` as the bytes of a zip archive."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.path.iterdir()):
+            if path.is_file() and _FILE.fullmatch(path.name) and path.name not in _KEPT_HERE:
+                archive.write(path, f"{folder.record_id}/{path.name}")
+    return buffer.getvalue()
+
+
+def unpack(archive: bytes, records: Path) -> tuple[RecordFolder, RunRecord]:
+    """Write the folder in `archive` below `records`, whole or not at all, and return its record.
+
+    A folder that is there already stays as it is. Raises `ArchiveError` for anything but a whole
+    measurement, and `UserError` where `records` cannot be written.
+    """
+    record_id, files = _files(archive)
+    arriving = RecordFolder(records / _ARRIVING / record_id)
+    try:
+        shutil.rmtree(arriving.path, ignore_errors=True)  # of a driver that was killed
+        arriving.path.mkdir(parents=True)
+        for name, content in files.items():
+            _write(arriving.path / name, content)
+        record = _whole(arriving)
+        folder = RecordFolder(records / record_id)
+        if not folder.record.is_file():
+            arriving.path.rename(folder.path)
+    except OSError as error:
+        raise UserError(
+            f"records={str(records)!r}: cannot write there ({error.strerror}); "
+            "mend that and give the same command again: the node keeps what it measured"
+        ) from None
+    finally:
+        shutil.rmtree(arriving.path.parent, ignore_errors=True)
+    return folder, record
+
+
+def _files(archive: bytes) -> tuple[str, dict[str, bytes]]:
+    """The record's identifier and its files; nothing that could lie outside its folder."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as folder:
+            if sum(entry.file_size for entry in folder.infolist()) > _MAX_BYTES:
+                raise ArchiveError("the archive is too large for a record")
+            contents = {entry.filename: folder.read(entry) for entry in folder.infolist()}
+    except zipfile.BadZipFile as error:
+        raise ArchiveError(f"the archive is damaged ({error})") from None
+    split = [name.partition("/")[::2] for name in contents]
+    folders = {folder for folder, _ in split}
+    if len(folders) != 1 or not _RECORD_ID.fullmatch(record_id := folders.pop()):
+        raise ArchiveError("the archive is not one record's folder")
+    for _, name in split:
+        if not _FILE.fullmatch(name) or name in _KEPT_HERE:
+            raise ArchiveError(f"{name!r} is no file of a record")
+    return record_id, {name.partition("/")[2]: content for name, content in contents.items()}
+
+
+def _whole(folder: RecordFolder) -> RunRecord:
+    try:
+        record = folder.read_record()
+    except UserError as error:
+        raise ArchiveError(str(error)) from None
+    if not isinstance(record, RunRecord) or record.record_id != folder.record_id:
+        raise ArchiveError(f"{folder.record_id} holds no measurement of that name")
+    return record
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@dataclass
+class PlannedRun:
+    """One run of the plan, and how often it was started."""
+
+    number: int
+    config: RunConfig
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A run that a node is measuring."""
+
+    run: PlannedRun
+    environment: Environment
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A task that ended on a node: the records that it sent, each packed.
+
+    `record_id` is that of the measurement that this ends, None where the node was identified;
+    `lost` says why a measurement brought no record.
+    """
+
+    node_name: str
+    archives: tuple[bytes, ...]
+    record_id: str | None = None
+    lost: str | None = None
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """The records of a finished task, on disk; `lost` says why its run has none that counts."""
+
+    assignment: Assignment | None
+    records: list[tuple[RecordFolder, RunRecord]]
+    lost: str | None
+
+
+class RecordInbox:
+    """The driver's records folder, where archives from nodes are unpacked."""
+
+    def __init__(self, records: Path, past: PastRuns, note: Callable[[str], None]) -> None:
+        self._records = records
+        self._past = past
+        self._note = note
+
+    def take_in(self, finished: Finished, assignment: Assignment | None) -> Result:
+        """Write what arrived to disk and note that it is measured."""
+        arrived = []
+        lost = finished.lost
+        for archive in finished.archives:
+            try:
+                arrived.append(unpack(archive, self._records))
+            except ArchiveError as error:
+                lost = str(error)
+                self._note(f"node {finished.node_name}: {error}")
+        if assignment is not None and finished.out_of_memory:
+            why = f"node {finished.node_name}: {lost}"
+            arrived.append(self._out_of_memory(assignment, why))
+        for _, record in arrived:
+            if record.outcome == "interrupted":
+                lost = lost or record.reason
+            self._past.add(PastRun.of(record))
+        return Result(assignment, arrived, lost)
+
+    def _out_of_memory(self, assignment: Assignment, why: str) -> tuple[RecordFolder, RunRecord]:
+        """The record of a run that Ray's memory monitor ended: no process was left to write it."""
+        config = assignment.run.config
+        folder = RecordFolder.create(self._records)
+        folder.write(folder.config, config)
+        created = datetime.now(timezone.utc)
+        blank = unmeasured(config, folder, outcome="oom", reason=why, created=created)
+        missing = {name: reason for name, reason in blank.missing.items() if name != "environment"}
+        known = {"environment": assignment.environment, "missing": missing}
+        return folder, finish_record(folder, RunRecord(**{**dict(blank), **known}), None, None, why)

@@ -1,0 +1,272 @@
+"""Coordinate descent: one knob after the other against the fastest setting so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from bench.config import RunConfig, spelled
+from bench.records import Backend, Environment, ResolvedConfig
+from campaigns.tune.knobs import (
+    BATCH,
+    KNOBS,
+    Knob,
+    current,
+    differing,
+    values_to_try,
+    with_value,
+)
+from campaigns.tune.result import Decision, PairedComparison, Trial
+from campaigns.tune.stopping_rule import Interval, Noise, judge_pairs
+from campaigns.tune.trials import OutOfTimeError, Trials
+
+#: Runs of the start, besides the first, that show how much runs differ.
+_START_REPEATS = 2
+
+
+class OngoingComparison:
+    """A challenger against the incumbent, in alternation, until the statistics have seen enough."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        noise: Noise,
+        incumbent: RunConfig,
+        challenger: RunConfig,
+        field: str,
+        reserve_s: float,
+    ) -> None:
+        self.decision: Decision = "cut short"
+        self.last: Trial | None = None  # of the challenger
+        self._trials = trials
+        self._noise = noise
+        self._incumbent = incumbent
+        self._challenger = challenger
+        self._field = field
+        self._reserve_s = reserve_s
+        self._reason = ""
+        self._logs: list[float] = []
+        self._first_trial = len(trials.log) + 1
+        self._interval: Interval | None = None
+
+    def run(self) -> None:
+        """Measure pair after pair. Raises `OutOfTimeError` where the next would not end in time."""
+        while self.decision == "cut short":
+            tried, kept = self._pair()
+            self.last = tried or self.last
+            if tried is not None and tried.failure is not None:
+                self.decision, self._reason = "failed", tried.failure
+            elif tried is None or kept is None or kept.failure is not None:
+                why = kept.failure if kept is not None else "it was not measured"
+                self.decision, self._reason = "undecided", f"of the setting so far: {why}"
+            else:
+                self._take(tried, kept)
+
+    def result(self, value: str) -> PairedComparison:
+        """Return the comparison as it stands; its scatter counts in the ones after it."""
+        if self._logs:
+            self._noise.add(self._logs)
+        return PairedComparison(
+            self._field,
+            value,
+            self._incumbent,
+            self._challenger,
+            self.decision,
+            self._reason,
+            tuple(map(math.exp, self._logs)),
+            self._interval,
+            tuple(range(self._first_trial, len(self._trials.log) + 1)),
+        )
+
+    def _take(self, tried: Trial, kept: Trial) -> None:
+        in_use = [getattr(trial.record.resolved, self._field, None) for trial in (tried, kept)]
+        if in_use[0] is not None and in_use[0] == in_use[1]:
+            self.decision = "no change"
+            self._reason = f"{self._field} is {spelled(in_use[0])} here either way"
+            self._noise.add_runs([math.log(_rate(tried)), math.log(_rate(kept))])
+            return
+        self._logs.append(math.log(_rate(tried) / _rate(kept)))
+        ruling, self._interval = judge_pairs(self._logs, self._noise)
+        if ruling == "faster":
+            self.decision = "adopted"
+        elif ruling != "measure on" and not (
+            len(self._logs) == 1 and (tried.is_doubtful or kept.is_doubtful)
+        ):
+            self.decision = ruling
+
+    def _pair(self) -> tuple[Trial | None, Trial | None]:
+        """Measure both, by turns each of them first; a challenger far too slow alone."""
+        first = not self._logs
+        pair = (self._challenger, self._incumbent)
+        trials = self._trials.together(
+            pair if len(self._logs) % 2 == 0 else pair[::-1],
+            "search",
+            reserve_s=self._reserve_s,
+            stop=lambda trial: trial.failure is not None or (first and self._is_far_slower(trial)),
+        )
+        by_config = {trial.config_id: trial for trial in trials}
+        tried, kept = (by_config.get(config.config_id) for config in pair)
+        if kept is None and first:
+            kept = self._trials.last_of(self._incumbent)
+        return tried, kept
+
+    def _is_far_slower(self, trial: Trial) -> bool:
+        """Against the incumbent's last run, where that is of the same session."""
+        kept = self._trials.last_of(self._incumbent)
+        if trial.config_id == self._incumbent.config_id or kept is None or trial.is_doubtful:
+            return False
+        return kept.fresh == trial.fresh and _rate(trial) / _rate(kept) < self._noise.far_slower
+
+
+def _rate(trial: Trial) -> float:
+    assert trial.images_per_s is not None  # only whole trials are compared  # noqa: S101
+    return trial.images_per_s
+
+
+class Search:
+    """Passes over the table of knobs until one changes nothing or time is up.
+
+    `reserve_s` gives the seconds of the budget to keep, from the number of adopted knobs.
+    `largest_batch` None keeps the batch size.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        start: Trial,
+        environment: Environment,
+        reserve_s: Callable[[int], float],
+        *,
+        largest_batch: int | None,
+    ) -> None:
+        resolved = start.record.resolved
+        assert resolved is not None  # the start was measured well  # noqa: S101
+        self.best = start.config
+        self._start = start.config
+        self._start_trial = start
+        self.comparisons: list[PairedComparison] = []
+        self.untried: list[str] = []
+        self.left_out: dict[str, str] = {}
+        self._resolved: ResolvedConfig = resolved
+        self._trials = trials
+        self._environment = environment
+        self._backend: Backend = resolved.backend
+        self._reserve_s = reserve_s
+        self._largest_batch = largest_batch
+        self.noise = Noise()
+
+    @property
+    def adopted(self) -> list[PairedComparison]:
+        """The comparisons that changed the fastest setting."""
+        return [comparison for comparison in self.comparisons if comparison.decision == "adopted"]
+
+    @property
+    def gains(self) -> dict[str, float]:
+        """The fields that differ from the start, and by what the search saw each speed up."""
+        seen: dict[str, float] = {}
+        for comparison in self.adopted:
+            assert comparison.interval is not None  # it decided  # noqa: S101
+            seen[comparison.field] = seen.get(comparison.field, 1.0) * comparison.interval.ratio
+        return {name: seen[name] for name in differing(self._start, self.best)}
+
+    def run(self) -> None:
+        """Search; what there was no time for is in `untried` afterwards."""
+        try:
+            self._learn_noise()
+            while self._pass():
+                pass
+        except OutOfTimeError:
+            self.untried = self._not_tried()
+
+    def _learn_noise(self) -> None:
+        """Repeat the start, to know the scatter before the first comparisons, of the best knobs."""
+        again = self._trials.together(
+            [self._start] * _START_REPEATS, "start", reserve_s=self._reserve_s(1)
+        )
+        rates = [trial.images_per_s for trial in (self._start_trial, *again)]
+        self.noise.add_runs([math.log(rate) for rate in rates if rate is not None])
+
+    def _pass(self) -> bool:
+        before = len(self.adopted)
+        for knob in KNOBS[self._backend]:
+            if knob.field == BATCH:
+                self._try_batches()
+            for value in self._values(knob):
+                # An earlier value of the same knob may just have been adopted.
+                if value != current(self.best, self._resolved, knob.field):
+                    self._try(knob.field, value)
+        return len(self.adopted) > before
+
+    def _values(self, knob: Knob) -> list[str]:
+        return values_to_try(knob, self._environment, self.best, self._resolved)
+
+    def _try_batches(self) -> None:
+        """Double while that is faster; where the first doubling is not, halve likewise."""
+        if self._largest_batch is None:
+            return
+        for factor in (2.0, 0.5):
+            adopted = False
+            while 1 <= (size := int(self._resolved.batch_size * factor)) <= self._largest_batch:
+                if not self._try(BATCH, str(size)):
+                    break
+                adopted = True
+            if adopted:
+                return
+
+    def _try(self, field: str, value: str) -> bool:
+        """Return whether the value was adopted, now."""
+        challenger = with_value(self.best, field, value)
+        if isinstance(challenger, str):
+            self.left_out[f"{field}={value}"] = challenger
+            return False
+        if self._is_settled(field, value, challenger):
+            return False
+        return self._duel(field, value, challenger)
+
+    def _is_settled(self, field: str, value: str, challenger: RunConfig) -> bool:
+        """Whether this was tried beside the same knobs, or cannot be faster beside any."""
+        return any(
+            (comparison.field, comparison.value) == (field, value)
+            and (
+                comparison.decision in ("failed", "no change")
+                or (comparison.decision == "not faster" and len(comparison.ratios) == 1)
+                or comparison.challenger.config_id == challenger.config_id
+            )
+            for comparison in self.comparisons
+        )
+
+    def _duel(self, field: str, value: str, challenger: RunConfig) -> bool:
+        reserve_s = self._reserve_s(len(self.adopted) + 1)
+        comparison = OngoingComparison(
+            self._trials, self.noise, self.best, challenger, field, reserve_s
+        )
+        try:
+            comparison.run()
+        finally:  # also when time is up, or the user interrupts
+            self.comparisons.append(comparison.result(value))
+            self._trials.watch.ruled(self.comparisons[-1])
+        if comparison.decision == "adopted":
+            self._adopt(challenger, comparison.last)
+        return comparison.decision == "adopted"
+
+    def _adopt(self, challenger: RunConfig, trial: Trial | None) -> None:
+        self.best = challenger
+        if trial is not None and trial.record.resolved is not None:
+            self._resolved = trial.record.resolved
+
+    def _not_tried(self) -> list[str]:
+        """Values of the table, and batch sizes, that are allowed and were not compared."""
+        known = {(comparison.field, comparison.value) for comparison in self.comparisons}
+        started_as = self._start_trial.record.resolved or self._resolved
+        names = [
+            f"{knob.field}={value}"
+            for knob in KNOBS[self._backend]
+            for value in self._values(knob)
+            if (knob.field, value) not in known
+            and value != current(self._start, started_as, knob.field)
+            and isinstance(with_value(self.best, knob.field, value), RunConfig)
+        ]
+        batches_known = any(comparison.field == BATCH for comparison in self.comparisons)
+        if self._largest_batch is not None and not batches_known:
+            names.append("batch_size doubled and halved")
+        return names
