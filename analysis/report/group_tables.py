@@ -1,209 +1,373 @@
-"""The report's tables of configurations: the matrix, repeats, uplift, scatter, devices."""
+"""The report's tables of configurations: work, the matrix, repeats, uplift, gains, devices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Annotated
 
-from analysis.findings.precision_uplift import Uplift, uplifts
-from analysis.findings.variability import Scatter, scatters
-from analysis.report.run_numbers import RunNumbers
-from analysis.report.table import Column, Table, make_table, quantity, share_of
-from analysis.runs.groups import Group, group_runs
-from analysis.runs.placed import Run
-from analysis.runs.quantities import interval, three_digits
+from analysis.findings.batch_knee import gain_per_doubling, knee_of, percent_change
+from analysis.findings.memory_spill import before_cliff, cliff_of
+from analysis.findings.precision_uplift import uplifts
+from analysis.findings.variability import scatters
+from analysis.prediction import PredictedCurve, fit_curve, measured_batches
+from analysis.prediction.curve import FEWEST_SIZES, least_image_s
+from analysis.report.numbered_table import RunList, RunNumbers, Shown, Table, make_table
+from analysis.runs.groups import Group, batch_curves, group_runs
+from analysis.runs.placed import PlacedRun, Run, recorded
+from analysis.runs.quantities import interval, percent, three_digits
 from analysis.runs.scaling import on_one_device, scaling_efficiency
-
-
-def runs_column(numbers: RunNumbers, names: Callable[[Any], Iterable[str]]) -> Column:
-    """Return the column of the runs behind a row: numbers for people, ids in the CSV."""
-    return Column(
-        "runs",
-        ("runs",),
-        lambda item: " ".join(names(item)),
-        lambda ids: numbers.words(ids.split()),
-    )
-
-
-OF_GROUP = (
-    Column("machine", ("machine",), lambda g: g.first.env),
-    Column("model", ("arch",), lambda g: g.first.arch),
-    Column("precision", ("precision",), lambda g: g.first.precision),
-    Column("batch", ("batch_size",), lambda g: g.batch_size, numeric=True),
-)
+from bench.records import Complexity
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """A machine, model and precision of the run matrix with all runs, failed ones too."""
-
-    env: str
-    arch: str
-    precision: str
-    runs: tuple[Run, ...]
-
-    def sizes(self) -> str:
-        found = sorted({run.batch_size for run in self.runs if run.batch_size is not None})
-        return ", ".join(map(str, found))
-
-    def asked(self, name: str) -> str | None:
-        configs = [run.record.config for run in self.runs if run.record]
-        return ", ".join(sorted({f"{getattr(config, name)}" for config in configs})) or None
+class _Configuration:
+    machine: Annotated[str, Shown("machine")]
+    arch: Annotated[str, Shown("model")]
+    precision: Annotated[str, Shown("precision")]
+    batch_size: Annotated[int | None, Shown("batch")]
 
 
-def matrix_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
+def _configuration(group: Group) -> tuple[str, str, str, int | None]:
+    return group.first.env, group.first.arch, group.first.precision, group.batch_size
+
+
+@dataclass(frozen=True)
+class _MatrixRow:
+    machine: Annotated[str, Shown("machine")]
+    arch: Annotated[str, Shown("model")]
+    precision: Annotated[str, Shown("precision")]
+    batch_sizes: Annotated[str, Shown("batch sizes")]
+    data: Annotated[str | None, Shown("data", wraps_em=7)]
+    warmup_iterations: Annotated[str | None, Shown("warm-up")]
+    iterations: Annotated[str | None, Shown("iterations")]
+    measured: Annotated[int, Shown("measured")]
+    failed: Annotated[int, Shown("failed")]
+    runs: Annotated[RunList, Shown("runs")]
+
+
+def matrix_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """What was asked for: machines x models x precisions, their batch sizes and iterations."""
     planned: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         planned.setdefault((run.env, run.arch, run.precision), []).append(run)
-    rows = [_Planned(*key, tuple(members)) for key, members in planned.items()]
-    columns = (
-        Column("machine", ("machine",), lambda p: p.env),
-        Column("model", ("arch",), lambda p: p.arch),
-        Column("precision", ("precision",), lambda p: p.precision),
-        Column("batch sizes", ("batch_sizes",), lambda p: p.sizes()),
-        Column("data", ("data",), lambda p: p.asked("data"), wraps_em=7),
-        Column("warm-up", ("warmup_iterations",), lambda p: p.asked("warmup_iters")),
-        Column("iterations", ("iterations",), lambda p: p.asked("iters")),
-        Column("measured", ("measured",), lambda p: sum(run.outcome == "ok" for run in p.runs),
-               numeric=True),
-        Column("failed", ("failed",), lambda p: sum(run.outcome != "ok" for run in p.runs),
-               numeric=True),
-        runs_column(numbers, lambda p: [run.name for run in p.runs]),
-    )  # fmt: skip
-    return make_table(number, "matrix", "Run matrix", columns, rows)
+    rows = [
+        _MatrixRow(
+            *key,
+            batch_sizes=", ".join(
+                map(str, sorted({run.batch_size for run in members if run.batch_size is not None}))
+            ),
+            data=_asked(members, "data"),
+            warmup_iterations=_asked(members, "warmup_iters"),
+            iterations=_asked(members, "iters"),
+            measured=sum(run.outcome == "ok" for run in members),
+            failed=sum(run.outcome != "ok" for run in members),
+            runs=numbers.listed(run.name for run in members),
+        )
+        for key, members in planned.items()
+    ]
+    return make_table("matrix", "Run matrix", _MatrixRow, rows)
 
 
-def repeats_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Images/s of each configuration: mean and deviation of its repeats, and an interval."""
-    columns = (
-        *OF_GROUP,
-        Column("repeats", ("repeats",), lambda g: g.repeats().count, numeric=True),
-        Column("images/s, mean +- SD", ("mean_images_per_s", "sd_images_per_s"), _mean_and_sd,
-               _plus_minus, numeric=True),
-        Column("95 % interval", ("low_images_per_s", "high_images_per_s"), _interval,
-               lambda ends: interval(*ends), numeric=True),
-        share_of("SD", "relative_sd", lambda g: g.repeats().relative_deviation),
-        runs_column(numbers, lambda g: g.names),
-    )  # fmt: skip
-    title = "Throughput by configuration, over its repeats"
-    return make_table(number, "repeats", title, columns, group_runs(runs))
-
-
-def _mean_and_sd(group: Group) -> tuple[float, float | None]:
-    repeats = group.repeats()
-    deviation = repeats.relative_deviation
-    return repeats.centre, None if deviation is None else deviation * repeats.centre
-
-
-def _plus_minus(pair: tuple[float, float | None]) -> str:
-    mean, deviation = pair
-    return three_digits(mean) if deviation is None else (
-        f"{three_digits(mean)} +- {three_digits(deviation)}"
-    )  # fmt: skip
-
-
-def _interval(group: Group) -> tuple[float, float] | None:
-    found = group.repeats().interval()
-    return None if found.low is None or found.high is None else (found.low, found.high)
-
-
-def uplift_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Each lower precision against fp32 of the same configuration."""
-    columns = (
-        Column("machine", ("machine",), lambda u: u.low.first.env),
-        Column("model", ("arch",), lambda u: u.low.first.arch),
-        Column("batch", ("batch_size",), lambda u: u.low.batch_size, numeric=True),
-        Column("precision", ("precision",), lambda u: u.low.first.precision),
-        quantity("images/s", "images_per_s", lambda u: u.low.throughput_images_per_s),
-        quantity("fp32", "fp32_images_per_s", lambda u: u.full.throughput_images_per_s),
-        quantity("times as fast", "uplift", lambda u: u.estimate.ratio),
-        Column("95 % interval", ("uplift_low", "uplift_high"), _uplift_ends,
-               lambda ends: interval(*ends), numeric=True),
-        Column("note", ("note",), lambda u: "memory spilled" if u.spilled else None),
-        runs_column(numbers, lambda u: (*u.low.names, *u.full.names)),
-    )  # fmt: skip
-    return make_table(number, "uplift", "Lower precision against fp32", columns, uplifts(runs))
-
-
-def _uplift_ends(uplift: Uplift) -> tuple[float, float] | None:
-    low, high = uplift.estimate.low, uplift.estimate.high
-    return None if low is None or high is None else (low, high)
-
-
-def scatter_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """The deviation between repeats by machine, pooled over its configurations."""
-    columns = (
-        Column("machine", ("machine",), lambda s: s.label),
-        Column("configurations", ("configurations",), lambda s: len(s.groups), numeric=True),
-        Column("degrees of freedom", ("degrees",), lambda s: s.degrees, numeric=True),
-        share_of("SD between repeats", "relative_sd", lambda s: s.deviation),
-        runs_column(numbers, _scatter_names),
-    )
-    title = "Scatter between repeats by machine"
-    return make_table(number, "scatter", title, columns, scatters(runs))
-
-
-def _scatter_names(scatter: Scatter) -> list[str]:
-    return [name for group in scatter.groups for name in group.names]
+def _asked(runs: Iterable[Run], name: str) -> str | None:
+    configs = [run.record.config for run in runs if run.record]
+    return ", ".join(sorted({f"{getattr(config, name)}" for config in configs})) or None
 
 
 @dataclass(frozen=True)
-class _Scaled:
-    many: Run
-    one: Run
-    efficiency: float
-    devices: int
+class _ImportedRow:
+    number: Annotated[int, Shown("no.")]
+    run: Annotated[str, Shown("run")]
+    source: Annotated[str | None, Shown("source")]
+    machine: Annotated[str, Shown("machine")]
+    device: Annotated[str | None, Shown("device", wraps_em=8)]
+    arch: Annotated[str, Shown("model")]
+    precision: Annotated[str, Shown("precision")]
+    batch_size: Annotated[int | None, Shown("batch")]
+    repeats: Annotated[int, Shown("repeats")]
+    throughput_images_per_s: Annotated[float | None, Shown("images/s")]
+    sd_images_per_s: Annotated[float | None, Shown("SD")]
 
 
-def scaling_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
+def imported_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """Runs that were measured elsewhere, with what their source says and nothing more."""
+    rows = [
+        _ImportedRow(
+            number=numbers.by_name[run.name],
+            run=run.name,
+            source=run.imported_from,
+            machine=run.env,
+            device=run.settings.get("device"),
+            arch=run.arch,
+            precision=run.precision,
+            batch_size=run.batch_size,
+            repeats=run.count,
+            throughput_images_per_s=run.throughput_images_per_s,
+            sd_images_per_s=run.deviations.get("throughput_images_per_s"),
+        )
+        for run in runs
+        if run.imported_from is not None
+    ]
+    return make_table("imported", "Imported measurements", _ImportedRow, rows)
+
+
+@dataclass(frozen=True)
+class _ComplexityRow:
+    arch: Annotated[str, Shown("model")]
+    image_size: Annotated[int, Shown("pixels")]
+    batch_size: Annotated[int, Shown("batch")]
+    precision: Annotated[str, Shown("precision")]
+    parameters_million: Annotated[float, Shown("M parameters")]
+    activations_million_per_image: Annotated[float, Shown("M activations an image")]
+    forward_gmac_per_image: Annotated[float, Shown("forward GMAC an image")]
+    step_gflop_per_image: Annotated[float, Shown("step GFLOP an image")]
+    compulsory_gb: Annotated[float, Shown("GB a step, compulsory")]
+    fused_gb: Annotated[float, Shown("fused")]
+    eager_gb: Annotated[float, Shown("eager")]
+    weights_gb: Annotated[float, Shown("weights GB")]
+    gradients_gb: Annotated[float, Shown("gradients")]
+    optimizer_gb: Annotated[float, Shown("optimizer")]
+    activations_gb: Annotated[float, Shown("activations")]
+    runs: Annotated[RunList, Shown("runs")]
+
+
+def complexity_table(runs: Sequence[PlacedRun], numbers: RunNumbers) -> Table:
+    """Work, traffic and memory of one training step, once per model, batch size and precision."""
+    found: dict[tuple[str, int, int, str], tuple[Complexity, list[str]]] = {}
+    for run in runs:
+        if (one := run.record.complexity) is not None:
+            key = (one.arch, one.image_size, one.batch_size, one.precision)
+            found.setdefault(key, (one, []))[1].append(run.name)
+    rows = [
+        _ComplexityRow(
+            *key,
+            parameters_million=one.parameters / 1e6,
+            activations_million_per_image=one.activations / 1e6,
+            forward_gmac_per_image=one.forward_macs / one.batch_size / 1e9,
+            step_gflop_per_image=one.step_flops_per_image / 1e9,
+            compulsory_gb=one.compulsory_bytes / 1e9,
+            fused_gb=one.fused_bytes / 1e9,
+            eager_gb=one.eager_bytes / 1e9,
+            weights_gb=one.memory.weights_bytes / 1e9,
+            gradients_gb=one.memory.gradients_bytes / 1e9,
+            optimizer_gb=one.memory.optimizer_bytes / 1e9,
+            activations_gb=one.memory.activations_bytes / 1e9,
+            runs=numbers.listed(names),
+        )
+        for key, (one, names) in sorted(found.items(), key=lambda item: item[0])
+    ]
+    title = "Work, traffic and memory of one training step by the cost model"
+    return make_table("complexity", title, _ComplexityRow, rows)
+
+
+def _mean_and_deviation(mean: float, deviation: float | None) -> str:
+    return three_digits(mean) + ("" if deviation is None else f" +- {three_digits(deviation)}")
+
+
+@dataclass(frozen=True)
+class _RepeatsRow(_Configuration):
+    repeats: Annotated[int, Shown("repeats")]
+    mean_images_per_s: Annotated[float, Shown("images/s, mean +- SD", _mean_and_deviation)]
+    sd_images_per_s: float | None
+    low_images_per_s: Annotated[float | None, Shown("95 % interval", interval)]
+    high_images_per_s: float | None
+    relative_sd: Annotated[float | None, Shown("SD", percent)]
+    runs: Annotated[RunList, Shown("runs")]
+
+
+def repeats_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """Images/s of each configuration: mean and deviation of its repeats, and an interval."""
+    rows = []
+    for group in group_runs(runs):
+        repeats = group.repeats()
+        mean, deviation = repeats.centre, repeats.relative_deviation
+        rows.append(
+            _RepeatsRow(
+                *_configuration(group),
+                repeats=repeats.count,
+                mean_images_per_s=mean,
+                sd_images_per_s=None if deviation is None else deviation * mean,
+                low_images_per_s=repeats.interval().low,
+                high_images_per_s=repeats.interval().high,
+                relative_sd=deviation,
+                runs=numbers.listed(group.names),
+            )
+        )
+    return make_table("repeats", "Throughput by configuration, over its repeats", _RepeatsRow, rows)
+
+
+@dataclass(frozen=True)
+class _UpliftRow:
+    machine: Annotated[str, Shown("machine")]
+    arch: Annotated[str, Shown("model")]
+    batch_size: Annotated[int | None, Shown("batch")]
+    precision: Annotated[str, Shown("precision")]
+    images_per_s: Annotated[float, Shown("images/s")]
+    fp32_images_per_s: Annotated[float, Shown("fp32")]
+    uplift: Annotated[float, Shown("times as fast")]
+    uplift_low: Annotated[float | None, Shown("95 % interval", interval)]
+    uplift_high: float | None
+    note: Annotated[str | None, Shown("note")]
+    runs: Annotated[RunList, Shown("runs")]
+
+
+def uplift_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """Each lower precision against fp32 of the same configuration."""
+    rows = [
+        _UpliftRow(
+            machine=one.low.first.env,
+            arch=one.low.first.arch,
+            batch_size=one.low.batch_size,
+            precision=one.low.first.precision,
+            images_per_s=one.low.throughput_images_per_s,
+            fp32_images_per_s=one.full.throughput_images_per_s,
+            uplift=one.estimate.ratio,
+            uplift_low=one.estimate.low,
+            uplift_high=one.estimate.high,
+            note="memory spilled" if one.spilled else None,
+            runs=numbers.listed((*one.low.names, *one.full.names)),
+        )
+        for one in uplifts(runs)
+    ]
+    return make_table("uplift", "Lower precision against fp32", _UpliftRow, rows)
+
+
+@dataclass(frozen=True)
+class _GainRow(_Configuration):
+    images_per_s: Annotated[float, Shown("images/s")]
+    ratio_to_smallest: Annotated[float, Shown("of the smallest batch's")]
+    gain_per_doubling: Annotated[float | None, Shown("a doubling gave", percent_change)]
+    note: Annotated[str | None, Shown("note")]
+    runs: Annotated[RunList, Shown("runs")]
+
+
+def gains_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """Each batch size of a curve against the one before it, and the knee."""
+    curves = [curve for curve in batch_curves(runs) if len(curve) > 1]
+    rows = [row for curve in curves for row in _gains(curve, numbers)]
+    return make_table("batch-gains", "Gains of larger batches, and the knee", _GainRow, rows)
+
+
+def _gains(curve: Sequence[Group], numbers: RunNumbers) -> Iterator[_GainRow]:
+    knee, cliff = knee_of(curve), cliff_of(curve)
+    steps = [None, *(gain_per_doubling(small, large) for small, large in pairwise(curve))]
+    for place, (group, gain) in enumerate(zip(curve, steps, strict=True)):
+        note = "knee" if knee is not None and knee.knee is group else None
+        if cliff is not None and place >= cliff:
+            note = "memory spilled"
+        rate = group.throughput_images_per_s
+        yield _GainRow(
+            *_configuration(group),
+            images_per_s=rate,
+            ratio_to_smallest=rate / curve[0].throughput_images_per_s,
+            gain_per_doubling=gain,
+            note=note,
+            runs=numbers.listed(group.names),
+        )
+
+
+@dataclass(frozen=True)
+class _ScatterRow:
+    machine: Annotated[str, Shown("machine")]
+    configurations: Annotated[int, Shown("configurations")]
+    degrees: Annotated[int, Shown("degrees of freedom")]
+    relative_sd: Annotated[float, Shown("SD between repeats", percent)]
+    runs: Annotated[RunList, Shown("runs")]
+
+
+def scatter_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """The deviation between repeats by machine, pooled over its configurations."""
+    rows = [
+        _ScatterRow(
+            machine=one.label,
+            configurations=len(one.groups),
+            degrees=one.degrees,
+            relative_sd=one.deviation,
+            runs=numbers.listed(name for group in one.groups for name in group.names),
+        )
+        for one in scatters(runs)
+    ]
+    return make_table("scatter", "Scatter between repeats by machine", _ScatterRow, rows)
+
+
+@dataclass(frozen=True)
+class _ScalingRow:
+    configuration: Annotated[str, Shown("configuration", wraps_em=12)]
+    devices: Annotated[int, Shown("devices")]
+    images_per_s: Annotated[float | None, Shown("images/s")]
+    images_per_s_on_one: Annotated[float | None, Shown("on one")]
+    scaling_efficiency: Annotated[float, Shown("efficiency", percent)]
+    communication_share: Annotated[float | None, Shown("communication", percent)]
+    runs: Annotated[RunList, Shown("runs")]
+
+
+def scaling_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Runs on several devices against the same configuration on one."""
-    columns = (
-        Column("configuration", ("configuration",), lambda s: s.many.label, wraps_em=12),
-        Column("devices", ("devices",), lambda s: s.devices, numeric=True),
-        quantity("images/s", "images_per_s", lambda s: s.many.throughput_images_per_s),
-        quantity("on one", "images_per_s_on_one", lambda s: s.one.throughput_images_per_s),
-        share_of("efficiency", "scaling_efficiency", lambda s: s.efficiency),
-        share_of("communication", "communication_share",
-                 lambda s: s.many.metrics.get("communication_share")),
-        runs_column(numbers, lambda s: (s.many.name, s.one.name)),
-    )  # fmt: skip
+    placed = recorded(runs)
+    by_record = {run.record.record_id: run for run in placed}
+    rows = []
+    for many in placed:
+        record = on_one_device(many.record, [other.record for other in placed])
+        if record is None or many.outcome != "ok":
+            continue
+        one, efficiency = by_record[record.record_id], scaling_efficiency(many.record, record)
+        if math.isfinite(efficiency):
+            rows.append(
+                _ScalingRow(
+                    configuration=many.label,
+                    devices=many.record.config.world_size,
+                    images_per_s=many.throughput_images_per_s,
+                    images_per_s_on_one=one.throughput_images_per_s,
+                    scaling_efficiency=efficiency,
+                    communication_share=many.metrics.get("communication_share"),
+                    runs=numbers.listed((many.name, one.name)),
+                )
+            )
     title = "Scaling over devices: images/s over those of as many single devices"
-    return make_table(number, "scaling", title, columns, _scaled(runs))
+    return make_table("scaling", title, _ScalingRow, rows)
 
 
-def _scaled(runs: Iterable[Run]) -> list[_Scaled]:
-    recorded = [(run, run.record) for run in runs if run.record]
-    names = {record.record_id: run for run, record in recorded}
-    found = []
-    for run, record in recorded:
-        one = on_one_device(record, [other for _, other in recorded])
-        if one is not None and record.outcome == "ok":
-            efficiency = scaling_efficiency(record, one)
-            if math.isfinite(efficiency):
-                devices = record.config.world_size
-                found.append(_Scaled(run, names[one.record_id], efficiency, devices))
-    return found
+def predicted_curves(runs: Sequence[Run]) -> list[tuple[Group, PredictedCurve]]:
+    """Return the model of every curve with three batch sizes or more before any spill."""
+    return [
+        (curve[0], fit_curve(measured_batches(curve), least_image_s(before_cliff(curve))))
+        for curve in batch_curves(runs)
+        if len(before_cliff(curve)) >= FEWEST_SIZES
+    ]
 
 
-def imported_table(number: int, runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Runs that were measured elsewhere, with what their source tells and nothing more."""
-    columns = (
-        Column("no.", ("number",), lambda r: numbers.by_name[r.name], numeric=True),
-        Column("run", ("run",), lambda r: r.name),
-        Column("source", ("source",), lambda r: r.imported_from),
-        Column("machine", ("machine",), lambda r: r.env),
-        Column("device", ("device",), lambda r: r.settings.get("device"), wraps_em=8),
-        Column("model", ("arch",), lambda r: r.arch),
-        Column("precision", ("precision",), lambda r: r.precision),
-        Column("batch", ("batch_size",), lambda r: r.batch_size, numeric=True),
-        Column("repeats", ("repeats",), lambda r: r.count, numeric=True),
-        quantity("images/s", "throughput_images_per_s", lambda r: r.throughput_images_per_s),
-        quantity("SD", "sd_images_per_s",
-                 lambda r: r.deviations.get("throughput_images_per_s")),
-    )  # fmt: skip
-    title = "Imported measurements"
-    imported = [run for run in runs if run.imported_from is not None]
-    return make_table(number, "imported", title, columns, imported)
+@dataclass(frozen=True)
+class _PredictionRow:
+    machine: Annotated[str, Shown("machine")]
+    arch: Annotated[str, Shown("model")]
+    precision: Annotated[str, Shown("precision")]
+    fixed_ms: Annotated[float, Shown("ms a step")]
+    per_image_ms: Annotated[float, Shown("ms an image")]
+    limit_images_per_s: Annotated[float | None, Shown("images/s at most")]
+    measured_batches: Annotated[str, Shown("measured batches")]
+    held_out_error: Annotated[float, Shown("held-out error", percent)]
+    worst_held_out: Annotated[float, Shown("worst", percent)]
+    runs: Annotated[RunList, Shown("runs")]
+
+
+def predictions_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """The two terms of each predicted curve, and what it misses batch sizes by."""
+    rows = [
+        _PredictionRow(
+            machine=group.first.env,
+            arch=group.first.arch,
+            precision=group.first.precision,
+            fixed_ms=1e3 * curve.model.fixed_s,
+            per_image_ms=1e3 * curve.model.per_image_s,
+            limit_images_per_s=1 / curve.model.per_image_s if curve.model.per_image_s > 0 else None,
+            measured_batches=", ".join(str(one.batch_size) for one in curve.measured),
+            held_out_error=curve.held_out_error,
+            worst_held_out=max(abs(error) for _, error in curve.held_out),
+            runs=numbers.listed(name for one in curve.measured for name in one.runs),
+        )
+        for group, curve in predicted_curves(runs)
+    ]
+    title = "Time of a step as a fixed cost and a cost an image"
+    return make_table("predictions", title, _PredictionRow, rows)

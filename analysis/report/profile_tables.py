@@ -1,135 +1,229 @@
-"""The report's tables of runs and profiles together: bytes by three counts, copies, counters."""
+"""The report's tables of profiles, and of what is inside one: its ops and its kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-from analysis.report.table import Column, Table, make_table, quantity, scaled, share_of
-from analysis.report.tables import RUN_NUMBER
-from analysis.runs.placed import PlacedRun
+from analysis.profiles.kernel_places import KernelPlace
+from analysis.profiles.op_places import OpPlace
+from analysis.report.numbered_table import Shown, Table, make_table
 from analysis.runs.placed_profiles import PlacedProfile
-from bench.records import CpuCounters
+from analysis.runs.quantities import interval, percent, three_digits
+
+#: Rows of ops and kernels for people; the CSV holds them all.
+_SHOWN = 25
 
 
-def _giga_counted(result: PlacedRun) -> float | None:
-    point = result.point
-    if point is None or point.intensity_counted is None:
-        return None
-    return point.step_flops / point.intensity_counted / 1e9
+def _scaled(value: float | None, factor: float) -> float | None:
+    """`value` in another unit; what is not known stays so."""
+    return None if value is None else value * factor
 
 
-_INTENSITIES = (
-    RUN_NUMBER,
-    Column("configuration", ("label",), lambda r: r.label, wraps_em=12),
-    quantity("FLOP/byte, fused", "intensity_fused_flop_per_byte", lambda r: r.point.intensity_max),
-    quantity("eager", "intensity_eager_flop_per_byte", lambda r: r.point.intensity_min),
-    quantity("counted", "intensity_counted_flop_per_byte", lambda r: r.point.intensity_counted),
-    quantity("GB, fused", "step_fused_gb",
-            lambda r: r.point.step_flops / r.point.intensity_max / 1e9),
-    quantity("eager", "step_eager_gb", lambda r: r.point.step_flops / r.point.intensity_min / 1e9),
-    quantity("counted", "counted_dram_gb", _giga_counted),
-    quantity("counted / fused", "traffic_amplification", lambda r: r.point.traffic_amplification),
-    quantity("executed / algorithmic FLOP", "executed_per_algorithmic_flop",
-            lambda r: r.point.executed_per_algorithmic),
-    Column("not counted because", ("not_counted_because",),
-           lambda r: r.point.intensity_counted_missing or None, wraps_em=16),
-)  # fmt: skip
-
-_PROFILES = (
-    Column("no.", ("profile", "record"), lambda p: (p.number, p.name), lambda v: str(v[0]), True),
-    Column("of run", ("explains_runs",), lambda p: _explained(p)),
-    Column("configuration", ("label",), lambda p: p.label, wraps_em=12),
-    Column("outcome", ("outcome",), lambda p: p.record.outcome),
-    quantity("profiled step ms", "profiled_step_ms",
-            lambda p: p.record.ops and p.record.ops.step_time_s * 1e3),
-    share_of("ops of it", "ops_time_share", lambda p: _ops_share(p)),
-    share_of("device busy", "device_busy_share", lambda p: p.metrics.get("device_busy_share")),
-    quantity("launch gaps ms", "launch_gap_ms",
-            lambda p: p.record.ops and scaled(p.record.ops.launch_gap_s, 1e3)),
-    share_of("ops matched", "ops_matched_share", lambda p: p.metrics.get("ops_matched_share")),
-    quantity("counted GB", "counted_dram_gb", lambda p: p.metrics.get("counted_dram_gb")),
-    quantity("executed GFLOP", "executed_gflop", lambda p: p.metrics.get("executed_gflop")),
-    Column("verdict", ("verdict",), lambda p: p.verdict),
-)  # fmt: skip
+def _per(value: float | None, other: float | None) -> float | None:
+    """The ratio of two numbers, if both are known and there is one."""
+    return value / other if value is not None and other else None
 
 
-def _explained(profile: PlacedProfile) -> str | None:
-    return ", ".join(str(result.number) for result in profile.runs) or None
+@dataclass(frozen=True)
+class _ProfileRow:
+    profile: Annotated[int, Shown("no.")]
+    record: str
+    explains_runs: Annotated[str | None, Shown("of run")]
+    label: Annotated[str, Shown("configuration", wraps_em=12)]
+    outcome: Annotated[str, Shown("outcome")]
+    profiled_step_ms: Annotated[float | None, Shown("profiled step ms")]
+    ops_time_share: Annotated[float | None, Shown("ops of it", percent)]
+    device_busy_share: Annotated[float | None, Shown("device busy", percent)]
+    launch_gap_ms: Annotated[float | None, Shown("launch gaps ms")]
+    ops_matched_share: Annotated[float | None, Shown("ops matched", percent)]
+    counted_dram_gb: Annotated[float | None, Shown("counted GB")]
+    executed_gflop: Annotated[float | None, Shown("executed GFLOP")]
+    verdict: Annotated[str, Shown("verdict")]
 
 
-def _ops_share(profile: PlacedProfile) -> float | None:
-    ops = profile.record.ops
-    return ops.ops_time_s / ops.step_time_s if ops and ops.step_time_s else None
-
-
-_COPIES = (
-    Column("profile", ("profile",), lambda pair: pair[0].number, numeric=True),
-    Column("direction", ("direction",), lambda pair: pair[1].direction),
-    Column("calls", ("calls",), lambda pair: pair[1].calls, numeric=True),
-    quantity("MB", "megabytes", lambda pair: pair[1].bytes / 1e6),
-    quantity("ms", "time_ms", lambda pair: pair[1].time_s * 1e3),
-    quantity("GB/s", "gb_per_s",
-            lambda pair: pair[1].bytes / pair[1].time_s / 1e9 if pair[1].time_s else None),
-)  # fmt: skip
-
-
-def _per_iteration(field: str) -> Any:
-    def read(pair: tuple[PlacedProfile, CpuCounters]) -> float | None:
-        counters = pair[1]
-        count = getattr(counters, field)
-        return None if count is None or not counters.iterations else (
-            count / counters.iterations / 1e9
-        )  # fmt: skip
-
-    return read
-
-
-_CPU = (
-    Column("profile", ("profile",), lambda pair: pair[0].number, numeric=True),
-    Column("source", ("source",), lambda pair: pair[1].source),
-    Column("scope", ("scope",), lambda pair: pair[1].scope),
-    Column("iterations", ("iterations",), lambda pair: pair[1].iterations, numeric=True),
-    quantity("IPC", "ipc", lambda pair: pair[1].ipc),
-    quantity("CPI", "cpi", lambda pair: pair[1].cpi),
-    share_of("cache misses", "cache_miss_share",
-           lambda pair: pair[0].metrics.get("cache_miss_share")),
-    share_of("branch misses", "branch_miss_share",
-           lambda pair: pair[0].metrics.get("branch_miss_share")),
-    quantity("GFLOP a step", "executed_gflop_per_step", _per_iteration("flops")),
-    quantity("GB a step, whole machine", "machine_dram_gb_per_step", _per_iteration("dram_bytes")),
-    share_of("counted in", "least_running_share",
-           lambda pair: min(pair[1].running_share.values(), default=None)),
-)  # fmt: skip
-
-
-def intensities_table(number: int, results: Iterable[PlacedRun]) -> Table:
-    """FLOP per byte of every placed run by the model's two counts and by counters."""
-    placed = [result for result in results if result.point]
-    title = "Arithmetic intensity by fused, eager and counted bytes, per step"
-    return make_table(number, "intensities", title, _INTENSITIES, placed)
-
-
-def profiles_table(number: int, profiles: Sequence[PlacedProfile]) -> Table:
+def profiles_table(profiles: Sequence[PlacedProfile]) -> Table:
     """One row per profile."""
-    return make_table(number, "profiles", "Profiles", _PROFILES, profiles)
+    rows = [
+        _ProfileRow(
+            profile=profile.number,
+            record=profile.name,
+            explains_runs=", ".join(str(run.number) for run in profile.runs) or None,
+            label=profile.label,
+            outcome=profile.record.outcome,
+            profiled_step_ms=ops.step_time_s * 1e3 if ops else None,
+            ops_time_share=_per(ops.ops_time_s, ops.step_time_s) if ops else None,
+            device_busy_share=profile.metrics.get("device_busy_share"),
+            launch_gap_ms=_scaled(ops.launch_gap_s, 1e3) if ops else None,
+            ops_matched_share=profile.metrics.get("ops_matched_share"),
+            counted_dram_gb=profile.metrics.get("counted_dram_gb"),
+            executed_gflop=profile.metrics.get("executed_gflop"),
+            verdict=profile.verdict,
+        )
+        for profile in profiles
+        for ops in (profile.record.ops,)
+    ]
+    return make_table("profiles", "Profiles", _ProfileRow, rows)
 
 
-def copies_table(number: int, profiles: Iterable[PlacedProfile]) -> Table:
+@dataclass(frozen=True)
+class _CopiesRow:
+    profile: Annotated[int, Shown("profile")]
+    direction: Annotated[str, Shown("direction")]
+    calls: Annotated[int, Shown("calls")]
+    megabytes: Annotated[float, Shown("MB")]
+    time_ms: Annotated[float, Shown("ms")]
+    gb_per_s: Annotated[float | None, Shown("GB/s")]
+
+
+def copies_table(profiles: Sequence[PlacedProfile]) -> Table:
     """Copies between host and device in one step of each profile that saw any."""
-    pairs = [
-        (profile, copies)
+    rows = [
+        _CopiesRow(
+            profile=profile.number,
+            direction=copies.direction,
+            calls=copies.calls,
+            megabytes=copies.bytes / 1e6,
+            time_ms=copies.time_s * 1e3,
+            gb_per_s=copies.bytes / copies.time_s / 1e9 if copies.time_s else None,
+        )
         for profile in profiles
-        for copies in (profile.record.ops.copies or () if profile.record.ops else ())
+        if profile.record.ops
+        for copies in profile.record.ops.copies or ()
     ]
-    return make_table(number, "copies", "Copies in one step", _COPIES, pairs)
+    return make_table("copies", "Copies in one step", _CopiesRow, rows)
 
 
-def cpu_counters_table(number: int, profiles: Iterable[PlacedProfile]) -> Table:
+@dataclass(frozen=True)
+class _CpuRow:
+    profile: Annotated[int, Shown("profile")]
+    source: Annotated[str, Shown("source")]
+    scope: Annotated[str, Shown("scope")]
+    iterations: Annotated[int | None, Shown("iterations")]
+    ipc: Annotated[float | None, Shown("IPC")]
+    cpi: Annotated[float | None, Shown("CPI")]
+    cache_miss_share: Annotated[float | None, Shown("cache misses", percent)]
+    branch_miss_share: Annotated[float | None, Shown("branch misses", percent)]
+    executed_gflop_per_step: Annotated[float | None, Shown("GFLOP a step")]
+    machine_dram_gb_per_step: Annotated[float | None, Shown("GB a step, whole machine")]
+    least_running_share: Annotated[float | None, Shown("counted in", percent)]
+
+
+def cpu_counters_table(profiles: Sequence[PlacedProfile]) -> Table:
     """What the processor counted over the profiled window of each profile that has it."""
-    pairs = [
-        (profile, profile.record.cpu_counters)
+    rows = [
+        _CpuRow(
+            profile=profile.number,
+            source=counters.source,
+            scope=counters.scope,
+            iterations=counters.iterations,
+            ipc=counters.ipc,
+            cpi=counters.cpi,
+            cache_miss_share=profile.metrics.get("cache_miss_share"),
+            branch_miss_share=profile.metrics.get("branch_miss_share"),
+            executed_gflop_per_step=_per(_scaled(counters.flops, 1e-9), counters.iterations),
+            machine_dram_gb_per_step=_per(_scaled(counters.dram_bytes, 1e-9), counters.iterations),
+            least_running_share=min(counters.running_share.values(), default=None),
+        )
         for profile in profiles
-        if profile.record.cpu_counters is not None
+        if (counters := profile.record.cpu_counters)
     ]
-    return make_table(number, "cpu-counters", "Processor counters", _CPU, pairs)
+    return make_table("cpu-counters", "Processor counters", _CpuRow, rows)
+
+
+def _eager_to_fused(eager: float, fused: float | None) -> str:
+    return f"{three_digits(eager)} and up" if fused is None else interval(eager, fused)
+
+
+@dataclass(frozen=True)
+class _OpRow:
+    number: Annotated[int, Shown("no.")]
+    label: Annotated[str, Shown("op")]
+    op: str
+    phase: Annotated[str, Shown("phase")]
+    calls: Annotated[int, Shown("calls")]
+    time_ms: Annotated[float, Shown("ms")]
+    time_share: Annotated[float, Shown("of the ops' time", percent)]
+    gflop: Annotated[float | None, Shown("GFLOP")]
+    elementwise_gflop: Annotated[float | None, Shown("elementwise GFLOP")]
+    attained_gflop_per_s: Annotated[float | None, Shown("GFLOP/s")]
+    intensity_eager_flop_per_byte: Annotated[float | None, Shown("FLOP/byte", _eager_to_fused)]
+    intensity_fused_flop_per_byte: float | None
+    eager_gb_per_s: Annotated[float | None, Shown("eager GB/s")]
+    remark: Annotated[str | None, Shown("remark", wraps_em=14)]
+
+
+def ops_table(profile: PlacedProfile) -> Table:
+    """Time and work of a profile's ops, the longest first."""
+    rows = [
+        _OpRow(
+            number=op.rank,
+            label=op.time.label,
+            op=op.time.op,
+            phase=op.part,
+            calls=op.time.calls,
+            time_ms=op.time.time_s * 1e3,
+            time_share=op.share,
+            gflop=_scaled(op.time.flops, 1e-9),
+            elementwise_gflop=_scaled(op.time.elementwise_flops, 1e-9),
+            attained_gflop_per_s=_scaled(op.flops_per_s, 1e-9),
+            intensity_eager_flop_per_byte=op.intensity_min if op.kind else None,
+            intensity_fused_flop_per_byte=op.intensity_max if op.kind else None,
+            eager_gb_per_s=_scaled(_per(op.time.eager_bytes, op.time.time_s), 1e-9),
+            remark=_remark(op),
+        )
+        for op in (profile.ops.ops if profile.ops else ())
+    ]
+    title = f"Ops of profile {profile.number}, {profile.label}"
+    return make_table(f"ops-{profile.number}", title, _OpRow, rows, shown=_SHOWN)
+
+
+def _remark(op: OpPlace) -> str | None:
+    if op.why_no_place is not None:
+        return op.why_no_place
+    return "faster than DRAM: partly from a cache" if op.from_cache else None
+
+
+@dataclass(frozen=True)
+class _KernelRow:
+    number: Annotated[int, Shown("no.")]
+    kernel: Annotated[str, Shown("kernel")]
+    launches: Annotated[int, Shown("launches")]
+    duration_ms: Annotated[float | None, Shown("ms")]
+    time_share: Annotated[float | None, Shown("of the kernels' time", percent)]
+    executed_gflop: Annotated[float | None, Shown("executed GFLOP")]
+    tensor_gflop: Annotated[float | None, Shown("on tensor cores")]
+    executed_gflop_per_s: Annotated[float | None, Shown("GFLOP/s")]
+    intensity_l1_flop_per_byte: Annotated[float | None, Shown("FLOP/L1 byte")]
+    intensity_l2_flop_per_byte: Annotated[float | None, Shown("FLOP/L2 byte")]
+    intensity_dram_flop_per_byte: Annotated[float | None, Shown("FLOP/DRAM byte")]
+    dram_gb_per_s: Annotated[float | None, Shown("DRAM GB/s")]
+    name: Annotated[str, Shown("full name", wraps_em=20)]
+
+
+def kernels_table(profile: PlacedProfile) -> Table:
+    """Counters of a profile's kernels, the longest first."""
+    kernels = profile.kernels.kernels if profile.kernels else ()
+    title = f"Kernels of profile {profile.number}, {profile.label}"
+    rows = map(_kernel_row, kernels)
+    return make_table(f"kernels-{profile.number}", title, _KernelRow, rows, shown=_SHOWN)
+
+
+def _kernel_row(kernel: KernelPlace) -> _KernelRow:
+    totals = kernel.totals
+    return _KernelRow(
+        number=kernel.rank,
+        kernel=kernel.name,
+        launches=totals.launches,
+        duration_ms=_scaled(totals.duration_s, 1e3),
+        time_share=kernel.share,
+        executed_gflop=_scaled(totals.flops, 1e-9),
+        tensor_gflop=_scaled(totals.tensor_flops, 1e-9),
+        executed_gflop_per_s=_scaled(kernel.flops_per_s, 1e-9),
+        intensity_l1_flop_per_byte=kernel.intensities.get("L1"),
+        intensity_l2_flop_per_byte=kernel.intensities.get("L2"),
+        intensity_dram_flop_per_byte=kernel.intensities.get("DRAM"),
+        dram_gb_per_s=_scaled(_per(totals.dram_bytes, totals.duration_s), 1e-9),
+        name=totals.name,
+    )

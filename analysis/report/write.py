@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
 from analysis.figures import model_colours
-from analysis.report.content import Content, make_content
-from analysis.report.figure_files import NAMES, draw_profile, draw_rooflines
+from analysis.report.figure_files import NAMES, FigureFile, draw_profile, draw_rooflines
+from analysis.report.markup import markdown_text
+from analysis.report.numbered_table import number_runs
 from analysis.report.run_figures import draw_runs
-from analysis.report.run_numbers import number_runs
-from analysis.report.table import Table
-from analysis.report.templates import DrawnFigures, render_html, render_markdown
+from analysis.report.sections import Content, make_content
 from analysis.runs.placed import Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from bench.errors import UserError
 
 #: What a report's folder holds.
 _OURS = frozenset({"report.html", "report.md", "report.pdf", "figures", "tables", ".DS_Store"})
+
+
+@dataclass(frozen=True)
+class DrawnFigures:
+    """The report's figures: rooflines, those of each profile by its number, those of runs."""
+
+    rooflines: Sequence[FigureFile]
+    of_profiles: Mapping[int, Sequence[FigureFile]]
+    of_runs: Sequence[FigureFile]
 
 
 def write_report(
@@ -62,8 +75,8 @@ def write_report(
         of_runs = draw_runs(runs, place, numbers, colours, run_numbers)
         drawn = DrawnFigures(figures, of_profiles, of_runs)
         _write_tables(content, folder)
-        _write_text(folder / "report.md", render_markdown(content, drawn))
-        _write_text(path, render_html(content, drawn))
+        _write_text(folder / "report.md", _render_markdown(content, drawn))
+        _write_text(path, _render_html(content, drawn))
     except OSError as error:
         raise UserError(
             f"out={str(folder)!r}: cannot write the report there ({error.strerror or error}); "
@@ -93,13 +106,45 @@ def _clear(folder: Path) -> None:
 
 
 def _write_tables(content: Content, folder: Path) -> None:
-    for table in content.tables:
-        for suffix, text in _forms(table):
-            _write_text(folder / "tables" / f"{table.name}.{suffix}", text)
+    for table in content.tables.values():
+        path = folder / "tables" / table.name
+        _write_text(path.with_suffix(".csv"), table.csv())
+        _write_text(path.with_suffix(".md"), table.markdown())
+        _write_text(path.with_suffix(".tex"), table.latex())
 
 
-def _forms(table: Table) -> tuple[tuple[str, str], ...]:
-    return ("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())
+def _render_html(content: Content, figures: DrawnFigures) -> str:
+    """Return the one-file report."""
+    environment = _environment(autoescape=True)
+    environment.filters["trusted"] = Markup  # Plotly's own page fragments
+    template = environment.get_template("report.html.j2")
+    return template.render(content=content, figures=figures)
+
+
+def _render_markdown(content: Content, figures: DrawnFigures) -> str:
+    """Return the report as Markdown with links to the figures and tables beside it."""
+    environment = _environment(autoescape=False)
+    environment.filters["md"] = markdown_text
+    fence = markdown_fence(" ".join(content.commands.values()))
+    template = environment.get_template("report.md.j2")
+    return template.render(content=content, figures=figures, fence=fence)
+
+
+def markdown_fence(text: str) -> str:
+    """Return a code fence longer than any run of backticks in `text`."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    return "`" * max(3, longest + 1)
+
+
+def _environment(*, autoescape: bool) -> Environment:
+    return Environment(
+        loader=PackageLoader("analysis", "templates"),
+        autoescape=autoescape,  # noqa: S701 (Markdown is escaped by its own filter)
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -3,17 +3,20 @@
 import csv
 import re
 import shlex
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from html.parser import HTMLParser
+from typing import Annotated
 
 import factories as make
 import pytest
 
 from analysis import place_profiles, place_runs
 from analysis.report import write_report
-from analysis.report.markup import markdown_text
-from analysis.report.reproduce import run_command
-from analysis.report.templates import markdown_fence
+from analysis.report.markup import latex_text, markdown_text
+from analysis.report.numbered_table import Shown, make_table
+from analysis.report.sentences import run_command
+from analysis.report.write import markdown_fence
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import Finding, Verdict
@@ -396,31 +399,47 @@ def test_devices_are_held_against_one_of_them(tmp_path):
     assert row["runs"] == "two one"
 
 
-def test_the_same_tables_for_latex_and_markdown_are_escaped():
-    from analysis.report.markup import latex_text
-    from analysis.report.table import Column, make_table
+@dataclass(frozen=True)
+class Row:
+    a: Annotated[str, Shown("a_b")]
+    n: Annotated[float | None, Shown("n")]
+    low: Annotated[int | None, Shown("ends", lambda low, high: f"{low}..{high}")]
+    high: int | None
 
+
+ROWS = [Row("x|y", 2 / 3, 1, 2), Row("#", None, None, None)]
+
+
+def test_a_row_says_how_programs_and_people_read_it():
+    table = make_table("t", "50 %", Row, ROWS, shown=1)
+    assert table.csv() == "a,n,low,high\nx|y,0.6666666666666666,1,2\n#,,,\n"
+    assert [column.numeric for column in table.columns] == [False, True, True]
+    assert table.cells == [["x|y", "0.667", "1..2"]]
+    assert table.hidden == 1
+    assert make_table("t", "none", Row, []).csv() == "a,n,low,high\n"
+
+
+def test_the_same_tables_for_latex_and_markdown_are_escaped():
     assert latex_text("50 % of a_b & \\x{y} <z>") == (
         r"50 \% of a\_b \& \textbackslash{}x\{y\} \textless{}z\textgreater{}"
     )
-    columns = (Column("a_b", ("a",), lambda x: x), Column("n", ("n",), len, numeric=True))
-    table = make_table(3, "t", "50 %", columns, ["x|y", "#"], shown=1)
+    table = make_table("t", "50 %", Row, ROWS, shown=1)
     assert table.latex().splitlines() == [
         r"\begin{table}",
         r"\caption{50 \%}\label{tab:t}",
-        r"\begin{tabular}{lr}",
+        r"\begin{tabular}{lrr}",
         r"\toprule",
-        r"a\_b & n \\",
+        r"a\_b & n & ends \\",
         r"\midrule",
-        r"x\textbar{}y & 3 \\",
-        r"\# & 1 \\",
+        r"x\textbar{}y & 0.667 & 1..2 \\",
+        r"\# & - & - \\",
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
     ]
     assert table.markdown().splitlines()[2:] == [
-        "| a_b | n |",
-        "| --- | ---: |",
-        r"| x\|y | 3 |",
-        r"| \# | 1 |",
+        "| a_b | n | ends |",
+        "| --- | ---: | ---: |",
+        r"| x\|y | 0.667 | 1..2 |",
+        r"| \# | - | - |",
     ]
