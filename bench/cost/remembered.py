@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from bench.cost.estimate import step_complexity
 from bench.cost.fake_step import StepSpec
-from bench.machine.source_hash import code_id
+from bench.machine.repository import code_id
 from bench.records import Complexity
 from bench.records.folders import cache_folder, write_atomically
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.doctor.check import Check, ok
-from bench.machine import host, machine
+from bench.machine import environment, virtualization
 from bench.machine.probes import ROOT, UnknownFactError, value_or_none
 from bench.machine.rapl import PackageEnergy
 
@@ -26,13 +26,13 @@ def host_checks(records: Path, root: Path = ROOT) -> Iterator[Check]:
     if platform.system() == "Linux":
         yield from _shared_memory(root)
         yield _energy(root)
-    virtual = value_or_none(lambda: host.virtualization(root))
+    virtual = value_or_none(lambda: virtualization.virtualization(root))
     yield _surroundings(virtual, root)
     yield _power(virtual)
 
 
 def _disk(records: Path) -> Check:
-    place = machine.existing_part(records)
+    place = _existing_part(records)
     try:
         with tempfile.TemporaryFile(dir=place):
             free_bytes = shutil.disk_usage(place).free
@@ -74,7 +74,7 @@ def _energy(root: Path) -> Check:
 
 
 def _surroundings(virtual: str | None, root: Path) -> Check:
-    around = value_or_none(lambda: host.container(root)) or "unknown"
+    around = value_or_none(lambda: virtualization.container(root)) or "unknown"
     detail = f"container {around}, hypervisor {virtual or 'unknown'}"
     if virtual == "wsl1":
         remedy = "in Windows: wsl --set-version <distribution> 2"
@@ -91,9 +91,17 @@ def _surroundings(virtual: str | None, root: Path) -> Check:
 
 def _power(virtual: str | None) -> Check:
     try:
-        source = machine.power_source(virtual)
+        source = environment.power_source(virtual)
     except UnknownFactError as error:
         return ok("power", f"unknown: {error}")
     if source == "battery":
         return Check("power", "warning", "on battery: clocks are held down", "plug it in")
     return ok("power", source)
+
+
+def _existing_part(folder: Path) -> Path:
+    """`folder`, or the nearest folder above it that exists."""
+    place = folder.resolve()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place

@@ -13,11 +13,9 @@ Group = Callable[[], Iterable[Check]]
 
 def machine_groups(records: Path) -> dict[str, Group]:
     """Return the checks of this machine; those of `devices` import torch when they are run."""
-    from bench.doctor.devices import device_checks
     from bench.doctor.host import host_checks
-    from bench.doctor.nvidia import nvidia_checks
-    from bench.doctor.packages import package_checks
-    from bench.doctor.perf import perf_checks
+    from bench.doctor.installation import device_checks, package_checks
+    from bench.doctor.profilers import nvidia_checks, perf_checks
 
     return {
         "packages": package_checks,

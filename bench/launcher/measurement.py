@@ -13,7 +13,7 @@ from bench.config import RunConfig
 from bench.launcher.exports import write_exports
 from bench.launcher.failure import failure_cause
 from bench.launcher.watch import RanksWatch, WorkerWatch
-from bench.machine.host_memory import allocator_settings
+from bench.machine.allocator import allocator_settings
 from bench.records import (
     LAUNCHER_FACTS,
     CeilingsRecord,

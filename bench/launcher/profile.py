@@ -14,7 +14,7 @@ from bench.errors import UserError
 from bench.launcher.earlier import find_timed
 from bench.launcher.exports import write_profile_exports
 from bench.launcher.watch import WorkerWatch
-from bench.machine.host_memory import allocator_settings
+from bench.machine.allocator import allocator_settings
 from bench.profilers.ncu import NcuTool
 from bench.profilers.ops.tool import TorchTool
 from bench.profilers.perf import PerfTool

@@ -16,9 +16,8 @@ import psutil
 from bench.config import RunConfig
 from bench.launcher.processes import WatchedProcess, terminate_tree
 from bench.launcher.telemetry import HostSource, Sampler, SeveralDevices, device_source
-from bench.machine.cgroup import oom_kills
-from bench.machine.exits import describe_exit
-from bench.machine.host_memory import allocator_settings
+from bench.machine.allocator import allocator_settings
+from bench.machine.limits import describe_exit, oom_kills
 from bench.records import Measurement, Outcome, ProcessFigures, Telemetry
 from bench.records.folders import RecordFolder
 from bench.records.journal import Event, JournalReader, OnEvent

@@ -1,9 +1,8 @@
 """What a run was measured on: the machine, the software, and the device."""
 
 from bench.machine.cpu import cpu_caches, cpu_device_info, cpu_model, usable_cores
-from bench.machine.cuda import cuda_device_info
-from bench.machine.mps import mps_device_info
-from bench.machine.reading import read_environment
+from bench.machine.environment import read_environment
+from bench.machine.gpu import cuda_device_info, mps_device_info
 
 __all__ = [
     "cpu_caches",

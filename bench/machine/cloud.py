@@ -11,16 +11,16 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench.machine.dmi import read_dmi
 from bench.machine.probes import (
     ROOT,
-    Gathered,
+    ProbedFacts,
     UnknownFactError,
     absent,
     gather,
     text_of,
     value_or_none,
 )
+from bench.machine.virtualization import read_dmi
 
 #: Provider, DMI field and its text: cloud-init's tools/ds-identify has these marks.
 _MARKS = (
@@ -41,7 +41,7 @@ _TIMEOUT_S = 1.0
 Ask = Callable[..., str]
 
 
-def cloud_facts(root: Path = ROOT, server: tuple[str, int] = METADATA_SERVER) -> Gathered:
+def cloud_facts(root: Path = ROOT, server: tuple[str, int] = METADATA_SERVER) -> ProbedFacts:
     """Return `cloud_provider`, `cloud_machine_type` and `cloud_zone`, asking at most 3 s."""
     found = gather({"cloud_provider": lambda: _provider(root)})
     provider = found.values["cloud_provider"]
@@ -54,7 +54,7 @@ def cloud_facts(root: Path = ROOT, server: tuple[str, int] = METADATA_SERVER) ->
         return _request(server, path, headers, method)
 
     try:
-        return found | Gathered(dict(zip(names, _METADATA[provider](ask), strict=True)), {})
+        return found | ProbedFacts(dict(zip(names, _METADATA[provider](ask), strict=True)), {})
     except UnknownFactError as error:
         return found | absent(dict.fromkeys(names, str(error)))
 

@@ -22,17 +22,17 @@ class UnknownFactError(Exception):
 
 
 @dataclass(frozen=True)
-class Gathered:
+class ProbedFacts:
     """Facts by name; each None in `values` has its reason in `missing`."""
 
     values: dict[str, Any]
     missing: dict[str, str]
 
-    def __or__(self, other: Gathered) -> Gathered:
-        return Gathered(self.values | other.values, self.missing | other.missing)
+    def __or__(self, other: ProbedFacts) -> ProbedFacts:
+        return ProbedFacts(self.values | other.values, self.missing | other.missing)
 
 
-def gather(probes: Mapping[str, Callable[[], object]]) -> Gathered:
+def gather(probes: Mapping[str, Callable[[], object]]) -> ProbedFacts:
     """Ask every probe. One that raises, whatever it raises, gives None and its reason."""
     values: dict[str, Any] = {}
     missing: dict[str, str] = {}
@@ -41,7 +41,7 @@ def gather(probes: Mapping[str, Callable[[], object]]) -> Gathered:
             values[name] = probe()
         except Exception as error:
             values[name], missing[name] = None, reason_of(error)
-    return Gathered(values, missing)
+    return ProbedFacts(values, missing)
 
 
 def value_or_none(probe: Callable[[], T]) -> T | None:
@@ -52,9 +52,9 @@ def value_or_none(probe: Callable[[], T]) -> T | None:
         return None
 
 
-def absent(reasons: dict[str, str]) -> Gathered:
+def absent(reasons: dict[str, str]) -> ProbedFacts:
     """Return facts known to be unknowable here, each with its reason."""
-    return Gathered(dict.fromkeys(reasons), reasons)
+    return ProbedFacts(dict.fromkeys(reasons), reasons)
 
 
 def reason_of(error: Exception) -> str:

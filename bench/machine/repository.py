@@ -1,10 +1,11 @@
-"""The commit of the project's own code, if it runs from a git work tree."""
+"""This project's own code: its commit in a git work tree, and a hash of what measures."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
-from bench.machine.probes import Gathered, UnknownFactError, gather, output_of
+from bench.machine.probes import ProbedFacts, UnknownFactError, gather, output_of
 
 #: The folder that holds the packages.
 TREE = Path(__file__).resolve().parents[2]
@@ -12,7 +13,7 @@ TREE = Path(__file__).resolve().parents[2]
 _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
-def repository_facts(tree: Path = TREE) -> Gathered:
+def repository_facts(tree: Path = TREE) -> ProbedFacts:
     """Return `git_commit` and `git_dirty` (tracked files changed) of `tree`."""
     return gather({"git_commit": lambda: _commit(tree), "git_dirty": lambda: _dirty(tree)})
 
@@ -42,3 +43,15 @@ def _git(tree: Path, *arguments: str) -> str:
     return output_of(
         "git", "--no-optional-locks", "-C", str(tree), *arguments, unset=_HOOK_VARIABLES
     )
+
+
+_BENCH = Path(__file__).resolve().parents[1]
+
+
+def code_id(bench: Path = _BENCH) -> str:
+    """Return twelve hex digits, equal where the source of `bench` is."""
+    digest = hashlib.sha256()
+    for path in sorted(bench.rglob("*.py"), key=lambda path: path.relative_to(bench).as_posix()):
+        digest.update(path.relative_to(bench).as_posix().encode())
+        digest.update(path.read_text(encoding="utf-8").encode())  # whatever ends its lines
+    return digest.hexdigest()[:12]

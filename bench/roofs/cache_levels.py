@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from bench.machine import cpu_caches
-from bench.machine.caches import CacheLevel
+from bench.machine.cpu import CacheLevel
 from bench.machine.probes import UnknownFactError
 from bench.roofs.probe import Launch, Probe
 from bench.training.devices import Device

@@ -6,7 +6,7 @@ import torch
 
 from bench.config import SYNTHETIC, RunConfig, Switch
 from bench.machine import usable_cores
-from bench.machine.host_memory import allocator_in_use
+from bench.machine.allocator import allocator_in_use
 from bench.records import ResolvedConfig
 from bench.training.devices import Device
 from bench.training.models import default_image_size

@@ -12,8 +12,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.config import RunConfig
 from bench.config.nodes import meeting_point
-from bench.machine.cgroup import oom_kills
-from bench.machine.exits import describe_exit
+from bench.machine.limits import describe_exit, oom_kills
 from bench.records import RankAccount
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter

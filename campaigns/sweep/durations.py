@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.config import AUTO_MAX_SECONDS, RunConfig
-from bench.machine.identity import environment_id
 from bench.records import Environment, RunRecord
+from bench.records.environment import environment_id
 from campaigns.sweep.local_devices import environment_of
 
 #: FLOP of one image's training step of a model, or None where it is unknown.

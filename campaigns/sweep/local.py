@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
-from bench.machine.identity import environment_id
 from bench.records import Environment
+from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder
 from campaigns.sweep.executor import (
     Deliver,

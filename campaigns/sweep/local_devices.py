@@ -22,8 +22,8 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.telemetry import HostSource, Source, device_source
 from bench.launcher.watch import WorkerWatch
-from bench.machine.identity import environment_id
 from bench.records import DeviceInfo, Environment, Machine
+from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, cache_folder, write_atomically
 from bench.records.journal import Clock, ignore
 

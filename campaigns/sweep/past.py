@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bench.config import RunConfig
 from bench.launcher.recover import recover
-from bench.machine.identity import environment_id
 from bench.records import Outcome, RunRecord
+from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, record_folders
 
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench.config import RunConfig
-from bench.machine.identity import environment_id
 from bench.records import Environment, RunRecord
+from bench.records.environment import environment_id
 from bench.records.folders import readable_records
 from bench.records.journal import Clock
 from campaigns.tune.result import Stage, Trial, TuneWatch

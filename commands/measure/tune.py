@@ -140,7 +140,7 @@ def _known_trials(
     records: Path, campaign: str, environment: Environment, *, tracked: bool
 ) -> list[RunRecord]:
     """Return the campaign's runs on this environment, from the folder and from the server."""
-    from bench.machine.identity import environment_id
+    from bench.records.environment import environment_id
     from campaigns.tune.trials import campaign_records
 
     known = campaign_records(records, campaign, environment)

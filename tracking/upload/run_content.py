@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bench.machine.identity import environment_id
 from bench.records import CeilingsRecord, Environment, ImportedRecord, ProfileRecord, RunRecord
+from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord
 from bench.records.verdict.summary import profile_summary, summary
 from tracking import schema

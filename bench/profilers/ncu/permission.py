@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bench.machine.capabilities import profiling_capabilities
-from bench.machine.host import container, virtualization
+from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, text_of, value_or_none
+from bench.machine.virtualization import container, virtualization
 
 #: The first driver that takes CAP_PERFMON for CAP_SYS_ADMIN.
 _FIRST_PERFMON_DRIVER = 565

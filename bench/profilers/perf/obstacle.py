@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.machine.capabilities import may_profile
-from bench.machine.host import container, virtualization
+from bench.machine.limits import may_profile
 from bench.machine.probes import ROOT, UnknownFactError, text_of, value_or_none
+from bench.machine.virtualization import container, virtualization
 from bench.profilers.perf.trial import Trial, try_events
 
 #: Up to this level users may count their own processes in user mode (kernel,

@@ -19,7 +19,7 @@ from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bench.config import RunConfig
-from bench.machine.source_hash import code_id
+from bench.machine.repository import code_id
 from bench.records import Backend, Environment
 from campaigns.sweep.ray import on_node
 from campaigns.sweep.ray.record_transfer import Finished

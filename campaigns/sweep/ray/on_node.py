@@ -32,7 +32,7 @@ from bench.launcher.measurement import launch_measurement
 from bench.launcher.recover import recover
 from bench.machine.nvml import open_nvml
 from bench.machine.probes import UnknownFactError
-from bench.machine.source_hash import code_id
+from bench.machine.repository import code_id
 from bench.records import DeviceInfo, RunRecord
 from bench.records.folders import RecordFolder, cache_folder, record_folders, write_atomically
 from campaigns.sweep.local_devices import Settler, exclusive, identify_machine

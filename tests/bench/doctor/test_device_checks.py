@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.doctor import devices
-from bench.doctor.devices import device_checks
+from bench.doctor import installation
+from bench.doctor.installation import device_checks
 from bench.machine.probes import UnknownFactError
 
 
@@ -23,7 +23,7 @@ def no_cuda(monkeypatch):
                 nvmlSystemGetCudaDriverVersion=lambda: cuda_version,
             )
 
-        monkeypatch.setattr(devices, "open_nvml", opener)
+        monkeypatch.setattr(installation, "open_nvml", opener)
 
     return driver
 

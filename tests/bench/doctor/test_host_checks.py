@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.doctor.host import host_checks
-from bench.machine import host, machine
+from bench.machine import environment, virtualization
 from bench.machine.probes import UnknownFactError
 
 Usage = namedtuple("Usage", "total used free")
@@ -75,7 +75,7 @@ def test_wsl_has_its_warnings(tree, disk, tmp_path):
 
 
 def test_a_laptop_on_battery(tree, disk, tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "power_source", lambda virtual: "battery")
+    monkeypatch.setattr(environment, "power_source", lambda virtual: "battery")
     check = found(tree(BARE), tmp_path)["power"]
     assert (check.status, check.remedy) == ("warning", "plug it in")
 
@@ -84,9 +84,9 @@ def test_what_is_unknown_is_no_fault(tree, disk, tmp_path, monkeypatch):
     def unknown(*_):
         raise UnknownFactError("nobody tells")
 
-    monkeypatch.setattr(machine, "power_source", unknown)
-    monkeypatch.setattr(host, "container", unknown)
-    monkeypatch.setattr(host, "virtualization", unknown)
+    monkeypatch.setattr(environment, "power_source", unknown)
+    monkeypatch.setattr(virtualization, "container", unknown)
+    monkeypatch.setattr(virtualization, "virtualization", unknown)
     checks = found(tree(BARE), tmp_path)
     assert checks["power"].detail == "unknown: nobody tells"
     assert checks["surroundings"].detail == "container unknown, hypervisor unknown"

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from bench.doctor.nvidia import nvidia_checks
-from bench.machine.capabilities import may_profile
+from bench.doctor.profilers import nvidia_checks
+from bench.machine.limits import may_profile
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool
 

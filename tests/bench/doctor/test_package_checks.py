@@ -1,4 +1,4 @@
-from bench.doctor.packages import package_checks
+from bench.doctor.installation import package_checks
 
 PROJECT = """[project]
 requires-python = "{python}"

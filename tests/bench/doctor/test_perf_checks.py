@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bench.doctor.perf import perf_checks
+from bench.doctor.profilers import perf_checks
 from bench.profilers.perf import find_obstacle
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")

@@ -13,7 +13,7 @@ import pytest
 
 from bench.launcher import processes
 from bench.launcher.processes import WatchedProcess, terminate_tree
-from bench.machine.exits import describe_exit
+from bench.machine.limits import describe_exit
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="signals and rusage are POSIX")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="a trap of Linux's rusage")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.machine.caches import CacheLevel, data_caches
+from bench.machine.cpu import CacheLevel, data_caches
 from bench.machine.probes import UnknownFactError
 
 KIB = 2**10

@@ -1,4 +1,4 @@
-from bench.machine.cgroup import cgroup_limits, oom_kills
+from bench.machine.limits import cgroup_limits, oom_kills
 
 V2 = {"sys/fs/cgroup/cgroup.controllers": "cpu memory\n"}
 V1_SELF = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"

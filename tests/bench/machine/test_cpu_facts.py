@@ -7,12 +7,12 @@ import psutil
 import pytest
 import torch
 
-from bench.machine import caches, cpu, mps
-from bench.machine.caches import last_level_cache_bytes
+from bench.machine import cpu, gpu
 from bench.machine.cpu import (
     cpu_device_info,
     cpu_model,
     cpu_signature,
+    last_level_cache_bytes,
     usable_cores,
     usable_physical_cores,
 )
@@ -210,7 +210,7 @@ def test_an_apple_gpu_has_the_chips_name_and_its_own_cores(program, on_macos, mo
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 28_991_029_248)
     program("sysctl", SYSCTL)
     program("ioreg", 'echo "    \\"gpu-core-count\\" = 40"')
-    info = mps.mps_device_info()
+    info = gpu.mps_device_info()
     assert (info.backend, info.name, info.cores) == ("mps", "Apple M3 Max", 40)
     assert info.memory_bytes == 28_991_029_248
     assert "system cache" in info.missing["last_level_cache_bytes"]
@@ -220,7 +220,7 @@ def test_an_apple_gpu_has_the_chips_name_and_its_own_cores(program, on_macos, mo
 def test_an_apple_gpu_that_tells_nothing_has_reasons(program, on_macos, monkeypatch):
     program("ioreg", "echo nothing")
     program("sysctl", "exit 1")
-    info = mps.mps_device_info()
+    info = gpu.mps_device_info()
     assert info.name == "Apple GPU"
     assert info.cores is None
     assert "gpu-core-count" in info.missing["cores"]
@@ -229,4 +229,4 @@ def test_an_apple_gpu_that_tells_nothing_has_reasons(program, on_macos, monkeypa
 def test_windows_has_no_cache_sizes(monkeypatch):
     monkeypatch.setattr("platform.system", lambda: "Windows")
     with pytest.raises(UnknownFactError, match="not read on Windows"):
-        caches.last_level_cache_bytes([0])
+        cpu.last_level_cache_bytes([0])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.machine.cuda import cuda_device_info
+from bench.machine.gpu import cuda_device_info
 from bench.machine.nvml import nvml_device
 from bench.machine.probes import UnknownFactError
 

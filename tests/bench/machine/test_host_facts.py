@@ -1,13 +1,12 @@
 import os
 from collections import namedtuple
-from pathlib import Path
 
 import psutil
 import pytest
 
-from bench.machine import machine
-from bench.machine.host import container, virtualization
+from bench.machine import environment, limits
 from bench.machine.probes import UnknownFactError
+from bench.machine.virtualization import container, virtualization
 
 Battery = namedtuple("Battery", "percent power_plugged")
 Mount = namedtuple("Mount", "mountpoint fstype")
@@ -117,24 +116,24 @@ def test_the_innermost_mount_holds_the_folder(tmp_path, monkeypatch):
         Mount(f"{inner}-elsewhere", "tmpfs"),
     ]
     monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
-    assert machine.storage(tmp_path / "records") == "ext4"
+    assert environment.storage(tmp_path / "records") == "ext4"
     # Of two mounts on one point the later is the one seen; the folder need not exist yet.
-    assert machine.storage(inner / "records") == "xfs"
+    assert environment.storage(inner / "records") == "xfs"
 
 
 def test_a_folder_on_no_mount_is_a_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [])
     with pytest.raises(UnknownFactError, match="no mounted file system"):
-        machine.storage(tmp_path)
+        environment.storage(tmp_path)
 
 
 def test_memory_is_the_smaller_of_machine_and_group(tree):
     total = psutil.virtual_memory().total
     root = tree({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.controllers": ""})
     tree({"sys/fs/cgroup/memory.max": f"{total + 1}\n"})
-    assert machine.memory_bytes(root) == total
+    assert limits.memory_bytes(root) == total
     tree({"sys/fs/cgroup/memory.max": "123456789\n"})
-    assert machine.memory_bytes(root) == 123456789
+    assert limits.memory_bytes(root) == 123456789
 
 
 @pytest.mark.parametrize(
@@ -142,26 +141,21 @@ def test_memory_is_the_smaller_of_machine_and_group(tree):
 )
 def test_a_battery_tells_who_feeds_the_machine(monkeypatch, battery, source):
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
-    assert machine.power_source("none") == source
+    assert environment.power_source("none") == source
 
 
 def test_without_a_battery_only_real_hardware_is_known_to_be_on_mains(monkeypatch):
     monkeypatch.setattr(psutil, "sensors_battery", lambda: None, raising=False)
-    assert machine.power_source("none") == "mains"
+    assert environment.power_source("none") == "mains"
     for virtual in ("kvm", None):
         with pytest.raises(UnknownFactError, match="virtual machine"):
-            machine.power_source(virtual)
+            environment.power_source(virtual)
 
 
 def test_a_battery_of_unknown_state_is_a_reason(monkeypatch):
     monkeypatch.setattr(psutil, "sensors_battery", lambda: Battery(50, None), raising=False)
     with pytest.raises(UnknownFactError, match="does not tell"):
-        machine.power_source("none")
-
-
-def test_the_existing_part_of_a_path(tmp_path):
-    assert machine.existing_part(tmp_path / "a" / "b") == tmp_path.resolve()
-    assert machine.existing_part(Path("/")) == Path("/").resolve()
+        environment.power_source("none")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +174,7 @@ def test_operating_systems_by_name(monkeypatch, system, patches, name):
     monkeypatch.setattr("platform.system", lambda: system)
     for function, patch in patches.items():
         monkeypatch.setattr(f"platform.{function}", patch)
-    assert machine.os_name() == name
+    assert environment.os_name() == name
 
 
 def test_a_linux_without_a_release_file_is_linux(monkeypatch):
@@ -188,4 +182,4 @@ def test_a_linux_without_a_release_file_is_linux(monkeypatch):
         raise OSError("no os-release")
 
     monkeypatch.setattr("platform.freedesktop_os_release", absent)
-    assert machine.os_name() == "Linux"
+    assert environment.os_name() == "Linux"

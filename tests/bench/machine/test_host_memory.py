@@ -10,13 +10,13 @@ import pytest
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.machine.host_memory import allocator_in_use, allocator_settings
+from bench.machine.allocator import allocator_in_use, allocator_settings
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
 FREED_AND_TAKEN_AGAIN = """
 import json, os, resource
-from bench.machine.host_memory import allocator_in_use
+from bench.machine.allocator import allocator_in_use
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.config import RunConfig
-from bench.machine.label import environment_label
+from bench.machine.environment import environment_label
 from bench.machine.probes import absent
 from bench.records import DeviceInfo
 

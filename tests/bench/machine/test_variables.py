@@ -3,7 +3,7 @@
 import samples
 
 from bench.machine import cpu_device_info, read_environment
-from bench.machine.variables import speed_variables
+from bench.machine.environment import speed_variables
 from bench.records import RunRecord
 
 

@@ -7,7 +7,7 @@ import samples
 import torch
 from scripted_gpu import Clock, QueueingDevice
 
-from bench.machine.caches import CacheLevel
+from bench.machine.cpu import CacheLevel
 from bench.machine.probes import UnknownFactError
 from bench.records import CacheRoof, CeilingsRecord, DeviceInfo
 from bench.roofs import cache_levels, cache_roofs

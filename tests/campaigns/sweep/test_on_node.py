@@ -11,7 +11,7 @@ import samples
 
 from bench.config import RunConfig
 from bench.launcher.processes import terminate_tree
-from bench.machine.source_hash import code_id
+from bench.machine.repository import code_id
 from bench.records.folders import RecordFolder, new_record_id
 from campaigns.sweep.ray import on_node as node
 from campaigns.sweep.ray.record_transfer import unpack

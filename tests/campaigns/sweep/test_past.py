@@ -9,7 +9,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from bench.machine.identity import environment_id
+from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder
 from campaigns.sweep.past import PastRun, PastRuns, take_over
 

@@ -1,7 +1,8 @@
-"""NVIDIA's driver, library and profiler."""
+"""What counts inside a step: NVIDIA's driver, library and profiler, and Linux's perf."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from bench.profilers.ncu.device import compute_capability
 from bench.profilers.ncu.permission import counter_permission
 from bench.profilers.ncu.program import find_ncu
 from bench.profilers.ncu.refusal import RefusalError
+from bench.profilers.perf import find_obstacle, paranoia
 
 _PCI_VENDOR = "0x10de"
 
@@ -76,3 +78,14 @@ def _permission_check(root: Path) -> Check:
     if permission.state == "allowed":
         return ok("gpu counters", permission.detail)
     return Check("gpu counters", "warning", permission.detail, permission.remedy)
+
+
+def perf_checks(root: Path = ROOT) -> Iterator[Check]:
+    """Try what a profile would do with perf; where that fails, say why. Other systems have none."""
+    if platform.system() != "Linux":
+        return
+    obstacle = find_obstacle(root)
+    if obstacle is None:
+        yield ok("perf", f"counts; perf_event_paranoid is {paranoia(root)}")
+    else:
+        yield Check("perf", "warning", obstacle.cause, obstacle.remedy)

@@ -1,15 +1,19 @@
-"""What the control groups of this process allow it: limits of versions 1 and 2, and OOM kills.
+"""What the system allows this process, and how a process ended.
 
-A limit may be set on any level above the process, so the tightest one up to the root counts.
-Inside a container the mounted root is the container's own group. Files: the kernel's
-Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/{memory,cpusets}.rst, sched-bwc.rst.
+Limits of control groups (versions 1 and 2) may be set on any level above the process, so the
+tightest one up to the root counts. Inside a container the mounted root is the container's own
+group. Files: the kernel's Documentation/admin-guide/cgroup-v2.rst and
+cgroup-v1/{memory,cpusets}.rst, sched-bwc.rst.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from bench.machine.probes import ROOT, UnknownFactError, text_of
 
@@ -89,3 +93,66 @@ def _lines(path: Path) -> list[str]:
         return text_of(path).splitlines()
     except UnknownFactError:
         return []
+
+
+def memory_bytes(root: Path = ROOT) -> int:
+    """Return the memory this process may use: the machine's, or its control group's if less."""
+    total = int(psutil.virtual_memory().total)
+    limit = cgroup_limits(root).memory_bytes
+    return total if limit is None else min(total, limit)
+
+
+#: Bit numbers of capabilities(7).
+_BITS = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
+
+
+def profiling_capabilities(root: Path = ROOT) -> frozenset[str]:
+    """Return which of CAP_SYS_ADMIN and CAP_PERFMON this process has; none where not told."""
+    try:
+        status = text_of(root / "proc/self/status")
+    except UnknownFactError:
+        return frozenset()
+    for line in status.splitlines():
+        if line.startswith("CapEff:"):
+            effective = int(line.split()[1], 16)
+            return frozenset(name for name, bit in _BITS.items() if effective >> bit & 1)
+    return frozenset()
+
+
+def may_profile(root: Path = ROOT) -> bool:
+    """Whether this process may read performance counters whatever the system's default is."""
+    return bool(profiling_capabilities(root))
+
+
+_SIGKILL = 9
+
+
+def describe_exit(
+    returncode: int, oom_kills_before: int | None, oom_kills_after: int | None
+) -> str:
+    """Return in words how a process ended, and whether the out-of-memory killer had a hand in it.
+
+    The counts are `bench.machine.limits.oom_kills` before the start and after the end.
+    """
+    known = oom_kills_before is not None and oom_kills_after is not None
+    kills = (oom_kills_after or 0) - (oom_kills_before or 0) if known else 0
+    words = _exit_words(returncode)
+    if returncode == 0:
+        return words
+    if kills > 0:
+        return f"{words}: the kernel's out-of-memory killer struck ({kills} killed meanwhile)"
+    if returncode == -_SIGKILL:
+        return f"{words}, not by the out-of-memory killer" if known else words
+    return words
+
+
+def _exit_words(returncode: int) -> str:
+    if returncode < 0:
+        try:
+            name = signal.Signals(-returncode).name
+        except ValueError:
+            name = "an unnamed signal"
+        return f"ended by {name} (signal {-returncode})"
+    if returncode >= 2**31:  # Windows's NTSTATUS, such as 0xC0000005: access violation
+        return f"ended by exception 0x{returncode:08X}"
+    return f"exit code {returncode}"

@@ -1,0 +1,88 @@
+"""GPUs as devices: NVIDIA's by CUDA and NVML, Apple's by Metal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from bench.machine.cpu import cpu_model
+from bench.machine.nvml import nvml_device, open_nvml
+from bench.machine.probes import (
+    ProbedFacts,
+    UnknownFactError,
+    absent,
+    gather,
+    output_of,
+    value_or_none,
+)
+from bench.records import DeviceInfo
+
+
+def cuda_device_info(index: int, nvml_opener: Callable[[], Any] = open_nvml) -> DeviceInfo:
+    """Return the CUDA device `index`. Raises what torch raises where there is none."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    found = gather(
+        {
+            "memory_bytes": lambda: int(properties.total_memory),
+            "last_level_cache_bytes": lambda: int(properties.L2_cache_size),
+            "compute_capability": lambda: f"{properties.major}.{properties.minor}",
+            "cores": lambda: int(properties.multi_processor_count),
+        }
+    ) | _management_facts(str(properties.uuid), nvml_opener)
+    return DeviceInfo(
+        backend="cuda", name=str(properties.name), missing=found.missing, **found.values
+    )
+
+
+def _management_facts(uuid: str, nvml_opener: Callable[[], Any]) -> ProbedFacts:
+    """Facts of NVML; without it the UUID is still CUDA's, which then means a whole GPU."""
+    try:
+        nvml = nvml_opener()
+        full_uuid, handle = nvml_device(nvml, uuid)
+    except UnknownFactError as error:
+        reasons = dict.fromkeys(("driver", "power_limit_w", "max_clock_mhz"), str(error))
+        return ProbedFacts({"uuid": f"GPU-{uuid}", **dict.fromkeys(reasons)}, reasons)
+    return ProbedFacts({"uuid": full_uuid}, {}) | gather(
+        {
+            "driver": lambda: str(nvml.nvmlSystemGetDriverVersion()),
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,  # mW
+            "max_clock_mhz": lambda: float(
+                nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+            ),
+        }
+    )
+
+
+def mps_device_info() -> DeviceInfo:
+    """Return the GPU of Apple silicon; `memory_bytes` is what Metal recommends to use at most."""
+    import torch
+
+    found = gather(
+        {
+            "memory_bytes": lambda: int(torch.mps.recommended_max_memory()),
+            "cores": _gpu_cores,
+        }
+    ) | absent(
+        {
+            "uuid": "Apple GPUs have no UUID",
+            "last_level_cache_bytes": "Apple does not publish the system cache's size",
+            "compute_capability": "not an NVIDIA device",
+            "driver": "part of macOS",
+            "power_limit_w": "Apple does not publish a limit",
+            "max_clock_mhz": "only told to root, by powermetrics",
+        }
+    )
+    name = value_or_none(cpu_model) or "Apple GPU"
+    return DeviceInfo(backend="mps", name=name, missing=found.missing, **found.values)
+
+
+def _gpu_cores() -> int:
+    """GPU cores: chips of one name are sold with different numbers of them."""
+    listing = output_of("ioreg", "-rc", "AGXAccelerator", "-d", "1")
+    cores = re.search(r'"gpu-core-count" = (\d+)', listing)
+    if cores is None:
+        raise UnknownFactError("ioreg does not list gpu-core-count")
+    return int(cores[1])
