@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 
-from analysis.comparison.judge import Comparison, Judgement
+from analysis.comparison.judgement import Comparison, Judgement
 from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, say_empty
 
 #: A shape and a colour for each judgement, so that either alone is enough.

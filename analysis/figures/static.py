@@ -23,7 +23,7 @@ from analysis.figures.axes import (
 from analysis.figures.label_places import Names, Spot
 from analysis.figures.run_scene import run_scene
 from analysis.figures.scene import FlatRoof, LegendEntry, Mark, Scene, Slope
-from analysis.profiles.kernel_labels import shortened
+from analysis.profiles.kernel_places import shortened
 from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analysis.findings.memory_spill import cliff_of
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
-from analysis.prediction.memory import failed_batches, memory_of
+from analysis.prediction.memory_model import failed_batches, memory_of
 from analysis.runs.groups import Group
 from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits

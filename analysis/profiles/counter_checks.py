@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.profiles.kernel_labels import short_kernel_name
+from analysis.profiles.kernel_places import short_kernel_name
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from bench.records import CacheRoof, Counters, Finding, KernelTotals
 

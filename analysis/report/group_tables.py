@@ -15,10 +15,15 @@ from analysis.findings.variability import scatters
 from analysis.prediction import PredictedCurve, fit_curve, measured_batches
 from analysis.prediction.curve import FEWEST_SIZES, least_image_s
 from analysis.report.numbered_table import RunList, RunNumbers, Shown, Table, make_table
-from analysis.runs.groups import Group, batch_curves, group_runs
+from analysis.runs.groups import (
+    Group,
+    batch_curves,
+    group_runs,
+    on_one_device,
+    scaling_efficiency,
+)
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.quantities import interval, percent, three_digits
-from analysis.runs.scaling import on_one_device, scaling_efficiency
 from bench.records import Complexity
 
 

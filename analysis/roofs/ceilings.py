@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from analysis.roofs.devices import same_device, same_power_limit
 from analysis.roofs.peaks import NoCeiling, datasheet_ceiling
 from analysis.roofs.roof import Roof
+from analysis.roofs.same_device import same_device, same_power_limit
 from bench.records import (
     CacheRoof,
     Ceiling,

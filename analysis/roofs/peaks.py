@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from analysis.roofs.devices import is_power_limit
 from analysis.roofs.roof import Roof
+from analysis.roofs.same_device import is_power_limit
 from bench.records import Ceiling, DeviceInfo, MathMode
 
 

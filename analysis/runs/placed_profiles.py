@@ -9,7 +9,7 @@ from functools import cached_property
 from analysis.profiles.counter_checks import check_counters
 from analysis.profiles.kernel_places import KernelPlaces, place_kernels
 from analysis.profiles.op_places import OpPlaces, check_ops, place_ops
-from analysis.profiles.profiles import explains
+from analysis.profiles.profiled_step import explains
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import NoCeiling
 from analysis.runs.placed import PlacedRun, Trust, trust

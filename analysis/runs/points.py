@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.profiles.profiles import seen_step
+from analysis.profiles.profiled_step import profiled_step
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import NoCeiling
 from analysis.roofs.roof import Roof
 from analysis.runs.bounds import Bound, StepTimes, decide_bound
-from analysis.runs.impossible import check_possible
-from analysis.runs.work import StepWork, step_work
+from analysis.runs.step_work import StepWork, check_possible, step_work
 from bench.records import (
     Ceiling,
     CeilingsRecord,
@@ -139,7 +138,7 @@ def _place(
     assert environment is not None  # choose_ceiling found the device in it  # noqa: S101
     assert resolved is not None  # and the math mode in this  # noqa: S101
     roof = used.roof.of_several(_roofs(record))
-    seen = seen_step(record, work.step_s, used, profiles)
+    seen = profiled_step(record, work.step_s, used, profiles)
     times = work.times_under(roof, seen.dram_bytes, seen.device_busy_s)
     decision = decide_bound(times)
     attained = work.flops / work.step_s

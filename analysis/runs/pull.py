@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from analysis.runs.filters import PROFILES_FILTER, imported_filter, measurement_filter
+from tracking.reading.filters import PROFILES_FILTER, runs_filter
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,14 +32,14 @@ def pull_runs(
     for what the server refuses, a malformed filter too.
     """
     # Pandas and MLflow take a second to import, which the rest of the package does without.
-    from analysis.runs.columns import runs_table
+    from analysis.runs.run_table import runs_table
     from tracking.reading.incremental import search_kept_runs
 
     runs = [
         run
-        for wanted in (measurement_filter, imported_filter)
+        for kind in ("measurement", "imported")
         for run in search_kept_runs(
-            wanted(filter_string, campaign),
+            runs_filter(filter_string, campaign, kind=kind),
             experiments=experiments,
             tracking_uri=tracking_uri,
             refresh=refresh,

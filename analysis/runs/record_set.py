@@ -7,16 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
-from analysis.roofs.devices import alike_devices
-from analysis.runs.filters import (
-    CEILINGS_FILTER,
-    PROFILES_FILTER,
-    imported_filter,
-    measurement_filter,
-)
+from analysis.roofs.same_device import alike_devices
 from analysis.runs.placed import Run, imported_run, place_runs
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
 from tracking import schema
+from tracking.reading.filters import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 
 if TYPE_CHECKING:
     from tracking.reading.tracked_runs import TrackedRun
@@ -133,8 +128,8 @@ def pull_records(
             wanted, experiments=names, tracking_uri=tracking_uri, refresh=refresh
         )
 
-    wanted = search(measurement_filter(filter_string, campaign), experiments)
-    imported = search(imported_filter(filter_string, campaign), experiments)
+    wanted = search(runs_filter(filter_string, campaign, kind="measurement"), experiments)
+    imported = search(runs_filter(filter_string, campaign, kind="imported"), experiments)
     found = RecordSet(imported=sorted(map(imported_run, imported), key=Run.order))
     if not wanted:
         return found

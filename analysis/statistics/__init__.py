@@ -1,11 +1,10 @@
 """Intervals that hold for repeats of windows of iterations; `docs/statistics.md` says why."""
 
 from analysis.statistics.multiple import CORRECTIONS, benjamini_hochberg, holm
-from analysis.statistics.outliers import Outliers, find_outliers
 from analysis.statistics.ratio import RatioEstimate, estimate_ratio
 from analysis.statistics.repeats import RepeatEstimate, Repeats, repeats_of
-from analysis.statistics.serial import block_length, effective_count
-from analysis.statistics.window import WindowEstimate, estimate_window
+from analysis.statistics.series import Outliers, block_length, effective_count, find_outliers
+from analysis.statistics.window_estimate import WindowEstimate, estimate_window
 
 __all__ = [
     "CORRECTIONS",

@@ -73,8 +73,8 @@ def command(
 
 
 def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out: Path) -> None:
+    from analysis.comparison.comparison_table import comparison_table
     from analysis.comparison.forest import draw_forest, forest_height_in
-    from analysis.comparison.table import comparison_table
     from analysis.figures import save_figure, single_axes
 
     table = comparison_table(found, pairing)
@@ -123,7 +123,7 @@ def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
 def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
     from rich.text import Text
 
-    from analysis.comparison.table import comparison_table
+    from analysis.comparison.comparison_table import comparison_table
     from commands.views.terminal import output, text_table
 
     console = output(140)

@@ -99,7 +99,7 @@ def _copy_runs(
     needed: bool,
 ) -> int:
     """Copy tracked runs; unless `needed`, a source that is none is nothing to speak of."""
-    from tracking.reading.tracked_runs import runs_filter
+    from tracking.reading.filters import runs_filter
     from tracking.store import TrackingError, public_uri
     from tracking.upload.copy_runs import Copier, settings_uri, source_uri
 

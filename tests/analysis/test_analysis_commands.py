@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import commands.analyse.pull
 import commands.analyse.report
-from analysis.runs.columns import runs_table
+from analysis.runs.run_table import runs_table
 from bench.errors import UserError
 from tracking.store import TrackingError
 

@@ -3,8 +3,7 @@
 import pytest
 import samples
 
-from analysis.profiles.kernel_labels import short_kernel_name, shortened
-from analysis.profiles.kernel_places import place_kernels
+from analysis.profiles.kernel_places import place_kernels, short_kernel_name, shortened
 from analysis.profiles.op_places import check_ops, place_ops
 from analysis.roofs.roof import Roof
 

@@ -12,7 +12,7 @@ from test_analysis_commands import invoke, records_on_disk
 
 import commands.analyse.predict
 from analysis.prediction import MeasuredBatch, fit_curve, memory_of, predict_batch
-from analysis.prediction.step_model import fit_step, leverage
+from analysis.prediction.curve import fit_step, leverage
 from analysis.runs.groups import batch_curves
 from analysis.runs.placed import place_runs
 from bench.config import RunConfig

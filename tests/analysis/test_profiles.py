@@ -11,7 +11,7 @@ import pytest
 import samples
 
 from analysis import place_profiles, place_runs
-from analysis.profiles.profiles import explains, profiles_of
+from analysis.profiles.profiled_step import explains, profiles_of
 from analysis.runs.points import roofline_point
 from bench.config import RunConfig
 from bench.records import Finding, Verdict

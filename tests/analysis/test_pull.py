@@ -11,17 +11,12 @@ import pytest
 from observed import published_runs
 
 from analysis import RecordSet, pull_records, pull_runs
-from analysis.runs.columns import runs_table
-from analysis.runs.filters import (
-    CEILINGS_FILTER,
-    PROFILES_FILTER,
-    imported_filter,
-    measurement_filter,
-)
+from analysis.runs.run_table import runs_table
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict
 from tracking import schema
+from tracking.reading.filters import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 from tracking.upload import run_content
 
 FILTER = "params.arch = 'a'"
@@ -138,8 +133,8 @@ def test_the_documentation_lists_every_column():
 
 
 def test_filters_are_joined():
-    assert measurement_filter() == "tags.`mlproject.kind` = 'measurement'"
-    assert measurement_filter(" params.arch = 'vgg16' ", "night-1") == (
+    assert runs_filter(kind="measurement") == "tags.`mlproject.kind` = 'measurement'"
+    assert runs_filter(" params.arch = 'vgg16' ", "night-1", kind="measurement") == (
         "tags.`mlproject.kind` = 'measurement' and tags.`mlproject.campaign` = 'night-1'"
         " and params.arch = 'vgg16'"
     )
@@ -148,7 +143,7 @@ def test_filters_are_joined():
 @pytest.mark.parametrize("campaign", ["", "x' or '1' = '1", "a`b", 'a"b', "a\\"])
 def test_a_campaign_cannot_end_the_filters_string(campaign):
     with pytest.raises(UserError, match="campaign="):
-        measurement_filter("", campaign)
+        runs_filter("", campaign, kind="measurement")
 
 
 def test_pull_asks_the_server_it_was_given(monkeypatch):
@@ -156,21 +151,23 @@ def test_pull_asks_the_server_it_was_given(monkeypatch):
 
     def search_runs(query, *, experiments=None, tracking_uri=None, refresh=False):
         asked.append((query, experiments, tracking_uri, refresh))
-        return [tracked(make.run_record())] if query == measurement_filter(FILTER) else []
+        return (
+            [tracked(make.run_record())] if query == runs_filter(FILTER, kind="measurement") else []
+        )
 
     monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
     table = pull_runs(FILTER, experiments=["night"], tracking_uri="http://server", refresh=True)
     assert len(table) == 1
     assert asked == [
-        (measurement_filter(FILTER), ["night"], "http://server", True),
-        (imported_filter(FILTER), ["night"], "http://server", True),
+        (runs_filter(FILTER, kind="measurement"), ["night"], "http://server", True),
+        (runs_filter(FILTER, kind="imported"), ["night"], "http://server", True),
         (PROFILES_FILTER, None, "http://server", True),
     ]
 
 
 def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatch):
     run = tracked(make.run_record())
-    serve = {measurement_filter(): [run], imported_filter(): published_runs()}
+    serve = {runs_filter(kind="measurement"): [run], runs_filter(kind="imported"): published_runs()}
     monkeypatch.setattr(
         "tracking.reading.incremental.search_kept_runs", lambda query, **_: serve.get(query, [])
     )
@@ -194,7 +191,7 @@ class Server:
         kinds = {
             CEILINGS_FILTER: ceilings,
             PROFILES_FILTER: profiles or {},
-            imported_filter(): {},
+            runs_filter(kind="imported"): {},
         }
 
         def search_runs(query, **_):
@@ -235,7 +232,7 @@ def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
 
     def search_runs(query, **_):
         asked.append(query)
-        return runs if query == imported_filter("", "old") else []
+        return runs if query == runs_filter("", "old", kind="imported") else []
 
     monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
     found = pull_records(campaign="old")
@@ -243,7 +240,7 @@ def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
     assert found.runs() == found.imported
     first = found.imported[0]
     assert first.label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
-    assert measurement_filter("", "old") in asked
+    assert runs_filter("", "old", kind="measurement") in asked
 
 
 def test_gather_counts_a_record_uploaded_twice_once(monkeypatch):

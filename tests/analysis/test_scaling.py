@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import samples
 
-from analysis.runs.scaling import on_one_device, scaling_efficiency
+from analysis.runs.groups import on_one_device, scaling_efficiency
 from bench.config import RunConfig
 
 ONE = RunConfig(arch="resnet50", batch_size=8)

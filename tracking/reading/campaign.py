@@ -11,7 +11,8 @@ from bench.records import CeilingsRecord, Outcome, RunRecord
 from bench.records.folders import MeasuredRecord
 from campaigns.sweep.past import PastRun
 from tracking import schema
-from tracking.reading.tracked_runs import TrackedRun, download_record, runs_filter, search_runs
+from tracking.reading.filters import runs_filter
+from tracking.reading.tracked_runs import TrackedRun, download_record, search_runs
 
 
 def campaign_runs(campaign: str) -> list[PastRun]:

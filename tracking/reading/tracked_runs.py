@@ -26,7 +26,7 @@ from tracking.matching_runs import all_experiments, all_runs
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings
 from tracking.store import TrackingError, is_embedded, open_client, tracking_call
 
-__all__ = ["TrackedRun", "download_record", "download_records", "runs_filter", "search_runs"]
+__all__ = ["TrackedRun", "download_record", "download_records", "search_runs"]
 #: What servers call their runs; it becomes the name of a file here.
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Records on their way at once: a server at a distance answers each in its own time.
@@ -82,19 +82,6 @@ def search_runs(
     client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     chosen = chosen_experiments(client, ask, experiments)
     return list(Selection(client, ask, chosen, filter_string).runs())
-
-
-def runs_filter(filter_string: str = "", campaign: str | None = None) -> str:
-    """Return MLflow's filter for runs that match `filter_string` and are of `campaign`.
-
-    Raises `UserError` for a campaign that no run can carry.
-    """
-    conditions = [filter_string.strip()] if filter_string.strip() else []
-    if campaign is not None:
-        if not campaign or set("'\"`\\") & set(campaign):
-            raise UserError(f"campaign={campaign!r}: use the label given to mlproject run")
-        conditions.append(f"tags.`{schema.CAMPAIGN}` = '{campaign}'")
-    return " and ".join(conditions)
 
 
 @tracking_call

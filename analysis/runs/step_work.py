@@ -1,12 +1,12 @@
-"""What one iteration of a run did: its FLOP, its bytes by three counts, and its time."""
+"""What one iteration of a run did: FLOP, bytes by three counts and time, and whether it can be."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.roofs.roof import Roof
+from analysis.roofs.roof import CEILING_MARGIN, Roof
 from analysis.runs.bounds import StepTimes
-from bench.records import RunRecord
+from bench.records import Finding, RunRecord
 from bench.records.verdict.summary import data_wait_share, step_cost
 
 
@@ -81,3 +81,40 @@ def step_work(record: RunRecord) -> StepWork | str:
         step_s=step_s,
         data_wait_s=min(data_wait_share(measurement), 1.0) * step_s,
     )
+
+
+def check_possible(
+    work: StepWork, times: StepTimes, roof: Roof, executed_flops: float | None = None
+) -> tuple[Finding, ...]:
+    """Return findings for a step that outruns its roof by more than 3 %.
+
+    Arithmetic is what was executed, where counters say it: Winograd's needs less than the
+    algorithm. Against the memory roof only the compulsory bytes are impossible: a cache can keep
+    small tensors out of DRAM. Outrunning the fused bytes is suspect.
+    """
+    findings: list[Finding] = []
+    flops = work.flops if executed_flops is None else executed_flops
+    compute_s = flops / roof.peak_flops_per_s
+    if compute_s > CEILING_MARGIN * times.measured_s:
+        percent = 100 * compute_s / times.measured_s
+        findings.append(_invalid("above-compute-roof", "compute", percent))
+    compulsory_s = work.compulsory_bytes / roof.peak_bytes_per_s
+    if compulsory_s > CEILING_MARGIN * times.measured_s:
+        percent = 100 * compulsory_s / times.measured_s
+        findings.append(_invalid("above-memory-roof", "memory", percent))
+    elif times.memory_min_s > CEILING_MARGIN * times.measured_s:
+        percent = 100 * times.memory_min_s / times.measured_s
+        message = (
+            f"its fused bytes alone would take {percent:.0f} % of the step: "
+            "a cache kept many of them, or the model counts too many"
+        )
+        findings.append(Finding(code="below-fused-traffic", level="suspect", message=message))
+    return tuple(findings)
+
+
+def _invalid(code: str, which: str, percent: float) -> Finding:
+    message = (
+        f"{percent:.0f} % of the {which} ceiling: impossible; "
+        "the run, its work count or the ceiling is wrong"
+    )
+    return Finding(code=code, level="invalid", message=message)

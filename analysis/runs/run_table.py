@@ -1,4 +1,4 @@
-"""The columns of a pulled table: one row per run, typed, units in the names."""
+"""The columns of a pulled table: one row per run, typed, named as the tracked metrics are."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from pydantic import BaseModel
 
-from analysis.profiles.tracked_profiles import profile_of_each
 from bench.config import RunConfig
 from bench.records import ResolvedConfig
 from tracking import schema
 
 if TYPE_CHECKING:
     from tracking.reading.tracked_runs import TrackedRun
-
 
 Converter = Callable[[list[Any]], "pd.Series[Any]"]
 Reader = Callable[[Sequence["TrackedRun"]], list[Any]]  # a column at once: many runs, few calls
@@ -203,3 +201,43 @@ def _time(values: list[Any]) -> pd.Series[Any]:
     times = pd.to_datetime(pd.Series(values, dtype="object"), utc=True)
     column: pd.Series[Any] = pd.Series(times, dtype="datetime64[ns, UTC]")
     return column
+
+
+#: Equal on both: the configuration, and where it ran. Tags tell no UUID, so of two devices with
+#: one name in one machine only the link by the record's id tells which was profiled.
+_ALIKE = (schema.CONFIG_ID, schema.ENV, schema.DEVICE)
+
+
+def profile_of_each(
+    runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun]
+) -> dict[str, TrackedRun]:
+    """Return the profile of each measurement that has one, by the measurement's run id.
+
+    Profiles are the newest first, as the search returns them. One whose numbers are impossible
+    explains nothing. One that counted bytes goes before one that did not, then one made of this
+    very measurement before one of its configuration.
+    """
+    of_record: dict[str, list[TrackedRun]] = {}
+    alike: dict[tuple[str, ...], list[TrackedRun]] = {}
+    for one in profiles:
+        if one.tags.get(schema.VERDICT) == "invalid":
+            continue
+        if timed := one.tags.get(schema.TIMED_RECORD_ID):
+            of_record.setdefault(timed, []).append(one)
+        if (key := _likeness(one)) is not None:
+            alike.setdefault(key, []).append(one)
+    found = {}
+    for run in runs:
+        own = of_record.get(run.tags.get(schema.RECORD_ID, ""), [])
+        key = _likeness(run)
+        fitting = [*own, *(alike.get(key, []) if key is not None else [])]
+        if fitting:  # min takes the first of equals: own before alike, then the newest
+            found[run.run_id] = min(fitting, key=lambda one: "counted_dram_gb" not in one.metrics)
+    return found
+
+
+def _likeness(run: TrackedRun) -> tuple[str, ...] | None:
+    """What is equal on a profile and a measurement that belong together; None if not all known."""
+    values = [run.tags.get(tag) for tag in _ALIKE]
+    known = tuple(value for value in values if value is not None)
+    return known if len(known) == len(_ALIKE) else None

@@ -1,4 +1,4 @@
-"""Which profile explains which run, and what it tells of the run's step."""
+"""Which profile explains which run, and what it counted of the run's step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analysis.profiles.counter_checks import check_counters
 from analysis.roofs.ceilings import UsedCeiling
-from analysis.roofs.devices import same_device
+from analysis.roofs.same_device import same_device
 from bench.records import OpProfile, ProfileRecord, RunRecord
 from bench.records.verdict.profile_verdict import judge_profile
 from bench.records.verdict.summary import executed_flops
@@ -16,7 +16,7 @@ NOT_PROFILED = "not profiled: mlproject profile counts the bytes of one step"
 
 
 @dataclass(frozen=True)
-class SeenStep:
+class ProfiledStep:
     """What the profiles of a run tell of one step of it; bytes are None with the reason.
 
     `executed_flops` and `device_busy_s` are None where no profile without a fault tells them.
@@ -46,9 +46,9 @@ def profiles_of(record: RunRecord, profiles: Sequence[ProfileRecord]) -> list[Pr
     return sorted(fitting, key=lambda profile: profile.timed_record_id != record.record_id)
 
 
-def seen_step(
+def profiled_step(
     record: RunRecord, step_s: float, used: UsedCeiling, profiles: Sequence[ProfileRecord]
-) -> SeenStep:
+) -> ProfiledStep:
     """Return what the best of the profiles that explain `record` saw of its step.
 
     Bytes are taken only from a profile that passes every check against this very run and its roof.
@@ -70,7 +70,7 @@ def seen_step(
         for one in sorted(fitting, key=lambda one: one.counters is None)
         if (reason := _why_no_bytes(one, faults[one.record_id])) is not None
     ]
-    return SeenStep(
+    return ProfiledStep(
         dram_bytes=dram_bytes,
         dram_bytes_missing="" if counted else next(iter(reasons), NOT_PROFILED),
         executed_flops=next((flops for flops in executed if flops is not None), None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.comparison.judge import Comparison
+from analysis.comparison.judgement import Comparison
 from analysis.comparison.pairs import Pairing
 from analysis.report.numbered_table import Column, Table
 from analysis.runs.quantities import interval, three_digits

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from analysis.statistics.serial import Values, block_length, effective_count
+from analysis.statistics.series import Values, block_length, effective_count
 from bench.records.verdict.drift import lag_one_correlation
 
 Statistic = Literal["mean", "median"]
