@@ -18,7 +18,7 @@ from statistics import median
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from bench.profilers.files.metrics import metrics_for_chip  # noqa: E402
+from bench.profilers.files.ncu_metrics import metrics_for_chip  # noqa: E402
 
 KERNELS = [
     f"void at::native::vectorized_elementwise_kernel<4, at::native::{name}, at::detail::Array<"
@@ -38,8 +38,7 @@ CHILD = """
 import json, resource, sys, time
 from pathlib import Path
 if sys.argv[1] == "ours":
-    import bench.profilers.files.columns
-    from bench.profilers.files import read_counters as read
+    from bench.profilers.files.ncu_read import read_counters as read
 else:
     from pyarrow.csv import read_csv as read
 begin = time.perf_counter()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from bench.errors import UserError
-from bench.profilers.files.metrics import CHIPS, metrics_for_chip
+from bench.profilers.files.ncu_metrics import CHIPS, metrics_for_chip
 from commands.views.options import table_option
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bench.profilers.files.legacy import Translation
+    from bench.profilers.files.ncu_metrics import Translation
     from bench.records import Counters, CpuCounters, KernelTotals
 
 _MAX_LIST_BYTES = 1 << 16
@@ -83,7 +83,7 @@ def _entries(
 ) -> tuple[list[_Entry], list[UserError]]:
     """Read every file that can be read; the others' errors are given back."""
     if merge and files:
-        from bench.profilers.files import read_counters_of
+        from bench.profilers.files.ncu_read import read_counters_of
 
         return [_counted(read_counters_of(files), per_kernel=per_kernel)], []
     entries, refusals = [], []
@@ -96,8 +96,8 @@ def _entries(
 
 
 def _entry(file: Path, *, per_kernel: bool) -> _Entry:
-    from bench.profilers.files import read_counters
-    from bench.profilers.files.legacy import metrics_listed_in, translate
+    from bench.profilers.files.ncu_metrics import metrics_listed_in, translate
+    from bench.profilers.files.ncu_read import read_counters
     from bench.profilers.files.perf_rows import is_perf_stat
     from bench.profilers.files.perf_stat import read_perf_stat
 

@@ -1,5 +1,1 @@
-"""Hardware counters: Nsight Compute's files, read into records."""
-
-from bench.profilers.files.read import read_counters, read_counters_of
-
-__all__ = ["read_counters", "read_counters_of"]
+"""Files that Nsight Compute and Linux's perf wrote, read into records. No torch here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.machine.probes import UnknownFactError, value_or_none
-from bench.profilers.files.metrics import (
+from bench.profilers.files.ncu_metrics import (
     CHIPS,
     DRAM,
     DURATION,

@@ -85,7 +85,7 @@ class NcuTool(Tool):
         Raises `UserError` where ncu complained although the step went on, where a report is
         missing, and where the two passes saw different kernels.
         """
-        from bench.profilers.files import read_counters_of
+        from bench.profilers.files.ncu_read import read_counters_of
 
         tables = [self._table(folder, name) for name in self._setup.passes]
         found = read_counters_of(tables)

@@ -1,7 +1,7 @@
 """One fixture per form of Nsight Compute's files, and what surrounds a table."""
 
 import codecs
-from functools import partial
+import re
 
 import pytest
 from ncu_files import (
@@ -23,36 +23,28 @@ from ncu_files import (
 )
 
 from bench.errors import UserError
-from bench.profilers.files import read_counters
-from bench.profilers.files.figures import OTHER_TENSOR
-from bench.profilers.files.read import read_totals
-from bench.profilers.files.scan import Scan
-from bench.profilers.files.totals import counters_of
+from bench.profilers.files.ncu_figures import OTHER_TENSOR, counters_of
+from bench.profilers.files.ncu_read import read_counters, read_totals
 
 TABLE = launches(6)
-BY_COLUMNS = [partial(Scan, columns_from=0, block_bytes=size) for size in (1500, 1 << 20)]
-
-
-def outcome(path, scan):
-    """The record, or the error."""
-    try:
-        return counters_of(read_totals(path, scan))
-    except UserError as error:
-        return error
+BASIC_FORMS = ("new", "raw", "summary")
 
 
 @pytest.fixture
 def read(tmp_path):
-    """Write a file and read it by rows, by columns in blocks and at once, which must agree."""
+    """Write a file and read it, in small blocks too, which must agree."""
 
     def write_and_read(content):
         path = tmp_path / "ncu.csv"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        by_rows, *by_columns = (outcome(path, scan) for scan in (Scan, *BY_COLUMNS))
-        assert all(str(one) == str(by_rows) for one in by_columns)
-        if isinstance(by_rows, UserError):
-            raise by_rows
-        return by_rows
+        try:
+            record = read_counters(path)
+        except UserError as error:
+            with pytest.raises(UserError, match=re.escape(str(error))):
+                read_totals(path, 1500)
+            raise
+        assert counters_of(read_totals(path, 1500)) == record
+        return record
 
     return write_and_read
 
@@ -67,7 +59,7 @@ def test_every_form_gives_the_same_figures(read, form):
     assert record.intensity_dram == record.flops / record.dram_bytes
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", BASIC_FORMS)
 @pytest.mark.parametrize("locale", LOCALES)
 @pytest.mark.parametrize("power", [0, 3, 6])
 def test_every_locale_and_scale_gives_the_same_figures(read, form, locale, power):
@@ -123,16 +115,14 @@ def test_a_row_behind_other_output_stays_with_its_launch_wherever_a_block_ends(t
     path = tmp_path / "ncu.csv"
     path.write_text("\n".join(lines))
     for size in range(50, 6000, 50):
-        scan = partial(Scan, columns_from=0, block_bytes=size)
-        assert found(counters_of(read_totals(path, scan))) == truth(TABLE), size
+        assert found(counters_of(read_totals(path, size))) == truth(TABLE), size
 
 
 def test_rows_over_several_lines_are_whole_wherever_a_block_ends(tmp_path):
     path = tmp_path / "ncu.csv"
     path.write_text(written(TABLE, "rules"))
     for size in range(50, 3000, 50):
-        scan = partial(Scan, columns_from=0, block_bytes=size)
-        assert found(counters_of(read_totals(path, scan))) == truth(TABLE), size
+        assert found(counters_of(read_totals(path, size))) == truth(TABLE), size
 
 
 def test_concatenated_outputs_are_added_up_whatever_their_forms(read):
@@ -279,7 +269,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 # What is missing
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", BASIC_FORMS)
 @pytest.mark.parametrize("metric", ALL)
 def test_a_metric_that_is_absent_is_missing_by_name(read, form, metric):
     table = [Launch(one.id, one.kernel, {**one.values}) for one in TABLE]
@@ -296,7 +286,7 @@ def test_a_metric_that_is_absent_is_missing_by_name(read, form, metric):
     assert ("flops" in lacking) == (metric in SASS)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", BASIC_FORMS)
 @pytest.mark.parametrize("metric", [DRAM, DURATION, TENSOR[0], *list(SASS)[:2]])
 def test_a_metric_that_some_launches_lack_is_missing_with_their_number(read, form, metric):
     table = [Launch(one.id, one.kernel, {**one.values}) for one in TABLE]

@@ -1,4 +1,4 @@
-"""Files large enough that their rows are read by columns, in blocks and in threads."""
+"""Files of many rows, in several blocks that are read ahead in threads."""
 
 import subprocess
 import sys
@@ -7,32 +7,20 @@ import pytest
 from ncu_files import DRAM, DURATION, Launch, Style, found, launches, truth, written
 
 from bench.errors import UserError
-from bench.profilers.files import read_counters
-from bench.profilers.files.quotes import well_quoted
-from bench.profilers.files.rows import Rows
+from bench.profilers.files.ncu_figures import counters_of
+from bench.profilers.files.ncu_read import read_counters, read_totals
 
 TABLE = launches(1500)
 
 
-@pytest.fixture
-def rows_read(monkeypatch):
-    """How many rows were read one by one."""
-    taken = []
-    take = Rows._take
-    monkeypatch.setattr(Rows, "_take", lambda self, *row: (taken.append(row), take(self, *row)))
-    return taken
-
-
-@pytest.mark.parametrize("form", ["2020", "new", "details", "nvtx", "raw", "raw nvtx"])
+@pytest.mark.parametrize("form", ["2020", "new", "details", "nvtx", "raw", "raw nvtx", "rules"])
 @pytest.mark.parametrize("locale", ["C", "en_US", "de_DE"])
-def test_regular_rows_are_read_by_columns(tmp_path, rows_read, form, locale):
+def test_many_launches_are_added_up_exactly(tmp_path, form, locale):
     path = tmp_path / "ncu.csv"
     noise = {9000: "==PROF== 50%", 100: "output"}
     style = Style(locale=locale, percent=None, noise=noise)
     path.write_text(written(TABLE, form, style), encoding="utf-8")
-    assert path.stat().st_size > 256 << 10
-    assert found(read_counters(path)) == truth(TABLE)
-    assert len(rows_read) <= 1 + len(TABLE[0].values)  # units, and the launch that ends the file
+    assert found(counters_of(read_totals(path, 1 << 16))) == truth(TABLE)
 
 
 def test_a_number_in_doubt_is_named_with_its_line_however_far_down(tmp_path):
@@ -61,18 +49,25 @@ def test_a_launch_that_comes_again_far_below_is_named_with_its_line(tmp_path, at
 
 
 @pytest.mark.parametrize(
-    ("row", "well"),
+    ("row", "number"),
     [
-        (b'"1","a","b","5"', True),
-        (b'"1","a""b","","5"', True),
-        (b'"1",a","b",","5"', False),  # a quote lost and one too many, by number all right
-        (b'"1","a","b","5', False),
-        (b'"1","a"b","c","5"', False),
+        ('"1","7","a","dram__bytes.sum","byte","5"', 5),
+        ('"1","7","a""b"",","dram__bytes.sum","byte","5"', 5),
+        ('"1","7",a","dram__bytes.sum","byte",","5"', None),  # a quote lost, and one too many
+        ('"1","7",",","dram__bytes.sum","byte,5"', None),
+        ('"1","7","a"b","dram__bytes.sum","byte","5"', None),
+        ('"1","7","a","dram__bytes.sum","byte","1"5', None),
     ],
 )
-def test_quotes_are_where_they_belong_and_not_only_as_many(row, well):
-    assert well_quoted(row + b"\n", 1, 4) == well
-    assert well_quoted(b'"0","a","b","5"\n' + row + b"\n", 2, 4) == well
+def test_quotes_are_where_they_belong_and_not_only_as_many(tmp_path, row, number):
+    path = tmp_path / "ncu.csv"
+    header = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    path.write_text("\n".join([header, row, '"2","7","b","dram__bytes.sum","byte","9"', ""]))
+    if number:
+        assert read_counters(path).dram_bytes == number + 9
+    else:
+        with pytest.raises(UserError, match=r"ncu\.csv:2: "):
+            read_counters(path)
 
 
 def test_glued_text_is_not_taken_for_a_digit(tmp_path):
@@ -103,12 +98,8 @@ def test_hexadecimal_is_no_number(tmp_path):
         read_counters(path)
 
 
-def test_pyarrow_is_imported_for_large_files_alone(tmp_path):
-    path = tmp_path / "ncu.csv"
-    path.write_text(written(launches(3)))
-    code = (
-        "import sys; from pathlib import Path; from bench.profilers.files import read_counters;"
-        f"read_counters(Path({str(path)!r})); print('pyarrow' in sys.modules)"
-    )
+def test_pyarrow_is_imported_for_files_of_ncu_alone():
+    modules = "bench.profilers.files.ncu_metrics, bench.profilers.files.perf_stat"
+    code = f"import sys, {modules}; print('pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,20 +1,14 @@
 """Numbers in the locales that ncu runs in: read exactly, or refused with file and line."""
 
 from decimal import Decimal
-from functools import partial
 
 import pytest
 from ncu_files import DRAM, DURATION, PERCENT, quoted
 
 from bench.errors import UserError
-from bench.profilers.files import read_counters
-from bench.profilers.files.numerals import Sure, Unsure, read_number
-from bench.profilers.files.read import read_totals
-from bench.profilers.files.scan import Scan
-from bench.profilers.files.totals import counters_of
-from bench.profilers.files.units import unit_power
+from bench.profilers.files.ncu_numbers import Reading, read_number, unit_power
+from bench.profilers.files.ncu_read import read_counters
 
-BY_COLUMNS = partial(Scan, columns_from=0)
 HEADER = ["ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
 SUMMARY = ["Process ID", "Kernel Name", "Invocations", *HEADER[3:5]]
 SUMMARY += ["Minimum", "Maximum", "Average"]
@@ -48,13 +42,13 @@ FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
     ],
 )
 def test_a_number_of_one_meaning(text, value, mark):
-    assert read_number(text) == Sure(Decimal(value), mark)
+    assert read_number(text) == Reading(Decimal(value), mark)
     assert read_number(f"  {text} ") == read_number(text)
 
 
 @pytest.mark.parametrize(("text", "mark"), [("31.872", "."), ("31,872", ","), ("1.000", ".")])
 def test_a_number_of_two_meanings(text, mark):
-    assert read_number(text) == Unsure(int(text.replace(mark, "")), mark)
+    assert read_number(text) == Reading(Decimal(text.replace(mark, "")), mark, doubtful=True)
 
 
 @pytest.mark.parametrize("text", ["", "n/a", "N/A", " (!) n/a", "nan", "-nan", "inf"])
@@ -123,14 +117,6 @@ def test_a_unit_that_is_not_the_metrics_is_refused(metric, unit):
         unit_power(metric, unit)
 
 
-def outcome(path, scan):
-    """The record, or the error."""
-    try:
-        return counters_of(read_totals(path, scan))
-    except UserError as error:
-        return error
-
-
 @pytest.fixture
 def read(tmp_path):
     """Write rows of (metric, unit, text), one launch each, and read them."""
@@ -139,11 +125,7 @@ def read(tmp_path):
         path = tmp_path / "ncu.csv"
         rows = [[index, 1, "k", *figure] for index, figure in enumerate([*before, *figures])]
         path.write_text("\n".join(map(quoted, [HEADER, *rows])) + "\n", encoding="utf-8")
-        by_rows, by_columns = (outcome(path, scan) for scan in (Scan, BY_COLUMNS))
-        assert str(by_rows) == str(by_columns)
-        if isinstance(by_rows, UserError):
-            raise by_rows
-        return by_rows
+        return read_counters(path)
 
     return write_and_read
 
@@ -180,8 +162,7 @@ def test_a_locale_that_the_table_shows_decides(tmp_path, metric, unit, text, per
     rows = [HEADER, [0, 1, "k", metric, unit, text]]
     rows += [[0, 1, "k", PERCENT, "%", percent]] if percent else []
     path.write_text("\n".join(map(quoted, rows)) + "\n", encoding="utf-8")
-    for scan in (Scan, BY_COLUMNS):
-        assert counters_of(read_totals(path, scan)).duration_s == pytest.approx(expected, rel=1e-12)
+    assert read_counters(path).duration_s == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +189,8 @@ def test_what_nothing_decides_is_refused(tmp_path, metric, unit, text, others):
     rows = [HEADER, [0, 1, "k", metric, unit, text]]
     rows += [[0, 1, "k", f"m{other}", "%", other] for other in others]
     path.write_text("\n".join(map(quoted, rows)) + "\n", encoding="utf-8")
-    for scan in (Scan, BY_COLUMNS):
-        with pytest.raises(UserError, match=r"one\.csv:2: .*may mean .*LC_ALL=C ncu"):
-            read_totals(path, scan)
+    with pytest.raises(UserError, match=r"one\.csv:2: .*may mean .*LC_ALL=C ncu"):
+        read_counters(path)
 
 
 def test_a_number_without_a_unit_does_not_show_the_locale(tmp_path):
@@ -218,7 +198,7 @@ def test_a_number_without_a_unit_does_not_show_the_locale(tmp_path):
     rows = [HEADER, [0, 1, "k", DURATION, "us", "117.344"], [0, 1, "k", "version", "", "12.5"]]
     path.write_text("\n".join(map(quoted, rows)) + "\n", encoding="utf-8")
     with pytest.raises(UserError, match="may mean"):
-        read_totals(path)
+        read_counters(path)
 
 
 def test_grouped_and_plain_numbers_of_many_launches_add_up_exactly(read):

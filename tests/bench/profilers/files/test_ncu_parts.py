@@ -11,7 +11,6 @@ from ncu_files import (
     SASS,
     TENSOR,
     Launch,
-    Style,
     found,
     launches,
     truth,
@@ -19,10 +18,16 @@ from ncu_files import (
 )
 
 from bench.errors import UserError
-from bench.profilers.files import legacy, read_counters, read_counters_of
-from bench.profilers.files.launches import Launches
-from bench.profilers.files.metrics import CHIPS, WANTED, chip_of_capability, metrics_for_chip
-from bench.profilers.files.text import blocks
+from bench.profilers.files.ncu_metrics import (
+    CHIPS,
+    WANTED,
+    chip_of_capability,
+    metrics_for_chip,
+    metrics_listed_in,
+    translate,
+)
+from bench.profilers.files.ncu_read import read_counters, read_counters_of
+from bench.profilers.files.ncu_totals import SeenLaunches
 
 TABLE = launches(6)
 
@@ -211,8 +216,8 @@ def test_every_chip_has_its_metrics_and_nothing_else_of_the_others():
 
 def test_nvprofs_names_are_replaced_with_a_warning_each():
     listed = "# old\nflop_count_sp, dram_read_bytes\nsm__cycles_elapsed.sum  flop_count_sp_fma\n"
-    names = legacy.metrics_listed_in(listed)
-    translated = legacy.translate([*names, "flop_count_sp_special"])
+    names = metrics_listed_in(listed)
+    translated = translate([*names, "flop_count_sp_special"])
     prefix = "smsp__sass_thread_inst_executed_op_"
     assert translated.metrics == (
         *(f"{prefix}f{op}_pred_on.sum" for op in ("add", "mul", "fma")),
@@ -228,48 +233,22 @@ def test_nvprofs_names_are_replaced_with_a_warning_each():
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "hello world\n", '"ID","Process ID"\n', "a,b"])
 def test_other_text_is_no_list_of_metrics(text):
-    assert legacy.metrics_listed_in(text) == ()
+    assert metrics_listed_in(text) == ()
 
 
-# What keeps track of launches, and cuts a file
+# What keeps track of launches
 
 
-def test_launches_are_told_apart_whatever_their_order():
-    seen = Launches()
-    assert seen.add(1, 10, 19)
-    assert seen.add(1, 20, 20)
-    assert seen.add(1, 30, 31)
-    assert seen.add(1, 22, 25)
-    assert seen.add(2, 10, 19)
-    assert seen.add(1, 0, 9)
-    assert seen.add(1, 32, 40)
-    for first, last in ((5, 5), (10, 10), (19, 21), (25, 26), (15, 35), (31, 31), (40, 41)):
-        assert not seen.add(1, first, last), (first, last)
-    assert seen.add(1, 26, 29)
-
-
-def test_of_several_launches_all_are_noted_or_none():
-    seen = Launches()
-    assert seen.add_runs([(1, 0, 4), (1, 8, 9), (2, 0, 0)])
-    for clashing in ([(1, 10, 12), (3, 0, 5), (1, 9, 9)], [(1, 6, 6), (1, 10, 11), (1, 6, 6)]):
-        assert not seen.add_runs(clashing)
-    assert seen.add_runs([(1, 6, 6), (1, 10, 12), (3, 0, 5)])
-
-
-@pytest.mark.parametrize("size", [1, 50, 333, 5000])
-def test_blocks_hold_whole_launches_and_lose_nothing(tmp_path, size):
-    noise = {4: "==PROF== x", 60: "output\noutput"}
-    text = written(TABLE, style=Style(noise=noise))
-    path = write(tmp_path / "ncu.csv", text)
-    pieces = list(blocks(path, size))
-    assert b"".join(pieces).decode() == text
-    if size < 5000:
-        assert len(pieces) > 3
-    for one in range(6):
-        assert sum(f'\n"{one}","4711",'.encode() in b"\n" + piece for piece in pieces) == 1
+def test_launches_are_known_again_whatever_their_order():
+    seen = SeenLaunches()
+    new = [(1, 10, 19), (1, 20, 20), (1, 30, 31), (1, 22, 25), (2, 10, 19), (1, 0, 9), (1, 32, 40)]
+    assert [seen.add(*run) for run in new] == [None] * len(new)
+    for first, last, again in ((5, 5, 5), (19, 21, 19), (21, 22, 22), (31, 31, 31), (40, 41, 40)):
+        assert seen.add(1, first, last) == again
+    assert seen.add(1, 26, 29) is None
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.profilers.files.text._LONGEST", 1000)
+    monkeypatch.setattr("bench.profilers.files.ncu_scan._LONGEST_LINE", 1000)
     with pytest.raises(UserError, match="no table of Nsight Compute"):
-        list(blocks(write(tmp_path / "ncu.csv", "x" * 5000), 100))
+        read_counters(write(tmp_path / "ncu.csv", "x" * 5000))

@@ -1,8 +1,5 @@
 """Any table, printed in any form, locale and scale, is read back exactly; no input does harm."""
 
-from functools import partial
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,12 +16,11 @@ from ncu_files import (
     truth,
     written,
 )
-from ncu_fuzz import OPERATIONS, bases, check, mutated, outcome
+from ncu_fuzz import LARGE_BLOCK, OPERATIONS, bases, check, mutated, outcome
 
 from bench.errors import UserError
-from bench.profilers.files.read import read_totals
-from bench.profilers.files.scan import Scan
-from bench.profilers.files.totals import counters_of
+from bench.profilers.files.ncu_figures import counters_of
+from bench.profilers.files.ncu_read import read_totals
 
 METRICS = [DURATION, *BYTES, *TENSOR, *SASS]
 COUNTS = st.one_of(st.integers(0, 2000), st.integers(0, 10**12), st.integers(10**15, 10**19))
@@ -66,13 +62,13 @@ def files(draw, **fixed):
     return form, draw(tables(form)), style
 
 
-def agreeing(path, text, encoding="utf-8"):
-    """The record, read by rows and by columns, or the error that both raise."""
+def outcome_of(path, text, encoding="utf-8"):
+    """The record or the message, the same wherever blocks end."""
     path.write_bytes(text.encode(encoding))
     results = []
-    for scan in (Scan, partial(Scan, columns_from=0, block_bytes=400)):
+    for size in (LARGE_BLOCK, 400):
         try:
-            results.append(counters_of(read_totals(path, scan)))
+            results.append(counters_of(read_totals(path, size)))
         except UserError as error:
             results.append(str(error))
     assert results[0] == results[1]
@@ -85,7 +81,7 @@ def agreeing(path, text, encoding="utf-8"):
 @given(files(percent="87.53"), st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]))
 def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, encoding):
     form, table, style = case
-    record = agreeing(tmp_path / "ncu.csv", written(table, form, style), encoding)
+    record = outcome_of(tmp_path / "ncu.csv", written(table, form, style), encoding)
     assert not isinstance(record, str), record
     assert found(record) == truth(table, form)
 
@@ -96,7 +92,7 @@ def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, enco
 @given(files(percent=None))
 def test_a_table_that_does_not_show_its_locale_is_read_exactly_or_refused(tmp_path, case):
     form, table, style = case
-    record = agreeing(tmp_path / "ncu.csv", written(table, form, style))
+    record = outcome_of(tmp_path / "ncu.csv", written(table, form, style))
     if isinstance(record, str):
         assert "may mean" in record
         assert style.unit_power or "." in LOCALES[style.locale][0]
@@ -136,17 +132,10 @@ def test_every_whole_file_of_the_fuzzer_is_read(tmp_path):
         assert check(content, tmp_path / "ncu.csv") == bool(content)
 
 
-def test_the_fuzzer_tells_a_silent_nought(tmp_path, monkeypatch):
-    import ncu_fuzz
-
-    record = outcome(Path(_write(tmp_path, bases()[0])), Scan)
-    nought = record.model_copy(update={"dram_bytes": 0})
-    monkeypatch.setattr(ncu_fuzz, "outcome", lambda path, scan: nought)
+def test_the_fuzzer_finds_a_zero_that_the_file_does_not_hold(tmp_path, monkeypatch):
+    path = tmp_path / "ncu.csv"
+    path.write_bytes(bases()[0])
+    record = outcome(path).model_copy(update={"dram_bytes": 0})
+    monkeypatch.setattr("ncu_fuzz.outcome", lambda *_: record)
     with pytest.raises(AssertionError, match="dram_bytes"):
-        check(b'"5"', tmp_path / "ncu.csv")
-
-
-def _write(folder, content):
-    path = folder / "base.csv"
-    path.write_bytes(content)
-    return path
+        check(b'"5"', path)

@@ -5,7 +5,7 @@ import pytest
 from scripted_ncu import ScriptedNcu
 
 from bench.machine.probes import UnknownFactError
-from bench.profilers.files.metrics import metrics_for_chip
+from bench.profilers.files.ncu_metrics import metrics_for_chip
 from bench.profilers.ncu.choice import MEMBERS
 from bench.profilers.ncu.program import find_ncu
 from bench.profilers.ncu.refusal import RefusalError

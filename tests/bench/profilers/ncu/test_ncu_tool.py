@@ -7,7 +7,7 @@ from scripted_ncu import PERMISSION, ScriptedNcu
 
 from bench.errors import UserError
 from bench.machine.probes import UnknownFactError
-from bench.profilers.files.metrics import metrics_for_chip
+from bench.profilers.files.ncu_metrics import metrics_for_chip
 from bench.profilers.ncu import NcuTool, kernel_set
 
 #: Two launches of a product and one of an addition, with round counts.

@@ -1,14 +1,16 @@
-"""The figures that sums of metrics make, and why one that they do not make is missing."""
+"""From totals per kernel and metric to the record, with the reason of every figure without one."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from bench.profilers.files import legacy
-from bench.profilers.files.metrics import (
+from bench.profilers.files.ncu_metrics import (
     CHIPS,
+    NO_SUCH_METRIC,
     PACKED_FLOPS,
     SASS_FLOPS,
     TENSOR,
@@ -17,7 +19,8 @@ from bench.profilers.files.metrics import (
     sass_ops,
     tensor_metrics,
 )
-from bench.profilers.files.table import EXACT
+from bench.profilers.files.ncu_numbers import EXACT
+from bench.records import Counters, KernelTotals
 
 #: Key of `missing` for kinds of tensor work that were not counted although a total is given.
 OTHER_TENSOR = "other_tensor_flops"
@@ -25,41 +28,108 @@ OTHER_TENSOR = "other_tensor_flops"
 _USUAL = "ga100"
 
 
-class Figure(NamedTuple):
+class MetricTotal(NamedTuple):
     """The sum of a metric over launches, and over how many of them."""
 
-    counted: int
+    launches: int
     total: Decimal
 
 
-class Sums:
-    """Figures of one kernel, or of all together in `whole`, made from sums of metrics."""
+@dataclass
+class ProfileTotals:
+    """What some files add up to: launches by kernel, and totals by kernel and metric."""
+
+    source: str
+    files: tuple[str, ...]
+    chips: set[str] = field(default_factory=set)
+    launches: Counter[str] = field(default_factory=Counter)
+    metrics: dict[tuple[str, str], MetricTotal] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def add(self, kernel: str, metric: str, launches: int, total: Decimal) -> None:
+        """Add a metric of more launches."""
+        before = self.metrics.get((kernel, metric), MetricTotal(0, Decimal()))
+        total = EXACT.add(before.total, total)
+        self.metrics[kernel, metric] = MetricTotal(before.launches + launches, total)
+
+
+def counters_of(totals: ProfileTotals) -> Counters:
+    """Return the record; every figure that the files do not give is None with its metric."""
+    chip = next(iter(totals.chips)) if len(totals.chips) == 1 else None
+    chip = chip if chip in CHIPS else None
+    by_metric: dict[str, MetricTotal] = {}
+    by_kernel: dict[str, dict[str, MetricTotal]] = defaultdict(dict)
+    for (kernel, metric), (launches, total) in totals.metrics.items():
+        before = by_metric.get(metric, MetricTotal(0, Decimal()))
+        by_metric[metric] = MetricTotal(before.launches + launches, EXACT.add(before.total, total))
+        by_kernel[kernel][metric] = MetricTotal(launches, total)
+    whole = _Figures(by_metric, sum(totals.launches.values()), chip, totals.names)
+    values, missing = whole.values_and_reasons()
+    if chip is None:
+        seen = ", ".join(sorted(totals.chips))
+        missing["chip"] = f"not one chip that is known: {seen}" if seen else "not in the file"
+    return Counters(
+        source=totals.source,
+        files=totals.files,
+        chip=chip,
+        kernels=whole.launches,
+        **values,
+        missing=missing,
+        per_kernel=_per_kernel(totals, by_kernel, whole, missing),
+    )
+
+
+def _per_kernel(
+    totals: ProfileTotals,
+    by_kernel: Mapping[str, Mapping[str, MetricTotal]],
+    whole: _Figures,
+    reasons_of_all: Mapping[str, str],
+) -> tuple[KernelTotals, ...]:
+    rows = []
+    for kernel, launches in totals.launches.items():
+        if not launches:
+            continue
+        figures = _Figures(by_kernel.get(kernel, {}), launches, whole.chip, totals.names, whole)
+        values, reasons = figures.values_and_reasons()
+        values.pop("pcie_bytes")
+        missing = {
+            name: "as in the total" if reason == reasons_of_all.get(name) else reason
+            for name, reason in reasons.items()
+            if name in values
+        }
+        rows.append(KernelTotals(name=kernel, launches=launches, **values, missing=missing))
+    rows.sort(key=lambda row: (-(row.duration_s or 0), -row.launches, row.name))
+    return tuple(rows)
+
+
+class _Figures:
+    """The figures of one kernel, or of all together in `whole`."""
 
     def __init__(
         self,
-        figures: Mapping[str, Figure],
+        metrics: Mapping[str, MetricTotal],
         launches: int,
         chip: str | None,
         names: Iterable[str],
-        whole: Sums | None = None,
+        whole: _Figures | None = None,
     ) -> None:
-        self.figures = figures
+        self.metrics = metrics
         self.launches = launches
         self.chip = chip
         self._names = names
         self._whole = whole or self
 
-    def facts(self) -> tuple[dict[str, Any], dict[str, str]]:
+    def values_and_reasons(self) -> tuple[dict[str, Any], dict[str, str]]:
         """The figures by field, and why those that are None are."""
         values: dict[str, Any] = {}
         missing: dict[str, str] = {}
         for name, ways in WAYS.items():
             way = next((way for way in ways if all(map(self._complete, way))), None)
             if way is None:
-                nearest = max(ways, key=lambda way: sum(metric in self.figures for metric in way))
+                nearest = max(ways, key=lambda way: sum(metric in self.metrics for metric in way))
                 values[name], missing[name] = None, self._why(nearest)
             else:
-                values[name] = sum((self.figures[metric].total for metric in way), Decimal())
+                values[name] = sum((self.metrics[metric].total for metric in way), Decimal())
         values["tensor_flops"], reason, others = self._tensor()
         if reason:
             missing["tensor_flops"] = reason
@@ -79,10 +149,10 @@ class Sums:
 
         n/a of a metric that the chip has leaves the total unknown; of one that it lacks, nothing.
 
-        A total of nought proves nothing while a kind of input is uncounted: fp32 that silently
-        runs as TF32 counts nought fp16.
+        A total of 0 proves nothing while a kind of input is uncounted: fp32 that silently runs as
+        TF32 counts 0 fp16.
         """
-        counted = {metric for metric in TENSOR if metric in self._whole.figures}
+        counted = {metric for metric in TENSOR if metric in self._whole.metrics}
         uncounted = self._uncounted(counted)
         if not counted:
             return None, self._why(uncounted), ""
@@ -92,9 +162,9 @@ class Sums:
         if not all(map(self._complete, counted | asked)):
             return None, self._why(tuple(sorted(counted | asked))), ""
         others = self._why(uncounted) if uncounted else ""
-        if others and not any(self._whole.figures[metric].total for metric in counted):
+        if others and not any(self._whole.metrics[metric].total for metric in counted):
             return None, f"0 in the kinds counted, but {others}", ""
-        total = sum((self.figures[metric].total for metric in counted), Decimal())
+        total = sum((self.metrics[metric].total for metric in counted), Decimal())
         return total, "", others if self is self._whole else ""
 
     def _uncounted(self, counted: set[str]) -> tuple[str, ...]:
@@ -112,21 +182,21 @@ class Sums:
             metrics = (sass_metric(op), sass_metric(op, "sm"))
             metric = next(filter(self._complete, metrics), None)
             if metric:
-                total = EXACT.add(total, EXACT.multiply(self.figures[metric].total, Decimal(flops)))
-            elif op in sass_ops(self.chip) or any(m in self._whole.figures for m in metrics):
-                absent.append(next((m for m in metrics if m in self.figures), metrics[0]))
+                total = EXACT.add(total, EXACT.multiply(self.metrics[metric].total, Decimal(flops)))
+            elif op in sass_ops(self.chip) or any(m in self._whole.metrics for m in metrics):
+                absent.append(next((m for m in metrics if m in self.metrics), metrics[0]))
         reasons = [self._why(tuple(absent)) + self._legacy()] if absent else []
         if reason:
             reasons.append(reason)
         return (None, "; ".join(reasons)) if reasons else (total, "")
 
     def _legacy(self) -> str:
-        """A word on nvprof's names, which ncu answers with n/a."""
+        """A note on nvprof's names, which ncu answers with n/a."""
         olds = sorted(name for name in self._names if name.startswith("flop_count"))
-        return f" ({', '.join(olds)}: {legacy.NO_SUCH_METRIC})" if olds else ""
+        return f" ({', '.join(olds)}: {NO_SUCH_METRIC})" if olds else ""
 
     def _complete(self, metric: str) -> bool:
-        return metric in self.figures and self.figures[metric].counted == self.launches
+        return metric in self.metrics and self.metrics[metric].launches == self.launches
 
     def _why(self, metrics: tuple[str, ...]) -> str:
         """Why a figure made of `metrics` is missing, each by its full name."""
@@ -137,8 +207,8 @@ class Sums:
         return "; ".join(f"{', '.join(group)}: {reason}" for reason, group in reasons.items())
 
     def _reason(self, metric: str) -> str:
-        if metric in self.figures:
-            lacking = self.launches - self.figures[metric].counted
+        if metric in self.metrics:
+            lacking = self.launches - self.metrics[metric].launches
             return f"no value in {lacking} of {self.launches} launches"
         if metric in self._names:
             return "n/a"
