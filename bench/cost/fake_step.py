@@ -23,8 +23,7 @@ from bench.errors import UserError
 from bench.records import MathMode, MemoryFootprint, Phase
 from bench.training.models import default_image_size
 from bench.training.phases import Phases
-from bench.training.precision.amp import AmpBf16, AmpFp16
-from bench.training.precision.depthwise import keep_depthwise_in_fp32
+from bench.training.precision.amp import AmpBf16, AmpFp16, keep_depthwise_in_fp32
 from bench.training.precision.fp32 import Fp32
 from bench.training.step import TrainingStep, make_optimizer
 

@@ -20,7 +20,7 @@ NUM_CLASSES = 1000
 _IMAGE_SIZES = {"inception_v3": 299}
 _DEFAULT_IMAGE_SIZE = 224
 
-#: These two warn and initialise slowly unless told; torch's own initialisation is the coming
+#: These two warn and initialise slowly unless asked; torch's own initialisation is the coming
 #: default, as their warning says.
 _INIT_WEIGHTS_ASKED = frozenset({"googlenet", "inception_v3"})
 

@@ -28,7 +28,7 @@ class Phases:
         """Forget what was marked so far: the window begins."""
 
     def times_s(self) -> dict[str, tuple[float, ...]] | None:
-        """Seconds per phase and iteration, or None if nobody asked."""
+        """Seconds per phase and iteration, or None if phases were not timed."""
         return None
 
 
@@ -50,7 +50,7 @@ class TimedPhases(Phases):
         self._current[name] += self._clock() - begin
 
     def lap(self) -> None:
-        """File the phases of one iteration."""
+        """Keep the phases of one iteration."""
         for name, seconds in self._current.items():
             self._laps[name].append(seconds)
         self._current.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from bench.errors import UnsupportedError
 from bench.training.devices import Device
+from bench.training.inputs.base import NextBatch
 from bench.training.models import training_loss
 from bench.training.phases import Phases
 from bench.training.precision import Fp32
@@ -36,7 +38,7 @@ class TrainingStep:
     """Fetch, forward, backward and update; calling it returns the loss, left on the device.
 
     `grad_accum_steps` batches make one step; their gradients are averaged. All but the last are
-    passed within `apart`, which keeps what several devices exchange once a step out of them.
+    passed within `no_gradient_sync`, so that several devices exchange gradients once a step.
     Gradients are set to None after the update, not filled with zeros.
     """
 
@@ -48,27 +50,25 @@ class TrainingStep:
         *,
         grad_accum_steps: int = 1,
         phases: Phases | None = None,
-        apart: Callable[[], AbstractContextManager[object]] = nullcontext,
+        no_gradient_sync: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._forward = forward
         self._optimizer = optimizer
         self._precision = precision
         self._grad_accum_steps = grad_accum_steps
         self._phases = phases or Phases()
-        self._apart = apart
+        self._no_gradient_sync = no_gradient_sync
 
-    def __call__(self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    def __call__(self, next_batch: NextBatch) -> torch.Tensor:
         """Run one step on the batches that `next_batch` gives; return the last batch's loss."""
         for _ in range(self._grad_accum_steps - 1):
-            with self._apart():
+            with self._no_gradient_sync():
                 self._accumulate_next(next_batch)
         loss = self._accumulate_next(next_batch)
         self.update()
         return loss
 
-    def _accumulate_next(
-        self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]
-    ) -> torch.Tensor:
+    def _accumulate_next(self, next_batch: NextBatch) -> torch.Tensor:
         with self._phases.phase("data"):
             images, labels = next_batch()
         return self.accumulate(images, labels)
@@ -114,7 +114,7 @@ class GraphedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._images = self._labels = self._loss = torch.empty(0)
 
-    def __call__(self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    def __call__(self, next_batch: NextBatch) -> torch.Tensor:
         """Capture at the first call, replay from then on; return the loss."""
         images, labels = next_batch()
         if self._graph is None:
@@ -140,3 +140,18 @@ class GraphedStep:
 
     def _once(self) -> torch.Tensor:
         return self._step(lambda: (self._images, self._labels))
+
+
+#: Why a record of such a run lacks what a model would have given.
+NO_MODEL = "data_only=true: no model ran"
+
+
+class FetchingStep:
+    """Fetch a batch onto the device and do nothing with it; the loss is not a number."""
+
+    _no_loss = torch.tensor(math.nan)
+
+    def __call__(self, next_batch: NextBatch) -> torch.Tensor:
+        """Fetch one batch."""
+        next_batch()
+        return self._no_loss

@@ -14,6 +14,7 @@ import torch
 from bench.records import DistributedFigures, Measurement, WorkSet
 from bench.records.journal import Clock
 from bench.training.devices import Device, IterationTimer
+from bench.training.inputs.base import Batch, NextBatch
 from bench.training.phases import Phases
 
 #: A window that a time limit may end holds at least this many iterations.
@@ -22,13 +23,43 @@ MIN_ITERATIONS = 5
 Step = Callable[[], torch.Tensor]
 
 
+@dataclass(frozen=True)
+class WindowPlan:
+    """How many iterations the window holds, and why not all that were asked for.
+
+    With `max_seconds` the clock may end it earlier still.
+    """
+
+    iterations: int
+    max_seconds: float | None = None
+    ended_early: str | None = None
+
+
+@dataclass(frozen=True)
+class MeasurementContext:
+    """What a measurement says beside the window's times.
+
+    `startup_s` are seconds by part of the start-up. `hidden_syncs` and `work` are of one step
+    outside the window. `no_model` says why there was no model, and so no loss and no work.
+    """
+
+    images_per_iteration: int
+    compiled: bool = False
+    startup_s: dict[str, float] = field(default_factory=dict)
+    hidden_syncs: int | None = None
+    work: WorkSet | None = None
+    ranks: DistributedFigures | None = None
+    no_model: str | None = None
+
+
 @dataclass
 class Window:
     """What the loop keeps while it runs, so that an interrupt finds whatever was measured."""
 
     clock: Clock
     device: Device
-    barrier: Callable[[], None] = lambda: None  # returns when all ranks have come there
+    barrier: Callable[[], None] = lambda: None  # returns when all ranks have reached it
+    phases: Phases = field(default_factory=Phases)
     warmup_times_s: list[float] = field(default_factory=list)
     data_wait_s: list[float] = field(default_factory=list)
     timer: IterationTimer | None = None
@@ -40,13 +71,11 @@ class Window:
     last_loss: float | None = None
     _waited_s: float = 0.0
 
-    def waiting(
-        self, next_batch: Callable[[], tuple[torch.Tensor, torch.Tensor]]
-    ) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
+    def waiting(self, next_batch: NextBatch) -> NextBatch:
         """Wrap `next_batch` so that the host's time inside it is added to the iteration's."""
         clock = self.clock
 
-        def timed() -> tuple[torch.Tensor, torch.Tensor]:
+        def timed() -> Batch:
             begin = clock()
             batch = next_batch()
             self._waited_s += clock() - begin
@@ -64,18 +93,17 @@ class Window:
             on_lap(self.warmup_times_s[-1])
             if self.first_loss is None:
                 self.first_loss = float(loss)
-        # What the start-up left behind is not to be collected inside the window.
+        # Collected now, so that no collection of what the start-up left falls into the window.
         gc.collect()
 
-    def measure(
-        self, step: Step, iterations: int, max_seconds: float | None, phases: Phases
-    ) -> None:
-        """Time up to `iterations` steps; synchronise, all ranks, only at the window's two ends.
+    def measure(self, step: Step, plan: WindowPlan) -> None:
+        """Time the planned steps; synchronise, all ranks, only at the window's two ends.
 
-        With `max_seconds` the window ends after the first iteration that the host closes past
+        With `plan.max_seconds` the window ends after the first iteration that the host closes past
         the limit, but not before `MIN_ITERATIONS`.
         """
-        phases.clear()
+        iterations, max_seconds = plan.iterations, plan.max_seconds
+        self.phases.clear()
         self.device.synchronize()
         self.timer = self.device.timer(self.clock)
         self._waited_s = 0.0
@@ -86,7 +114,7 @@ class Window:
         for done in range(1, iterations + 1):
             loss = step()
             self.timer.lap()
-            phases.lap()
+            self.phases.lap()
             self.data_wait_s.append(self._waited_s)
             self._waited_s = 0.0
             if (
@@ -100,23 +128,10 @@ class Window:
         self.barrier()
         self.end_clock_s = self.clock()
         self.last_loss = float(loss)
+        self.ended_early = self.ended_early or plan.ended_early
 
-    def measurement(
-        self,
-        *,
-        images_per_iteration: int,
-        compiled: bool,
-        phases: Phases,
-        startup_s: dict[str, float],
-        hidden_syncs: int | None,
-        work: WorkSet | None,
-        ranks: DistributedFigures | None,
-        no_model: str | None = None,
-    ) -> Measurement | None:
-        """Return the raw times, up to where an interrupt cut them; None without an iteration.
-
-        `no_model` says why there was none, and so why its loss and work are missing.
-        """
+    def measurement(self, context: MeasurementContext) -> Measurement | None:
+        """Return the raw times, up to where an interrupt cut them; None without an iteration."""
         if self.timer is None:
             return None
         if not self.end_clock_s:
@@ -126,21 +141,23 @@ class Window:
         if not times:
             return None
         peak = self.device.peak_memory_bytes()
-        phase_times = phases.times_s()
+        phase_times = self.phases.times_s()
         facts: dict[str, Any] = {
             "phase_times_s": phase_times
             and {name: phase[: len(times)] for name, phase in phase_times.items()},
             "ended_early": self.ended_early,
-            "compile_time_s": self._compile_time_s() if compiled else None,
+            "compile_time_s": self._compile_time_s() if context.compiled else None,
             "peak_memory_allocated_bytes": peak and peak[0],
             "peak_memory_reserved_bytes": peak and peak[1],
-            "hidden_syncs": hidden_syncs,
-            "work": work,
-            "ranks": ranks,
+            "hidden_syncs": context.hidden_syncs,
+            "work": context.work,
+            "ranks": context.ranks,
             "first_loss": _finite(self.first_loss),
             "last_loss": _finite(self.last_loss),
         }
-        why = _WHY_MISSING | (dict.fromkeys(_OF_A_MODEL, no_model) if no_model else {})
+        why = dict(_WHY_MISSING)
+        if context.no_model:
+            why |= dict.fromkeys(_MODEL_FACTS, context.no_model)
         return Measurement(
             iteration_times_s=tuple(times),
             iteration_clock=self.timer.kind,
@@ -149,8 +166,8 @@ class Window:
             window_start_clock_s=self.start_clock_s,
             window_end_clock_s=self.end_clock_s,
             window_start_unix_s=self.start_unix_s,
-            images_per_iteration=images_per_iteration,
-            startup_s=startup_s,
+            images_per_iteration=context.images_per_iteration,
+            startup_s=context.startup_s,
             missing={name: why[name] for name, fact in facts.items() if fact is None},
             **facts,
         )
@@ -165,7 +182,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-_OF_A_MODEL = ("hidden_syncs", "work", "first_loss", "last_loss")
+_MODEL_FACTS = ("hidden_syncs", "work", "first_loss", "last_loss")
 _WHY_MISSING = {
     "phase_times_s": "phases=true was not asked for",
     "ended_early": "the window held all its iterations",
@@ -174,7 +191,7 @@ _WHY_MISSING = {
     "peak_memory_reserved_bytes": "this backend does not count a peak",
     "hidden_syncs": "no probe of synchronisations on this backend, or the run ended before it",
     "work": "the run ended before it was counted, or torch's profiler counts nothing here",
-    "ranks": "one device, or the run ended before the ranks told their times",
+    "ranks": "one device, or the run ended before the ranks sent their times",
     "first_loss": "not finite, or no iteration ended",
     "last_loss": "not finite, or the window was cut",
 }

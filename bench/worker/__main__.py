@@ -18,15 +18,15 @@ from bench.records.journal import JournalWriter
 
 _WORKERS = {
     "measure": ("bench.worker.measurement", "measure"),
-    "ceilings": ("bench.worker.ceilings", "measure_roofs"),
-    "identify": ("bench.worker.identify", "identify"),
+    "ceilings": ("bench.worker.this_machine", "measure_roofs"),
+    "identify": ("bench.worker.this_machine", "identify"),
     "profile": ("bench.worker.profile", "profile"),
     "ranks": ("bench.worker.agent", "run_ranks"),
     "rank": ("bench.worker.rank", "measure_rank"),
 }
 
-#: Workers that have written all they had to say. Taking torch down in good order takes a second;
-#: tools that look on from outside (ncu, perf) and torch's elastic launcher want that order.
+#: Workers that have nothing left to do once their account is written. An orderly end of torch takes
+#: a second; tools that watch from outside (ncu, perf) and torch's elastic launcher need it.
 _END_AT_ONCE = {"measure", "ceilings", "identify"}
 
 

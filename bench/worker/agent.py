@@ -26,7 +26,7 @@ _RUN_ID = "mlproject"
 
 
 def run_ranks(folder: RecordFolder, journal: JournalWriter) -> None:
-    """Run this machine's ranks to their end; tell of those that could not write how they ended."""
+    """Run this machine's ranks to their end; write the account of each that could not itself."""
     config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_S)
     kills_before = oom_kills()
@@ -57,7 +57,7 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
         rdzv_backend="c10d" if meeting is None else "static",
         rdzv_endpoint="localhost:0" if meeting is None else f"{meeting.address}:{meeting.port}",
         rdzv_configs={"timeout": _MEETING_TIMEOUT_S, "rank": node},
-        # Else the machine's own name is looked up, which takes seconds where no server knows it.
+        # Else the host's name is looked up, which takes seconds where no server knows it.
         local_addr="localhost" if meeting is None else None,
     )
 

@@ -1,4 +1,4 @@
-"""How an attempt ended, told from the exception that ended it."""
+"""How an attempt ended, by the exception that ended it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One configuration's step, looked into by the tool named in its folder."""
+"""One configuration's step, profiled by the tool named in its folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bench.records import OpProfile, ProfiledStep, ToolName, WorkSet
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.worker.outcome import attempt, or_reason
-from bench.worker.rig import OpenRig, Rig
+from bench.worker.step_setup import ReadyStep, StepSetup
 
 
 @dataclass
-class Look:
-    """What one tool's turn leaves behind; the tool's own files are read by the launcher."""
+class ProfileResult:
+    """What one tool found in the worker; the tool's files are read by the launcher."""
 
     work: WorkSet | None = None
     iterations: int | None = None
@@ -37,72 +37,72 @@ def profile(folder: RecordFolder, journal: JournalWriter) -> None:
     """Profile the configuration in `folder` and write `worker.json`, however it ends."""
     asked = json.loads(folder.config.read_text(encoding="utf-8"))
     tool: ToolName = asked["tool"]
-    rig = Rig(RunConfig.model_validate(asked["config"]), journal)
-    look = Look()
+    setup = StepSetup(RunConfig.model_validate(asked["config"]), journal)
+    found = ProfileResult()
 
-    def work() -> None:
-        with rig.opened() as ready:
+    def run() -> None:
+        with setup.opened() as ready:
             ready.warm_up()
-            _LOOKS[tool](ready, look, asked["task"])
+            _TOOLS[tool](ready, found, asked["task"])
 
-    outcome, reason = attempt(work)
+    outcome, reason = attempt(run)
     journal.note("ended", outcome=outcome)
-    missing = dict(look.missing)
+    missing = dict(found.missing)
     facts: dict[str, Any] = {
         "reason": reason,
-        "resolved": rig.resolved,
-        "environment": or_reason("environment", lambda: rig.environment(folder), missing),
-        "complexity": or_reason("complexity", rig.complexity, missing),
-        "work": look.work,
-        "iterations": look.iterations,
-        "window_s": look.window_s,
-        "ops": look.ops,
+        "resolved": setup.resolved,
+        "environment": or_reason("environment", lambda: setup.environment(folder), missing),
+        "complexity": or_reason("complexity", setup.complexity, missing),
+        "work": found.work,
+        "iterations": found.iterations,
+        "window_s": found.window_s,
+        "ops": found.ops,
     }
     for name, value in facts.items():
         if value is None:
-            missing.setdefault(name, reason or f"{tool} does not tell it to the worker")
+            missing.setdefault(name, reason or f"{tool} does not give it to the worker")
     folder.release_reserve()
     folder.write(folder.worker, ProfiledStep(tool=tool, outcome=outcome, missing=missing, **facts))
 
 
-def _torch(rig: OpenRig, look: Look, task: dict[str, str]) -> None:
+def _torch(ready: ReadyStep, found: ProfileResult, task: dict[str, str]) -> None:
     """PyTorch's profiler: time per op, beside the cost model's work of the same op."""
-    look.work = work_set(rig.step, rig.device)
+    found.work = work_set(ready.step, ready.device)
     try:
-        look.ops = profile_ops(rig.step, rig.device, _op_work(rig))
-    except UserError as error:  # no leave to see kernels: the device's counters may still have it
-        look.missing["ops"] = str(error)
+        found.ops = profile_ops(ready.step, ready.device, _op_work(ready))
+    except UserError as error:  # kernels may not be seen; counters perhaps may
+        found.missing["ops"] = str(error)
         return
-    look.iterations = look.ops.iterations
+    found.iterations = found.ops.iterations
 
 
-def _op_work(rig: OpenRig) -> tuple[CallWork, ...]:
+def _op_work(ready: ReadyStep) -> tuple[CallWork, ...]:
     """The cost model's calls; none where it cannot follow a model, as the complexity then says."""
     try:
-        return op_work(rig.spec(), grad_accum_steps=rig.config.grad_accum_steps)
+        return op_work(ready.spec(), grad_accum_steps=ready.config.grad_accum_steps)
     except UserError:
         return ()
 
 
-def _ncu(rig: OpenRig, look: Look, task: dict[str, str]) -> None:
+def _ncu(ready: ReadyStep, found: ProfileResult, task: dict[str, str]) -> None:
     """Nsight Compute replays the kernels of one step; its time is not the training's."""
-    with profiled_range(rig.device):
-        rig.step()
-        rig.device.synchronize()
-    look.iterations = 1
-    look.missing["window_s"] = "ncu replays each kernel: the time says nothing of training"
+    with profiled_range(ready.device):
+        ready.step()
+        ready.device.synchronize()
+    found.iterations = 1
+    found.missing["window_s"] = "ncu replays each kernel: the time says nothing of training"
 
 
-def _perf(rig: OpenRig, look: Look, task: dict[str, str]) -> None:
+def _perf(ready: ReadyStep, found: ProfileResult, task: dict[str, str]) -> None:
     """Perf counts the measured window alone."""
     with counting(task):
         begin = time.perf_counter()
-        rig.measure()
-        look.window_s = time.perf_counter() - begin
-    look.iterations = len(rig.window.data_wait_s)
+        ready.measure()
+        found.window_s = time.perf_counter() - begin
+    found.iterations = len(ready.window.data_wait_s)
 
 
-_LOOKS: dict[ToolName, Callable[[OpenRig, Look, dict[str, str]], None]] = {
+_TOOLS: dict[ToolName, Callable[[ReadyStep, ProfileResult, dict[str, str]], None]] = {
     "torch": _torch,
     "ncu": _ncu,
     "perf": _perf,

@@ -15,13 +15,13 @@ from bench.records import DistributedFigures, Outcome, RankAccount, RankFigures
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.team.ddp import DdpTeam
-from bench.worker.measurement import Work, write_account
+from bench.worker.measurement import WorkerMeasurement, write_account
 from bench.worker.outcome import attempt
-from bench.worker.rig import OpenRig
+from bench.worker.step_setup import ReadyStep
 
 #: Steps with communication, and as many without: a tenth of the window's, so that slow steps do
 #: not double the time of a run, but not more than this.
-_MOST_PROBES = 5
+_MAX_PROBES = 5
 #: What gloo, NCCL and torch's store say when the others are gone.
 _LOST_PHRASES = (
     "Connection closed by peer",
@@ -41,8 +41,8 @@ def measure_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     created = datetime.now(timezone.utc)
     team = DdpTeam(config, os.environ)
     signal.signal(signal.SIGTERM, team.interrupt)
-    work = RankWork(config, journal, team)
-    outcome, reason = attempt(work.run)
+    measurement = RankMeasurement(config, journal, team)
+    outcome, reason = attempt(measurement.run)
     # The elastic launcher asks the ranks to end as soon as one has failed: the account comes first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ended_unix_s = time.time()
@@ -57,49 +57,49 @@ def measure_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     )
     folder.write(folder.rank(account.rank), account)
     if outcome != "ok":
-        _tell(team, folder, account)
+        _report_failure(team, folder, account)
     if account.rank == 0:
-        write_account(folder, work, created, outcome, reason)
-    _leave(team, outcome)
+        write_account(folder, measurement, created, outcome, reason)
+    _end(team, outcome)
 
 
-class RankWork(Work):
+class RankMeasurement(WorkerMeasurement):
     """One rank's part of the measurement."""
 
     def __init__(self, config: RunConfig, journal: JournalWriter, team: DdpTeam) -> None:
         super().__init__(config, journal, team)
         self._team = team
 
-    def compare(self, rig: OpenRig) -> None:
+    def compare_ranks(self, ready: ReadyStep) -> None:
         """Probe what communication costs and collect every rank's figures."""
-        probes = max(1, min(_MOST_PROBES, len(rig.window.data_wait_s) // 10))
-        synced_step_s = self._probe(rig, probes, local=False)
-        local_step_s = self._probe(rig, probes, local=True)
+        probes = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 10))
+        synced_step_s = self._probe(ready, probes, local=False)
+        local_step_s = self._probe(ready, probes, local=True)
         self.ranks = DistributedFigures(
             communication=self._team.communication,
-            ranks=tuple(self._team.gather(self._figures(rig))),
+            ranks=tuple(self._team.gather(self._figures(ready))),
             synced_step_s=synced_step_s,
             local_step_s=local_step_s,
         )
 
-    def _probe(self, rig: OpenRig, steps: int, *, local: bool) -> tuple[float, ...]:
+    def _probe(self, ready: ReadyStep, steps: int, *, local: bool) -> tuple[float, ...]:
         """Seconds of each of some steps on the slowest rank, begun together.
 
-        One more goes before them: the first local one may compile anew, and still sends the
+        One more goes before them: the first local one may compile again, and still sends the
         buffers that the step before it has left behind.
         """
         times_s = []
-        with self._team.apart() if local else nullcontext():
+        with self._team.no_gradient_sync() if local else nullcontext():
             for _ in range(1 + steps):
                 self._team.barrier()
                 begin = time.perf_counter()
-                rig.step()
-                rig.device.synchronize()
+                ready.step()
+                ready.device.synchronize()
                 times_s.append(time.perf_counter() - begin)
         return tuple(map(max, zip(*self._team.gather(times_s[1:]), strict=True)))
 
-    def _figures(self, rig: OpenRig) -> RankFigures:
-        window, info = self.measurement(), rig.device.info()
+    def _figures(self, ready: ReadyStep) -> RankFigures:
+        window, info = self.measurement(), ready.device.info()
         assert window is not None  # it has just been measured  # noqa: S101
         facts = {
             "device_uuid": info.uuid,
@@ -118,27 +118,27 @@ class RankWork(Work):
         )
 
 
-def _tell(team: DdpTeam, folder: RecordFolder, account: RankAccount) -> None:
-    """Tell rank 0, on whatever machine; as rank 0 keep what the others told."""
-    team.tell(account.model_dump_json())
+def _report_failure(team: DdpTeam, folder: RecordFolder, account: RankAccount) -> None:
+    """Send the account to rank 0, on whatever machine; as rank 0 keep those of the others."""
+    team.report_failure(account.model_dump_json())
     if account.rank == 0:
-        for rank, told in team.told().items():
+        for rank, reported in team.reported_failures().items():
             if not folder.rank(rank).exists():
-                folder.write(folder.rank(rank), RankAccount.model_validate_json(told))
+                folder.write(folder.rank(rank), RankAccount.model_validate_json(reported))
 
 
 def _cause(reason: str | None) -> Literal["own", "lost"]:
     return "lost" if any(phrase in (reason or "") for phrase in _LOST_PHRASES) else "own"
 
 
-def _leave(team: DdpTeam, outcome: Outcome) -> None:
-    """End well with the others, or at once without them.
+def _end(team: DdpTeam, outcome: Outcome) -> None:
+    """End together with the others, or at once without them.
 
     A rank that fails must not wait for the others in a destructor: its exit code is what makes the
     elastic launcher end them. An interrupted one has been asked like all others.
     """
     if outcome in ("ok", "interrupted"):
-        team.leave()
+        team.close()
         return
     sys.stdout.flush()
     sys.stderr.flush()

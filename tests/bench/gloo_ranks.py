@@ -56,14 +56,14 @@ def train(rank, port, folder):
         make_optimizer(model, fused=True),
         Fp32(),
         grad_accum_steps=ACCUMULATED,
-        apart=team.apart,
+        no_gradient_sync=team.no_gradient_sync,
     )
     for number in range(STEPS):
         parts = iter([batch(number, part, rank) for part in range(ACCUMULATED)])
         step(lambda parts=parts: next(parts))
     together = [parameter.detach().clone() for parameter in model.parameters()]
     seen = {"exchanges": len(exchanges), "seed": torch.initial_seed()}
-    with team.apart():
+    with team.no_gradient_sync():
         step(lambda: batch(99, 0, rank))
     paces = team.plan(10**6, 10.0, [9.0, 0.5 + rank])
     few = team.plan(5, 10.0, [0.1])
@@ -78,4 +78,4 @@ def train(rank, port, folder):
         },
         f"{folder}/{rank}.pt",
     )
-    team.leave()
+    team.close()

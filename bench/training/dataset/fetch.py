@@ -1,14 +1,18 @@
-"""Fetches Imagenette, ten easy classes of ImageNet, from its publisher or a mirror."""
+"""Fetches and unpacks Imagenette, ten easy classes of ImageNet, from its publisher or a mirror."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import re
+import shutil
+import tarfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import urlsplit
 
 from bench.errors import UserError
-from bench.training.dataset.archive import algorithm_of, matches, unpack
 from bench.training.dataset.download import OnBytes, download
 from bench.training.dataset.folder import disk_errors_named
 
@@ -28,6 +32,8 @@ PUBLISHED: dict[Size, tuple[str, str]] = {
         "fe2fc210e6bb7c5664d602c3cd71e612",
     ),
 }
+#: Checksums by their length in hexadecimal digits.
+_ALGORITHMS = {32: "md5", 64: "sha256"}
 
 
 def fetch_imagenette(
@@ -50,7 +56,7 @@ def fetch_imagenette(
     stem = re.sub(r"\.(tgz|tar\.gz|tar)$", "", name)
     if not re.fullmatch(r"[\w-][\w.-]*", stem):
         raise UserError(f"url={url!r}: names no archive: give an address that ends like {name!r}")
-    algorithm_of(checksum)
+    _algorithm_of(checksum)
     root = Path(out).expanduser()
     with disk_errors_named(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -60,16 +66,78 @@ def fetch_imagenette(
         if not archive.exists():
             download(url, part, on_bytes)
             part.rename(archive)
-        if not matches(archive, checksum):
+        if not _matches(archive, checksum):
             archive.unlink()
             raise UserError(
                 f"url={url!r}: the file does not have the checksum {checksum} and was deleted: "
                 "fetch again, or give the --checksum of this --url"
             )
         try:
-            unpack(archive, root / stem)
+            _unpack(archive, root / stem)
         except UserError:
             archive.unlink()
             raise
         archive.unlink()
     return root / stem
+
+
+def _algorithm_of(checksum: str) -> str:
+    """Name the algorithm of a hexadecimal `checksum`; raises `UserError` if it is none."""
+    algorithm = _ALGORITHMS.get(len(checksum))
+    if algorithm is None or set(checksum.lower()) - set("0123456789abcdef"):
+        raise UserError(
+            f"checksum={checksum!r}: give an MD5 (32) or SHA-256 (64 hexadecimal digits)"
+        )
+    return algorithm
+
+
+def _matches(file: Path, checksum: str) -> bool:
+    """Whether `file` has this MD5 or SHA-256 `checksum`."""
+    digest = hashlib.new(_algorithm_of(checksum), usedforsecurity=False)
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest() == checksum.lower()
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar archive so that its one top folder becomes `folder`, which must not exist.
+
+    `folder` appears when it is whole. Raises `UserError` if the archive is damaged, or holds a
+    link, a device, or a path that leads out of it.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unpacking")
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    unfinished.mkdir(parents=True)
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                _unpack_member(tar, member, unfinished)
+        tops = list(unfinished.iterdir())
+        (tops[0] if len(tops) == 1 and tops[0].is_dir() else unfinished).rename(folder)
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{str(archive)!r}: not a whole tar archive ({reason}): get it from another --url"
+        ) from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> None:
+    # Our own test, because tarfile's data filter is missing from early Pythons 3.10 and 3.11.
+    target = (root / member.name).resolve()
+    if not target.is_relative_to(root.resolve()) or not (member.isfile() or member.isdir()):
+        raise UserError(
+            f"{tar.name!r}: refused, its member {member.name!r} is a link or a device or leads "
+            "out of the archive: get it from another --url"
+        )
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = tar.extractfile(member)
+    assert content is not None  # noqa: S101 - a regular file always has content
+    with content, target.open("wb") as stream:
+        shutil.copyfileobj(content, stream, 1 << 20)

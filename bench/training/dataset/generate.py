@@ -12,8 +12,7 @@ import numpy as np
 
 from bench.errors import UserError
 from bench.training.dataset.folder import claim, disk_errors_named, finish
-from bench.training.dataset.look import draw_look
-from bench.training.dataset.picture import draw_photo
+from bench.training.dataset.photo import draw_look, draw_photo
 
 #: Raised whenever the pictures of a seed change, so that old and new are never mixed.
 GENERATOR_VERSION = 1

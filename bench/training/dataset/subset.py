@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.training.dataset.check import list_images
 from bench.training.dataset.folder import claim, disk_errors_named, finish
+from bench.training.dataset.folder_check import list_images
 
 
 def subset_image_folder(

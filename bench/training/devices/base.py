@@ -70,10 +70,10 @@ class Device(ABC):
         return WallTimer(clock)
 
     def reset_peak_memory(self) -> None:
-        """Start the accounting of peak memory anew."""
+        """Restart the accounting of peak memory."""
 
     def peak_memory_bytes(self) -> tuple[int, int] | None:
-        """Peak bytes (allocated, reserved) since the reset, or None where nobody counts."""
+        """Peak bytes (allocated, reserved) since the reset, or None if the backend counts none."""
         return None
 
     def hidden_syncs(self, step: Callable[[], object]) -> int | None:

@@ -51,7 +51,7 @@ class CudaDevice(Device):
         return cuda_device_info(self.torch_device.index)
 
     def reset_peak_memory(self) -> None:
-        """Start the caching allocator's peaks anew."""
+        """Restart the caching allocator's peaks."""
         torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def peak_memory_bytes(self) -> tuple[int, int] | None:

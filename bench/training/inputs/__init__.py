@@ -6,9 +6,8 @@ import torch
 
 from bench.config import FAKEDATA, SYNTHETIC, RunConfig
 from bench.records import ResolvedConfig
-from bench.training.inputs.base import Batches
+from bench.training.inputs.base import ALL, Batches, Shard
 from bench.training.inputs.loader import Images, LoaderBatches, LoaderOptions
-from bench.training.inputs.sampler import ALL, Shard
 from bench.training.inputs.synthetic import SyntheticBatches
 
 __all__ = ["Batches", "open_batches"]

@@ -1,10 +1,16 @@
-"""What a training step is fed from."""
+"""What a training step is fed from: batches, of one process's part of the data."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
+
+#: Images, float32 [N, 3, S, S], and labels, int64 [N]; in the host's memory uint8 [N, S, S, 3].
+Batch = tuple[torch.Tensor, torch.Tensor]
+NextBatch = Callable[[], Batch]
 
 
 class Batches(Protocol):
@@ -12,7 +18,7 @@ class Batches(Protocol):
 
     workers: int  # processes that prepare them
 
-    def next(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def next(self) -> Batch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], both on the device.
 
         The copy to the device may still be under way in the device's current stream. The tensors
@@ -23,3 +29,24 @@ class Batches(Protocol):
 
     def close(self) -> None:
         """End the loader processes; may be called twice."""
+
+
+class Shard(NamedTuple):
+    """The part of the data that rank `rank` of `ranks` processes trains on."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def seed(self, seed: int) -> int:
+        """Return this rank's seed; rank 0 keeps `seed`.
+
+        Not a sum, which would give rank 1 of one seed the data of rank 0 of the next. 32 bits,
+        since torch's generator on the CPU forgets the others.
+        """
+        if self.rank == 0:
+            return seed
+        digest = hashlib.sha256(f"{seed}/{self.rank}".encode()).digest()
+        return int.from_bytes(digest[:4], "big")
+
+
+ALL = Shard()

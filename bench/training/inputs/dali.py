@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from bench.errors import UserError
+from bench.training.inputs.base import Batch
 from bench.training.inputs.cutting import MIRRORED, RATIO, SCALE, shorter_side
 from bench.training.inputs.image_folder import check_batch_fills, list_images
 from bench.training.inputs.loader import LoaderOptions
-from bench.training.inputs.normalise import Normalise
-from bench.training.inputs.transfer import Batch
+from bench.training.inputs.transfer import Normalise
 
 #: How DALI's messages begin where a file is to blame, and not the machine.
 _BLAMES_A_FILE = ("Failed to decode", "nvImageCodec failure", "File mapping failed")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torchvision.datasets import FakeData
 
-from bench.training.inputs.sampler import Draw
+from bench.training.inputs.loader import Draw
 from bench.training.models import NUM_CLASSES
 
 IMAGES = 10_000  # an epoch; more where a batch is larger

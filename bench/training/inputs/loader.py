@@ -1,4 +1,4 @@
-"""Batches from torch's DataLoader, moved to the device."""
+"""Batches from torch's DataLoader, shuffled, and moved to the device."""
 
 from __future__ import annotations
 
@@ -6,28 +6,34 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, Sampler, default_collate
 
 from bench.errors import UserError
-from bench.training.inputs.normalise import Normalise
+from bench.training.inputs.base import ALL, Batch, NextBatch, Shard
 from bench.training.inputs.prefetch import DeviceSlot, PrefetchedTransfer
-from bench.training.inputs.sampler import ALL, Draw, Shard, ShuffledDraws
-from bench.training.inputs.transfer import Batch, Transfer
+from bench.training.inputs.transfer import Normalise, Transfer
 
-_LONGEST_DEATH_S = 2.0
+_MAX_EXIT_S = 2.0
+
+
+class Draw(NamedTuple):
+    """One image to load, by number; `seed` fixes its augmentation, whichever process loads it."""
+
+    image: int
+    seed: int
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Stands in for an image that cannot be had, and says why in one line.
+    """Stands in for an image that cannot be read, and says why in one line.
 
     A value, because torch rewrites the message of an exception that leaves a loader process.
     """
@@ -97,7 +103,7 @@ class LoaderBatches:
         except (ConnectionError, EOFError) as error:
             # The other end of a pipe is gone before its process is: torch's handler raises here
             # and names it, unless the system has no such signal.
-            time.sleep(_LONGEST_DEATH_S)
+            time.sleep(_MAX_EXIT_S)
             raise RuntimeError("a loader process ended before its work did") from error
         if isinstance(batch, Unreadable):
             raise UserError(batch.reason)
@@ -112,7 +118,7 @@ class LoaderBatches:
 
 
 def _open_transfer(
-    fetch: Callable[[], Batch], device: torch.device, options: LoaderOptions
+    fetch: NextBatch, device: torch.device, options: LoaderOptions
 ) -> Transfer | PrefetchedTransfer:
     normalise = Normalise(device, channels_last=options.channels_last)
     if device.type != "cuda":
@@ -125,8 +131,8 @@ def _open_transfer(
 
 
 def _data_loader(images: Images, options: LoaderOptions) -> DataLoader[Any]:
-    apart = options.workers > 0
-    persistent = options.persistent_workers and apart
+    has_processes = options.workers > 0
+    persistent = options.persistent_workers and has_processes
     return DataLoader(
         images,  # type: ignore[arg-type]  # map-style data sets need not derive from Dataset
         batch_size=options.batch_size,
@@ -143,9 +149,36 @@ def _data_loader(images: Images, options: LoaderOptions) -> DataLoader[Any]:
         drop_last=True,
         worker_init_fn=_end_silently,
         generator=torch.Generator().manual_seed(options.seed),
-        prefetch_factor=options.prefetch_factor if apart else None,
+        prefetch_factor=options.prefetch_factor if has_processes else None,
         persistent_workers=persistent,
     )
+
+
+class ShuffledDraws(Sampler[Draw]):
+    """All images in a new order each epoch, except those that would not fill a batch of each rank.
+
+    Every rank draws the same order and takes its own part of it, so that in an epoch no image is
+    read twice. With `endless`, one epoch follows on the other without a pause. Otherwise every
+    iteration over this sampler is one epoch.
+    """
+
+    def __init__(
+        self, images: int, batch_size: int, seed: int, *, endless: bool, shard: Shard = ALL
+    ) -> None:
+        self._images = images
+        whole = batch_size * shard.ranks
+        self._kept = images // whole * whole
+        self._part = slice(shard.rank, None, shard.ranks)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._endless = endless
+
+    def __iter__(self) -> Iterator[Draw]:
+        while True:
+            order = torch.randperm(self._images, generator=self._generator)[: self._kept]
+            seeds = torch.randint(2**62, (self._kept,), generator=self._generator)
+            yield from map(Draw, order[self._part].tolist(), seeds[self._part].tolist())
+            if not self._endless:
+                return
 
 
 def _collate(samples: list[tuple[torch.Tensor, int] | Unreadable]) -> Any:
@@ -155,7 +188,7 @@ def _collate(samples: list[tuple[torch.Tensor, int] | Unreadable]) -> Any:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold back Ctrl-C, so that processes started meanwhile never see it.
+    """Hold back Ctrl-C, so that processes that are started now never see it.
 
     A terminal sends it to them too, and they would print a traceback each. Where a process cannot
     hold signals back (Windows), `_end_silently` covers all but its start.
@@ -174,14 +207,14 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _end_silently(worker: int) -> None:
-    """Leave it to the main process to say how it ended."""
+    """Let the main process alone report how the run ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = _tell_unless_left
+    sys.excepthook = _report_unless_closed
 
 
-def _tell_unless_left(
+def _report_unless_closed(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Python's own thread that hands out batches tells here that nobody takes them now."""
+    """Report an exception, except that the process which took the batches has closed the pipe."""
     if not issubclass(kind, ConnectionError):
         sys.__excepthook__(kind, error, trace)

@@ -1,4 +1,4 @@
-"""The next batch moved and normalised on a stream of its own while the device computes."""
+"""The next batch moved and normalised on a second stream while the device computes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from bench.training.inputs.normalise import Normalise
-from bench.training.inputs.transfer import Batch
+from bench.training.inputs.base import Batch, NextBatch
+from bench.training.inputs.transfer import Normalise
 
 
 class Slot(Protocol):
@@ -58,7 +58,7 @@ class PrefetchedTransfer:
 
     def __init__(
         self,
-        fetch: Callable[[], Batch],
+        fetch: NextBatch,
         make_slot: Callable[[Batch], Slot],
         device: torch.device,
         cuda: Any = torch.cuda,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bench.training.inputs.base import Batch
 from bench.training.models import NUM_CLASSES
 
 
@@ -31,9 +32,9 @@ class SyntheticBatches:
         self._images = images.contiguous(memory_format=layout)
         self._labels = torch.randint(NUM_CLASSES, (batch_size,), device=device, generator=generator)
 
-    def next(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def next(self) -> Batch:
         """Return the batch."""
         return self._images, self._labels
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no loader processes."""

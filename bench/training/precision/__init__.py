@@ -1,6 +1,6 @@
 """The arithmetic of a step: one file per precision; the base, fp32, does nothing."""
 
-from bench.training.precision.depthwise import keep_depthwise_in_fp32
+from bench.training.precision.amp import keep_depthwise_in_fp32
 from bench.training.precision.fp32 import Fp32
 from bench.training.precision.select import open_precision
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from types import MethodType
 
 import torch
 
@@ -46,3 +47,32 @@ class AmpFp16(Fp32):
         """Unscale and update; a step with infinite gradients is left out and the scale halved."""
         self._scaler.step(optimizer)
         self._scaler.update()
+
+
+def keep_depthwise_in_fp32(model: torch.nn.Module) -> bool:
+    """Compute every strided depthwise convolution of `model` in fp32 beside autocast.
+
+    The backward passes of just these have no fast bf16 kernel in oneDNN (docs/performance.md).
+    Only the layer's `forward` is replaced: it stays the same module, with its name, weights and
+    function. A user's own kind of convolution is left as it is. Returns whether there was any.
+    """
+    found = [layer for layer in model.modules() if _is_strided_depthwise(layer)]
+    for layer in found:
+        layer.forward = MethodType(_convolve_in_fp32, layer)
+    return bool(found)
+
+
+def _convolve_in_fp32(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
+    """Convolve (batch, channels, height, width) in fp32; the output has autocast's type."""
+    device = images.device.type
+    autocast_dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        return torch.nn.Conv2d.forward(layer, images.float()).to(autocast_dtype)
+
+
+def _is_strided_depthwise(layer: torch.nn.Module) -> bool:
+    return (
+        type(layer) is torch.nn.Conv2d
+        and layer.groups == layer.in_channels > 1
+        and max(layer.stride) > 1
+    )

@@ -40,14 +40,3 @@ def _unsupported(name: str, device: Device, why: str) -> UnsupportedError:
     return UnsupportedError(
         f"precision={name!r}: not on this {device.backend} device ({why}); use fp32 or amp"
     )
-
-
-def supported_precisions(device: Device) -> tuple[str, ...]:
-    """Precisions that `device` has, each arithmetic once: fp32, tf32, amp and the other 16 bits."""
-    names = ["fp32"]
-    if device.native_math("tf32"):
-        names.append("tf32")
-    names.append("amp")
-    if _best_amp(device) == "amp-bf16" and device.native_math("fp16"):
-        names.append("amp-fp16")
-    return tuple(names)

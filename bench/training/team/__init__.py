@@ -1,5 +1,5 @@
-"""The processes that train together: one alone, or a rank of several."""
+"""The processes that train together: a single one, or a rank of several."""
 
-from bench.training.team.base import Team, WindowPlan
+from bench.training.team.base import Team
 
-__all__ = ["Team", "WindowPlan"]
+__all__ = ["Team"]

@@ -1,42 +1,28 @@
-"""What a measurement asks of the processes it shares its work with; the base is one, alone."""
+"""What a measurement asks of the processes that train together; the base is a single process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import torch
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.training.devices import Device, open_device
-from bench.training.inputs.sampler import Shard
-
-Step = Callable[[], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class WindowPlan:
-    """How many iterations the window holds, and why not all that were asked for.
-
-    With `max_seconds` the clock may end it earlier still.
-    """
-
-    iterations: int
-    max_seconds: float | None
-    ended_early: str | None = None
+from bench.training.inputs.base import Shard
+from bench.training.window import Step, WindowPlan
 
 
 class Team:
-    """One process alone: there is nobody to wait for, to agree with, or to send gradients to."""
+    """A single process: it waits for no other and sends no gradients."""
 
     shard = Shard()
 
     def open_device(self, config: RunConfig) -> Device:
         """Open this process's device, and join the others.
 
-        Raises `UnsupportedError` for a configuration of several devices: one alone cannot be it.
+        Raises `UnsupportedError` for a configuration of several devices: it needs as many.
         """
         if config.world_size > 1:
             raise UnsupportedError(
@@ -49,7 +35,7 @@ class Team:
         """Return `model` with its gradients averaged over all processes."""
         return model
 
-    def apart(self) -> AbstractContextManager[object]:
+    def no_gradient_sync(self) -> AbstractContextManager[object]:
         """Context of a forward and backward pass whose gradients stay in this process."""
         return nullcontext()
 
@@ -64,4 +50,4 @@ class Team:
         return WindowPlan(iterations, max_seconds)
 
     def barrier(self) -> None:
-        """Return when every process has come here."""
+        """Return when every process has reached this call."""

@@ -18,10 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.config import RunConfig
 from bench.errors import UnsupportedError, UserError
 from bench.training.devices import Device, open_device
-from bench.training.inputs.sampler import Shard
-from bench.training.team.base import Step, Team, WindowPlan
+from bench.training.inputs.base import Shard
+from bench.training.team.base import Team
 from bench.training.team.stop import CommonStop
-from bench.training.window import MIN_ITERATIONS
+from bench.training.window import MIN_ITERATIONS, Step, WindowPlan
 
 #: No collective waits longer. A rank that dies ends the others within a second or so; this is for
 #: one that hangs. It must not end a rank whose neighbour still compiles.
@@ -44,10 +44,10 @@ class DdpTeam(Team):
         self._accounts: Any = None
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
-        """End with the others, or at once before they have met; a handler of signals."""
+        """Handle a signal: end with the other ranks, or at once before they have met."""
         if self._stop is None:
             raise KeyboardInterrupt
-        self._stop.ask()
+        self._stop.request()
 
     def open_device(self, config: RunConfig) -> Device:
         """Take the device of this rank's number on its node, and meet the others."""
@@ -100,7 +100,7 @@ class DdpTeam(Team):
         torch.manual_seed(self.shard.seed(self._config.seed))
         return self._ddp
 
-    def apart(self) -> AbstractContextManager[object]:
+    def no_gradient_sync(self) -> AbstractContextManager[object]:
         """DistributedDataParallel's `no_sync`, which must hold the forward pass too."""
         assert self._ddp is not None  # wrapped before any step  # noqa: S101
         return self._ddp.no_sync()
@@ -125,17 +125,17 @@ class DdpTeam(Team):
         make the hosts wait for each other in every iteration of the window.
         """
         if max_seconds is None:
-            return WindowPlan(iterations, None)
+            return WindowPlan(iterations)
         # The first lap holds what happens once: allocation, tuning, compilation.
         pace_s = max(self.gather(statistics.median(warmup_times_s[1:] or warmup_times_s)))
         fit = max(MIN_ITERATIONS, int(max_seconds / pace_s))
         if fit >= iterations:
-            return WindowPlan(iterations, None)
+            return WindowPlan(iterations)
         why = f"max_seconds={max_seconds:g} at the warm-up's pace: {fit} of {iterations}"
-        return WindowPlan(fit, None, why)
+        return WindowPlan(fit, ended_early=why)
 
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Return when every rank has reached this call."""
         distributed.barrier(self._host)
 
     def gather(self, value: Any) -> list[Any]:
@@ -144,14 +144,17 @@ class DdpTeam(Team):
         distributed.all_gather_object(values, value, group=self._host)
         return values
 
-    def tell(self, account: str) -> None:
-        """Leave word of a failure for rank 0, which may be on another machine."""
+    def report_failure(self, account: str) -> None:
+        """Send the account of a failure to rank 0, which may be on another machine."""
         with suppress(RuntimeError):  # The store may be gone with its machine.
             if self._accounts is not None:
                 self._accounts.set(str(self.shard.rank), account)
 
-    def told(self) -> dict[int, str]:
-        """Return what other ranks have told. Whoever lost one to a failure comes after its word."""
+    def reported_failures(self) -> dict[int, str]:
+        """Return the accounts of the other ranks that failed, by rank.
+
+        A rank sends its account before it ends, so it is there before others notice the loss.
+        """
         found: dict[int, str] = {}
         with suppress(RuntimeError):
             for rank in range(self.shard.ranks) if self._accounts is not None else ():
@@ -159,7 +162,7 @@ class DdpTeam(Team):
                     found[rank] = self._accounts.get(str(rank)).decode()
         return found
 
-    def leave(self) -> None:
-        """Part from the others in good order."""
+    def close(self) -> None:
+        """End the process group with the others."""
         if distributed.is_initialized():
             distributed.destroy_process_group()

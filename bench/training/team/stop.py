@@ -1,4 +1,4 @@
-"""An interrupt that ends all ranks before the same step, so that none is left waiting in one."""
+"""An interrupt that ends all ranks before the same step, so that none waits in one for ever."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Store(Protocol):
         """Return what is kept."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all of `keys` are kept, told at once."""
+        """Whether all of `keys` are kept, answered at once."""
 
 
 class CommonStop:
     """Ends every rank with `KeyboardInterrupt` after the same number of steps.
 
-    A rank that left its step at once would leave the others in a collective that never ends. So a
-    signal only calls `ask`, and `before_step` costs one look at a flag until then.
+    A rank that ended within a step would leave the others in a collective that never ends. So a
+    signal only calls `request`, and until then `before_step` only reads a flag.
 
-    Once asked, a rank waits for its device before each step and tells that it was asked. From then
-    on it can begin a step that rank 0 has not begun, but not end it. When all have been asked, rank
-    0, about to begin step k, says that k is the last: nobody can have ended it, and whoever has
-    ended it later finds that word in the store.
+    Once asked, a rank waits for its device before each step and notes in the store that it was
+    asked. From then on it can begin a step that rank 0 has not begun, but not end it. When all have
+    been asked, rank 0, about to begin step k, writes that k is the last: no rank can have ended it
+    yet, and each rank reads that number from the store when it has ended it.
     """
 
     def __init__(self, rank: int, ranks: int, store: Store, wait: Callable[[], None]) -> None:
@@ -36,18 +36,18 @@ class CommonStop:
         self._others = [f"asked/{other}" for other in range(1, ranks)]
         self._store = store
         self._wait = wait
-        self._asked = False
-        self._told = False
+        self._requested = False
+        self._reported = False
         self._begun = 0
         self._last: int | None = None
 
-    def ask(self) -> None:
-        """Note that this rank shall end."""
-        self._asked = True
+    def request(self) -> None:
+        """Note that this rank was asked to end."""
+        self._requested = True
 
     def before_step(self) -> None:
         """Count a step that is about to begin. Raises `KeyboardInterrupt` after the last one."""
-        if self._asked:
+        if self._requested:
             self._agree()
         self._begun += 1
 
@@ -65,7 +65,7 @@ class CommonStop:
         return self._begun + 1
 
     def _ask_rank_0(self) -> int | None:
-        if not self._told:
+        if not self._reported:
             self._store.set(f"asked/{self._rank}", "")
-            self._told = True
+            self._reported = True
         return int(self._store.get("last")) if self._store.check(["last"]) else None

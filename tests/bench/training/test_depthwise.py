@@ -12,7 +12,7 @@ from bench.records.journal import JournalWriter
 from bench.training.devices import open_device
 from bench.training.precision import keep_depthwise_in_fp32, open_precision
 from bench.training.resolve import resolve
-from bench.worker.rig import Rig
+from bench.worker.step_setup import StepSetup
 
 
 class Convolutions(TorchDispatchMode):
@@ -49,11 +49,16 @@ def test_only_strided_depthwise_convolutions_are_kept():
     assert output.dtype == low
 
 
-def test_what_is_kept_in_fp32_hands_on_what_its_neighbours_have():
+def test_a_layer_kept_in_fp32_compiles_into_one_graph():
     layer = torch.nn.Conv2d(4, 4, 3, stride=2, groups=4)
     keep_depthwise_in_fp32(layer)
+    compiled, images = (
+        torch.compile(layer, backend="eager", fullgraph=True),
+        torch.randn(1, 4, 8, 8),
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert layer(torch.randn(1, 4, 8, 8)).dtype == torch.bfloat16
+        assert torch.equal(compiled(images), layer(images))
+        assert layer(images).dtype == torch.bfloat16  # as the layers beside it expect
 
 
 def test_modules_names_and_weights_stay():
@@ -69,10 +74,10 @@ def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, arch, in_use):
     config = RunConfig(
         arch=arch, backend="cpu", precision="amp", batch_size=1, cudnn_benchmark=False
     )
-    rig = Rig(config, JournalWriter(tmp_path / "journal.jsonl"))
-    with rig.opened() as ready:
+    setup = StepSetup(config, JournalWriter(tmp_path / "journal.jsonl"))
+    with setup.opened() as ready:
         assert ready.resolved.depthwise_fp32 is in_use
-    assert rig.resolved == ready.resolved
+    assert setup.resolved == ready.resolved
 
 
 @pytest.mark.parametrize(

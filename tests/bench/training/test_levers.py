@@ -12,7 +12,7 @@ from bench.training.phases import Phases
 from bench.training.precision import open_precision
 from bench.training.resolve import resolve
 from bench.training.team import Team
-from bench.worker.prepare import build_step, set_switches
+from bench.worker.step_setup import build_step, set_switches
 
 PLAIN = {"channels_last": "false", "fused_optimizer": "false", "depthwise_fp32": "false"}
 #: Of what the loss falls by: sums in another order in fp32, and the 8 bits of a bf16 number.

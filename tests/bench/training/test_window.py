@@ -4,8 +4,8 @@ import pytest
 import torch
 from fakes import QueueingDevice, ScriptedClock
 
-from bench.training.phases import Phases, TimedPhases
-from bench.training.window import MIN_ITERATIONS, Window
+from bench.training.phases import TimedPhases
+from bench.training.window import MIN_ITERATIONS, MeasurementContext, Window, WindowPlan
 
 LOSS = torch.tensor(1.5)
 
@@ -33,22 +33,13 @@ def step_taking(clock, seconds):
     return step
 
 
-def measured(window, **changes):
-    facts = {
-        "images_per_iteration": 8,
-        "compiled": False,
-        "phases": Phases(),
-        "startup_s": {},
-        "hidden_syncs": None,
-        "work": None,
-        "ranks": None,
-    }
-    return window.measurement(**{**facts, **changes})
+def measured(window, *, compiled=False):
+    return window.measurement(MeasurementContext(images_per_iteration=8, compiled=compiled))
 
 
 def test_throughput_is_images_over_the_windows_wall_time(clock, window):
     window.warm_up(step_taking(clock, 9.0), 2, lambda seconds: None)
-    window.measure(step_taking(clock, 0.5), 10, None, Phases())
+    window.measure(step_taking(clock, 0.5), WindowPlan(10))
     found = measured(window)
     assert found.window_s == pytest.approx(5.0)
     assert found.images == 80
@@ -58,7 +49,7 @@ def test_throughput_is_images_over_the_windows_wall_time(clock, window):
 
 def test_the_window_holds_no_warm_up(clock, window):
     window.warm_up(step_taking(clock, 9.0), 3, lambda seconds: None)
-    window.measure(step_taking(clock, 1.0), 4, None, Phases())
+    window.measure(step_taking(clock, 1.0), WindowPlan(4))
     found = measured(window)
     assert found.warmup_times_s == pytest.approx([9.0] * 3)
     assert sum(found.iteration_times_s) == pytest.approx(4.0)
@@ -71,7 +62,7 @@ def test_queued_work_is_waited_for_at_both_ends_and_never_between(clock, device,
         return LOSS
 
     device.queue(50.0)  # left over from before: must end before the window starts
-    window.measure(step, 5, None, Phases())
+    window.measure(step, WindowPlan(5))
     found = measured(window)
     assert len(device.synchronized_at_s) == 2
     assert found.window_s == pytest.approx(5 * 2.0 + 5 * 0.001)
@@ -93,7 +84,7 @@ def test_ranks_come_together_at_both_ends_and_never_between(clock, device):
     window.warm_up(step, 2, lambda seconds: None)
     assert met_at_s == []
     device.queue(3.0)
-    window.measure(step, 4, None, Phases())
+    window.measure(step, WindowPlan(4))
     found = measured(window)
     assert met_at_s == [found.window_start_clock_s, found.window_end_clock_s]
     assert found.window_s == pytest.approx(4 * 1.0 + 0.5)
@@ -125,7 +116,7 @@ def test_waiting_for_data_is_filed_under_its_iteration(clock, window):
         return LOSS
 
     step()  # a warm-up's wait must not count
-    window.measure(step, 3, None, Phases())
+    window.measure(step, WindowPlan(3))
     found = measured(window)
     assert found.data_wait_s == pytest.approx([0.3, 0.1, 0.2])
     assert found.iteration_times_s == pytest.approx([1.3, 1.1, 1.2])
@@ -136,14 +127,14 @@ def test_waiting_for_data_is_filed_under_its_iteration(clock, window):
     [(1.0, 7.0, 7), (1.0, 6.5, 7), (10.0, 1.0, MIN_ITERATIONS), (1.0, None, 20), (1.0, 99.0, 20)],
 )
 def test_max_seconds_ends_the_window_after_an_iteration(clock, window, seconds, limit, iterations):
-    window.measure(step_taking(clock, seconds), 20, limit, Phases())
+    window.measure(step_taking(clock, seconds), WindowPlan(20, limit))
     found = measured(window)
     assert len(found.iteration_times_s) == iterations
     assert (found.ended_early is not None) == (iterations < 20)
 
 
 def test_a_limit_reached_with_the_last_iteration_is_no_early_end(clock, window):
-    window.measure(step_taking(clock, 1.0), 6, 6.0, Phases())
+    window.measure(step_taking(clock, 1.0), WindowPlan(6, 6.0))
     assert measured(window).ended_early is None
 
 
@@ -159,7 +150,7 @@ def test_an_interrupt_keeps_what_was_measured(clock, window):
         return LOSS
 
     with pytest.raises(KeyboardInterrupt):
-        window.measure(step, 10, None, Phases())
+        window.measure(step, WindowPlan(10))
     found = measured(window)
     assert found.iteration_times_s == pytest.approx([1.0, 1.0])
     assert found.last_loss is None
@@ -179,13 +170,14 @@ def test_compile_time_is_warm_up_beyond_its_fastest_iteration(clock, window):
         return LOSS
 
     window.warm_up(step, 4, lambda seconds: None)
-    window.measure(step_taking(clock, 1.0), 5, None, Phases())
+    window.measure(step_taking(clock, 1.0), WindowPlan(5))
     assert measured(window, compiled=True).compile_time_s == pytest.approx(30.0)
     assert measured(window).compile_time_s is None
 
 
-def test_phases_hold_the_queued_work_of_their_part(clock, device, window):
+def test_phases_hold_the_queued_work_of_their_part(clock, device):
     phases = TimedPhases(device, clock)
+    window = Window(clock, device, phases=phases)
 
     def step():
         with phases.phase("forward"):
@@ -196,8 +188,8 @@ def test_phases_hold_the_queued_work_of_their_part(clock, device, window):
 
     step()
     phases.lap()  # warm-up: forgotten when the window starts
-    window.measure(step, 3, None, phases)
-    found = measured(window, phases=phases)
+    window.measure(step, WindowPlan(3))
+    found = measured(window)
     assert found.phase_times_s["forward"] == pytest.approx([0.2] * 3)
     assert found.phase_times_s["backward"] == pytest.approx([0.4] * 3)
 
@@ -208,7 +200,7 @@ def test_a_loss_that_is_not_finite_is_missing_and_said(clock, window):
         return torch.tensor(float("nan"))
 
     window.warm_up(step, 1, lambda seconds: None)
-    window.measure(step, 5, None, Phases())
+    window.measure(step, WindowPlan(5))
     found = measured(window)
     assert found.first_loss is None
     assert "not finite" in found.missing["first_loss"]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.config import RunConfig
-from bench.worker.rank import RankWork
+from bench.worker.rank import RankMeasurement
 
 
 class NotingTeam:
@@ -18,7 +18,7 @@ class NotingTeam:
         self.notes.append("barrier")
 
     @contextmanager
-    def apart(self):
+    def no_gradient_sync(self):
         self.local = True
         yield
         self.local = False
@@ -36,10 +36,12 @@ def test_steps_begin_together_and_count_as_long_as_the_slowest_takes(local):
     def step():
         team.notes.append("local step" if team.local else "whole step")
 
-    rig = SimpleNamespace(
+    ready = SimpleNamespace(
         step=step, device=SimpleNamespace(synchronize=lambda: team.notes.append("idle"))
     )
-    found = RankWork(RunConfig(backend="cpu", devices=2), None, team)._probe(rig, 3, local=local)
+    found = RankMeasurement(RunConfig(backend="cpu", devices=2), None, team)._probe(
+        ready, 3, local=local
+    )
     name = "local step" if local else "whole step"
     assert team.notes == ["barrier", name, "idle"] * 4  # the first does not count
     assert len(found) == 3

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bench.errors import UserError
-from bench.training.dataset import check, check_image_folder
-from bench.training.dataset.check import IMAGE_EXTENSIONS, list_images
+from bench.training.dataset import check_image_folder, folder_check
+from bench.training.dataset.folder_check import IMAGE_EXTENSIONS, list_images
 
 
 def refusal(path):
@@ -159,7 +159,7 @@ def test_unreadable_file_and_folder(generated, without_rights):
 
 
 def test_large_folders_are_sampled_evenly(photos, monkeypatch):
-    monkeypatch.setattr(check, "CHECKED_FILES", 3)
+    monkeypatch.setattr(folder_check, "CHECKED_FILES", 3)
     assert check_image_folder(photos).checked == 3
     (photos / "class_002" / "00000.jpg").write_bytes(b"")
     assert "1 file of 3" in refusal(photos)

@@ -19,12 +19,10 @@ from torchvision.transforms import (
     ToTensor,
 )
 
-from bench.training.inputs import decoding
+from bench.training.inputs import image_folder
 from bench.training.inputs.cutting import CentreCut, RandomCut
-from bench.training.inputs.decoding import decode_rgb
-from bench.training.inputs.image_folder import DecodedImages
-from bench.training.inputs.loader import Unreadable
-from bench.training.inputs.sampler import Draw
+from bench.training.inputs.image_folder import DecodedImages, decode_rgb
+from bench.training.inputs.loader import Draw, Unreadable
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_LEVELS = 2
@@ -125,13 +123,13 @@ def test_every_kind_of_file_is_decoded_as_pillow_does(tmp_path, kind):
 
 def test_jpeg_is_not_decoded_by_pillow(tmp_path, monkeypatch):
     file = written(tmp_path, "a.jpg", smooth())
-    monkeypatch.setattr(decoding, "pil_loader", lambda file: pytest.fail("Pillow was asked"))
+    monkeypatch.setattr(image_folder, "pil_loader", lambda file: pytest.fail("Pillow was asked"))
     assert decode_rgb(file).shape == (150, 200, 3)
 
 
 def test_without_simplejpeg_pillow_decodes_everything(tmp_path, monkeypatch):
     file = written(tmp_path, "a.jpg", smooth())
-    monkeypatch.setattr(decoding, "decode_jpeg", None)
+    monkeypatch.setattr(image_folder, "decode_jpeg", None)
     assert np.array_equal(decode_rgb(file).numpy(), np.asarray(pil_loader(file)))
 
 

@@ -14,8 +14,8 @@ from torchvision.datasets.folder import pil_loader
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from bench.training.inputs import open_batches
+from bench.training.inputs.base import Shard
 from bench.training.inputs.image_folder import list_images
-from bench.training.inputs.sampler import Shard
 
 pytestmark = pytest.mark.usefixtures("dali")
 CPU = torch.device("cpu")

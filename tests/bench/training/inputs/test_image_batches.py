@@ -11,9 +11,8 @@ import torch
 from PIL import Image
 
 from bench.errors import UserError
-from bench.training.inputs.decoding import decode_rgb
-from bench.training.inputs.image_folder import DecodedImages
-from bench.training.inputs.sampler import Draw
+from bench.training.inputs.image_folder import DecodedImages, decode_rgb
+from bench.training.inputs.loader import Draw
 
 BOTH = pytest.mark.parametrize("workers", [0, 2])
 

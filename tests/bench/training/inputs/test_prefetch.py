@@ -5,8 +5,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from bench.training.inputs.normalise import Normalise
 from bench.training.inputs.prefetch import DeviceSlot, PrefetchedTransfer
+from bench.training.inputs.transfer import Normalise
 
 
 class FakeStream:

@@ -12,8 +12,9 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.training.devices import open_device
 from bench.training.inputs import open_batches
+from bench.training.inputs.base import Shard
 from bench.training.inputs.image_folder import open_image_folder
-from bench.training.inputs.sampler import Shard, ShuffledDraws
+from bench.training.inputs.loader import ShuffledDraws
 from bench.training.precision import Fp32
 from bench.training.resolve import resolve
 

@@ -70,7 +70,7 @@ def test_all_ranks_end_after_the_same_step(count, ahead, seed, before):
     unasked = list(range(count))
     for _ in range(2000):
         if unasked and random.random() < 0.2:
-            ranks.stops[unasked.pop(random.randrange(len(unasked)))].ask()
+            ranks.stops[unasked.pop(random.randrange(len(unasked)))].request()
         ranks.move(random.randrange(count))
         if all(ranks.ended):
             break
@@ -80,7 +80,7 @@ def test_all_ranks_end_after_the_same_step(count, ahead, seed, before):
 
 def test_nobody_ends_before_all_were_asked():
     ranks = Ranks(2, ahead=0)
-    ranks.stops[0].ask()
+    ranks.stops[0].request()
     for _ in range(50):
         ranks.move(0)
         ranks.move(1)

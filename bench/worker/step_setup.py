@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import torch
 
 from bench.config import RunConfig
 from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
@@ -14,27 +17,84 @@ from bench.cost.remembered import remembered_complexity
 from bench.machine import read_environment
 from bench.records import Complexity, Environment, ResolvedConfig
 from bench.records.folders import RecordFolder
-from bench.records.journal import JournalWriter
+from bench.records.journal import Clock, JournalWriter
 from bench.training.devices import Device
 from bench.training.inputs import open_batches
-from bench.training.phases import Phases
-from bench.training.precision import open_precision
+from bench.training.inputs.base import NextBatch
+from bench.training.models import build_model
+from bench.training.phases import NvtxPhases, Phases, TimedPhases
+from bench.training.precision import Fp32, keep_depthwise_in_fp32, open_precision
 from bench.training.resolve import resolve
+from bench.training.step import FetchingStep, GraphedStep, TrainingStep, make_optimizer
 from bench.training.team import Team
 from bench.training.window import Step, Window
-from bench.worker.prepare import build_step, open_phases, set_switches
 
 T = TypeVar("T")
 
 
+def set_switches(config: RunConfig, resolved: ResolvedConfig) -> None:
+    """Set the process-wide switches that `config` asks for, before any tensor is made."""
+    torch.manual_seed(config.seed)
+    if config.threads != "auto" or config.devices > 1:
+        torch.set_num_threads(resolved.threads)
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
+    if config.deterministic:
+        # cuBLAS reads this when its first handle is made.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def open_phases(config: RunConfig, device: Device, clock: Clock) -> Phases:
+    """Return the marks that `config` asks for around the parts of a step."""
+    if config.phases:
+        return TimedPhases(device, clock)
+    if config.nvtx and device.backend == "cuda":
+        return NvtxPhases()
+    return Phases()
+
+
+def build_step(
+    config: RunConfig,
+    resolved: ResolvedConfig,
+    device: Device,
+    precision: Fp32,
+    phases: Phases,
+    team: Team,
+) -> tuple[Callable[[NextBatch], torch.Tensor], ResolvedConfig]:
+    """Return the training step of `config`'s model, on the device, in its layout.
+
+    With `data_only` there is no model, and the step only fetches. Beside the step comes `resolved`
+    without what this model has no layers for.
+    """
+    if config.data_only:
+        return FetchingStep(), resolved.model_copy(update={"depthwise_fp32": False})
+    layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
+    model = build_model(config.arch).to(device.torch_device).to(memory_format=layout)
+    depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
+    resolved = resolved.model_copy(update={"depthwise_fp32": depthwise_fp32})
+    optimizer = make_optimizer(model, fused=resolved.fused_optimizer)
+    shared = team.wrap(model, device)
+    forward: Callable[[torch.Tensor], Any] = shared
+    if config.compile != "none":
+        forward = torch.compile(shared, mode=config.compile)
+    step = TrainingStep(
+        forward,
+        optimizer,
+        precision,
+        grad_accum_steps=config.grad_accum_steps,
+        phases=phases,
+        no_gradient_sync=team.no_gradient_sync,
+    )
+    return GraphedStep(step, precision, device) if config.cuda_graphs else step, resolved
+
+
 @dataclass(frozen=True)
-class OpenRig:
-    """A configuration whose step is ready to run."""
+class ReadyStep:
+    """A configuration whose step can run; calling `step` runs it once and returns its loss."""
 
     config: RunConfig
     resolved: ResolvedConfig
     device: Device
-    phases: Phases
     window: Window
     team: Team
     step: Step
@@ -57,8 +117,7 @@ class OpenRig:
         limit_s = None if self.resolved.max_seconds == "none" else self.resolved.max_seconds
         plan = self.team.plan(self.config.iters, limit_s, self.window.warmup_times_s)
         self.journal.note("window_started", iterations=plan.iterations, max_seconds=limit_s)
-        self.window.measure(self.step, plan.iterations, plan.max_seconds, self.phases)
-        self.window.ended_early = self.window.ended_early or plan.ended_early
+        self.window.measure(self.step, plan)
         self.journal.note("window_ended")
 
     def spec(self) -> StepSpec:
@@ -66,20 +125,20 @@ class OpenRig:
         return _spec(self.config, self.resolved)
 
 
-class Rig:
-    """A configuration on its way to a step; what it has reached stays readable if it is cut."""
+class StepSetup:
+    """Sets a configuration's step up; what it has reached stays readable if it is interrupted."""
 
     def __init__(self, config: RunConfig, journal: JournalWriter, team: Team | None = None) -> None:
         self.config = config
         self._team = team or Team()
         self.resolved: ResolvedConfig | None = None
-        self.ready: OpenRig | None = None
+        self.ready: ReadyStep | None = None
         self.startup_s: dict[str, float] = {}
         self._device: Device | None = None
         self._journal = journal
 
     @contextmanager
-    def opened(self) -> Iterator[OpenRig]:
+    def opened(self) -> Iterator[ReadyStep]:
         """Open device, data and model; end the loader processes afterwards."""
         config, team = self.config, self._team
         device = self._device = team.open_device(config)
@@ -96,14 +155,13 @@ class Rig:
             step, self.resolved = self._timed(
                 "model", lambda: build_step(config, resolved, device, precision, phases, team)
             )
-            window = Window(time.perf_counter, device, team.barrier)
+            window = Window(time.perf_counter, device, team.barrier, phases)
             next_batch = window.waiting(batches.next)
             device.reset_peak_memory()
-            self.ready = OpenRig(
+            self.ready = ReadyStep(
                 config,
                 self.resolved,
                 device,
-                phases,
                 window,
                 team,
                 team.in_step(lambda: step(next_batch)),

@@ -1,21 +1,50 @@
-"""One machine's roofs, measured and written like any other record."""
+"""This machine's devices and their roofs, for the launcher, which never imports torch."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
 
+from bench.errors import UnsupportedError
 from bench.machine import read_environment
-from bench.records import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
+from bench.records import (
+    Backend,
+    CacheRoof,
+    Ceiling,
+    CeilingSample,
+    CeilingsRecord,
+    Environment,
+    Machine,
+)
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.roofs import measure_cache_roofs, measure_ceilings
 from bench.training.devices import Device, open_device
 from bench.worker.outcome import attempt
+
+_BACKENDS: tuple[Backend, ...] = ("cuda", "mps", "cpu")
+
+
+def identify(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Write the environment of every device that can be opened to `worker.json`."""
+    label = json.loads(folder.config.read_text(encoding="utf-8"))["env"]
+    folder.write(folder.worker, Machine(environments=tuple(_found(folder, label))))
+
+
+def _found(folder: RecordFolder, label: str) -> list[Environment]:
+    found = []
+    for backend in _BACKENDS:
+        try:
+            device = open_device(backend)
+        except UnsupportedError:
+            continue
+        found.append(read_environment(device.info(), folder.path, label))
+    return found
 
 
 def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:
     """Measure the roofs of the device named in `folder` and write `worker.json`."""
+    from bench.roofs import measure_cache_roofs, measure_ceilings  # `identify` needs none of it
+
     backend = json.loads(folder.config.read_text(encoding="utf-8"))["backend"]
     created = datetime.now(timezone.utc)
     device: Device | None = None
