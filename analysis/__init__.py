@@ -1,8 +1,14 @@
 """From records and tracked runs to points, pictures and a report; needs no torch.
 
-`from analysis import pull_runs` works in a notebook. Pictures are in `analysis.figures`, the report
-in `analysis.report`: they take Matplotlib and Plotly along.
+`from analysis import place, draw_roofline` works in a script or a notebook. What is drawn and
+compared is imported when it is first used, since Matplotlib and SciPy take a second; more pictures
+are in `analysis.figures`, the report in `analysis.report`.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from analysis.runs.groups import Group, batch_curves, group_runs
 from analysis.runs.placed import PlacedRun, Run, place, place_runs, recorded
@@ -10,6 +16,10 @@ from analysis.runs.placed_profiles import PlacedProfile, place_profiles
 from analysis.runs.points import RooflinePoint
 from analysis.runs.pull import pull_iterations, pull_record, pull_runs
 from analysis.runs.record_set import RecordSet, pull_records
+
+if TYPE_CHECKING:
+    from analysis.comparison import compare_pairs, compared_metric, pair_runs
+    from analysis.figures import draw_roofline, save_figure, single_axes
 
 __all__ = [
     "Group",
@@ -19,7 +29,11 @@ __all__ = [
     "RooflinePoint",
     "Run",
     "batch_curves",
+    "compare_pairs",
+    "compared_metric",
+    "draw_roofline",
     "group_runs",
+    "pair_runs",
     "place",
     "place_profiles",
     "place_runs",
@@ -28,4 +42,20 @@ __all__ = [
     "pull_records",
     "pull_runs",
     "recorded",
+    "save_figure",
+    "single_axes",
 ]
+_LAZY = {
+    "compare_pairs": "analysis.comparison",
+    "compared_metric": "analysis.comparison",
+    "draw_roofline": "analysis.figures",
+    "pair_runs": "analysis.comparison",
+    "save_figure": "analysis.figures",
+    "single_axes": "analysis.figures",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

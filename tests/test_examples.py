@@ -1,0 +1,90 @@
+"""Every example runs as a user starts it, with a small model and few iterations."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import samples
+
+from bench import RunConfig, RunRecord, read_records
+from bench.machine import read_environment
+from bench.records import Verdict
+from bench.records.folders import RecordFolder
+from tracking import log_record
+
+PROJECT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.slow
+
+SMALL = ["--arch=small_models:batch_normed", "--batch-size=2", "--image-size=32", "--iters=3"]
+
+
+def run(name, *options):
+    """Run an example in the project's folder and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, f"examples/{name}.py", *map(str, options)],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": str(PROJECT / "tests" / "bench")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def filed(records, record):
+    """Write a record into a new folder of `records`, and return it with the folder's name."""
+    folder = RecordFolder.create(records)
+    record = record.model_copy(update={"record_id": folder.record_id})
+    folder.close(record)
+    return record
+
+
+def test_measure_and_place(tmp_path):
+    from bench.training.devices import open_device
+
+    # Roofs of this very machine, which would take a minute to measure.
+    environment = read_environment(open_device("auto").info(), tmp_path, "auto")
+    device = environment.device
+    roof = samples.ceiling(device=device.name, backend=device.backend)
+    roofs = samples.ceilings_record(
+        environment=environment, ceilings=(roof,), verdict=Verdict(level="clean", findings=())
+    )
+    filed(tmp_path / "records", roofs)
+    printed = run(
+        *("measure_and_place", *SMALL),
+        *("--records", tmp_path / "records", "--out", tmp_path / "figures"),
+    )
+    assert "batch_normed fp32 batch 2: " in printed
+    assert "of the roof, bound: " in printed
+    assert str(tmp_path / "figures" / "roofline.png") in printed
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
+        "roofline.png",
+        "roofline.svg",
+    ]
+    assert len(read_records(tmp_path / "records")) == 2
+
+
+def test_pull_and_plot(tmp_path):
+    records = tmp_path / "records"
+    config = RunConfig(campaign="example")
+    for record in (samples.run_record(config), samples.ceilings_record()):
+        log_record(filed(records, record), records)
+    printed = run("pull_and_plot", "--campaign", "example", "--out", tmp_path / "figures")
+    assert "resnet18" in printed
+    assert "not placed" not in printed
+    assert list(pd.read_csv(tmp_path / "figures" / "example.csv")["outcome"]) == ["ok"]
+    assert (tmp_path / "figures" / "example.png").stat().st_size > 1000
+
+
+def test_compare_settings(tmp_path):
+    printed = run("compare_settings", *SMALL, "--repeats=2", "--records", tmp_path)
+    sides = [line.split()[:2] for line in printed.splitlines() if "images/s" in line]
+    a, b = ["A", "channels_last=false:"], ["B", "channels_last=true:"]
+    assert sides == [a, b, b, a]
+    assert "B over A: " in printed
+    assert " to " in printed.splitlines()[-1]
+    measured = [record for record in read_records(tmp_path) if isinstance(record, RunRecord)]
+    assert [record.config.repeat for record in measured] == [1, 1, 2, 2]
