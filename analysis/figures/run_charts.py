@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, plain, say_empty
 from analysis.figures.style import OTHER_MODELS, model_colours, precision_marker
-from analysis.findings.variability import Scatter
+from analysis.findings.differences import Scatter
 from analysis.runs.groups import Group
 from analysis.runs.placed import Run
 from analysis.statistics import find_outliers

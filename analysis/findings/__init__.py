@@ -1,6 +1,6 @@
-"""What the runs of a report show, in words: one module per kind, the gravest first."""
+"""What the runs of a report show, in words, the gravest first."""
 
-from analysis.findings.every import KINDS, find_all
-from analysis.findings.finding import ReportFinding
+from analysis.findings.all_findings import KINDS, find_all
+from analysis.findings.report_finding import ReportFinding
 
 __all__ = ["KINDS", "ReportFinding", "find_all"]

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special
 
-from analysis.findings.memory_spill import before_cliff
+from analysis.findings.batches import before_cliff
 from analysis.runs.groups import Group, batch_curves
 from analysis.runs.placed import Run
 from bench.errors import UserError

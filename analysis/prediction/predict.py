@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.findings.memory_spill import cliff_of
+from analysis.findings.batches import cliff_of
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
 from analysis.prediction.memory_model import failed_batches, memory_of
 from analysis.runs.groups import Group

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
-from analysis.findings.batch_knee import gain_per_doubling, knee_of, percent_change
-from analysis.findings.memory_spill import before_cliff, cliff_of
-from analysis.findings.precision_uplift import uplifts
-from analysis.findings.variability import scatters
+from analysis.findings.batches import (
+    before_cliff,
+    cliff_of,
+    gain_per_doubling,
+    knee_of,
+    percent_change,
+)
+from analysis.findings.differences import scatters, uplifts
 from analysis.prediction import PredictedCurve, fit_curve, measured_batches
 from analysis.prediction.curve import FEWEST_SIZES, least_image_s
 from analysis.report.numbered_table import RunList, RunNumbers, Shown, Table, make_table

@@ -36,8 +36,8 @@ from analysis.figures.run_charts import (
     traced_runs,
 )
 from analysis.figures.style import OTHER_MODELS, machine_dashes
-from analysis.findings.input_bound import synthetic_pairs
-from analysis.findings.variability import scatters
+from analysis.findings.bottlenecks import synthetic_pairs
+from analysis.findings.differences import scatters
 from analysis.report.figure_files import FigureFile, saved_figure
 from analysis.report.group_tables import predicted_curves
 from analysis.report.numbered_table import RunNumbers

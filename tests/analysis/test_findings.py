@@ -7,11 +7,9 @@ import samples
 from observed import DRIFT, observation, published, repeated
 
 from analysis.findings import KINDS, find_all
-from analysis.findings.batch_knee import gain_per_doubling, knee_of
-from analysis.findings.memory_spill import cliff_of
-from analysis.findings.next_knob import most_gain
-from analysis.findings.precision_uplift import uplifts
-from analysis.findings.variability import scatters
+from analysis.findings.batches import cliff_of, gain_per_doubling, knee_of
+from analysis.findings.bottlenecks import most_gain
+from analysis.findings.differences import scatters, uplifts
 from analysis.runs.groups import batch_curves
 from analysis.runs.placed import place_runs
 from bench.config import RunConfig

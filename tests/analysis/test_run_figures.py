@@ -24,7 +24,7 @@ from analysis.figures.run_charts import (
     traced_runs,
 )
 from analysis.figures.style import MACHINE_DASHES, machine_dashes
-from analysis.findings.variability import scatters
+from analysis.findings.differences import scatters
 from analysis.prediction import fit_curve, measured_batches
 from analysis.runs.groups import batch_curves, group_runs
 from analysis.runs.placed import place_runs

@@ -1,4 +1,4 @@
-"""What a finding is: a sentence, the numbers that it rests on, and the runs that they are of."""
+"""A finding of a report: a sentence, the numbers that it rests on, and the runs that it names."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def names_of(groups: Iterable[Group]) -> tuple[str, ...]:
 
 def own_findings(run: Run, *codes: str) -> list[Finding]:
     """Return what the run's own record, or its place under the roof, says under these codes."""
-    findings = run.findings
-    return [finding for finding in findings if finding.code in codes]
+    return [finding for finding in run.findings if finding.code in codes]
 
 
 def own_by_machine(runs: Sequence[Run], *codes: str) -> dict[str, list[tuple[Run, str]]]:
@@ -61,12 +60,4 @@ def own_by_machine(runs: Sequence[Run], *codes: str) -> dict[str, list[tuple[Run
     for run in runs:
         for one in own_findings(run, *codes):
             found.setdefault(run.env, []).append((run, one.message))
-    return found
-
-
-def by_machine_and_model(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
-    """Return the runs by machine and model, in the order they come."""
-    found: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        found.setdefault((run.env, run.arch), []).append(run)
     return found

@@ -1,0 +1,159 @@
+"""What differs surely: a lower precision from fp32, and how much machines scatter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scipy import special
+
+from analysis.findings.batches import cliff_of
+from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
+from analysis.runs.groups import Group, batch_curves, group_runs, settings_key
+from analysis.runs.placed import Run
+from analysis.runs.quantities import interval, percent, three_digits
+from analysis.statistics import RatioEstimate, estimate_ratio
+
+BASELINE = "fp32"
+
+
+@dataclass(frozen=True)
+class Uplift:
+    """A lower precision against fp32 in one configuration; `spilled` if either is past a cliff."""
+
+    low: Group
+    full: Group
+    estimate: RatioEstimate
+    spilled: bool
+
+
+def uplifts(runs: Sequence[Run]) -> list[Uplift]:
+    """Return every configuration that was measured in fp32 and in another precision."""
+    spilled: set[tuple[str, ...]] = set()
+    groups: list[Group] = []
+    for curve in batch_curves(runs):
+        groups += curve
+        place = cliff_of(curve)
+        spilled |= {group.names for group in curve[place:]} if place is not None else set()
+    baselines = {
+        settings_key(group.first, ("precision",)): group
+        for group in groups
+        if group.first.precision == BASELINE
+    }
+    found = []
+    for group in groups:
+        full = baselines.get(settings_key(group.first, ("precision",)))
+        if full is not None and group.first.precision != BASELINE:
+            estimate = estimate_ratio(group.repeats(), full.repeats())
+            past = group.names in spilled or full.names in spilled
+            found.append(Uplift(group, full, estimate, past))
+    return found
+
+
+def find_precision_uplift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield one finding per machine, model and precision, over all its batch sizes."""
+    series: dict[tuple[str, str, str], list[Uplift]] = {}
+    for one in uplifts(runs):
+        first = one.low.first
+        series.setdefault((first.env, first.arch, first.precision), []).append(one)
+    for (env, arch, precision), found in series.items():
+        sound = [one for one in found if not one.spilled]
+        if not sound:
+            continue
+        ratios = [one.estimate.ratio for one in sound]
+        spilled = [one for one in found if one.spilled]
+        past = ", ".join(f"{one.low.batch_size}" for one in spilled)
+        note = f" Left out, as memory spilled there: batch {past}." if spilled else ""
+        yield ReportFinding(
+            kind="precision uplift",
+            headline=(
+                f"{env}, {arch}: {precision} is {interval(min(ratios), max(ratios))} times as fast "
+                f"as {BASELINE}.{note}"
+            ),
+            evidence=tuple(
+                f"batch {one.low.batch_size}: {ratio_of(one.estimate)}, {rate_of(one.low)} "
+                f"against {rate_of(one.full)}"
+                for one in sound
+            ),
+            runs=names_of(group for one in found for group in (one.low, one.full)),
+        )
+
+
+_LEVEL = 0.05
+#: Degrees of freedom below which a deviation is hardly known.
+_MIN_DEGREES = 4
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """The relative deviation between repeats of a machine, pooled over its configurations."""
+
+    env: str
+    place: str  # cloud, local or unknown
+    deviation: float
+    degrees: int
+    groups: tuple[Group, ...]
+
+    @property
+    def label(self) -> str:
+        """The machine, and where it stands if a record says so."""
+        return self.env if self.place == "unknown" else f"{self.env} ({self.place})"
+
+
+def scatters(runs: Sequence[Run]) -> list[Scatter]:
+    """Return each machine's scatter, the steadiest first; machines without repeats are left out."""
+    machines: dict[str, list[Group]] = {}
+    for group in group_runs(runs):
+        if group.repeats().log_variance is not None:
+            machines.setdefault(group.first.env, []).append(group)
+    found = []
+    for env, groups in machines.items():
+        repeats = [group.repeats() for group in groups]
+        degrees = sum(one.count - 1 for one in repeats)
+        squares = sum((one.count - 1) * (one.log_variance or 0.0) for one in repeats)
+        deviation = math.sqrt(squares / degrees)
+        found.append(Scatter(env, _place(groups[0].first), deviation, degrees, tuple(groups)))
+    return sorted(found, key=lambda one: one.deviation)
+
+
+def find_variability(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield a finding where the least and the most steady machine surely differ.
+
+    By an F-test of the two pooled variances, raised for the number of pairs that could have been
+    chosen.
+    """
+    found = [one for one in scatters(runs) if one.degrees >= _MIN_DEGREES]
+    if len(found) < 2 or not found[0].deviation:
+        return
+    steady, wild = found[0], found[-1]
+    ratio = (wild.deviation / steady.deviation) ** 2
+    pairs = len(found) * (len(found) - 1)
+    p_value = pairs * float(special.fdtrc(wild.degrees, steady.degrees, ratio))
+    if p_value >= _LEVEL:
+        return
+    yield ReportFinding(
+        kind="variability",
+        headline=(
+            f"Repeats scatter {three_digits(math.sqrt(ratio))} times as much on {wild.label} "
+            f"({percent(wild.deviation)}) as on {steady.label} ({percent(steady.deviation)})."
+        ),
+        evidence=tuple(
+            f"{one.label}: SD {percent(one.deviation)} between repeats, pooled over "
+            f"{len(one.groups)} configurations ({one.degrees} degrees of freedom)"
+            for one in found
+        ),
+        runs=names_of(group for one in (steady, wild) for group in one.groups),
+        advice=(
+            f"On {wild.label} a difference needs to be larger, or measured more often, to be one."
+        ),
+    )
+
+
+def _place(run: Run) -> str:
+    environment = run.record.environment if run.record else None
+    if environment is None:
+        return "unknown"
+    if environment.cloud_provider not in (None, "none"):
+        return f"cloud, {environment.cloud_provider}"
+    return "local" if environment.cloud_provider == "none" else "unknown"

@@ -1,0 +1,154 @@
+"""Runs that must not be compared: impossible, inconsistent, disturbed or not in steady state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from analysis.findings.report_finding import (
+    ReportFinding,
+    names_of,
+    own_by_machine,
+    own_findings,
+    rate_of,
+)
+from analysis.runs.groups import batch_curves
+from analysis.runs.placed import Run
+from analysis.runs.quantities import percent, three_digits
+from analysis.statistics import estimate_ratio
+from bench.records.verdict.drift import Drift
+
+_CODES = ("above-compute-roof", "above-memory-roof")
+
+
+def find_above_roof(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield one finding over all runs that outrun a ceiling by more than 3 %."""
+    found = [(run, one) for run in runs for one in own_findings(run, *_CODES)]
+    if found:
+        above = list(dict.fromkeys(run.name for run, _ in found))
+        yield ReportFinding(
+            kind="above the roof",
+            headline=f"{len(above)} runs are faster than their roof allows; do not use them.",
+            evidence=tuple(f"{run.label}: {one.message}" for run, one in found),
+            runs=tuple(above),
+            advice="Measure the ceilings of that machine again, idle, and compare the work counts.",
+        )
+
+
+#: Counts of one model differ by rounding alone.
+_TOLERANCE = 1e-3
+
+
+def find_inconsistent_flops(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield a finding for each model whose runs disagree in FLOP per image."""
+    counts: dict[tuple[str, int], list[tuple[float, Run]]] = {}
+    for run in runs:
+        complexity = run.record.complexity if run.record else None
+        if complexity is not None and complexity.step_flops:
+            key = (complexity.arch, complexity.image_size)
+            counts.setdefault(key, []).append((complexity.step_flops_per_image, run))
+    for (arch, image_size), counted in counts.items():
+        low, high = (pick(flops for flops, _ in counted) for pick in (min, max))
+        if high > low * (1 + _TOLERANCE):
+            yield ReportFinding(
+                kind="inconsistent FLOP",
+                headline=(
+                    f"Runs of {arch} at {image_size} pixels count their work differently: "
+                    f"{three_digits(low / 1e9)} to {three_digits(high / 1e9)} GFLOP an image."
+                ),
+                evidence=tuple(
+                    f"{run.label}: {three_digits(flops / 1e9)} GFLOP an image"
+                    for flops, run in counted
+                ),
+                runs=tuple(run.name for _, run in counted),
+                advice="Compare images/s of these runs, not FLOP/s or places under the roof.",
+            )
+
+
+#: Kernels chosen for a larger batch can save a little of the step.
+_MIN_SHRINK = 0.9
+
+
+def find_shrinking_steps(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield a finding where a larger batch's whole step is surely shorter than a smaller one's."""
+    for curve in batch_curves(runs):
+        for small, large in pairwise(curve):
+            batches = (large.batch_size or 0) / (small.batch_size or 1)
+            rates = estimate_ratio(large.repeats(), small.repeats())
+            surely = rates.low if rates.low is not None else rates.ratio
+            if batches / surely < _MIN_SHRINK:
+                steps_s = [
+                    (group.batch_size or 0) / group.throughput_images_per_s
+                    for group in (small, large)
+                ]
+                yield ReportFinding(
+                    kind="inconsistent times",
+                    headline=(
+                        f"{large.label}: a step of {large.batch_size} images took "
+                        f"{three_digits(steps_s[1])} s, one of {small.batch_size} took "
+                        f"{three_digits(steps_s[0])} s."
+                    ),
+                    evidence=tuple(f"{g.label}: {rate_of(g)}" for g in (small, large)),
+                    runs=names_of((small, large)),
+                    advice="More work cannot take less time: measure both again, the machine idle.",
+                )
+
+
+def find_throttling(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield one finding per machine whose device reported a throttle reason in over 5 %."""
+    for env, found in own_by_machine(runs, "throttled").items():
+        names = tuple(dict.fromkeys(run.name for run, _ in found))
+        measured = sum(run.env == env for run in runs)
+        yield ReportFinding(
+            kind="throttled",
+            headline=f"{env}: the device throttled itself in {len(names)} of {measured} runs.",
+            evidence=tuple(f"{run.label}: {message}" for run, message in found),
+            runs=names,
+            advice="Mend cooling or power, or fix the clock: these rates are the limit's.",
+        )
+
+
+def find_drift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield one finding per machine with windows that drifted."""
+    machines: dict[str, list[tuple[Run, Drift]]] = {}
+    for run in runs:
+        drift = run.drift
+        if drift is not None:
+            machines.setdefault(run.env, []).append((run, drift))
+    for env, found in machines.items():
+        tested = sum(run.env == env and bool(run.iteration_times_s) for run in runs)
+        slower = sum(drift.change > 0 for _, drift in found)
+        yield ReportFinding(
+            kind="drifting",
+            headline=(
+                f"{env}: {len(found)} of {tested} windows were not in steady state; "
+                f"{slower} became slower, {len(found) - slower} faster."
+            ),
+            evidence=tuple(_line(run, drift) for run, drift in found),
+            runs=tuple(run.name for run, _ in found),
+            advice=(
+                "A window that becomes faster needs more warm-up iterations, one that becomes "
+                "slower was heated or disturbed; intervals of these windows mean little."
+            ),
+        )
+
+
+def _line(run: Run, drift: Drift) -> str:
+    word = "slower" if drift.change > 0 else "faster"
+    return (
+        f"{run.label}: the last third {percent(abs(drift.change))} {word} than the first, "
+        f"most of it after iteration {drift.changed_at} of {len(run.iteration_times_s)}"
+    )
+
+
+def find_foreign_processes(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield one finding per machine that was not alone with its measurement."""
+    for env, found in own_by_machine(runs, "foreign-process", "busy-host").items():
+        names = tuple(dict.fromkeys(run.name for run, _ in found))
+        yield ReportFinding(
+            kind="foreign process",
+            headline=f"{env}: other programs ran beside {len(names)} of the measurements.",
+            evidence=tuple(f"{run.label}: {message}" for run, message in found),
+            runs=names,
+            advice="Measure these again on an idle machine before comparing them.",
+        )
