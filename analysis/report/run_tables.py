@@ -80,12 +80,12 @@ class _MeasurementRow(_Numbered):
     precision: Annotated[str, Shown("precision")]
     batch_size: Annotated[str, Shown("batch", numeric=True)]
     throughput_images_per_s: Annotated[float | None, Shown("images/s")]
-    iteration_time_p50_ms: Annotated[float | None, Shown("ms p50")]
-    iteration_time_p95_ms: Annotated[float | None, Shown("ms p95")]
+    iteration_time_ms_p50: Annotated[float | None, Shown("ms p50")]
+    iteration_time_ms_p95: Annotated[float | None, Shown("ms p95")]
     data_wait_share: Annotated[float | None, Shown("data wait", _tenths_percent)]
-    attained_gflop_per_s: Annotated[float | None, Shown("GFLOP/s")]
-    intensity_min_flop_per_byte: Annotated[float | None, Shown("FLOP/byte", interval)]
-    intensity_max_flop_per_byte: float | None
+    attained_gflops: Annotated[float | None, Shown("GFLOP/s")]
+    intensity_min: Annotated[float | None, Shown("FLOP/byte", interval)]
+    intensity_max: float | None
     fraction_of_roof_min: Annotated[float | None, Shown("of the roof", percent_interval)]
     fraction_of_roof_max: float | None
     bound: Annotated[str | None, Shown("bound")]
@@ -103,12 +103,12 @@ def measurements_table(runs: Sequence[PlacedRun]) -> Table:
             precision=run.precision,
             batch_size=run.settings["batch_size"],
             throughput_images_per_s=run.metrics.get("throughput_images_per_s"),
-            iteration_time_p50_ms=run.metrics.get("iteration_time_ms_p50"),
-            iteration_time_p95_ms=run.metrics.get("iteration_time_ms_p95"),
+            iteration_time_ms_p50=run.metrics.get("iteration_time_ms_p50"),
+            iteration_time_ms_p95=run.metrics.get("iteration_time_ms_p95"),
             data_wait_share=run.metrics.get("data_wait_share"),
-            attained_gflop_per_s=run.metrics.get("attained_gflops"),
-            intensity_min_flop_per_byte=run.metrics.get("intensity_min"),
-            intensity_max_flop_per_byte=run.metrics.get("intensity_max"),
+            attained_gflops=run.metrics.get("attained_gflops"),
+            intensity_min=run.metrics.get("intensity_min"),
+            intensity_max=run.metrics.get("intensity_max"),
             fraction_of_roof_min=run.point.fraction_of_roof_min if run.point else None,
             fraction_of_roof_max=run.point.fraction_of_roof_max if run.point else None,
             bound=_bound(run.point) if run.point else None,
@@ -129,7 +129,7 @@ def _bound(point: RooflinePoint) -> str:
 class _PointRow(_Numbered):
     label: Annotated[str, Shown("configuration", wraps_em=12)]
     math_mode: Annotated[str, Shown("arithmetic")]
-    attained_gflop_per_s: Annotated[float, Shown("attained GFLOP/s")]
+    attained_gflops: Annotated[float, Shown("attained GFLOP/s")]
     attainable_min_gflop_per_s: Annotated[float, Shown("attainable", interval)]
     attainable_max_gflop_per_s: float
     ridge_flop_per_byte: Annotated[float, Shown("ridge FLOP/byte")]
@@ -151,7 +151,7 @@ def points_table(runs: Sequence[PlacedRun]) -> Table:
             run=run.name,
             label=run.label,
             math_mode=point.math_mode,
-            attained_gflop_per_s=point.attained_flops_per_s / 1e9,
+            attained_gflops=point.attained_flops_per_s / 1e9,
             attainable_min_gflop_per_s=point.attainable_min_flops_per_s / 1e9,
             attainable_max_gflop_per_s=point.attainable_max_flops_per_s / 1e9,
             ridge_flop_per_byte=point.ridge_flop_per_byte,
@@ -191,7 +191,7 @@ class _IntensityRow(_Numbered):
     label: Annotated[str, Shown("configuration", wraps_em=12)]
     intensity_fused_flop_per_byte: Annotated[float, Shown("FLOP/byte, fused")]
     intensity_eager_flop_per_byte: Annotated[float, Shown("eager")]
-    intensity_counted_flop_per_byte: Annotated[float | None, Shown("counted")]
+    intensity_counted: Annotated[float | None, Shown("counted")]
     step_fused_gb: Annotated[float, Shown("GB, fused")]
     step_eager_gb: Annotated[float, Shown("eager")]
     counted_dram_gb: Annotated[float | None, Shown("counted")]
@@ -209,7 +209,7 @@ def intensities_table(runs: Sequence[PlacedRun]) -> Table:
             label=run.label,
             intensity_fused_flop_per_byte=point.intensity_max,
             intensity_eager_flop_per_byte=point.intensity_min,
-            intensity_counted_flop_per_byte=counted,
+            intensity_counted=counted,
             step_fused_gb=point.step_flops / point.intensity_max / 1e9,
             step_eager_gb=point.step_flops / point.intensity_min / 1e9,
             counted_dram_gb=point.step_flops / counted / 1e9 if counted else None,

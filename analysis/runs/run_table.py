@@ -33,47 +33,47 @@ _TAG_COLUMNS = {
     "reason": schema.REASON,
 }
 
-#: Metric -> column, where the metric's name does not carry its unit.
-_METRIC_COLUMNS = {
-    "throughput_images_per_s": "throughput_images_per_s",
-    "iteration_time_ms_mean": "iteration_time_mean_ms",
-    "iteration_time_ms_std": "iteration_time_std_ms",
-    "iteration_time_ms_p50": "iteration_time_p50_ms",
-    "iteration_time_ms_p95": "iteration_time_p95_ms",
-    "iteration_time_ms_p99": "iteration_time_p99_ms",
-    "window_s": "window_s",
-    "compile_time_s": "compile_time_s",
-    "iterations": "iterations",
-    "attained_gflops": "attained_gflop_per_s",
-    "step_gflop": "step_gflop",
-    "step_gb_fused": "step_fused_gb",
-    "step_gb_eager": "step_eager_gb",
-    "intensity_min": "intensity_min_flop_per_byte",
-    "intensity_max": "intensity_max_flop_per_byte",
-    "peak_memory_mb": "peak_memory_mb",
-    "data_wait_share": "data_wait_share",
-    "energy_j": "energy_j",
-    "energy_j_per_image": "energy_j_per_image",
-    "real_s": "real_s",
-    "user_s": "user_s",
-    "system_s": "system_s",
-    "max_rss_mb": "max_rss_mb",
-}
+#: Columns of these metrics, by the metrics' own names.
+_METRICS = (
+    "throughput_images_per_s",
+    "iteration_time_ms_mean",
+    "iteration_time_ms_std",
+    "iteration_time_ms_p50",
+    "iteration_time_ms_p95",
+    "iteration_time_ms_p99",
+    "window_s",
+    "compile_time_s",
+    "iterations",
+    "attained_gflops",
+    "step_gflop",
+    "step_gb_fused",
+    "step_gb_eager",
+    "intensity_min",
+    "intensity_max",
+    "peak_memory_mb",
+    "data_wait_share",
+    "energy_j",
+    "energy_j_per_image",
+    "real_s",
+    "user_s",
+    "system_s",
+    "max_rss_mb",
+)
 _WHOLE_METRICS = frozenset({"iterations"})
 
 #: The same, of the profile that explains the run.
-_PROFILE_COLUMNS = {
-    "counted_dram_gb": "counted_dram_gb",
-    "executed_gflop": "executed_gflop",
-    "intensity_counted": "intensity_counted_flop_per_byte",
-    "traffic_amplification": "traffic_amplification",
-    "device_busy_share": "device_busy_share",
-    "ops_matched_share": "ops_matched_share",
-    "ipc": "ipc",
-    "cpi": "cpi",
-    "cache_miss_share": "cache_miss_share",
-    "branch_miss_share": "branch_miss_share",
-}
+_PROFILE_METRICS = (
+    "counted_dram_gb",
+    "executed_gflop",
+    "intensity_counted",
+    "traffic_amplification",
+    "device_busy_share",
+    "ops_matched_share",
+    "ipc",
+    "cpi",
+    "cache_miss_share",
+    "branch_miss_share",
+)
 
 
 def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) -> pd.DataFrame:
@@ -86,8 +86,8 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
     columns = {name: convert(read(runs)) for name, (convert, read) in _columns().items()}
     profiled = [explained.get(run.run_id) for run in runs]
     columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
-    for metric, column in _PROFILE_COLUMNS.items():
-        columns[column] = _real([one and one.metrics.get(metric) for one in profiled])
+    for metric in _PROFILE_METRICS:
+        columns[metric] = _real([one and one.metrics.get(metric) for one in profiled])
     table: pd.DataFrame = pd.DataFrame(columns)
     return table
 
@@ -112,9 +112,9 @@ def _columns() -> dict[str, tuple[Converter, Reader]]:
             columns[field] = (_converter(RunConfig, field), _param_reader(field))
     for field in resolved:
         columns[field] = (_converter(ResolvedConfig, field), _used_reader(field))
-    for metric, column in _METRIC_COLUMNS.items():
+    for metric in _METRICS:
         convert = _whole if metric in _WHOLE_METRICS else _real
-        columns[column] = (convert, _metric_reader(metric))
+        columns[metric] = (convert, _metric_reader(metric))
     return columns
 
 

@@ -63,7 +63,7 @@ def test_the_three_intensities_of_a_run_by_hand(tmp_path):
     (row,) = rows(tmp_path / "r", "intensities")
     assert float(row["intensity_fused_flop_per_byte"]) == 10
     assert float(row["intensity_eager_flop_per_byte"]) == 4
-    assert float(row["intensity_counted_flop_per_byte"]) == 5
+    assert float(row["intensity_counted"]) == 5
     assert [float(row[f"{name}_gb"]) for name in ("step_fused", "step_eager", "counted_dram")] == [
         10,
         25,
@@ -77,7 +77,7 @@ def test_the_three_intensities_of_a_run_by_hand(tmp_path):
 def test_a_run_that_was_not_counted_says_why(tmp_path):
     report(tmp_path / "r")
     (row,) = rows(tmp_path / "r", "intensities")
-    assert row["intensity_counted_flop_per_byte"] == ""
+    assert row["intensity_counted"] == ""
     assert row["not_counted_because"].startswith("not profiled: mlproject profile")
 
 
@@ -234,4 +234,4 @@ def test_the_command_reads_profiles_from_the_server(tmp_path, monkeypatch):
     assert "id-of-profile-1  profile of lab resnet18 fp32 batch 10: clean" in done.output
     with (tmp_path / "out" / "tables" / "intensities.csv").open(encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
-    assert float(row["intensity_counted_flop_per_byte"]) == 5
+    assert float(row["intensity_counted"]) == 5
