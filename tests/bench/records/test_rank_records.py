@@ -1,14 +1,12 @@
 """What ranks tell: figures that fit together, and accounts that say who was the cause."""
 
-import json
-
 import pytest
 import samples
 from pydantic import ValidationError
 
 from bench.config import RunConfig
 from bench.launcher.failure import failure_cause
-from bench.records import RankAccount, RunRecord
+from bench.records import RankAccount
 from bench.records.folders import RecordFolder
 
 TWO = RunConfig(devices=2)
@@ -35,18 +33,6 @@ def test_the_share_is_of_medians_and_may_fall_below_nothing():
 def test_figures_are_of_all_ranks_and_one_window(ranks, words):
     with pytest.raises(ValidationError, match=words):
         samples.distributed_figures(ranks=ranks)
-
-
-def test_a_record_of_schema_1_was_of_one_device():
-    old = samples.run_record().model_dump(mode="json") | {"schema_version": 1}
-    for fact in ("work", "ranks"):
-        del old["measurement"][fact]
-        del old["measurement"]["missing"][fact]
-    del old["config"]["devices"], old["config"]["nodes"]
-    record = RunRecord.model_validate_json(json.dumps(old))
-    assert record.measurement.ranks is None
-    assert record.measurement.missing["ranks"] == "one device"
-    assert record.config.world_size == 1
 
 
 def account(rank, outcome="crashed", reason="RuntimeError: no", cause="own", at=10.0):

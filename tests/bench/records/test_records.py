@@ -15,13 +15,19 @@ from bench.records import (
     CeilingsRecord,
     CpuCounters,
     Measurement,
+    ProfileRecord,
     RunRecord,
     Series,
     WorkSet,
 )
-from bench.records.folders import read_records
+from bench.records.folders import RecordFolder
+from bench.records.verdict.profile_verdict import judge_profile
+from bench.records.verdict.run_verdict import judge, judge_ceilings
+from bench.records.verdict.summary import profile_summary, summary
 
-PROJECT = Path(__file__).resolve().parents[3]
+RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
+#: Records of earlier versions, from schema 1 on.
+KEPT = sorted(RESULTS.glob("**/record.json"))
 
 times = st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=50)
 
@@ -108,12 +114,16 @@ def test_another_schema_version_is_not_taken_for_this_one():
 
 def test_a_record_of_schema_1_is_read_as_what_it_would_be_today():
     old = samples.run_record().model_dump(mode="json") | {"schema_version": 1}
-    del old["measurement"]["work"]
-    del old["measurement"]["missing"]["work"]
+    for fact in ("work", "ranks"):
+        del old["measurement"][fact]
+        del old["measurement"]["missing"][fact]
+    del old["config"]["devices"], old["config"]["nodes"]
     record = RunRecord.model_validate_json(json.dumps(old))
     assert record.schema_version == 2
-    assert record.measurement.work is None
+    assert (record.measurement.work, record.measurement.ranks) == (None, None)
     assert "did not ask" in record.measurement.missing["work"]
+    assert record.measurement.missing["ranks"] == "one device"
+    assert record.config.world_size == 1
     roofs = samples.ceilings_record().model_dump(mode="json") | {"schema_version": 1}
     del roofs["cache_roofs"]
     assert CeilingsRecord.model_validate_json(json.dumps(roofs)).cache_roofs == ()
@@ -126,11 +136,32 @@ def test_a_record_of_today_must_say_what_schema_1_did_not():
         RunRecord.model_validate_json(json.dumps(new))
 
 
-def test_kept_results_stay_readable():
-    folders = sorted((PROJECT / "docs" / "results").glob("*/records"))
-    assert folders
-    for records in folders:
-        assert all(record.outcome == "ok" for record in read_records(records))
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
+def test_a_kept_result_is_read_and_gives_figures_and_a_verdict(path):
+    record = RecordFolder(path.parent).read_record()
+    assert record.outcome == "ok"
+    if isinstance(record, RunRecord):
+        assert record.config.config_id == record.config_id
+        assert summary(record)["throughput_images_per_s"] > 0
+        verdict = judge(record)
+    elif isinstance(record, ProfileRecord):
+        assert record.config.config_id == record.config_id
+        assert profile_summary(record)
+        verdict = judge_profile(record, None)
+    else:
+        assert all(ceiling.peak_flops_per_s > 0 for ceiling in record.ceilings)
+        verdict = judge_ceilings(record)
+    assert verdict.level in ("clean", "suspect")
+    assert record.verdict is not None
+
+
+def test_kept_results_are_of_every_schema_and_kind():
+    kept = [json.loads(path.read_text("utf-8")) for path in KEPT]
+    assert {(each["kind"], each["schema_version"]) for each in kept} >= {
+        *(("measurement", version) for version in (1, 2)),
+        *(("ceilings", version) for version in (1, 2)),
+        ("profile", 2),
+    }
 
 
 def test_work_sets_name_what_they_do_not_share():
