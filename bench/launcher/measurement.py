@@ -134,7 +134,7 @@ def finish_record(
 def finish_ceilings(
     folder: RecordFolder, record: CeilingsRecord, telemetry: Telemetry | None
 ) -> CeilingsRecord:
-    """Add what was sampled meanwhile, judge the whole, and write it."""
+    """Add what was sampled during it, judge the whole, and write it."""
     why_missing = "the worker did not get that far"
     whole = _whole(record, {"telemetry": telemetry}, why_missing, judge_ceilings)
     folder.close(whole)

@@ -22,7 +22,7 @@ Popen = subprocess.Popen[Any]
 _POLL_S = 0.02
 #: Windows has no wait4, which reaps a child together with its usage.
 _HAS_WAIT4 = hasattr(os, "wait4")
-#: Kernel counts of resident pages are batched per core, so equal peaks read a little apart.
+#: Kernel counts of resident pages are batched per core, so equal peaks differ a little.
 _NEAR = 1.05
 #: SIGKILL works at once, save on a process that waits inside a driver.
 _KILL_WAIT_S = 10.0
@@ -34,8 +34,8 @@ class WatchedProcess:
     """A child with its resource usage, as `/usr/bin/time -v` gives it.
 
     Wrap the `Popen` as soon as it is made: `real_s` counts from there to the `poll` that finds
-    the child ended. Ask this object, not the `Popen`, whether it has ended, for whoever reaps a
-    child first takes its figures.
+    the child ended. Ask this object, not the `Popen`, whether it has ended: only the one
+    that reaps a child can read its usage.
     """
 
     def __init__(self, popen: Popen, clock: Clock = time.perf_counter) -> None:
@@ -152,7 +152,7 @@ def _own_peak_bytes() -> int:
     for line in text_of(Path("/proc/self/status")).splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * _MAXRSS_UNIT_BYTES
-    raise UnknownFactError("the kernel tells no high-water mark")
+    raise UnknownFactError("the kernel shows no high-water mark")
 
 
 def _working_set_peak_bytes(pid: int) -> int:
@@ -184,5 +184,5 @@ def _session(pid: int) -> int | None:
 
 
 def _send(signal_it: Callable[[], None]) -> None:
-    with contextlib.suppress(psutil.Error):  # It ended meanwhile.
+    with contextlib.suppress(psutil.Error):  # It has ended since.
         signal_it()

@@ -42,7 +42,7 @@ class _Findings:
     reason: str | None = None
 
     def first(self, name: str) -> Any:
-        """The first fact of that name that a worker told."""
+        """The first fact of that name in the workers' accounts."""
         return next((fact for step in self.steps if (fact := getattr(step, name))), None)
 
 
@@ -155,11 +155,11 @@ def _run(
     inside.leave()
     step = inside.read_worker()
     if not isinstance(step, ProfiledStep):
-        step = _nothing_told(tool.name, *watch.death())
+        step = _without_account(tool.name, *watch.death())
     return step, tool.explain(inside.console.read_text(encoding="utf-8", errors="replace"))
 
 
-def _nothing_told(tool: ToolName, outcome: Outcome, reason: str) -> ProfiledStep:
+def _without_account(tool: ToolName, outcome: Outcome, reason: str) -> ProfiledStep:
     facts = ("resolved", "environment", "complexity", "work", "iterations", "window_s", "ops")
     missing = dict.fromkeys(facts, reason)
     absent: dict[str, Any] = dict.fromkeys(facts)
@@ -194,7 +194,7 @@ def _finish(
             for tool, section in SECTIONS.items()
         },
     }
-    why = found.reason or "no worker told it"
+    why = found.reason or "no worker reported it"
     record = ProfileRecord(
         record_id=folder.record_id,
         created=started,

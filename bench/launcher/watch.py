@@ -33,7 +33,7 @@ _GRACE_S = 20.0
 class WorkerWatch:
     """One worker, from its start to its end, with everything that was seen of it.
 
-    The worker runs in a session of its own: a Ctrl-C in the terminal reaches the launcher alone,
+    The worker runs in its own session: a Ctrl-C in the terminal reaches the launcher alone,
     which then asks the worker to write what it has measured. `prefix` is the command of a tool
     under which the worker runs.
     """
@@ -149,9 +149,9 @@ def _worker_environment() -> dict[str, str]:
 
 
 class RanksWatch(WorkerWatch):
-    """The worker is torch's elastic launcher; rank 0 tells how far the measurement is.
+    """The worker is torch's elastic launcher; rank 0 reports the progress.
 
-    The elastic launcher starts every rank in a session of its own. They are asked to end directly:
+    The elastic launcher starts every rank in its own session. They are asked to end directly:
     it would ask their image loaders too.
     """
 

@@ -17,7 +17,7 @@ from typing import Literal
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
 
-#: Never a mapping of its own for a large block, never give the heap's end back.
+#: No separate mapping for a large block, never give the heap's end back.
 _RETAIN = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 #: Ask for huge pages: fewer faults the first time, fewer misses of the page table's cache after.
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"

@@ -1,7 +1,7 @@
 """Which cloud this machine is rented from, by the firmware's marks, then the metadata server.
 
-The metadata server is asked only where the firmware names Google, Amazon or Microsoft: nobody
-else's network sees a request.
+The metadata server is asked only where the firmware names Google, Amazon or Microsoft: no
+other network sees a request.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from bench.records import DeviceInfo
 def last_level_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int:
     """Return the bytes of all last-level caches that `cpus` reach, a shared one counted once.
 
-    Raises `UnknownFactError` where the system does not tell.
+    Raises `UnknownFactError` where the system does not show them.
     """
     if platform.system() == "Darwin":
         return _apple_cache_bytes()
@@ -76,7 +76,7 @@ def _bytes(size: str) -> int:
 
 
 def _apple_cache_bytes() -> int:
-    """Return the L3 of an Intel Mac, or the clusters' L2: Apple tells no system cache."""
+    """Return the L3 of an Intel Mac, or the clusters' L2, as Apple publishes no more."""
     if l3 := value_or_none(lambda: int(sysctl("hw.l3cachesize"))):
         return l3
     total = 0
@@ -88,7 +88,7 @@ def _apple_cache_bytes() -> int:
     return total
 
 
-#: What /proc/cpuinfo tells of a processor's generation.
+#: The lines of /proc/cpuinfo that name a processor's generation.
 _X86_NUMBERS = ("cpu family", "model", "stepping")
 _ARM_NUMBERS = ("CPU implementer", "CPU part", "CPU variant")
 _CPU_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
@@ -142,9 +142,9 @@ def cpu_model(root: Path = ROOT) -> str:
 def cpu_signature(root: Path = ROOT) -> str:
     """Return the maker's numbers of the processor, such as `family 25 model 17 stepping 1`.
 
-    The name alone does not tell a processor from another: a virtual machine may see `AMD EPYC` or
+    The name alone does not identify a processor: a virtual machine may see `AMD EPYC` or
     `Intel(R) Xeon(R) CPU @ 2.20GHz` on several generations, one twice as fast as the other. Raises
-    `UnknownFactError` where the system does not tell them.
+    `UnknownFactError` where the system does not show them.
     """
     system = platform.system()
     if system == "Darwin":
@@ -157,7 +157,7 @@ def cpu_signature(root: Path = ROOT) -> str:
     for names in (_X86_NUMBERS, _ARM_NUMBERS):
         if all(known.get(name) for name in names):
             return " ".join(f"{name.lower().removeprefix('cpu ')} {known[name]}" for name in names)
-    raise UnknownFactError("the kernel tells no numbers of the processor")
+    raise UnknownFactError("the kernel shows no numbers of the processor")
 
 
 def usable_cores(root: Path = ROOT) -> int:
@@ -183,10 +183,10 @@ def usable_physical_cores(root: Path = ROOT) -> int:
 
 
 def physical_cores() -> int:
-    """Return the machine's physical cores. Raises `UnknownFactError` if it does not tell."""
+    """Return the machine's physical cores. Raises `UnknownFactError` if unknown."""
     if cores := psutil.cpu_count(logical=False):
         return cores
-    raise UnknownFactError("the system does not tell hardware threads from cores")
+    raise UnknownFactError("the system does not distinguish hardware threads from cores")
 
 
 def _allowed_cpus() -> list[int]:
@@ -197,5 +197,5 @@ def _allowed_cpus() -> list[int]:
 def _max_clock_mhz() -> float:
     clock = psutil.cpu_freq()
     if clock is None or not clock.max:
-        raise UnknownFactError("the system tells no highest clock")
+        raise UnknownFactError("the system shows no highest clock")
     return float(clock.max)

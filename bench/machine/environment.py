@@ -87,7 +87,7 @@ _FAMILIES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "CUBLAS_", "NCCL_"),
     *("TORCH_NCCL_", "TORCHINDUCTOR_"),
 )
-#: What a step's memory comes from is told by `allocator`, so glibc's variables are not here.
+#: `allocator` says where a step's memory comes from, so glibc's variables are not here.
 _NAMES = frozenset(
     {
         "ATEN_CPU_CAPABILITY",
@@ -159,7 +159,7 @@ def power_source(hypervisor: str | None) -> str:
     if battery is not None and battery.power_plugged is not None:
         return "mains" if battery.power_plugged else "battery"
     if battery is not None:
-        raise UnknownFactError("there is a battery, but the system does not tell who feeds it")
+        raise UnknownFactError("there is a battery, but the system does not show what feeds it")
     if hypervisor != "none":
         raise UnknownFactError("a virtual machine may not see its host's battery")
     return "mains"
@@ -178,7 +178,7 @@ def software_facts() -> ProbedFacts:
     always = {
         "python": platform.python_version(),
         # By its metadata too, which can be compared without importing torch; the CUDA that it was
-        # built for, which torch's own version may add, is a fact of its own.
+        # built for, which torch's own version may add, is a separate fact.
         "torch": value_or_none(partial(_installed, "torch")) or str(torch.__version__),
         "torchvision": value_or_none(partial(_installed, "torchvision")) or "not installed",
         "packages": known,

@@ -72,7 +72,7 @@ def mps_device_info() -> DeviceInfo:
             "compute_capability": "not an NVIDIA device",
             "driver": "part of macOS",
             "power_limit_w": "Apple does not publish a limit",
-            "max_clock_mhz": "only told to root, by powermetrics",
+            "max_clock_mhz": "only root can read it, by powermetrics",
         }
     )
     name = value_or_none(cpu_model) or "Apple GPU"

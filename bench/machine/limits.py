@@ -107,7 +107,7 @@ _BITS = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 
 
 def profiling_capabilities(root: Path = ROOT) -> frozenset[str]:
-    """Return which of CAP_SYS_ADMIN and CAP_PERFMON this process has; none where not told."""
+    """Return which of CAP_SYS_ADMIN and CAP_PERFMON this process has, as far as known."""
     try:
         status = text_of(root / "proc/self/status")
     except UnknownFactError:
@@ -140,7 +140,7 @@ def describe_exit(
     if returncode == 0:
         return words
     if kills > 0:
-        return f"{words}: the kernel's out-of-memory killer struck ({kills} killed meanwhile)"
+        return f"{words}: the kernel's out-of-memory killer struck ({kills} killed since then)"
     if returncode == -_SIGKILL:
         return f"{words}, not by the out-of-memory killer" if known else words
     return words

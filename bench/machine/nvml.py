@@ -24,7 +24,7 @@ def nvml_device(nvml: Any, uuid: str) -> tuple[str, Any]:
     """Return NVML's own UUID and its handle of the device that CUDA calls `uuid`.
 
     By UUID, because CUDA_VISIBLE_DEVICES renumbers devices for CUDA and not for NVML. CUDA
-    leaves out the prefix that tells a whole GPU from a slice of one. Raises `UnknownFactError`.
+    leaves out the prefix that marks a whole GPU or a slice of one. Raises `UnknownFactError`.
     """
     candidates = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
     for candidate in candidates:

@@ -45,7 +45,7 @@ def gather(probes: Mapping[str, Callable[[], object]]) -> ProbedFacts:
 
 
 def value_or_none(probe: Callable[[], T]) -> T | None:
-    """Return the fact, or None where nobody will ask for the reason."""
+    """Return the fact, or None where the reason does not matter."""
     try:
         return probe()
     except Exception:

@@ -67,9 +67,9 @@ _SYSTEMD_WORDS = {"microsoft": "hyperv", "oracle": "virtualbox", "amazon": "kvm"
 
 
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the container runtime around this process, with its image if that is told, or `none`.
+    """Return the container runtime around this process, with its image if known, or `none`.
 
-    Nothing inside a container knows its image; `MLPROJECT_IMAGE` tells it, as ours does. Raises
+    Nothing inside a container knows its image; `MLPROJECT_IMAGE` names it, as in ours. Raises
     `UnknownFactError` on Windows, whose containers leave no sign that we know.
     """
     system = platform.system()
@@ -95,8 +95,8 @@ def _container_runtime(root: Path, environ: Mapping[str, str]) -> str:
 def virtualization(root: Path = ROOT) -> str:
     """Return the hypervisor under this system (`wsl1`, `wsl2`, `kvm`, `hyperv`...), or `none`.
 
-    `unidentified` where the processor tells of a hypervisor but nobody names it. Raises
-    `UnknownFactError` where there is no telling.
+    `unidentified` where the processor shows a hypervisor without a name. Raises
+    `UnknownFactError` where that is unknown.
     """
     system = platform.system()
     if system == "Darwin":
@@ -139,4 +139,4 @@ def _from_processor(root: Path) -> str:
             return "unidentified" if "hypervisor" in line.split() else "none"
     if read_dmi(root):
         return "none"
-    raise UnknownFactError("neither the processor nor the firmware tells of a hypervisor")
+    raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")

@@ -1,4 +1,4 @@
-"""The machine, the software and the device of a run, and what was sampled of them meanwhile."""
+"""The machine, the software and the device of a run, and what was sampled during it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Environment(Facts):
 
     @property
     def variables_set(self) -> str | None:
-        """`variables` as a shell has them, or `none`; None where nobody asked."""
+        """`variables` as a shell has them, or `none`; None where they were not recorded."""
         if self.variables is None:
             return None
         return " ".join(f"{name}={value}" for name, value in self.variables.items()) or "none"
@@ -90,7 +90,7 @@ class Machine(Record):
 
 
 class ProcessFigures(Facts):
-    """What `/usr/bin/time -v` tells of the worker and the loader processes it waited for."""
+    """What `/usr/bin/time -v` reports of the worker and the loader processes it waited for."""
 
     real_s: Seconds
     user_s: Seconds | None

@@ -42,7 +42,7 @@ T = TypeVar("T")
 DEFAULT_RECORDS = Path("records")
 
 #: Held while a measurement runs and released before its record is written, so that a disk that
-#: fills up meanwhile cannot cost the record. A record with 1,000 iterations is about 200 KB.
+#: fills up during it cannot cost the record. A record with 1,000 iterations is about 200 KB.
 _RESERVE_BYTES = 4 * 2**20
 
 #: What this project measures.
@@ -50,7 +50,7 @@ MeasuredRecord = RunRecord | CeilingsRecord | ProfileRecord
 #: What a record folder, and a tracked run, may hold.
 AnyRecord = Annotated[MeasuredRecord | ImportedRecord, Field(discriminator="kind")]
 ANY_RECORD: TypeAdapter[MeasuredRecord | ImportedRecord] = TypeAdapter(AnyRecord)
-#: What a worker writes of its own part.
+#: What a worker writes.
 AnyAccount = Annotated[
     RunRecord | CeilingsRecord | ProfiledStep | Machine, Field(discriminator="kind")
 ]
@@ -120,7 +120,7 @@ class RecordFolder:
         self._reserve.unlink(missing_ok=True)
 
     def claim(self, *pids: int) -> None:
-        """Note that these processes are at work on the record; start times tell reused pids."""
+        """Note that these processes are at work on the record; start times reveal reused pids."""
         started = {pid: psutil.Process(pid).create_time() for pid in pids}
         write_atomically(self._owners, json.dumps(started))
 
@@ -146,13 +146,13 @@ class RecordFolder:
         write_atomically(path, content.model_dump_json(indent=1))
 
     def close(self, record: AnyRecord) -> None:
-        """Write the whole record; from now on nobody works on the folder."""
+        """Write the whole record, and note that no process works on the folder any more."""
         self.release_reserve()
         self.write(self.record, record)
         self.leave()
 
     def leave(self) -> None:
-        """Note that nobody works on the folder any more."""
+        """Note that no process works on the folder any more."""
         self.release_reserve()
         self._owners.unlink(missing_ok=True)
 
@@ -204,7 +204,7 @@ def readable_records(
 def record_folders(records: Path) -> Iterator[RecordFolder]:
     """Yield the record folders below `records`, oldest first, half-written ones too.
 
-    Links are left out: whoever wrote one could have us write elsewhere. Raises `UserError` where
+    Links are left out: one could lead us to write elsewhere. Raises `UserError` where
     `records` is no folder.
     """
     if not records.is_dir():

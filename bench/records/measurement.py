@@ -82,7 +82,7 @@ class RankAccount(Facts):
     rank: Count
     outcome: Outcome
     reason: str | None
-    #: own: it failed by itself; killed: another process tells it; lost: the others went away.
+    #: own: it failed by itself; killed: another process reports it; lost: the others went away.
     cause: Literal["own", "killed", "lost"]
     ended_unix_s: float
 

@@ -1,4 +1,4 @@
-"""Whether the process that works on something still runs, told from one that got its number."""
+"""Whether a process still runs, and is not another one that was given the same number."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from bench.records.measurement import WorkSet
 class OpTime(Facts):
     """All calls of one kind of op in one phase of one step.
 
-    `label` tells kinds apart that differ under the roof: `convolution 1x1`,
+    `label` distinguishes kinds that differ under the roof: `convolution 1x1`,
     `depthwise convolution 3x3`, `batch_norm`. Work is the cost model's (`bench.cost`), None
     where the profiled op has no counterpart there. Times are exclusive: no nanosecond is in two.
     """

@@ -49,7 +49,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ImportedRecord(Facts):
-    """One result of another program, as its file tells it; nothing is added or estimated.
+    """One result of another program, as its file has it; nothing is added or estimated.
 
     `iteration_times_s` are there only where the file has a row per iteration. `params`, `metrics`
     and `extra` hold what else the file says: `params` and `metrics` under this project's names,

@@ -36,11 +36,11 @@ class Source:
         self.missing: dict[str, str] = dict(missing or {})
 
     def read(self) -> Reading:
-        """Return what is seen now."""
+        """Return the values of this instant."""
         return Reading()
 
     def foreign_processes(self) -> tuple[str, ...] | None:
-        """Return the processes on the device that are not ours, or None if nobody tells."""
+        """Return the processes on the device that are not ours, or None if they are unknown."""
         return None
 
     def _read_gauges(self, gauges: Mapping[str, Gauge]) -> dict[str, float]:

@@ -127,7 +127,7 @@ class HostSource(Source):
         return Reading(values)
 
     def _is_cheap(self, name: str, gauge: Gauge, clock: Clock) -> bool:
-        """Read once, which rates need anyway, and leave out what is absent or takes too long."""
+        """Whether a gauge is there and fast; reading it once is what rates need anyway."""
         begin = clock()
         values = self._read_gauges({name: gauge})
         took_s = clock() - begin
@@ -152,7 +152,7 @@ def _memory_used_mb() -> float:
 def _cpu_frequency_mhz() -> float:
     frequency = psutil.cpu_freq()
     if frequency is None or not frequency.current:
-        raise UnknownFactError("the system tells no frequency")
+        raise UnknownFactError("the system shows no frequency")
     return float(frequency.current)
 
 

@@ -71,7 +71,7 @@ def energy_j(samples: Sequence[Sample], span: Span) -> float:
 def throttle_share(samples: Sequence[Sample], span: Span) -> dict[str, float]:
     """Return for each reason the share of the window's samples that saw it.
 
-    Raises `UnknownFactError` if none of them could tell.
+    Raises `UnknownFactError` if none of them could read the reasons.
     """
     seen = [
         sample.reading.throttle_reasons
@@ -101,7 +101,7 @@ class Sampler:
     """Keeps samples from the worker's start to its end; the window is cut out afterwards.
 
     Needs no thread: the loop that waits for the worker calls `sample` as often as it likes.
-    `clock` must be the one that the window's ends are told in.
+    `clock` must be the one that the window's ends are read from.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Sampler:
         return {name: reason for name, reason in reasons.items() if name not in seen}
 
 
-_NO_DEVICE = "the worker never told which device it uses"
+_NO_DEVICE = "the worker never reported its device"
 _FACTS = {"energy_j", "throttle_share", "foreign_processes"}
 
 
@@ -203,5 +203,5 @@ def _foreign_processes(device: Source | None) -> tuple[str, ...]:
         raise UnknownFactError(_NO_DEVICE)
     processes = device.foreign_processes()
     if processes is None:
-        raise UnknownFactError(device.missing.get("foreign_processes", "the device does not tell"))
+        raise UnknownFactError(device.missing.get("foreign_processes", "unknown on this device"))
     return processes

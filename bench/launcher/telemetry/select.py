@@ -27,7 +27,7 @@ def device_source(
     if backend == "cuda":
         return _nvidia(uuid, worker_pid, nvml_opener)
     if backend == "mps":
-        return AbsentDevice("Apple tells its GPU's energy and clocks to root only (powermetrics)")
+        return AbsentDevice("Apple shows its GPU's energy and clocks to root only (powermetrics)")
     try:
         return RaplSource(root)
     except UnknownFactError as error:

@@ -9,7 +9,7 @@ from bench.launcher.telemetry.base import Reading, Source
 
 T = TypeVar("T")
 
-#: What is told of all devices together.
+#: Facts of all devices together.
 _OF_ALL = frozenset({"energy_j", "throttle_share", "foreign_processes"})
 
 
@@ -33,7 +33,7 @@ class SeveralDevices(Source):
         self.name = source.name
 
     def read(self) -> Reading:
-        """Read every device; what one of them cannot tell, all together cannot."""
+        """Read every device; a fact of all is unknown where it is unknown of one."""
         values: dict[str, float] = {}
         readings: list[Reading] = []
         for rank, source in self._sources.items():
@@ -52,7 +52,7 @@ class SeveralDevices(Source):
         )
 
     def foreign_processes(self) -> tuple[str, ...] | None:
-        """Return the foreign processes of any device, or None if one does not tell."""
+        """Return the foreign processes of any device, or None if they are unknown of one."""
         found: set[str] = set()
         for source in self._sources.values():
             processes = source.foreign_processes()
@@ -63,7 +63,7 @@ class SeveralDevices(Source):
         return tuple(sorted(found))
 
     def _note(self, prefix: str, source: Source, names: Iterable[str]) -> None:
-        """Keep why `source` cannot tell what `names` say."""
+        """Keep the reasons why `source` lacks the facts `names`."""
         for name in names:
             if name in source.missing:
                 self.missing[f"{prefix}{name}"] = source.missing[name]

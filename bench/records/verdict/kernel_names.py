@@ -85,7 +85,7 @@ def _demangler() -> Callable[[str], str]:
 
 
 def _demangled(name: str, demangle: Callable[..., int | None], free: Callable[..., None]) -> str:
-    """Itanium C++ ABI, `__cxa_demangle`: NULL for what is no mangled name; the caller frees."""
+    """Itanium C++ ABI, `__cxa_demangle`: NULL for a name that is not mangled; the caller frees."""
     text = demangle(name.encode(), None, None, None)
     if not text:
         return name

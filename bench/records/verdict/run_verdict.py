@@ -22,7 +22,7 @@ from bench.records.verdict.summary import data_wait_share
 
 #: Windows shorter than this say little about steady state.
 _FEW_ITERATIONS = 5
-#: Sum of event times against the wall clock: more than this apart and the window had gaps.
+#: Sum of event times against the wall clock: a larger difference means that the window had gaps.
 _EVENT_GAP = 0.02
 _THROTTLED_SHARE = 0.05
 _INPUT_BOUND_SHARE = 0.05
@@ -107,7 +107,7 @@ def _of_window(measurement: Measurement) -> Iterator[Finding]:
 
 
 def _of_training(measurement: Measurement) -> Iterator[Finding]:
-    """What only a step with a model can be told."""
+    """Findings that need a model in the step."""
     share = data_wait_share(measurement)
     if share > _INPUT_BOUND_SHARE:
         yield Finding(
@@ -138,7 +138,7 @@ def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iter
         yield Finding(
             code="busy-host",
             level="suspect",
-            message=f"other processes used {others:.0%} of the processor meanwhile",
+            message=f"other processes used {others:.0%} of the processor during the window",
         )
     for reason, share in (telemetry.throttle_share or {}).items():
         if share > _THROTTLED_SHARE:

@@ -59,7 +59,7 @@ def summary(record: RunRecord) -> dict[str, float]:
         found["batch_size"] = record.resolved.batch_size
     if record.measurement is not None:
         found |= _of_measurement(record.measurement)
-        # A loader's rate is no model's: by a name of its own nothing can mix them up.
+        # A loader's rate has another name, so that it is not taken for a model's.
         rate = "loader_images_per_s" if record.config.data_only else "throughput_images_per_s"
         found[rate] = record.measurement.throughput_images_per_s
     if record.complexity is not None:

@@ -271,9 +271,14 @@ def test_a_process_that_got_a_reaped_childs_number_is_left_alone():
             4,
             5,
             "ended by SIGKILL (signal 9): the kernel's out-of-memory killer struck "
-            "(1 killed meanwhile)",
+            "(1 killed since then)",
         ),
-        (1, 4, 6, "exit code 1: the kernel's out-of-memory killer struck (2 killed meanwhile)"),
+        (
+            1,
+            4,
+            6,
+            "exit code 1: the kernel's out-of-memory killer struck (2 killed since then)",
+        ),
         (-9, 4, 4, "ended by SIGKILL (signal 9), not by the out-of-memory killer"),
         (-9, None, 4, "ended by SIGKILL (signal 9)"),
         (-11, 0, 0, "ended by SIGSEGV (signal 11)"),

@@ -154,7 +154,7 @@ def test_without_a_battery_only_real_hardware_is_known_to_be_on_mains(monkeypatc
 
 def test_a_battery_of_unknown_state_is_a_reason(monkeypatch):
     monkeypatch.setattr(psutil, "sensors_battery", lambda: Battery(50, None), raising=False)
-    with pytest.raises(UnknownFactError, match="does not tell"):
+    with pytest.raises(UnknownFactError, match="does not show"):
         environment.power_source("none")
 
 

@@ -126,7 +126,7 @@ def test_a_machine_without_sensors_says_so(child, clock, monkeypatch):
     monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
     source = HostSource(child(IDLE).pid, clock)
     assert source.missing["cpu_temperature_c"] == "the system shows no processor sensor"
-    assert source.missing["cpu_frequency_mhz"] == "the system tells no frequency"
+    assert source.missing["cpu_frequency_mhz"] == "the system shows no frequency"
 
 
 def test_a_real_run_on_the_real_clock(child):

@@ -109,7 +109,7 @@ def test_without_a_device_every_fact_has_a_reason(clock, source):
     assert telemetry.energy_j is None
     assert telemetry.throttle_share is None
     assert telemetry.foreign_processes is None
-    assert set(telemetry.missing.values()) == {"the worker never told which device it uses"}
+    assert set(telemetry.missing.values()) == {"the worker never reported its device"}
 
 
 def test_a_window_between_two_samples_is_said(clock):
