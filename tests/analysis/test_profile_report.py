@@ -11,6 +11,9 @@ from test_analysis_commands import Server, invoke, records_on_disk
 from test_report import EVIL, Page, report, rows
 
 import commands.analyse.report
+from analysis import place_profiles, place_runs
+from analysis.report.run_tables import intensities_table
+from analysis.report.sentences import profile_sentences
 from bench.records import Copies, Verdict
 from bench.records.verdict.profile_verdict import judge_profile
 
@@ -26,10 +29,12 @@ OPS = samples.op_profile(
 CPU = samples.cpu_counters(flops=2 * 10**11, dram_bytes=3 * 10**11)
 
 
-@pytest.fixture(autouse=True)
-def without_figures_of_runs(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def without_figures_of_runs():
     """They take most of a report's time, and are drawn in the tests of the report itself."""
-    monkeypatch.setattr("analysis.report.write.draw_runs", lambda *_: [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.report.write.draw_runs", lambda *_: [])
+        yield
 
 
 def whole_profile(**changes):
@@ -40,9 +45,15 @@ def measurement_with_work():
     return make.run_record(measurement=make.measurement(work=make.WORK))
 
 
-def test_a_profile_has_sections_tables_and_figures_numbered_alike_in_both(tmp_path):
-    folder = tmp_path / "r"
-    markdown, html = report(folder, profiles=[whole_profile()])
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A report of one run and its profile: the folder, its Markdown and its HTML."""
+    folder = tmp_path_factory.mktemp("whole") / "r"
+    return folder, *report(folder, profiles=[whole_profile()])
+
+
+def test_a_profile_has_sections_tables_and_figures_numbered_alike_in_both(whole):
+    folder, markdown, html = whole
     assert "#### Profile 1: lab resnet18 fp32 batch 10" in markdown
     assert "<h4>Profile 1: lab resnet18 fp32 batch 10</h4>" in html
     numbers = [str(number) for number in range(1, 16)]
@@ -58,9 +69,8 @@ def test_a_profile_has_sections_tables_and_figures_numbered_alike_in_both(tmp_pa
     assert {"figures/ops-1.png", "figures/kernels-1.png", "tables/ops-1.csv"} <= set(links)
 
 
-def test_the_three_intensities_of_a_run_by_hand(tmp_path):
-    report(tmp_path / "r", profiles=[whole_profile()])
-    (row,) = rows(tmp_path / "r", "intensities")
+def test_the_three_intensities_of_a_run_by_hand(whole):
+    (row,) = rows(whole[0], "intensities")
     assert float(row["intensity_fused_flop_per_byte"]) == 10
     assert float(row["intensity_eager_flop_per_byte"]) == 4
     assert float(row["intensity_counted"]) == 5
@@ -74,16 +84,16 @@ def test_the_three_intensities_of_a_run_by_hand(tmp_path):
     assert row["not_counted_because"] == ""
 
 
-def test_a_run_that_was_not_counted_says_why(tmp_path):
-    report(tmp_path / "r")
-    (row,) = rows(tmp_path / "r", "intensities")
+def test_a_run_that_was_not_counted_says_why():
+    table = intensities_table(place_runs([make.run_record()], [make.ceilings_record()]))
+    (row,) = csv.DictReader(table.csv().splitlines())
     assert row["intensity_counted"] == ""
     assert row["not_counted_because"].startswith("not profiled: mlproject profile")
 
 
-def test_ops_and_kernels_in_numbers(tmp_path):
-    markdown, _ = report(tmp_path / "r", profiles=[whole_profile()])
-    conv, relu, view = rows(tmp_path / "r", "ops-1")
+def test_ops_and_kernels_in_numbers(whole):
+    folder, markdown, _ = whole
+    conv, relu, view = rows(folder, "ops-1")
     assert (conv["label"], conv["phase"], float(conv["time_ms"])) == (
         "convolution 1x1",
         "backward",
@@ -97,24 +107,24 @@ def test_ops_and_kernels_in_numbers(tmp_path):
     assert relu["intensity_fused_flop_per_byte"] == ""
     assert "| 1 and up |" in markdown
     assert (view["attained_gflop_per_s"], view["remark"]) == ("", "only a view")
-    conv, add = rows(tmp_path / "r", "kernels-1")
+    conv, add = rows(folder, "kernels-1")
     assert (conv["name"], float(conv["executed_gflop"])) == ("conv", 99)
     assert float(conv["executed_gflop_per_s"]) == pytest.approx(165)
     assert float(conv["intensity_dram_flop_per_byte"]) == pytest.approx(5.5)
     assert float(add["dram_gb_per_s"]) == pytest.approx(10)
 
 
-def test_copies_busy_share_and_processor_counters_are_there(tmp_path):
-    markdown, _ = report(tmp_path / "r", profiles=[whole_profile()])
-    (copies,) = rows(tmp_path / "r", "copies")
+def test_copies_busy_share_and_processor_counters_are_there(whole):
+    folder, markdown, _ = whole
+    (copies,) = rows(folder, "copies")
     assert (copies["direction"], float(copies["megabytes"])) == ("host to device", 10)
     assert float(copies["gb_per_s"]) == 10
-    (cpu,) = rows(tmp_path / "r", "cpu-counters")
+    (cpu,) = rows(folder, "cpu-counters")
     assert (cpu["scope"], float(cpu["ipc"]), float(cpu["cpi"])) == ("user", 1.5, 2 / 3)
     assert float(cpu["cache_miss_share"]) == 0.1
     assert float(cpu["executed_gflop_per_step"]) == 20
     assert float(cpu["machine_dram_gb_per_step"]) == 30
-    (profile,) = rows(tmp_path / "r", "profiles")
+    (profile,) = rows(folder, "profiles")
     assert (profile["explains_runs"], profile["device_busy_share"]) == ("1", "0.8")
     assert float(profile["ops_time_share"]) == 0.8
     assert "The device was busy 80 % of the step, 2 ms idle between kernels." in markdown
@@ -132,21 +142,25 @@ def test_what_a_tool_could_not_do_is_said_once_with_its_full_stop(tmp_path):
     assert markdown.count("Nothing to show.") == 2  # copies, processor counters
 
 
-def test_levels_without_a_roof_and_those_with_one_are_told(tmp_path):
+def said(profile, roofs=None):
+    runs = place_runs([make.run_record()], [])
+    (placed,) = place_profiles([profile], runs, [roofs or make.ceilings_record()])
+    return list(profile_sentences(placed))
+
+
+def test_levels_with_and_without_a_roof_are_named():
     roofs = make.ceilings_record(
         cache_roofs=(make.cache_roof("L1", 400e9), make.cache_roof("L2", None))
     )
-    markdown, _ = report(tmp_path / "r", ceilings=[roofs], profiles=[whole_profile()])
-    assert f"- L1: 400 GB/s by {make.MEASURED}.\n" in markdown
-    assert "- No slope for L2: not in this example.\n" in markdown
+    found = said(whole_profile(), roofs)
+    assert f"L1: 400 GB/s by {make.MEASURED}." in found
+    assert "No slope for L2: not in this example." in found
 
 
-def test_notes_of_the_gate_stand_in_the_profiles_section(tmp_path):
+def test_notes_of_the_gate_stand_in_the_profiles_section():
     profile = whole_profile(work=None)
     judged = profile.model_copy(update={"verdict": judge_profile(profile, measurement_with_work())})
-    markdown, _ = report(tmp_path / "r", profiles=[judged])
-    assert "- What the profiled step launched is not known: not in this example." in markdown
-    assert "Problems" not in markdown
+    assert "What the profiled step launched is not known: not in this example." in said(judged)
 
 
 def impossible():
@@ -167,18 +181,15 @@ def test_a_profile_that_fails_the_gate_stands_at_the_top_and_gives_no_point(tmp_
 
 def test_a_long_table_shows_its_longest_rows_and_keeps_all_in_the_csv(tmp_path):
     ops = samples.op_profile(*(samples.op_time(f"op{n}", time_s=1 / (n + 1)) for n in range(60)))
-    markdown, html = report(tmp_path / "r", profiles=[make.profile(ops=ops)])
+    folder = tmp_path / "r"
+    markdown, html = report(folder, profiles=[make.profile(ops=ops)])
     assert "And 35 more in [the CSV](tables/ops-1.csv)." in markdown
     assert "and 35 more in tables/ops-1.csv" in html
-    assert len(rows(tmp_path / "r", "ops-1")) == 60
+    assert len(rows(folder, "ops-1")) == 60
     assert "| op24 |" in markdown
     assert "| op25 |" not in markdown
-
-
-def test_a_later_report_leaves_no_file_of_an_earlier_profile(tmp_path):
-    report(tmp_path / "r", profiles=[whole_profile()])
-    report(tmp_path / "r")
-    names = {path.name for path in (tmp_path / "r").rglob("*.*")}
+    report(folder)  # a later report leaves no file of an earlier profile
+    names = {path.name for path in folder.rglob("*.*")}
     assert not {name for name in names if name.startswith(("ops-", "kernels-"))}
 
 

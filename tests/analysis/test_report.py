@@ -10,12 +10,15 @@ from typing import Annotated
 
 import factories as make
 import pytest
+from observed import published
 
 from analysis import place_profiles, place_runs
 from analysis.report import write_report
+from analysis.report.group_tables import imported_table, scaling_table
 from analysis.report.markup import latex_text, markdown_text
-from analysis.report.numbered_table import Shown, make_table
-from analysis.report.sentences import run_command
+from analysis.report.numbered_table import Shown, make_table, number_runs
+from analysis.report.run_tables import environments_table
+from analysis.report.sentences import run_command, summary
 from analysis.report.write import markdown_fence
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
@@ -66,8 +69,21 @@ class Page(HTMLParser):
             self.text.append(data)
 
 
-def test_every_section_and_number_is_there(tmp_path):
-    markdown, html = report(tmp_path / "r", run_ids={"run-1": "abc123", "ceilings-1": "def456"})
+@pytest.fixture(scope="module")
+def simple(tmp_path_factory):
+    """One run under one ceiling: the folder, its Markdown and its HTML."""
+    folder = tmp_path_factory.mktemp("simple") / "r"
+    return folder, *report(folder, run_ids={"run-1": "abc123", "ceilings-1": "def456"})
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("repeated") / "r"
+    return folder, *report(folder, repeated_records())
+
+
+def test_every_section_and_number_is_there(simple):
+    _, markdown, html = simple
     sections = [
         "Abstract",
         "Questions",
@@ -102,8 +118,8 @@ def test_every_section_and_number_is_there(tmp_path):
     assert "No run was profiled." in "".join(Page(html).text)
 
 
-def test_tables_and_figures_are_numbered_from_one(tmp_path):
-    markdown, html = report(tmp_path / "r")
+def test_tables_and_figures_are_numbered_from_one(simple):
+    _, markdown, html = simple
     for text, mark in ((markdown, r"\*\*"), (html, "<strong>")):
         tables = [int(n) for n in re.findall(rf"{mark}Table (\d+)\.", text)]
         figures = [int(n) for n in re.findall(rf"{mark}Figure (\d+)\.", text)]
@@ -113,16 +129,18 @@ def test_tables_and_figures_are_numbered_from_one(tmp_path):
     assert re.findall(r"<strong>Figure (\d), interactive\.", html) == ["1"]
 
 
-def test_files_that_the_markdown_links_exist(tmp_path):
-    folder = tmp_path / "r"
-    markdown, _ = report(folder)
+def test_files_that_the_markdown_links_exist(simple):
+    folder, markdown, _ = simple
     links = re.findall(r"\]\(([^)]+)\)", markdown)
     assert len(links) >= 7
     assert all((folder / link).is_file() for link in links)
 
 
-def test_csv_tables_hold_all_digits(tmp_path):
-    record = make.run_record(measurement=make.measurement(step_s=0.7))
+def test_csv_tables_hold_all_digits_and_no_formula(tmp_path):
+    record = make.run_record(
+        measurement=make.measurement(step_s=0.7),
+        config=RunConfig(arch="resnet18", batch_size=10, data="=HYPERLINK(1)"),
+    )
     report(tmp_path / "r", [record])
     (row,) = rows(tmp_path / "r", "measurements")
     assert row["run"] == "run-1"
@@ -130,6 +148,7 @@ def test_csv_tables_hold_all_digits(tmp_path):
     assert float(row["fraction_of_roof_min"]) == pytest.approx(1 / 1.4, rel=1e-12)
     (run,) = rows(tmp_path / "r", "runs")
     assert run["measured"] == "2025-06-01T12:00:00+00:00"
+    assert run["data"] == "'=HYPERLINK(1)"
 
 
 def test_problems_stand_at_the_top(tmp_path):
@@ -183,14 +202,8 @@ def test_hostile_text_is_shown_not_run(tmp_path):
     assert "[e](" not in prose
 
 
-def test_a_formula_in_a_table_is_text(tmp_path):
-    config = RunConfig(arch="resnet18", batch_size=10, data="=HYPERLINK(1)")
-    report(tmp_path / "r", [make.run_record(config=config)])
-    assert rows(tmp_path / "r", "runs")[0]["data"] == "'=HYPERLINK(1)"
-
-
-def test_the_html_needs_no_network(tmp_path):
-    _, html = report(tmp_path / "r")
+def test_the_html_needs_no_network(simple):
+    _, _, html = simple
     page = Page(html)
     sources = [attrs.get("src") for tag, attrs in page.tags if "src" in attrs]
     assert sources
@@ -224,13 +237,13 @@ def test_no_run_with_a_place_is_a_report_too(tmp_path):
     assert "![Roofline]" in markdown
 
 
-def test_machines_that_share_a_label_are_told_apart(tmp_path):
-    measurements = [
+def test_environments_of_one_label_are_numbered():
+    runs = [
         make.run_record("a"),
         make.run_record("b", environment=make.environment(torch="2.11.0")),
     ]
-    report(tmp_path / "r", measurements)
-    facts = {row["fact"]: row for row in rows(tmp_path / "r", "environments")}
+    table = environments_table(place_runs(runs, []))
+    facts = {row["fact"]: row for row in csv.DictReader(table.csv().splitlines())}
     assert facts["PyTorch"]["lab (1)"] == "2.15.0"
     assert facts["PyTorch"]["lab (2)"] == "2.11.0"
     assert "driver" not in facts  # no machine has one
@@ -333,9 +346,8 @@ def repeated_records():
     ]
 
 
-def test_the_analysis_has_its_findings_tables_and_figures(tmp_path):
-    folder = tmp_path / "r"
-    markdown, html = report(folder, repeated_records())
+def test_the_analysis_has_its_findings_tables_and_figures(repeated):
+    folder, markdown, html = repeated
     for words in ("Precision uplift.", "Batch knee.", "amp is 2 times as fast as fp32"):
         assert words in markdown
         assert words in "".join(Page(html).text)
@@ -356,16 +368,13 @@ def test_the_analysis_has_its_findings_tables_and_figures(tmp_path):
         assert r"\toprule" in (folder / "tables" / f"{name}.tex").read_text("utf-8")
 
 
-def test_every_figure_names_its_runs(tmp_path):
-    markdown, _ = report(tmp_path / "r", repeated_records())
-    captions = [line for line in markdown.splitlines() if line.startswith("**Figure ")]
+def test_every_figure_names_its_runs(repeated):
+    captions = [line for line in repeated[1].splitlines() if line.startswith("**Figure ")]
     assert len(captions) == 10
     assert all(re.search(r"Runs [\d, to]+\. \(\[SVG", line) for line in captions)
 
 
 def test_imported_runs_are_reported_as_far_as_they_go(tmp_path):
-    from observed import published
-
     folder = tmp_path / "r"
     markdown, html = report(folder, [], [], imported=published())
     assert "48 runs (48 imported) on 7 machines." in markdown
@@ -378,23 +387,21 @@ def test_imported_runs_are_reported_as_far_as_they_go(tmp_path):
         assert not re.search(r"\d\s*(GFLOP|FLOP/byte)", line)
 
 
-def test_recorded_and_imported_runs_stand_side_by_side(tmp_path):
-    from observed import published
-
-    folder = tmp_path / "r"
-    markdown, _ = report(folder, imported=published()[:3])
-    assert "4 runs (3 imported) on 2 machines, on 2025-06-01 12:00 UTC." in markdown
-    assert [row["number"] for row in rows(folder, "imported")] == ["2", "3", "4"]
+def test_recorded_and_imported_runs_stand_side_by_side():
+    runs = [*place_runs([make.run_record()], [make.ceilings_record()]), *published()[:3]]
+    assert summary(runs, []) == "4 runs (3 imported) on 2 machines, on 2025-06-01 12:00 UTC."
+    table = imported_table(runs, number_runs(runs))
+    assert [row[0] for row in table.cells] == ["2", "3", "4"]
 
 
-def test_devices_are_held_against_one_of_them(tmp_path):
+def test_devices_are_held_against_one_of_them():
     many = make.run_record(
         "two",
         config=RunConfig(arch="resnet18", batch_size=10, devices=2),
         measurement=make.measurement(step_s=1.25, images=20),
     )
-    report(tmp_path / "r", [make.run_record("one"), many])
-    (row,) = rows(tmp_path / "r", "scaling")
+    runs = place_runs([make.run_record("one"), many], [])
+    (row,) = csv.DictReader(scaling_table(runs, number_runs(runs)).csv().splitlines())
     assert float(row["scaling_efficiency"]) == pytest.approx(0.8)  # 16 of 2 x 10 images/s
     assert row["runs"] == "two one"
 
