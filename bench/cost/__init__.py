@@ -1,9 +1,14 @@
 """The cost of one training step: FLOP, bytes and memory of any model, from one fake step."""
 
-from bench.cost.calls import CallWork
-from bench.cost.estimate import DEFAULT_CACHE_BYTES, config_complexity, op_work, step_complexity
+from bench.cost.estimate import (
+    DEFAULT_CACHE_BYTES,
+    CallWork,
+    complexity_row,
+    config_complexity,
+    op_work,
+    step_complexity,
+)
 from bench.cost.fake_step import StepSpec
-from bench.cost.summary import complexity_row
 
 __all__ = [
     "DEFAULT_CACHE_BYTES",

@@ -12,8 +12,7 @@ from math import prod
 
 import torch
 
-from bench.cost.families import FILLS, MOVES
-from bench.cost.opcall import OpCall, tensors_in
+from bench.cost.op_calls import FILLS, MOVES, OpCall, tensors_in
 from bench.cost.passes import Role
 
 #: FLOP per element of a norm's input. Statistics: add to the sum; square and add. Apply: one

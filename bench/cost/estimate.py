@@ -1,18 +1,28 @@
-"""From a model's name to what one training step of it must compute, move and hold."""
+"""From a model to what one training step of it must compute, move and hold."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from bench.config import RunConfig
-from bench.cost.calls import CallWork, calls_of
-from bench.cost.fake_step import StepSpec, record_step
+from bench.cost.fake_step import RecordedStep, StepSpec, record_step
 from bench.cost.floor import compulsory_bytes
+from bench.cost.fusion import fused_bytes
+from bench.cost.passes import Pass, Traffic
+from bench.cost.step_tracer import TracedCall
+from bench.machine.repository import code_id
 from bench.records import Complexity, OpCost, Phase
+from bench.records.folders import cache_folder, write_atomically
 
 #: L2 of an H200, the largest single last-level cache among the devices this was made for: where a
 #: device's own is not known, a floor that is too low is still a floor.
@@ -31,6 +41,16 @@ def config_complexity(config: RunConfig, *, batch_size: int | None = None) -> Co
         image_size=None if config.image_size == "auto" else int(config.image_size),
     )
     return step_complexity(spec)
+
+
+@dataclass(frozen=True)
+class CallWork(TracedCall):
+    """What one dispatched call must compute and move; `flops` are algorithmic."""
+
+    flops: int
+    elementwise_flops: int
+    eager_bytes: int
+    fused_bytes: int
 
 
 def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Complexity:
@@ -74,23 +94,103 @@ def op_work(spec: StepSpec, *, grad_accum_steps: int = 1) -> tuple[CallWork, ...
     return calls_of(record_step(spec, grad_accum_steps=grad_accum_steps))
 
 
-@dataclass
-class _Sum:
-    calls: int = 0
-    flops: int = 0
-    elementwise_flops: int = 0
-    eager_bytes: int = 0
-    fused_bytes: int = 0
-
-
 def _ops(calls: Iterable[CallWork]) -> tuple[OpCost, ...]:
     """Add up the calls by op and phase, in the order in which they first occur."""
-    sums: defaultdict[tuple[str, Phase], _Sum] = defaultdict(_Sum)
+    groups: dict[tuple[str, Phase], list[CallWork]] = {}
     for call in calls:
-        total = sums[call.op, call.phase]
-        total.calls += 1
-        total.flops += call.flops
-        total.elementwise_flops += call.elementwise_flops
-        total.eager_bytes += call.eager_bytes
-        total.fused_bytes += call.fused_bytes
-    return tuple(OpCost(op=op, phase=phase, **vars(total)) for (op, phase), total in sums.items())
+        groups.setdefault((call.op, call.phase), []).append(call)
+    return tuple(
+        OpCost(
+            op=op,
+            phase=phase,
+            calls=len(group),
+            flops=sum(call.flops for call in group),
+            elementwise_flops=sum(call.elementwise_flops for call in group),
+            eager_bytes=sum(call.eager_bytes for call in group),
+            fused_bytes=sum(call.fused_bytes for call in group),
+        )
+        for (op, phase), group in groups.items()
+    )
+
+
+def calls_of(step: RecordedStep) -> tuple[CallWork, ...]:
+    """Return the calls of `step`, the work of each summed over its passes."""
+    shares = fused_bytes(step.passes, step.sizes_bytes, step.lasting)
+    groups: list[list[tuple[Pass, int]]] = []
+    for item, share in zip(step.passes, shares, strict=True):
+        if item.first_of_call:
+            groups.append([])
+        groups[-1].append((item, share))
+    return tuple(
+        CallWork(
+            **vars(call),
+            flops=sum(2 * item.macs for item, _ in group),
+            elementwise_flops=sum(item.elementwise_flops for item, _ in group),
+            eager_bytes=sum(_eager_bytes(item, step.sizes_bytes) for item, _ in group),
+            fused_bytes=sum(share for _, share in group),
+        )
+        for call, group in zip(step.calls, groups, strict=True)
+    )
+
+
+def _eager_bytes(item: Pass, sizes_bytes: Sequence[int]) -> int:
+    return Traffic().add(item.reads, sizes_bytes) + Traffic().add(item.writes, sizes_bytes)
+
+
+def complexity_row(complexity: Complexity) -> dict[str, Any]:
+    """Return the facts of `complexity` for JSON; whole numbers stay integers.
+
+    Counts per image are whole where the images of a batch share nothing; they share the weights
+    and their update. `bytes_per_image_min` is the fused traffic, `bytes_per_image_max` the eager.
+    """
+
+    def per_image(total: int) -> int | float:
+        images, rest = divmod(total, complexity.batch_size)
+        return total / complexity.batch_size if rest else images
+
+    return {
+        "arch": complexity.arch,
+        "batch_size": complexity.batch_size,
+        "image_size": complexity.image_size,
+        "precision": complexity.precision,
+        "math_mode": complexity.math_mode,
+        "parameters": complexity.parameters,
+        "activations_per_image": complexity.activations,
+        "forward_macs_per_image": per_image(complexity.forward_macs),
+        "step_flops_per_image": per_image(complexity.step_flops),
+        "elementwise_flops_per_image": per_image(complexity.elementwise_flops),
+        "bytes_per_image_min": per_image(complexity.fused_bytes),
+        "bytes_per_image_max": per_image(complexity.eager_bytes),
+        "bytes_per_image_compulsory": per_image(complexity.compulsory_bytes),
+        "cache_bytes": complexity.cache_bytes,
+        "intensity_min": complexity.intensity_min,
+        "intensity_max": complexity.intensity_max,
+        **complexity.memory.model_dump(),
+        "method": complexity.method,
+    }
+
+
+def cached_complexity(spec: StepSpec, *, cache_bytes: int) -> Complexity:
+    """Return `step_complexity` of the same arguments, from this user's cache if it is there.
+
+    It depends on nothing but its arguments, torch, torchvision and this project's code, and takes
+    a second, much of it to import what fake tensors need. A user's own model is computed
+    each time: what its code depends on is not known.
+    """
+    if ":" in spec.arch:
+        return step_complexity(spec, cache_bytes=cache_bytes)
+    path = _path(spec, cache_bytes)
+    with contextlib.suppress(OSError, ValidationError):
+        return Complexity.model_validate_json(path.read_bytes())
+    found = step_complexity(spec, cache_bytes=cache_bytes)
+    with contextlib.suppress(OSError):  # a home that cannot be written to costs time, no result
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, found.model_dump_json())
+    return found
+
+
+def _path(spec: StepSpec, cache_bytes: int) -> Path:
+    versions = [metadata.version(name) for name in ("torch", "torchvision")]
+    asked = json.dumps([code_id(), *versions, asdict(spec), cache_bytes])
+    key = hashlib.sha256(asked.encode()).hexdigest()[:24]
+    return cache_folder() / "complexity" / f"{key}.json"

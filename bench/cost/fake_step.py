@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensor,
     FakeTensorMode,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.cost.fake_model import build_fake_model
 from bench.cost.passes import Pass
-from bench.cost.saved import SavedTensors
-from bench.cost.trace import StepTracer, TracedCall
+from bench.cost.step_tracer import SavedTensors, StepTracer, TracedCall
 from bench.errors import UserError
 from bench.records import MathMode, MemoryFootprint, Phase
-from bench.training.models import default_image_size
+from bench.training.models import build_model, default_image_size
 from bench.training.phases import Phases
 from bench.training.precision.amp import AmpBf16, AmpFp16, keep_depthwise_in_fp32
 from bench.training.precision.fp32 import Fp32
 from bench.training.step import TrainingStep, make_optimizer
 
+_ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
+_ASK_VALUE = torch.ops.aten._local_scalar_dense.default
 _TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 #: The fake device: its ops are on every machine, and their shapes are those of any device.
@@ -192,3 +196,48 @@ def _model_errors(spec: StepSpec) -> Iterator[None]:
 
 def _sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def build_fake_model(arch: str, fake: FakeTensorMode) -> torch.nn.Module:
+    """Return the model of `bench.training.models.build_model` with the fake tensors of `fake`.
+
+    The state of torch's random numbers is left as it was. Raises `UserError`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        if ":" in arch:
+            # A user's module may keep tensors, or look at their values: it is built for real.
+            model = build_model(arch)
+        else:
+            with _FakeWeights(fake):
+                model = build_model(arch)
+    with FakeCopyMode(fake):
+        return copy.deepcopy(model)
+
+
+class _FakeWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Allocates fake tensors, and leaves small computations on real ones as they are.
+
+    Layers allocate their weights and then fill them; regnets compute their widths with tensors.
+    """
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._fake = fake
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the op, for real or not."""
+        del types
+        kwargs = kwargs or {}
+        if func in _ALLOCATE:
+            with self._fake:
+                return func(*args, **kwargs)
+        asked = func is _ASK_VALUE and isinstance(args[0], FakeTensor)
+        if asked and args[0].dtype == torch.bool:
+            return False  # an initialiser asks whether to draw again: there is nothing to draw
+        return func(*args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.cost.contractions import is_attention
-from bench.cost.opcall import OpCall
+from bench.cost.op_calls import OpCall
 from bench.records import Phase
 
 _CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})

@@ -19,14 +19,15 @@ from bench.cost.contractions import (
     refuse_uncounted,
 )
 from bench.cost.elementwise import NORM_FLOPS, elementwise_flops
-from bench.cost.families import (
+from bench.cost.op_calls import (
     FILLS,
     MOVES,
     REDUCTIONS,
     ROWWISE,
     UNTAGGED_POINTWISE,
+    OpCall,
+    tensors_in,
 )
-from bench.cost.opcall import OpCall, tensors_in
 from bench.cost.passes import Role
 
 _POINTWISE = FILLS | MOVES | ROWWISE | UNTAGGED_POINTWISE

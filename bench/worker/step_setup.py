@@ -13,7 +13,7 @@ import torch
 
 from bench.config import RunConfig
 from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
-from bench.cost.remembered import remembered_complexity
+from bench.cost.estimate import cached_complexity
 from bench.machine import read_environment
 from bench.records import Complexity, Environment, ResolvedConfig
 from bench.records.folders import RecordFolder
@@ -181,7 +181,7 @@ class StepSetup:
         """Return what a step has to do, if the configuration was resolved on a device."""
         if self.resolved is None or self._device is None:
             return None
-        return remembered_complexity(
+        return cached_complexity(
             _spec(self.config, self.resolved),
             cache_bytes=self._device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
         )

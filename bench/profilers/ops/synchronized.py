@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.cost.opcall import bind
+from bench.cost.op_calls import bind
 from bench.profilers.ops.recorder import DEVICE_FIGURES, TimedStep
 from bench.profilers.ops.seen import Kind, SeenOp
 from bench.records import Phase

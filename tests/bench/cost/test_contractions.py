@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from bench.cost import StepSpec, step_complexity
-from bench.cost.trace import StepTracer
+from bench.cost.step_tracer import StepTracer
 from bench.errors import UserError
 
 sizes = st.integers(1, 4)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bench.config.architectures import torchvision_architectures
 from bench.cost import StepSpec, step_complexity
-from bench.cost.fake_model import build_fake_model
+from bench.cost.fake_step import build_fake_model
 from bench.training.models import default_image_size
 
 FAST = (

@@ -7,7 +7,7 @@ import torch
 
 from bench.cost import StepSpec, op_work, step_complexity
 from bench.cost.labels import plain_label
-from bench.cost.trace import StepTracer
+from bench.cost.step_tracer import StepTracer
 
 SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.cost import StepSpec, remembered, step_complexity
-from bench.cost.remembered import remembered_complexity
+from bench.cost import StepSpec, estimate, step_complexity
+from bench.cost.estimate import cached_complexity
 from bench.records.folders import cache_folder
 
 SPEC = StepSpec("resnet18", batch_size=2, precision="fp32", image_size=32)
@@ -20,12 +20,12 @@ def computed(monkeypatch):
         asked.append((spec, cache_bytes))
         return step_complexity(spec, cache_bytes=cache_bytes)
 
-    monkeypatch.setattr(remembered, "step_complexity", compute)
+    monkeypatch.setattr(estimate, "step_complexity", compute)
     return asked
 
 
 def ask(spec=SPEC, cache_bytes=CACHE_BYTES):
-    return remembered_complexity(spec, cache_bytes=cache_bytes)
+    return cached_complexity(spec, cache_bytes=cache_bytes)
 
 
 def kept():
@@ -54,9 +54,9 @@ def test_another_question_is_another_answer(computed, spec, cache_bytes):
 
 def test_other_code_and_other_versions_compute_again(computed, monkeypatch):
     ask()
-    monkeypatch.setattr(remembered, "code_id", lambda: "another")
+    monkeypatch.setattr(estimate, "code_id", lambda: "another")
     ask()
-    monkeypatch.setattr(remembered.metadata, "version", lambda name: "0.0")
+    monkeypatch.setattr(estimate.metadata, "version", lambda name: "0.0")
     ask()
     assert len(computed) == 3
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bench.cost.passes import Role, Traffic
-from bench.cost.trace import StepTracer
+from bench.cost.step_tracer import StepTracer
 
 
 def _passes(function, *tensors):

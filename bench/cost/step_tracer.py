@@ -1,7 +1,9 @@
-"""Records every pass of a training step as torch dispatches it."""
+"""Records a training step as torch dispatches it: its passes, and the tensors that it saves."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.cost.labels import label_of
-from bench.cost.opcall import OpCall, bind
+from bench.cost.op_calls import OpCall, bind
 from bench.cost.passes import Access, Pass, Role, Values
 from bench.cost.splitting import Work, split
 from bench.records import Phase
@@ -17,7 +19,11 @@ from bench.records import Phase
 
 @dataclass(frozen=True)
 class TracedCall:
-    """One dispatched call that moves something; see `bench.cost.calls.CallWork`."""
+    """One dispatched call that moves something.
+
+    `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
+    tensors without dimensions left out.
+    """
 
     op: str
     phase: Phase
@@ -57,7 +63,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the op and record it."""
         del types
         if func is torch.ops.prim.device.default:
-            return args[0].fake_device  # asked most often of all: spare it the way through torch
+            return args[0].fake_device  # the most frequent call: answered without torch
         kwargs = kwargs or {}
         if self.phase == "optimizer" and func is torch.ops.aten._local_scalar_dense.default:
             return 0.0  # a loss scaler asks for overflown gradients: there are none
@@ -77,7 +83,7 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         writes = [*call.mutated(), *fresh]
         if not writes:
-            return  # a view, or a question about a tensor
+            return  # a view, or a query about a tensor
         self.calls.append(TracedCall(call.name, phase, call.shapes, label_of(call, phase)))
         for index, work in enumerate(split(call, writes)):
             self.passes.append(self._pass(call.name, phase, work, first=index == 0))
@@ -110,3 +116,49 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rests = [self.values.read(tensor) for tensor in parts]
         kept = [Access(rest.value, "rest", 0) for rest in rests if rest is not None]
         return (Role.OPAQUE if kept and role is Role.POINTWISE else role), kept
+
+
+class SavedTensors:
+    """Notes the distinct storages saved while `watch()` is active, weights not among them."""
+
+    def __init__(self, tracer: StepTracer, weights: Sequence[torch.Tensor]) -> None:
+        self._tracer = tracer
+        for tensor in weights:
+            tracer.declare_weight(tensor)
+        self._given = {tracer.values.key(tensor) for tensor in weights}
+        self._copies_bytes: dict[int, int] = {}
+        self._elements: dict[int, int] = {}
+        self._sizes_bytes: dict[int, int] = {}
+
+    def watch(self) -> AbstractContextManager[object]:
+        """Return a context in which every saved tensor is noted."""
+        return torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
+
+    @property
+    def activations(self) -> int:
+        """Elements saved, weights left out, and vectors: these are not an image's.
+
+        They hold the statistics of a batch norm's channels, or the labels.
+        """
+        return sum(self._elements.values())
+
+    @property
+    def activations_bytes(self) -> int:
+        """Bytes saved, weights left out."""
+        return sum(self._sizes_bytes.values())
+
+    @property
+    def weight_copies_bytes(self) -> int:
+        """Bytes saved that hold copies of weights, such as those cast to 16 bits."""
+        return sum(self._copies_bytes.values())
+
+    def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+        key = self._tracer.values.key(tensor)
+        size_bytes = tensor.untyped_storage().nbytes()
+        if not self._tracer.is_weight(tensor):
+            self._sizes_bytes[key] = size_bytes
+            if tensor.dim() > 1:
+                self._elements[key] = size_bytes // tensor.element_size()
+        elif key not in self._given:
+            self._copies_bytes[key] = size_bytes
+        return tensor
