@@ -15,29 +15,36 @@ from bench.cost import StepSpec, step_complexity
 from bench.cost.fake_step import build_fake_model
 from bench.training.models import default_image_size
 
-FAST = (
+#: One of each family; `test_golden` has a resnet, a vgg and a mobilenet_v2 too.
+REPRESENTATIVES = (
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
     "efficientnet_b0",
     "googlenet",
     "inception_v3",
-    "mobilenet_v2",
+    "maxvit_t",
+    "mnasnet0_5",
+    "mobilenet_v3_small",
+    "regnet_y_400mf",
     "resnext50_32x4d",
     "shufflenet_v2_x0_5",
+    "squeezenet1_1",
     "swin_t",
-    "vit_b_16",
+    "swin_v2_t",
+    "vit_b_32",
 )
-OTHERS = tuple(sorted(set(torchvision_architectures()) - set(FAST)))
-#: One more of each family: its members differ in size, not in kinds of layers.
-RELATIVES = {name.split("_")[0].rstrip("0123456789"): name for name in OTHERS}
+OTHERS = tuple(sorted(set(torchvision_architectures()) - set(REPRESENTATIVES)))
 BATCH = 2
+_HEAVY = {"densenet121", "maxvit_t", "swin_v2_t"}
+_CASES = [
+    pytest.param(arch, marks=pytest.mark.slow) if arch in _HEAVY else arch
+    for arch in REPRESENTATIVES
+]
 
+representatives = pytest.mark.parametrize("arch", _CASES)
 every_model = pytest.mark.parametrize(
-    "arch", [*FAST, *(pytest.param(arch, marks=pytest.mark.slow) for arch in OTHERS)]
-)
-
-
-every_family = pytest.mark.parametrize(
-    "arch",
-    [*FAST, *(pytest.param(arch, marks=pytest.mark.slow) for arch in RELATIVES.values())],
+    "arch", [*_CASES, *(pytest.param(arch, marks=pytest.mark.long) for arch in OTHERS)]
 )
 
 
@@ -90,37 +97,26 @@ def _complexity(arch):
     return step_complexity(StepSpec(arch, batch_size=BATCH, precision="fp32"), cache_bytes=0)
 
 
-def _run(arch, counter):
-    fake = FakeTensorMode()
-    model = build_fake_model(arch, fake)
-    size = default_image_size(arch)
-    with fake, counter:
-        model(torch.empty(BATCH, 3, size, size))
-    return counter
-
-
 @every_model
-def test_flops_are_those_of_the_layers_that_are_called(arch):
-    counted = _run(arch, _CalledProducts())
-    complexity = _complexity(arch)
-    assert complexity.forward_macs == counted.forward_macs
-    assert complexity.step_flops == 2 * counted.step_macs
-
-
-@every_model
-def test_forward_flops_are_torchs_own_count(arch):
+def test_flops_are_those_of_the_layers_that_are_called_and_torchs_own_count(arch):
     """Torch's counter is right for forward passes; some versions lack attention on a CPU."""
     complexity = _complexity(arch)
+    fake, called, counter = FakeTensorMode(), _CalledProducts(), FlopCounterMode(display=False)
+    size = default_image_size(arch)
+    model = build_fake_model(arch, fake)
+    with fake, counter, called:
+        model(torch.empty(BATCH, 3, size, size))
+    assert complexity.forward_macs == called.forward_macs
+    assert complexity.step_flops == 2 * called.step_macs
     flops = 2 * complexity.forward_macs
     if torch.ops.aten._scaled_dot_product_flash_attention_for_cpu not in flop_registry:
         forward = (op for op in complexity.ops if op.phase == "forward")
         flops -= sum(op.flops for op in forward if "attention" in op.op)
-    counter = _run(arch, FlopCounterMode(display=False))
     assert flops == counter.get_total_flops()
 
 
-@every_family
-def test_what_holds_for_every_family(arch):
+@representatives
+def test_what_holds_for_every_batch_size(arch):
     one = _complexity(arch)
     other = step_complexity(
         StepSpec(arch, batch_size=BATCH + 1, precision="fp32"), cache_bytes=2**20
@@ -134,10 +130,7 @@ def test_what_holds_for_every_family(arch):
         assert one.step_flops_per_image == other.step_flops_per_image
 
 
-@pytest.mark.slow
-@every_family
+@pytest.mark.parametrize("arch", ["mobilenet_v3_small", "vit_b_32"])
 def test_amp_moves_less_and_keeps_the_order(arch):
     amp = step_complexity(StepSpec(arch, batch_size=BATCH, precision="amp"), cache_bytes=0)
     assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes
-    assert amp.step_flops == _complexity(arch).step_flops
-    assert amp.compulsory_bytes < _complexity(arch).compulsory_bytes

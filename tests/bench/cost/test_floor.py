@@ -20,7 +20,7 @@ def _cached_traffic(passes, lasting, cache_bytes):
     """Traffic of a machine that runs the passes one by one and evicts what it needs last.
 
     It can keep any part of a value, reads nothing twice within a pass, and never writes what
-    nobody will read: better than any real cache.
+    no later pass reads: better than any real cache.
     """
     uses = defaultdict(list)
     for at, item in enumerate(passes):
@@ -99,8 +99,9 @@ def test_floor_fused_and_eager_are_in_order(step, cache_bytes):
     assert floor <= compulsory_bytes(passes, lasting, cache_bytes // 2)
 
 
-@pytest.mark.parametrize("arch", ["squeezenet1_1", "resnet18", "mobilenet_v2"])
-@pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
+@pytest.mark.parametrize(
+    ("arch", "precision"), [("squeezenet1_1", "amp-bf16"), ("resnet18", "fp32")]
+)
 def test_no_machine_trains_a_model_with_less_than_the_floor(arch, precision):
     step = record_step(StepSpec(arch, batch_size=4, precision=precision))
     floors = []

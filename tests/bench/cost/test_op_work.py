@@ -1,4 +1,4 @@
-"""The work of each call: the totals taken apart, under names that tell kinds of layers apart."""
+"""The work of each call: the totals by call, under names that distinguish kinds of layers."""
 
 from collections import Counter
 
@@ -13,33 +13,28 @@ SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
 
 
 @pytest.mark.parametrize(
-    "arch",
+    ("arch", "precision"),
     [
-        "resnet18",
-        "resnet50",
-        "vgg16",
-        "mobilenet_v2",
-        "tiny_models:other_norms",
-        "tiny_models:tied",
-        "tiny_models:frozen_stem",
-        pytest.param("swin_t", marks=pytest.mark.slow),
-        pytest.param("googlenet", marks=pytest.mark.slow),
+        ("mobilenet_v2", "amp-fp16"),
+        ("tiny_models:other_norms", "fp32"),
+        ("tiny_models:tied", "amp"),
+        ("tiny_models:frozen_stem", "fp32"),
     ],
 )
-@pytest.mark.parametrize("precision", ["fp32", "amp"])
-def test_the_calls_add_up_to_the_step(arch, precision):
-    size = 4 if ":" in arch else None
-    options = {"batch_size": 2, "precision": precision, "image_size": size}
-    calls, step = op_work(StepSpec(arch, **options)), step_complexity(StepSpec(arch, **options))
+def test_the_calls_add_up_to_the_ops_and_to_the_step(arch, precision):
+    spec = StepSpec(arch, 2, precision, image_size=4 if ":" in arch else None)
+    calls, step = op_work(spec), step_complexity(spec)
+    for op in step.ops:
+        same = [call for call in calls if (call.op, call.phase) == (op.op, op.phase)]
+        assert len(same) == op.calls
+        assert all(sum(getattr(c, name) for c in same) == getattr(op, name) for name in SUMMED)
+    assert len({(op.op, op.phase) for op in step.ops}) == len(step.ops)
+    assert sum(op.calls for op in step.ops) == len(calls)
     assert sum(call.flops for call in calls) == step.step_flops
     for field in SUMMED[1:]:
         assert sum(getattr(call, field) for call in calls) == getattr(step, field)
-    assert Counter((call.op, call.phase) for call in calls) == {
-        (op.op, op.phase): op.calls for op in step.ops
-    }
-    for op in step.ops:
-        same = [call for call in calls if (call.op, call.phase) == (op.op, op.phase)]
-        assert all(sum(getattr(c, name) for c in same) == getattr(op, name) for name in SUMMED)
+    forward = [op for op in step.ops if op.phase == "forward"]
+    assert sum(op.flops for op in forward) == 2 * step.forward_macs
 
 
 def test_unfused_updates_are_one_call_per_parameter_and_kind():

@@ -16,7 +16,7 @@ NORM_VECTORS, NORM_BACKWARD_VECTORS = 8 * 10, 8 * 12
 
 def _complexity(arch, **changes):
     options = {"batch_size": 2, "precision": "fp32", "image_size": 4} | changes
-    return step_complexity(StepSpec(f"tiny_models:{arch}", **options))
+    return step_complexity(StepSpec(f"tiny_models:{arch}", **options), cache_bytes=0)
 
 
 def _elements(complexity, field, op, phase):
@@ -129,22 +129,6 @@ def test_optimizer_bytes_per_parameter(precision, fused_optimizer, eager, fused)
     assert per_parameter == pytest.approx([eager, fused], rel=1e-3)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp", "amp-fp16"])
-def test_the_sums_of_the_ops_are_the_totals(precision):
-    complexity = step_complexity(StepSpec("mobilenet_v2", batch_size=3, precision=precision))
-    assert sum(op.flops for op in complexity.ops) == complexity.step_flops
-    assert sum(op.elementwise_flops for op in complexity.ops) == complexity.elementwise_flops
-    assert sum(op.eager_bytes for op in complexity.ops) == complexity.eager_bytes
-    assert sum(op.fused_bytes for op in complexity.ops) == complexity.fused_bytes
-    forward = [op for op in complexity.ops if op.phase == "forward"]
-    assert sum(op.flops for op in forward) == 2 * complexity.forward_macs
-    keys = [(op.op, op.phase) for op in complexity.ops]
-    assert len(set(keys)) == len(keys)
-    calls = {(op.op, op.phase): op.calls for op in complexity.ops}
-    assert calls["convolution", "forward"] == calls["convolution_backward", "backward"] == 52
-    assert calls["native_batch_norm", "forward"] == 52
-
-
 def test_intensity_grows_with_the_batch():
     small, large = (
         step_complexity(StepSpec("vgg16", batch_size=batch_size, precision="fp32"))
@@ -166,12 +150,9 @@ def test_elementwise_flops_by_convention():
 
 
 @pytest.mark.parametrize("arch", ["other_norms", "tied", "frozen_stem", "biased_conv"])
-@pytest.mark.parametrize("precision", ["fp32", "amp", "amp-fp16"])
-@pytest.mark.parametrize("fused_optimizer", [True, False])
+@pytest.mark.parametrize(("precision", "fused_optimizer"), [("fp32", False), ("amp-fp16", True)])
 def test_awkward_models_keep_the_order(arch, precision, fused_optimizer):
-    complexity = _complexity(
-        arch, precision=precision, fused_optimizer=fused_optimizer, cache_bytes=0
-    )
+    complexity = _complexity(arch, precision=precision, fused_optimizer=fused_optimizer)
     assert complexity.compulsory_bytes <= complexity.fused_bytes < complexity.eager_bytes
 
 
