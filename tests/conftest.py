@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -62,6 +63,39 @@ def pytest_collection_modifyitems(items):
     for item, name in marked:
         if not here[name]:
             item.add_marker(pytest.mark.skip(reason=f"no {name} device here"))
+
+
+class CommandLine:
+    """`mlproject` as a user types it, in a process of its own, started in `folder`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def start(self, *arguments, **environment):
+        """The running process; `environment` is added to this one's."""
+        return subprocess.Popen(
+            [sys.executable, str(PROJECT / "mlproject.py"), *map(str, arguments)],
+            cwd=self.folder,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments, **environment):
+        """The exit code, the output and the error output; no mistake shows a traceback."""
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate(timeout=500)
+        assert "Traceback" not in err, err
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def mlproject_command(tmp_path, monkeypatch):
+    """`mlproject` in the test's folder, with records there and the tests' own tiny models."""
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
+    monkeypatch.setenv("MLPROJECT_RECORDS", str(tmp_path / "records"))
+    return CommandLine(tmp_path)
 
 
 @pytest.fixture(autouse=True)

@@ -138,6 +138,18 @@ def test_new_requirements_are_added_to_the_environment_that_is_there(clone):
     assert clone.set_up()[0] == 0
     assert clone.calls() == RUNTIME
     assert (clone.venv / "a-package-of-mine").exists()
+    clone.hold_uv()  # killed in the middle, and the requirements as before
+    (clone.folder / "requirements.txt").write_text("uv==0.13.8\n")
+    second = clone.start()
+    clone.wait_for_uv()
+    second.kill()
+    second.wait()
+    clone.let_go()
+    (clone.folder / "requirements.txt").write_text("uv==0.13.8\nnew==1\n")
+    code, errors = clone.set_up()
+    assert code == 0
+    assert "unfinished" in errors
+    assert not (clone.venv / "half").exists()
 
 
 def test_packages_and_own_modules_are_compiled_where_python_writes_no_bytecode(clone):
@@ -205,22 +217,6 @@ def test_after_a_kill_the_next_one_waits_for_what_is_left_running_and_starts_afr
     assert clone.calls() == ["-r requirements.txt", *RUNTIME]
 
 
-def test_a_kill_while_requirements_are_brought_up_to_date_starts_afresh(clone):
-    clone.set_up()
-    (clone.folder / "requirements.txt").write_text("uv==0.13.8\nnew==1\n")
-    clone.hold_uv()
-    second = clone.start()
-    clone.wait_for_uv()
-    second.kill()
-    second.wait()
-    clone.let_go()
-    (clone.folder / "requirements.txt").write_text("uv==0.13.8\n")  # as at first
-    code, errors = clone.set_up()
-    assert code == 0
-    assert "unfinished" in errors
-    assert not (clone.venv / "half").exists()
-
-
 def test_moved_clone_gets_its_own_paths(clone, tmp_path):
     clone.set_up()
     moved = tmp_path / "moved"
@@ -234,24 +230,44 @@ def test_moved_clone_gets_its_own_paths(clone, tmp_path):
     assert str(moved) in json.loads((moved / ".venv" / STAMP).read_text())["home"]
 
 
-def test_environment_of_another_python_is_replaced(clone):
+@pytest.mark.parametrize("change", ["of another Python", "its Python is gone"])
+def test_an_environment_that_cannot_be_kept_is_replaced(clone, change):
     clone.set_up()
-    stamp = clone.venv / STAMP
-    stamp.write_text(stamp.read_text().replace(sys.version.split()[0], "3.9.1"))
-    (clone.venv / "of-3.9").touch()
-    assert clone.set_up()[0] == 0
-    assert not (clone.venv / "of-3.9").exists()
-
-
-def test_environment_whose_python_is_gone_is_replaced(clone):
-    clone.set_up()
-    python = clone.venv / "bin" / "python"
-    python.unlink()
-    python.symlink_to("/no/such/python")
+    stamp, python = clone.venv / STAMP, clone.venv / "bin" / "python"
+    if change == "of another Python":
+        stamp.write_text(stamp.read_text().replace(sys.version.split()[0], "3.9.1"))
+    else:
+        python.unlink()
+        python.symlink_to("/no/such/python")
+    (clone.venv / "of-before").touch()
     clone.calls()
     assert clone.set_up()[0] == 0
     assert clone.calls() == RUNTIME
     assert python.exists()
+    assert not (clone.venv / "of-before").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("somebody else's environment", "remove it or move it away"),
+        ("a file of that name", "set-up: cannot write"),
+        ("a file is missing", "python_env.yaml"),
+    ],
+)
+def test_what_set_up_cannot_use_is_one_line_and_stays(clone, fault, words):
+    if fault == "somebody else's environment":
+        (clone.venv / "lib").mkdir(parents=True)
+    elif fault == "a file of that name":
+        clone.venv.touch()
+    else:
+        (clone.folder / "python_env.yaml").unlink()
+    code, errors = clone.set_up()
+    assert code == 1
+    [line] = errors.splitlines()
+    assert words in line
+    if fault == "somebody else's environment":
+        assert [child.name for child in clone.venv.iterdir()] == ["lib"]
 
 
 def test_failure_is_one_line_and_the_next_one_starts_afresh(clone):
@@ -263,44 +279,6 @@ def test_failure_is_one_line_and_the_next_one_starts_afresh(clone):
     (clone.folder / "no-network").unlink()
     assert clone.set_up()[0] == 0
     assert not (clone.venv / "half").exists()
-
-
-def test_an_environment_counts_as_unfinished_before_anything_is_removed(clone, monkeypatch):
-    clone.set_up()
-    place = Place(clone.folder)
-    assert place.stamp() is not None
-    stamps = []
-    monkeypatch.setattr(shutil, "rmtree", lambda folder: stamps.append(place.stamp()))
-    for number in range(9):
-        (clone.venv / f"folder-{number}").mkdir()
-    place.empty()
-    assert stamps
-    assert set(stamps) == {None}
-
-
-def test_somebody_elses_environment_is_left_alone(clone):
-    (clone.venv / "lib").mkdir(parents=True)
-    code, errors = clone.set_up()
-    assert code == 1
-    assert len(errors.splitlines()) == 1
-    assert "remove it or move it away" in errors
-    assert [child.name for child in clone.venv.iterdir()] == ["lib"]
-
-
-def test_folder_that_cannot_be_written_is_one_line(clone):
-    clone.venv.touch()  # a file of that name
-    code, errors = clone.set_up()
-    assert code == 1
-    assert errors.startswith(f"set-up: cannot write {clone.venv}")
-    assert len(errors.splitlines()) == 1
-
-
-def test_missing_file_is_one_line(clone):
-    (clone.folder / "python_env.yaml").unlink()
-    code, errors = clone.set_up()
-    assert code == 1
-    assert len(errors.splitlines()) == 1
-    assert "python_env.yaml" in errors
 
 
 def test_old_python_is_refused_with_its_version(clone):

@@ -2,18 +2,18 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from project_runs import mlflow_run
 from scripted_perf import install
 
+from mlproject import main
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
 from tracking.store import open_client
 
-PROJECT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.slow
 SMALL = (
     *("--arch", "crashing_models:small", "--backend", "cpu", "--image-size", "32"),
@@ -22,38 +22,31 @@ SMALL = (
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
-    monkeypatch.setenv("MLPROJECT_RECORDS", str(tmp_path / "records"))
-    programs = tmp_path / "programs"
+def place(mlproject_command, monkeypatch):
+    """A folder whose PATH has a perf that answers as scripted."""
+    programs = mlproject_command.folder / "programs"
     programs.mkdir()
     install(programs)
     own = [str(programs), str(Path(sys.executable).parent), "/usr/bin", "/bin"]
     monkeypatch.setenv("PATH", os.pathsep.join(own))
-    return tmp_path
+    return mlproject_command.folder
 
 
-def call(place, *arguments):
-    done = subprocess.run(
-        [sys.executable, str(PROJECT / "mlproject.py"), *arguments],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+@pytest.fixture
+def answer(mlproject_command, place):
+    """What a command that succeeds says as JSON."""
+
+    def answer(*arguments):
+        code, out, err = mlproject_command(*arguments, "--format", "json")
+        assert code == 0, err
+        return json.loads(out)
+
+    return answer
 
 
-def answer(place, *arguments):
-    done = call(place, *arguments, "--format", "json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(place):
-    timed = answer(place, "run", *SMALL)
-    profile = answer(place, "profile", *SMALL)
+def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(answer):
+    timed = answer("run", *SMALL)
+    profile = answer("profile", *SMALL)
     assert profile["explains"] == Path(timed["record"]).name
     assert profile["ipc"] == 2.5
     assert profile["verdict"].startswith("clean")
@@ -68,7 +61,7 @@ def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(place):
     assert download_record(run.run_id).ops.ops
     names = {artifact.path for artifact in open_client().list_artifacts(run.run_id)}
     assert {"record.json", "ops.csv", "environment.json", "perf"} <= names
-    again = answer(place, "profile", "--of", profile["explains"], "--tool", "torch")
+    again = answer("profile", "--of", profile["explains"], "--tool", "torch")
     assert again["explains"] == profile["explains"]
     assert "no cpu_counters" in again
 
@@ -83,28 +76,17 @@ def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(place):
         (["--tool", "ncu", *SMALL], ["ncu", "cpu"]),
     ],
 )
-def test_what_cannot_be_is_one_line(place, arguments, words):
-    done = call(place, "profile", *arguments)
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_what_cannot_be_is_one_line(place, capsys, arguments, words):
+    assert main(["profile", *arguments]) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
     for word in words:
-        assert word in done.stderr
+        assert word in line
 
 
 def test_mlflow_run_starts_a_profile(place):
     extra = {"arch": "crashing_models:small", "backend": "cpu", "image_size": 32, "batch_size": 4}
     extra |= {"warmup_iters": 1, "iters": 5}
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "mlflow", "run", str(PROJECT), "-e", "profile"),
-            *("--env-manager", "local", "-P", "tool=torch"),
-            *(f"-P{name}={value}" for name, value in extra.items()),
-        ],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = mlflow_run(place, "-e", "profile", "--env-manager", "local", tool="torch", **extra)
     assert done.returncode == 0, done.stderr
     [run] = search_runs()
     assert run.tags[schema.KIND] == "profile"

@@ -2,9 +2,7 @@
 
 import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 from project_runs import mlflow_run
@@ -17,11 +15,11 @@ from campaigns.sweep.local_devices import identify_machine
 from campaigns.tune import Limits, tune
 from campaigns.tune.local_trials import LocalMeasure
 from commands.views.tune_view import TuneProgress, print_result
+from mlproject import main
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs
 from tracking.store import open_client
 
-PROJECT = Path(__file__).resolve().parent.parent
 TINY = (
     *("--arch", "crashing_models:small", "--backend", "cpu", "--image-size", "32"),
     *("--batch-size", "4", "--warmup-iters", "1", "--iters", "5"),
@@ -30,27 +28,14 @@ CAMPAIGN = "tune-crashing_models.small-fp32"
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
-    monkeypatch.setenv("MLPROJECT_RECORDS", str(tmp_path / "records"))
-    return tmp_path
+def place(mlproject_command):
+    return mlproject_command.folder
 
 
-def tuning(place, *arguments):
-    return subprocess.Popen(
-        [sys.executable, str(PROJECT / "mlproject.py"), "tune", *arguments],
-        cwd=place,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def tuned(place, *arguments):
-    process = tuning(place, *arguments)
-    out, err = process.communicate(timeout=500)
-    assert "Traceback" not in err, err
-    return process.returncode, out, err
+@pytest.fixture
+def tuned(mlproject_command):
+    """A tuning to its end: exit code, output, error output."""
+    return partial(mlproject_command, "tune")
 
 
 def runs(kind):
@@ -62,8 +47,8 @@ def written(place, campaign=CAMPAIGN):
 
 
 @pytest.mark.slow
-def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, monkeypatch):
-    code, out, err = tuned(place, *TINY, "--budget", "40")
+def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, tuned, monkeypatch):
+    code, out, err = tuned(*TINY, "--budget", "20")
     assert code == 0, err
     assert out.startswith("mlproject run --arch crashing_models:small --backend cpu")
     told = written(place)
@@ -82,7 +67,7 @@ def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, monkeyp
 
     # Another folder: what was measured is known from the server alone.
     monkeypatch.setenv("MLPROJECT_RECORDS", str(place / "another"))
-    code, out, err = tuned(place, *TINY, "--budget", "40")
+    code, out, err = tuned(*TINY, "--budget", "20")
     assert code == 0, err
     again = written(place)
     assert again["trials"][0]["record_id"] == records[0].record_id
@@ -91,8 +76,8 @@ def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, monkeyp
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place):
-    process = tuning(place, *TINY, "--budget", "600")
+def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place, mlproject_command):
+    process = mlproject_command.start("tune", *TINY, "--budget", "600")
     while not (line := process.stderr.readline()).startswith("start: "):
         assert line, process.communicate()
     process.send_signal(signal.SIGINT)
@@ -107,22 +92,22 @@ def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place):
 
 
 @pytest.mark.slow
-def test_a_start_that_crashes_is_recorded_and_told_by_the_exit_code(place):
+def test_a_start_that_crashes_is_recorded_and_decides_the_exit_code(place, tuned):
     broken = [*TINY, "--arch", "crashing_models:raises_later", "--iters", "20"]
-    code, _, err = tuned(place, *broken)
+    code, _, err = tuned(*broken)
     assert code == 1
     assert "the start was not measured: crashed: RuntimeError: the model had enough" in err
     [record] = read_records(place / "records")
     assert record.outcome == "crashed"
-    code, _, err = tuned(place, *broken)
+    code, _, err = tuned(*broken)
     assert code == 1
     assert "--retry-failed measures it again" in err
     assert len(read_records(place / "records")) == 1
-    assert tuned(place, *broken, "--retry-failed")[0] == 1
+    assert tuned(*broken, "--retry-failed")[0] == 1
     assert len(read_records(place / "records")) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mlflow_run_makes_the_run_of_the_tuning(place):
     names = [name.removeprefix("--").replace("-", "_") for name in TINY[::2]]
     asked = {"budget": 20, "campaign": "from-mlflow", "fixed_batch": "true"}
@@ -187,9 +172,8 @@ def test_each_comparison_is_a_line_and_the_result_a_table(capsys):
         (["--fixed-batch", "perhaps"], "perhaps"),
     ],
 )
-def test_wrong_values_are_one_line_and_nothing_is_measured(place, arguments, words):
-    code, _, err = tuned(place, *arguments)
-    assert code == 2
-    assert len(err.strip().splitlines()) == 1
-    assert words in err
+def test_wrong_values_are_one_line_and_nothing_is_measured(place, capsys, arguments, words):
+    assert main(["tune", *arguments]) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert words in line
     assert not (place / "records").exists()

@@ -26,15 +26,16 @@ def text_table(
 ) -> Table:
     """Return a table of texts as they are: the columns `left` aligned left, all others right.
 
-    A text of the first column beyond `name_characters` ends in an ellipsis.
+    Where there is no room, the columns `left` are wrapped; with `name_characters`, a longer text
+    of the first column ends in an ellipsis instead.
     """
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for index, heading in enumerate(headings):
         table.add_column(
             heading,
             justify="left" if index in left else "right",
-            no_wrap=True,
-            overflow="ellipsis",
+            no_wrap=index not in left or name_characters is not None,
+            overflow="fold" if name_characters is None else "ellipsis",
             max_width=name_characters if index == 0 else None,
         )
     for row in rows:

@@ -74,26 +74,26 @@ def skypilot(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_skypilot_takes_whichever_gpu_there_is_on_any_cloud(skypilot):
     assert {"T4", "L4", "A10G", "A100", "H100"} <= set(skypilot["accelerators"])
     assert skypilot["clouds"] == []
     assert skypilot["in_any_order"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_skypilot_takes_every_such_machine_down(skypilot):
     assert skypilot["autostop"]
     assert all(each == [True, True] for each in skypilot["autostop"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_skypilot_refuses_a_sweep_whose_records_would_not_come_home(skypilot):
     assert "RECORDS_BUCKET" in skypilot["refusal"]
     assert skypilot["mounts"] == {"/records-bucket": "gs://my-bucket"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_skypilot_keeps_the_password_to_itself(skypilot):
     assert skypilot["secrets"] == ["MLFLOW_TRACKING_PASSWORD"]
     assert "MLFLOW_TRACKING_PASSWORD" not in skypilot["envs"]
@@ -101,7 +101,7 @@ def test_skypilot_keeps_the_password_to_itself(skypilot):
     assert skypilot["envs"]["SWEEP"] == "smoke"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_skypilot_sends_this_folder(skypilot):
     assert skypilot["workdir"] == "."
 

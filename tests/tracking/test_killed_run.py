@@ -1,10 +1,6 @@
 """`mlproject run` itself, with the server away or the command killed: nothing lost, all ended."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,30 +11,19 @@ from mlproject import main
 from tracking import schema
 from tracking.store import open_client
 
-PROJECT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def records(proxy, tmp_path, monkeypatch):
-    monkeypatch.setenv("MLPROJECT_RECORDS", str(tmp_path))
-    return tmp_path
+def records(proxy, mlproject_command):
+    return mlproject_command.folder / "records"
 
 
-def run(iters=5):
+def run(mlproject_command, iters=5):
     options = {"arch": "crashing_models:small", "backend": "cpu", "batch-size": 2}
     options |= {"image-size": 32, "warmup-iters": 1, "iters": iters, "max-seconds": "none"}
-    return subprocess.Popen(
-        [
-            *(sys.executable, str(PROJECT / "mlproject.py"), "run"),
-            *(f"--{name}={value}" for name, value in options.items()),
-        ],
-        env={**os.environ, "PYTHONPATH": str(PROJECT / "tests" / "bench")},
-        cwd=PROJECT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [f"--{name}={value}" for name, value in options.items()]
+    return mlproject_command.start("run", *words)
 
 
 def only(records):
@@ -46,12 +31,14 @@ def only(records):
     return folder, folder.read_record()
 
 
-@pytest.mark.parametrize("way", ["503", "hang", "401"])
+@pytest.mark.parametrize(
+    "way", ["503", *(pytest.param(way, marks=pytest.mark.long) for way in ("hang", "401"))]
+)
 def test_a_server_that_fails_ends_the_command_with_one_line_and_sync_goes_on(
-    proxy, store, records, way
+    proxy, store, records, mlproject_command, way
 ):
     proxy.fail(1, way, times=10_000)
-    command = run()
+    command = run(mlproject_command)
     _, err = command.communicate(timeout=200)
     assert command.returncode == 3, err
     [line] = [line for line in err.splitlines() if line.startswith("mlproject:")]
@@ -63,9 +50,11 @@ def test_a_server_that_fails_ends_the_command_with_one_line_and_sync_goes_on(
     assert_one_run(store, *only(records))
 
 
-def test_a_command_killed_while_it_uploads_is_completed_by_sync(proxy, store, records):
+def test_a_command_killed_while_it_uploads_is_completed_by_sync(
+    proxy, store, records, mlproject_command
+):
     proxy.fail(4, "hang")
-    command = run()
+    command = run(mlproject_command)
     assert proxy.hit.wait(timeout=200)
     command.kill()
     command.communicate(timeout=60)
@@ -78,11 +67,11 @@ def test_a_command_killed_while_it_uploads_is_completed_by_sync(proxy, store, re
 
 
 def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
-    proxy, store, records, monkeypatch
+    proxy, store, records, mlproject_command, monkeypatch
 ):
     made = open_client().create_run("0").info.run_id  # as `mlflow run` makes it
     monkeypatch.setenv("MLFLOW_RUN_ID", made)
-    command = run(iters=10**7)
+    command = run(mlproject_command, iters=10**7)
     monkeypatch.delenv("MLFLOW_RUN_ID")
     while not any("window_started" in file.read_text() for file in records.glob("*/journal.jsonl")):
         assert command.poll() is None, command.communicate()

@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
+from itertools import product
 
 import pytest
 from faulty_proxy import WAYS
@@ -20,26 +18,27 @@ from tracking.store import TrackingError, open_client
 from tracking.upload import upload_state
 from tracking.upload.upload import is_uploaded, upload
 
-PROJECT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
 #: create, four artifacts, one batch, the end.
 REQUESTS = 7
+#: What the user reads, by what the server does.
+MESSAGES = {
+    "401": "MLFLOW_TRACKING_USERNAME",
+    "403": "right to write",
+    "429": "fails (429)",
+    "500": "fails (500)",
+    "503": "fails (503)",
+    "hang": "does not answer",
+    "lost": "connection broke",
+    "half": "connection broke",
+    "refuse": "connection broke",
+}
 
 
 def impatient(way=None):
     """Gives up at the first failure; a server that hangs is not waited for long."""
     return RetryPolicy(0.0, 2.0 if way == "hang" else 30.0)
-
-
-def mlproject(*arguments, **environment):
-    return subprocess.Popen(
-        [sys.executable, str(PROJECT / "mlproject.py"), *arguments],
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def test_an_upload_is_these_requests(proxy, tmp_path):
@@ -48,34 +47,44 @@ def test_an_upload_is_these_requests(proxy, tmp_path):
     assert len(proxy.requests) == REQUESTS, proxy.requests
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_whatever_request_fails_a_later_sync_completes_it_once(proxy, store, tmp_path, way):
-    for number in range(1, REQUESTS + 1):
-        folder, record = filed(tmp_path)
-        proxy.fail(number, way)
-        with pytest.raises(TrackingError) as caught:
-            upload(folder, record, fresh=True, ask=impatient(way))
-        assert proxy.hit.is_set()
-        assert "\n" not in str(caught.value)
-        assert caught.value.away
-        assert not is_uploaded(folder)
-        proxy.heal()
-        upload(folder, record)
-        assert_one_run(store, folder, record)
-        assert is_uploaded(folder)
+def every(step, points):
+    """The points of a grid; all but one of `step` are long, spread over the whole grid."""
+    return [
+        pytest.param(*point, marks=[pytest.mark.long] if index % step else [])
+        for index, point in enumerate(points)
+    ]
 
 
-@pytest.mark.parametrize("way", ["refuse", "lost", "half", "500", "503", "429"])
-def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, way):
-    for number in range(1, REQUESTS + 1):
-        folder, record = filed(tmp_path)
-        proxy.fail(number, way)
-        upload(folder, record, fresh=True, ask=RetryPolicy(5.0))
-        assert proxy.hit.is_set()
-        assert_one_run(store, folder, record)
+@pytest.mark.parametrize(("way", "number"), every(8, product(WAYS, range(1, REQUESTS + 1))))
+def test_whatever_request_fails_a_later_sync_completes_it_once(proxy, store, tmp_path, way, number):
+    folder, record = filed(tmp_path)
+    proxy.fail(number, way)
+    with pytest.raises(TrackingError) as caught:
+        upload(folder, record, fresh=True, ask=impatient(way))
+    assert proxy.hit.is_set()
+    assert MESSAGES[way] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.away
+    assert not is_uploaded(folder)
+    proxy.heal()
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+    assert is_uploaded(folder)
 
 
-@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize(
+    ("way", "number"),
+    every(8, product(["refuse", "lost", "half", "500", "503", "429"], range(1, REQUESTS + 1))),
+)
+def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, way, number):
+    folder, record = filed(tmp_path)
+    proxy.fail(number, way)
+    upload(folder, record, fresh=True, ask=RetryPolicy(5.0))
+    assert proxy.hit.is_set()
+    assert_one_run(store, folder, record)
+
+
+@pytest.mark.parametrize("number", every(5, product(range(1, 12))))
 def test_a_sync_that_fails_is_completed_by_the_next(proxy, store, tmp_path, number):
     """The eleven requests of one that must look for the record first, each lost on its way back."""
     folder, record = filed(tmp_path)
@@ -104,24 +113,6 @@ def test_settings_of_the_user_that_repeat_requests_do_not_make_two_runs(
     upload(folder, record, fresh=True, ask=RetryPolicy(5.0))
     assert_one_run(store, folder, record)
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3"
-
-
-@pytest.mark.parametrize(
-    ("way", "told"),
-    [
-        ("401", "MLFLOW_TRACKING_USERNAME"),
-        ("403", "right to write"),
-        ("500", "fails (500)"),
-        ("hang", "does not answer"),
-        ("lost", "connection broke"),
-    ],
-)
-def test_the_user_is_told_what_happened(proxy, tmp_path, way, told):
-    folder, record = filed(tmp_path)
-    proxy.fail(1, way)
-    with pytest.raises(TrackingError) as caught:
-        upload(folder, record, fresh=True, ask=impatient(way))
-    assert told in str(caught.value)
 
 
 def test_refused_credentials_are_not_tried_again(proxy, tmp_path):
@@ -188,10 +179,11 @@ def test_a_server_that_is_gone_at_the_start_loses_nothing(store, tmp_path, monke
     assert_one_run(store, folder, record)
 
 
-def test_syncs_at_once_upload_each_record_once(proxy, store, tmp_path):
+@pytest.mark.long
+def test_syncs_at_once_upload_each_record_once(proxy, store, tmp_path, mlproject_command):
     filed_here = [filed(tmp_path) for _ in range(4)]
     proxy.delay_s = 0.05  # so that they meet
-    syncs = [mlproject("sync", "--records", str(tmp_path)) for _ in range(2)]
+    syncs = [mlproject_command.start("sync", "--records", str(tmp_path)) for _ in range(2)]
     for sync in syncs:
         _, err = sync.communicate(timeout=180)
         assert sync.returncode == 0, err
@@ -199,17 +191,25 @@ def test_syncs_at_once_upload_each_record_once(proxy, store, tmp_path):
         assert_one_run(store, folder, record)
 
 
-def test_syncs_at_once_of_two_copies_of_a_folder_leave_one_run(proxy, store, tmp_path):
+@pytest.mark.long
+def test_syncs_at_once_of_two_copies_of_a_folder_leave_one_run(
+    proxy, store, tmp_path, mlproject_command
+):
     """As on two machines, which share no lock: the runs are made at once, and one is deleted."""
     folder, record = filed(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     proxy.delay_s = 0.3
-    syncs = [mlproject("sync", "--records", str(tmp_path / name)) for name in ("one", "two")]
+    syncs = [
+        mlproject_command.start("sync", "--records", str(tmp_path / name))
+        for name in ("one", "two")
+    ]
     codes = [(sync.communicate(timeout=180), sync.returncode)[1] for sync in syncs]
     proxy.delay_s = 0.0
     for name, code in zip(("one", "two"), codes, strict=True):
         if code:  # its run was deleted while it filled it
-            mlproject("sync", "--records", str(tmp_path / name)).communicate(timeout=120)
+            mlproject_command.start("sync", "--records", str(tmp_path / name)).communicate(
+                timeout=120
+            )
     [run_id] = store.active(store.runs_of(record.record_id))
     assert_equals_record(store, run_id, folder, record)
 
@@ -222,11 +222,13 @@ def test_an_upload_that_another_process_holds_is_left_to_it(proxy, store, tmp_pa
     assert store.runs_of(record.record_id) == []
 
 
-@pytest.mark.parametrize("number", [4, 9])
-def test_a_sync_killed_in_the_middle_is_completed_by_the_next(proxy, store, tmp_path, number):
+@pytest.mark.parametrize("number", [4, pytest.param(9, marks=pytest.mark.long)])
+def test_a_sync_killed_in_the_middle_is_completed_by_the_next(
+    proxy, store, tmp_path, mlproject_command, number
+):
     folder, record = filed(tmp_path)
     proxy.fail(number, "hang")
-    killed = mlproject("sync", "--records", str(tmp_path))
+    killed = mlproject_command.start("sync", "--records", str(tmp_path))
     assert proxy.hit.wait(timeout=60)
     killed.kill()
     killed.communicate(timeout=60)

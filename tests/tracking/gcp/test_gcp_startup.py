@@ -179,9 +179,15 @@ class Machine:
         orders = path.read_text().splitlines() if path.exists() else []
         return [order for order in orders if "+" not in order]
 
-    def home_coming(self):
+    def in_bucket(self):
         """Name -> content of what is in the bucket."""
         return {name.rpartition("/")[2]: text for name, text in self._google.bucket.items()}
+
+    def record(self):
+        """The content of the record in the bucket."""
+        archive = io.BytesIO(self.in_bucket()["records.tar.gz"])
+        with tarfile.open(fileobj=archive) as records:
+            return records.extractfile("records/r1/record.json").read()
 
 
 @pytest.fixture
@@ -190,17 +196,20 @@ def machine(tmp_path, google):
 
 
 OFF = ["shutdown --poweroff now"]
+TRACKED = {
+    "mlproject-tracking-uri": "https://mlflow.example.org",
+    "mlproject-tracking-user": "sweeper",
+    "mlproject-tracking-secret": "mlflow-password",
+}
 
 
-def test_it_sweeps_carries_everything_home_and_switches_off(machine, google):
-    google.attributes |= {
-        "mlproject-sweep": "classic --campaign spring --limit 2",
-        "mlproject-tracking-uri": "https://mlflow.example.org",
-        "mlproject-tracking-user": "sweeper",
-        "mlproject-tracking-secret": "mlflow-password",
-    }
+def test_it_sweeps_copies_everything_to_the_bucket_and_switches_off(machine, google):
+    google.attributes |= TRACKED | {"mlproject-sweep": "classic --campaign spring --limit 2"}
+    google.attributes["mlproject-max-hours"] = "3"
     assert machine.boot() == 0, machine.console
     assert machine.switched_off() == OFF
+    # scheduled before anything can hang: two hours more than it may take
+    assert (machine.facts / "off").read_text().splitlines()[0] == "shutdown --poweroff +300"
     assert asked(machine.facts)[-1] == "sweep classic --campaign spring --limit 2"
     assert (machine.facts / "credentials").read_text() == (
         f"uri=https://mlflow.example.org user=sweeper password={PASSWORD}\n"
@@ -210,38 +219,17 @@ def test_it_sweeps_carries_everything_home_and_switches_off(machine, google):
     assert [name.rpartition("/")[2] for name in names] == [
         "records.tar.gz",
         "startup.log",
-        "exit-code",  # last: where it is, all is
+        "exit-code",  # last: if it exists, all files exist
     ]
-    assert machine.home_coming()["exit-code"] == b"0\n"
-    with tarfile.open(fileobj=io.BytesIO(machine.home_coming()["records.tar.gz"])) as records:
-        assert records.extractfile("records/r1/record.json").read() == b"measured\n"
-
-
-def test_no_secret_is_on_a_command_line_or_in_what_it_says(machine, google):
-    google.attributes |= {
-        "mlproject-tracking-uri": "https://mlflow.example.org",
-        "mlproject-tracking-user": "sweeper",
-        "mlproject-tracking-secret": "mlflow-password",
-    }
-    assert machine.boot() == 0
-    places = (machine.facts / "curl-words").read_text() + machine.console
-    places += machine.home_coming()["startup.log"].decode()
-    assert "secrets/mlflow-password" in places
-    assert PASSWORD not in places
-    assert TOKEN not in places
-
-
-def test_without_a_server_the_records_go_to_the_bucket_alone(machine):
-    assert machine.boot() == 0
-    assert asked(machine.facts)[-1] == "sweep --no-track classic"
-    assert "records.tar.gz" in machine.home_coming()
-
-
-def test_the_log_tells_the_whole_story(machine):
-    machine.boot()
-    log = machine.home_coming()["startup.log"].decode()
-    assert "sweep classic, for at most 12 h" in log
+    kept = machine.in_bucket()
+    assert kept["exit-code"] == b"0\n"
+    assert machine.record() == b"measured\n"
+    log = kept["startup.log"].decode()
     assert log.splitlines()[-1] == "mlproject: ends with exit code 0"
+    said = (machine.facts / "curl-words").read_text() + machine.console + log
+    assert "secrets/mlflow-password" in said
+    assert PASSWORD not in said
+    assert TOKEN not in said
 
 
 @pytest.mark.parametrize(
@@ -249,87 +237,55 @@ def test_the_log_tells_the_whole_story(machine):
     [
         ({"mlproject-bucket": ""}, "mlproject-bucket is not set"),
         ({"mlproject-max-hours": "1.5"}, "mlproject-max-hours=1.5"),
-        ({"mlproject-max-hours": "0"}, "mlproject-max-hours=0"),
-    ],
-)
-def test_before_the_bucket_is_known_it_says_why_and_switches_off(
-    machine, google, attributes, words
-):
-    google.attributes |= attributes
-    assert machine.boot() == 2
-    assert words in machine.console
-    assert machine.switched_off() == OFF
-
-
-@pytest.mark.parametrize(
-    ("attributes", "words"),
-    [
         ({"mlproject-repository": ""}, "mlproject-repository is not set"),
         ({"mlproject-tracking-uri": "https://me:secret@example.org"}, "a password in the metadata"),
         ({"mlproject-tracking-user": "me"}, "without mlproject-tracking-secret"),
     ],
 )
-def test_a_wrong_setting_is_told_in_the_bucket_and_switches_off(machine, google, attributes, words):
+def test_a_wrong_setting_is_named_and_switches_off(machine, google, attributes, words):
     google.attributes |= attributes
     assert machine.boot() == 2
-    assert words in machine.home_coming()["startup.log"].decode()
-    assert machine.home_coming()["exit-code"] == b"2\n"
-    assert machine.switched_off() == OFF
-    assert asked(machine.facts) == []
-
-
-@pytest.mark.parametrize("fact", ["no-packages", "no-set-up"])
-def test_set_up_that_fails_switches_off(machine, fact):
-    (machine.facts / fact).touch()
-    assert machine.boot() == 1
-    assert machine.home_coming()["exit-code"] == b"1\n"
+    assert words in machine.console
+    if next(iter(attributes)) not in ("mlproject-bucket", "mlproject-max-hours"):
+        assert words in machine.in_bucket()["startup.log"].decode()
+        assert machine.in_bucket()["exit-code"] == b"2\n"
     assert machine.switched_off() == OFF
     assert asked(machine.facts) == []
 
 
 @pytest.mark.parametrize(
-    "attributes",
-    [{"mlproject-repository": "/no/such/repository"}, {"mlproject-ref": "no-such-branch"}],
+    ("fault", "code", "words"),
+    [
+        ("no-set-up", 1, "ends with exit code 1"),
+        ("no-gpu", 2, "no NVIDIA GPU"),
+        ("no-secret", 1, "the secret mlflow-password cannot be read"),
+        ("no-metadata", 1, "no metadata server"),
+        ("no-such-branch", 1, "no-such-branch"),
+    ],
 )
-def test_a_repository_that_is_not_there_switches_off(machine, google, attributes):
-    google.attributes |= attributes
-    assert machine.boot() == 1
-    assert next(iter(attributes.values())) in machine.home_coming()["startup.log"].decode()
-    assert machine.switched_off() == OFF
-
-
-def test_a_secret_that_is_refused_switches_off(machine, google):
-    google.refused.add(SECRET)
-    google.attributes |= {
-        "mlproject-tracking-user": "me",
-        "mlproject-tracking-secret": "mlflow-password",
-    }
-    assert machine.boot() == 1
-    assert "the secret mlflow-password cannot be read" in machine.console
-    assert machine.switched_off() == OFF
-
-
-def test_without_metadata_it_switches_off(machine, google):
-    google.refused.add("/computeMetadata/v1/instance/attributes/?recursive=true")
-    assert machine.boot() == 1
-    assert "no metadata server" in machine.console
-    assert machine.switched_off() == OFF
-
-
-def test_a_gpu_that_pytorch_cannot_use_switches_off(machine):
-    (machine.facts / "no-gpu").touch()
-    assert machine.boot() == 2
-    assert "no NVIDIA GPU" in machine.home_coming()["startup.log"].decode()
-    assert machine.switched_off() == OFF
-
-
-@pytest.mark.parametrize("code", [1, 2, 3, 130])
-def test_a_sweep_that_fails_brings_its_records_and_its_code(machine, code):
-    (machine.facts / "sweep-code").write_text(str(code))
-    (machine.facts / "sync-code").write_text("3")
+def test_whatever_fails_before_the_sweep_is_named_and_switches_off(
+    machine, google, fault, code, words
+):
+    (machine.facts / fault).touch()
+    if fault == "no-secret":
+        google.attributes |= TRACKED
+        google.refused.add(SECRET)
+    if fault == "no-metadata":
+        google.refused.add("/computeMetadata/v1/instance/attributes/?recursive=true")
+    if fault == "no-such-branch":
+        google.attributes["mlproject-ref"] = fault
     assert machine.boot() == code
-    assert machine.home_coming()["exit-code"] == f"{code}\n".encode()
-    assert "records.tar.gz" in machine.home_coming()
+    assert words in machine.console
+    assert machine.switched_off() == OFF
+
+
+def test_a_sweep_that_fails_brings_its_records_and_its_code(machine):
+    (machine.facts / "sweep-code").write_text("3")
+    (machine.facts / "sync-code").write_text("3")
+    assert machine.boot() == 3
+    assert "sweep --no-track classic" in asked(machine.facts)
+    assert machine.in_bucket()["exit-code"] == b"3\n"
+    assert "records.tar.gz" in machine.in_bucket()
     assert machine.switched_off() == OFF
 
 
@@ -341,43 +297,26 @@ def test_records_that_the_bucket_refuses_stay_on_the_disk(machine, google):
     assert machine.switched_off() == OFF
 
 
-def test_a_signal_ends_the_sweep_and_still_brings_everything_home(machine):
+@pytest.mark.parametrize("code", [143, 124], ids=["signal", "time over"])
+def test_a_sweep_that_is_ended_still_brings_its_record(machine, code):
     started = hang_in_sweep(machine.facts)
+    if code == 124:  # a clock on which twelve hours take a second
+        machine.replace_program(
+            "timeout",
+            f"""
+            [[ "$1 $2" == "--kill-after=10m 12h" ]] || exit 99
+            exec {shutil.which("timeout")} --kill-after=10m 1 "${{@:3}}"
+            """,
+        )
     process = machine.start()
     started.read_text()
-    process.send_signal(signal.SIGTERM)
+    if code == 143:
+        process.send_signal(signal.SIGTERM)
     process.communicate()
-    assert process.returncode == 143
-    with tarfile.open(fileobj=io.BytesIO(machine.home_coming()["records.tar.gz"])) as records:
-        assert records.extractfile("records/r1/record.json").read() == b"interrupted\n"
-    assert machine.home_coming()["exit-code"] == b"143\n"
+    assert process.returncode == code
+    assert machine.record() == b"interrupted\n"
+    assert machine.in_bucket()["exit-code"] == f"{code}\n".encode()
     assert machine.switched_off() == OFF
-
-
-def test_a_sweep_that_takes_too_long_is_ended_and_brings_its_record(machine):
-    started = hang_in_sweep(machine.facts)
-    # a clock on which twelve hours take a second
-    machine.replace_program(
-        "timeout",
-        f"""
-        [[ "$1 $2" == "--kill-after=10m 12h" ]] || exit 99
-        exec {shutil.which("timeout")} --kill-after=10m 1 "${{@:3}}"
-        """,
-    )
-    process = machine.start()
-    started.read_text()
-    process.communicate()
-    assert process.returncode == 124
-    with tarfile.open(fileobj=io.BytesIO(machine.home_coming()["records.tar.gz"])) as records:
-        assert records.extractfile("records/r1/record.json").read() == b"interrupted\n"
-    assert machine.switched_off() == OFF
-
-
-def test_a_second_belt_is_scheduled_before_anything_can_hang(machine, google):
-    google.attributes["mlproject-max-hours"] = "3"
-    machine.boot()
-    first = (machine.facts / "off").read_text().splitlines()[0]
-    assert first == "shutdown --poweroff +300"
 
 
 def test_where_shutdown_fails_the_power_is_cut(machine, google):
@@ -387,30 +326,10 @@ def test_where_shutdown_fails_the_power_is_cut(machine, google):
     assert machine.switched_off() == [*OFF, "poweroff --force"]
 
 
-def test_a_desk_is_never_switched_off(machine):
+def test_a_computer_that_is_not_googles_is_never_switched_off(machine):
     machine.product("XPS 15")
     assert machine.boot() == 2
     assert not (machine.facts / "off").exists()
-
-
-# The driver
-
-
-def test_an_image_that_brings_the_driver_is_waited_for(machine):
-    program(machine.facts, "dlvm", "exit 1")
-    (machine.facts / "driver").unlink()
-    machine.replace_program(
-        "nvidia-smi", 'echo look >>"$FACTS/looks"; (($(wc -l <"$FACTS/looks") > 20))'
-    )
-    assert machine.boot() == 0, machine.console
-
-
-def test_an_image_whose_driver_never_comes_switches_off(machine):
-    program(machine.facts, "dlvm", "exit 1")
-    (machine.facts / "driver").unlink()
-    assert machine.boot() == 1
-    assert "the image's driver does not come up" in machine.console
-    assert machine.switched_off() == OFF
 
 
 INSTALLER = """
@@ -425,7 +344,7 @@ else:
 """
 
 
-def test_the_installers_restart_is_let_happen_and_the_next_boot_goes_on(machine, google):
+def test_the_driver_installer_may_restart_the_machine_and_the_next_boot_goes_on(machine, google):
     (machine.facts / "driver").unlink()
     google.installer = INSTALLER
     machine.boot()
@@ -433,22 +352,6 @@ def test_the_installers_restart_is_let_happen_and_the_next_boot_goes_on(machine,
     assert "this script runs again" in machine.console
     (machine.facts / "state").write_text("running")
     assert machine.boot() == 0, machine.console
-    assert machine.switched_off() == OFF
-    assert asked(machine.facts)[-1] == "sweep --no-track classic"
-
-
-@pytest.mark.parametrize(
-    ("installer", "words"),
-    [
-        ("raise SystemExit(1)", "the driver cannot be installed"),
-        ("", "the driver does not come up"),
-    ],
-)
-def test_a_driver_that_cannot_be_installed_switches_off(machine, google, installer, words):
-    (machine.facts / "driver").unlink()
-    google.installer = installer
-    assert machine.boot() == 1
-    assert words in machine.console
     assert machine.switched_off() == OFF
 
 
@@ -463,16 +366,33 @@ def test_it_does_not_restart_for_ever(machine, google):
     assert machine.switched_off() == OFF
 
 
-# A second boot, and other commits
+@pytest.mark.parametrize(
+    ("installer", "words"),
+    [
+        ("raise SystemExit(1)", "the driver cannot be installed"),
+        (None, "the image's driver does not come up"),
+    ],
+)
+def test_a_driver_that_does_not_come_up_switches_off(machine, google, installer, words):
+    (machine.facts / "driver").unlink()
+    if installer is None:  # an image that brings its own
+        program(machine.facts, "dlvm", "exit 1")
+    else:
+        google.installer = installer
+    assert machine.boot() == 1
+    assert words in machine.console
+    assert machine.switched_off() == OFF
 
 
-def test_a_machine_that_is_started_again_goes_on_with_the_newest_code(machine, google):
-    google.attributes["mlproject-ref"] = subprocess.run(
-        ["git", "-C", machine.repository, "branch", "--show-current"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+def test_a_machine_that_is_started_again_goes_on_with_the_newest_code_or_the_commit_named(
+    machine, google
+):
+    def git(*words):
+        command = ["git", "-C", machine.repository, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    first = git("rev-parse", "HEAD")
+    google.attributes["mlproject-ref"] = git("branch", "--show-current")
     assert machine.boot() == 0
     (machine.repository / "new").touch()
     commit(machine.repository)
@@ -480,17 +400,6 @@ def test_a_machine_that_is_started_again_goes_on_with_the_newest_code(machine, g
     assert machine.boot() == 0
     assert (machine.home / "clone" / "new").exists()
     assert (machine.home / "records" / "earlier").exists()
-
-
-def test_a_commit_can_be_named(machine, google):
-    first = subprocess.run(
-        ["git", "-C", machine.repository, "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    (machine.repository / "new").touch()
-    commit(machine.repository)
     google.attributes["mlproject-ref"] = first
     assert machine.boot() == 0
     assert f"at {first}" in machine.console
