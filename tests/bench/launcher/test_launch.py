@@ -84,32 +84,30 @@ def test_the_same_seed_trains_the_same_weights(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arch", "outcome", "words"),
+    ("changes", "outcome", "words"),
     [
-        ("crashing_models:raises_later", "crashed", "RuntimeError: the model had enough"),
-        ("crashing_models:out_of_memory", "oom", "allocate memory"),
-        ("crashing_models:kills_itself", "crashed", "SIGKILL"),
-        ("crashing_models:not_a_module", "refused", "crashing_models:not_a_module"),
-        ("crashing_models:absent", "refused", "crashing_models:absent"),
-        ("no_such_module:small", "refused", "no_such_module"),
+        ({"arch": "crashing_models:out_of_memory"}, "oom", "allocate memory"),
+        ({"arch": "crashing_models:kills_itself"}, "crashed", "SIGKILL"),
+        ({"arch": "crashing_models:not_a_module"}, "refused", "crashing_models:not_a_module"),
+        ({"arch": "crashing_models:absent"}, "refused", "crashing_models:absent"),
+        ({"arch": "no_such_module:small"}, "refused", "no_such_module"),
+        ({"precision": "tf32"}, "unsupported", "precision='tf32'"),
     ],
 )
-def test_what_a_model_does_wrong_is_a_record_with_its_reason(tmp_path, arch, outcome, words):
-    _, record = launched(tmp_path, arch=arch)
+def test_what_cannot_be_measured_is_a_record_with_its_reason(tmp_path, changes, outcome, words):
+    _, record = launched(tmp_path, **changes)
     assert record.outcome == outcome
     assert words in record.reason
     assert "\n" not in record.reason
     assert record.verdict.level == "invalid"
 
 
-def test_iterations_before_a_crash_are_kept(tmp_path):
+def test_a_crash_keeps_its_iterations_and_its_traceback(tmp_path):
     # Two of warm-up, then the fifth call raises: two measured.
-    _, record = launched(tmp_path, arch="crashing_models:raises_later")
+    folder, record = launched(tmp_path, arch="crashing_models:raises_later")
+    assert (record.outcome, record.verdict.level) == ("crashed", "invalid")
+    assert record.reason == "RuntimeError: the model had enough"
     assert len(record.measurement.iteration_times_s) == 2
-
-
-def test_a_crash_leaves_its_traceback_on_the_console(tmp_path):
-    folder, _ = launched(tmp_path, arch="crashing_models:raises_later")
     assert "Traceback" in folder.console.read_text()
 
 
@@ -117,12 +115,6 @@ def test_a_loss_that_is_no_number_is_said(tmp_path):
     _, record = launched(tmp_path, arch="crashing_models:not_a_number")
     assert record.outcome == "ok"
     assert "loss-not-finite" in [finding.code for finding in record.verdict.findings]
-
-
-def test_what_the_device_lacks_is_unsupported(tmp_path):
-    _, record = launched(tmp_path, precision="tf32")
-    assert record.outcome == "unsupported"
-    assert "precision='tf32'" in record.reason
 
 
 def test_a_worker_killed_in_its_window_is_a_record_and_leaves_no_process(tmp_path):

@@ -2,10 +2,20 @@
 
 import pytest
 
-from bench.machine.cpu import CacheLevel, data_caches
+from bench.machine.cpu import CacheLevel, data_caches, last_level_cache_bytes
 from bench.machine.probes import UnknownFactError
 
 KIB = 2**10
+
+
+def _files(caches):
+    """What the kernel shows of caches: processor, index, level, type, size, processors."""
+    names = ("level", "type", "size", "shared_cpu_list")
+    return {
+        f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{name}": f"{value}\n"
+        for cpu, index, *values in caches
+        for name, value in zip(names, values, strict=True)
+    }
 
 
 @pytest.fixture
@@ -21,14 +31,7 @@ def two_kinds_of_cores(tree, monkeypatch):
         *((cpu, 2, 2, "Unified", "2048K", "1-2") for cpu in (1, 2)),
         *((cpu, 3, 3, "Unified", "12288K", "0-2") for cpu in (1, 2)),
     ]
-    names = ("level", "type", "size", "shared_cpu_list")
-    return tree(
-        {
-            f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{name}": f"{value}\n"
-            for cpu, index, *values in caches
-            for name, value in zip(names, values, strict=True)
-        }
-    )
+    return tree(_files(caches))
 
 
 def test_each_level_tells_its_smallest_its_largest_and_all_together(two_kinds_of_cores):
@@ -41,6 +44,23 @@ def test_each_level_tells_its_smallest_its_largest_and_all_together(two_kinds_of
 
 def test_only_the_caches_of_the_given_processors_count(two_kinds_of_cores):
     assert data_caches([0], two_kinds_of_cores)[2] == CacheLevel(*[1280 * KIB] * 3)
+
+
+def test_the_last_level_is_the_sum_of_its_caches(two_kinds_of_cores, tree):
+    assert last_level_cache_bytes(range(3), two_kinds_of_cores) == 12288 * KIB
+    second_socket = [(3, 3, 3, "Unified", "16M", "3")]
+    assert last_level_cache_bytes(range(4), tree(_files(second_socket))) == (12288 + 16384) * KIB
+    assert last_level_cache_bytes([3], two_kinds_of_cores) == 16384 * KIB
+
+
+@pytest.mark.parametrize(
+    ("caches", "reason"),
+    [([], "lists no caches"), ([(0, 0, 1, "Data", "32 apples", "0")], "'32 apples'")],
+)
+def test_caches_that_cannot_be_read_are_a_reason(tree, monkeypatch, caches, reason):
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    with pytest.raises(UnknownFactError, match=reason):
+        last_level_cache_bytes([0], tree(_files(caches)))
 
 
 @pytest.mark.parametrize("system", ["Darwin", "Windows"])

@@ -32,52 +32,6 @@ def on_macos(monkeypatch):
     monkeypatch.setattr("platform.system", lambda: "Darwin")
 
 
-def _cache(cpu_number, index, level, kind, size, shared):
-    place = f"sys/devices/system/cpu/cpu{cpu_number}/cache/index{index}"
-    return {
-        f"{place}/level": f"{level}\n",
-        f"{place}/type": f"{kind}\n",
-        f"{place}/size": f"{size}\n",
-        f"{place}/shared_cpu_list": f"{shared}\n",
-    }
-
-
-@pytest.fixture
-def two_sockets(tree, on_linux):
-    """Four processors, two to a package, each package with an L3 of 16 MiB."""
-    files = {}
-    for number in range(4):
-        shared = "0-1" if number < 2 else "2-3"
-        files |= _cache(number, 0, 1, "Data", "48K", str(number))
-        files |= _cache(number, 1, 1, "Instruction", "32K", str(number))
-        files |= _cache(number, 2, 2, "Unified", "1024K", str(number))
-        files |= _cache(number, 3, 3, "Unified", "16M", shared)
-    return tree(files)
-
-
-def test_a_shared_cache_counts_once(two_sockets):
-    assert last_level_cache_bytes(range(4), two_sockets) == 2 * 16 * 2**20
-
-
-def test_only_caches_that_the_process_reaches_count(two_sockets):
-    assert last_level_cache_bytes([2, 3], two_sockets) == 16 * 2**20
-
-
-def test_without_an_l3_the_l2_is_the_last(tree, on_linux):
-    files = _cache(0, 0, 1, "Data", "32K", "0") | _cache(0, 1, 2, "Unified", "512K", "0-3")
-    assert last_level_cache_bytes([0, 1], tree(files)) == 512 * 2**10
-
-
-def test_no_caches_is_a_reason(tree, on_linux):
-    with pytest.raises(UnknownFactError, match="lists no caches"):
-        last_level_cache_bytes([0], tree({}))
-
-
-def test_a_size_that_nobody_understands_is_a_reason(tree, on_linux):
-    with pytest.raises(UnknownFactError, match="'32 apples'"):
-        last_level_cache_bytes([0], tree(_cache(0, 0, 1, "Data", "32 apples", "0")))
-
-
 @linux_only
 @pytest.mark.skipif(shutil.which("lscpu") is None, reason="needs lscpu")
 def test_this_machines_last_cache_is_what_lscpu_adds_up():
@@ -99,15 +53,21 @@ def test_the_name_is_the_kernels(tree, on_linux):
 GENOA = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
 
 
-def test_generations_of_one_name_have_numbers_of_their_own(tree, on_linux):
-    both = GENOA + "\nprocessor : 1\ncpu family : 6\nmodel : 1\nstepping : 7\n"
-    assert cpu_signature(tree({"proc/cpuinfo": both})) == "family 25 model 17 stepping 1"
-
-
-def test_arm_processors_have_part_numbers(tree, on_linux):
-    numbers = "CPU implementer : 0x41\nCPU variant : 0x0\nCPU part : 0xd4f\n"
-    root = tree({"proc/cpuinfo": numbers})
-    assert cpu_signature(root) == "implementer 0x41 part 0xd4f variant 0x0"
+@pytest.mark.parametrize(
+    ("cpuinfo", "signature"),
+    [
+        (
+            f"{GENOA}\nprocessor : 1\ncpu family : 6\nmodel : 1\nstepping : 7\n",
+            "family 25 model 17 stepping 1",
+        ),
+        (
+            "CPU implementer : 0x41\nCPU variant : 0x0\nCPU part : 0xd4f\n",
+            "implementer 0x41 part 0xd4f variant 0x0",
+        ),
+    ],
+)
+def test_generations_of_one_name_differ_in_their_numbers(tree, on_linux, cpuinfo, signature):
+    assert cpu_signature(tree({"proc/cpuinfo": cpuinfo})) == signature
 
 
 def test_a_processor_without_numbers_is_a_reason(tree, on_linux):
@@ -224,9 +184,3 @@ def test_an_apple_gpu_that_tells_nothing_has_reasons(program, on_macos, monkeypa
     assert info.name == "Apple GPU"
     assert info.cores is None
     assert "gpu-core-count" in info.missing["cores"]
-
-
-def test_windows_has_no_cache_sizes(monkeypatch):
-    monkeypatch.setattr("platform.system", lambda: "Windows")
-    with pytest.raises(UnknownFactError, match="not read on Windows"):
-        cpu.last_level_cache_bytes([0])

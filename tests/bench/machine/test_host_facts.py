@@ -38,15 +38,12 @@ def test_container_runtimes_leave_signs(tree, files, runtime):
     assert container(tree({**BARE, **files}), environ={}) == runtime
 
 
-def test_an_image_is_named_where_its_container_tells_it(tree):
-    told = {"MLPROJECT_IMAGE": "mlproject:7"}
-    assert container(tree(BARE), told) == "none"
-    assert container(tree({**BARE, ".dockerenv": ""}), told) == "docker (mlproject:7)"
-
-
-def test_a_kubernetes_pod_is_told_by_its_environment(tree):
-    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    assert container(tree({**BARE, ".dockerenv": ""}), environ) == "kubernetes"
+def test_variables_name_a_container_and_its_image(tree):
+    image = {"MLPROJECT_IMAGE": "mlproject:7"}
+    assert container(tree(BARE), image) == "none"
+    inside = tree({**BARE, ".dockerenv": ""})
+    assert container(inside, image) == "docker (mlproject:7)"
+    assert container(inside, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == "kubernetes"
 
 
 def test_containers_of_other_systems(tree, monkeypatch):
@@ -119,10 +116,7 @@ def test_the_innermost_mount_holds_the_folder(tmp_path, monkeypatch):
     assert environment.storage(tmp_path / "records") == "ext4"
     # Of two mounts on one point the later is the one seen; the folder need not exist yet.
     assert environment.storage(inner / "records") == "xfs"
-
-
-def test_a_folder_on_no_mount_is_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [])
+    mounts.clear()
     with pytest.raises(UnknownFactError, match="no mounted file system"):
         environment.storage(tmp_path)
 
@@ -137,25 +131,23 @@ def test_memory_is_the_smaller_of_machine_and_group(tree):
 
 
 @pytest.mark.parametrize(
-    ("battery", "source"), [(Battery(50, True), "mains"), (Battery(50, False), "battery")]
+    ("battery", "hypervisor", "source"),
+    [
+        (Battery(50, True), "none", "mains"),
+        (Battery(50, False), "none", "battery"),
+        (None, "none", "mains"),
+        (Battery(50, None), "none", None),
+        (None, "kvm", None),  # it may not see its host's battery
+        (None, None, None),
+    ],
 )
-def test_a_battery_tells_who_feeds_the_machine(monkeypatch, battery, source):
+def test_the_power_source_where_it_is_known(monkeypatch, battery, hypervisor, source):
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
-    assert environment.power_source("none") == source
-
-
-def test_without_a_battery_only_real_hardware_is_known_to_be_on_mains(monkeypatch):
-    monkeypatch.setattr(psutil, "sensors_battery", lambda: None, raising=False)
-    assert environment.power_source("none") == "mains"
-    for virtual in ("kvm", None):
-        with pytest.raises(UnknownFactError, match="virtual machine"):
-            environment.power_source(virtual)
-
-
-def test_a_battery_of_unknown_state_is_a_reason(monkeypatch):
-    monkeypatch.setattr(psutil, "sensors_battery", lambda: Battery(50, None), raising=False)
-    with pytest.raises(UnknownFactError, match="does not show"):
-        environment.power_source("none")
+    if source is not None:
+        assert environment.power_source(hypervisor) == source
+        return
+    with pytest.raises(UnknownFactError, match="does not show" if battery else "virtual machine"):
+        environment.power_source(hypervisor)
 
 
 @pytest.mark.parametrize(
