@@ -3,7 +3,6 @@ import os
 import pytest
 
 from bench.doctor.profilers import nvidia_checks
-from bench.machine.limits import may_profile
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool
 
@@ -14,7 +13,6 @@ NCU = """echo 'NVIDIA (R) Nsight Compute Command Line Profiler'
 echo 'Copyright (c) 2018-2025 NVIDIA Corporation'
 echo 'Version {version} (build 35734880) (public-release)'"""
 AS_2024 = 'echo "Version 2024.1.1.0 (build 33998838)"'
-ROOT_CAPABILITIES = "Name:\tpython\nCapEff:\t000001ffffffffff\n"
 NO_CAPABILITIES = "Name:\tpython\nCapEff:\t0000000000000000\n"
 
 
@@ -86,23 +84,6 @@ def test_ncu_on_path(tree, only_programs):
     assert check.detail.startswith("ncu 2025.1.1 at ")
 
 
-def test_ncu_in_the_toolkits_folder_wants_path(tree, only_programs):
-    root = tree(
-        {**CARD, "usr/local/cuda-13.0/bin/ncu": f"#!/bin/sh\n{NCU}".format(version="2025.3.0")}
-    )
-    (root / "usr/local/cuda-13.0/bin/ncu").chmod(0o755)
-    check = found(root)["ncu"]
-    assert check.status == "warning"
-    assert "not on PATH" in check.detail
-    assert check.remedy == f'export PATH="{root}/usr/local/cuda-13.0/bin:$PATH"'
-
-
-@pytest.mark.parametrize(("version", "status"), [("2023.1.1", "warning"), ("2023.2.0", "ok")])
-def test_an_ncu_that_does_not_count_tensor_cores_is_too_old(tree, only_programs, version, status):
-    only_programs("ncu", NCU.format(version=version))
-    assert found(tree(CARD))["ncu"].status == status
-
-
 def test_an_ncu_older_than_the_card(tree, only_programs):
     only_programs("ncu", f'case $1 in --list-chips) echo "ad102, gh100";; *) {AS_2024};; esac')
     check = found(tree(CARD), capability=lambda: (12, 0))["ncu"]
@@ -112,52 +93,7 @@ def test_an_ncu_older_than_the_card(tree, only_programs):
     assert found(tree(CARD), capability=lambda: (9, 0))["ncu"].status == "ok"
 
 
-def test_no_ncu_and_a_broken_ncu(tree, only_programs):
-    root = tree(CARD)
-    assert "not found" in found(root)["ncu"].detail
-    only_programs("ncu", "echo 'error while loading shared libraries' >&2; exit 127")
-    assert "error while loading" in found(root)["ncu"].detail
-    only_programs("ncu", "echo hello")
-    assert "tells no version" in found(root)["ncu"].detail
-
-
 PARAMS = "proc/driver/nvidia/params"
-
-
-@pytest.mark.parametrize(
-    ("params", "status_file", "status"),
-    [
-        ("RmProfilingAdminOnly: 0\n", NO_CAPABILITIES, "ok"),
-        ("EnableMSI: 1\nRmProfilingAdminOnly: 1\n", NO_CAPABILITIES, "warning"),
-        ("RmProfilingAdminOnly: 1\n", ROOT_CAPABILITIES, "ok"),
-    ],
-)
-def test_permission_to_count(tree, only_programs, params, status_file, status):
-    root = tree({**CARD, PARAMS: params, "proc/self/status": status_file})
-    check = found(root)["gpu counters"]
-    assert check.status == status
-    if status == "warning":
-        assert "NVreg_RestrictProfilingToAdminUsers=0" in check.remedy
-
-
-def test_under_wsl_windows_decides(tree, only_programs):
-    root = tree({**CARD, "proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2"})
-    check = found(root)["gpu counters"]
-    assert check.status == "warning"
-    assert "NVIDIA Control Panel" in check.remedy
-
-
-@pytest.mark.parametrize(
-    ("mask", "allowed"),
-    [
-        ("0000004000000000", True),  # CAP_PERFMON
-        ("0000000000200000", True),  # CAP_SYS_ADMIN
-        ("00000000a80425fb", False),  # what a container gets by default
-    ],
-)
-def test_capabilities_are_read_bit_by_bit(tree, mask, allowed):
-    assert may_profile(tree({"proc/self/status": f"CapEff:\t{mask}\n"})) is allowed
-    assert may_profile(tree({}) / "nowhere") is False
 
 
 def test_profile_and_doctor_say_the_same(tree, only_programs):
@@ -168,4 +104,7 @@ def test_profile_and_doctor_say_the_same(tree, only_programs):
     assert tool.obstacle("cuda") == f"{check.detail}: {check.remedy}"
     only_programs("ncu", AS_2024)
     check = found(root)["gpu counters"]
+    assert check.status == "warning"
     assert tool.obstacle("cuda") == f"{check.detail}: {check.remedy}"
+    tree({PARAMS: "RmProfilingAdminOnly: 0\n"})
+    assert found(root)["gpu counters"].status == "ok"

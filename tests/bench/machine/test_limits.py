@@ -1,4 +1,6 @@
-from bench.machine.limits import cgroup_limits, oom_kills
+import pytest
+
+from bench.machine.limits import cgroup_limits, may_profile, oom_kills
 
 V2 = {"sys/fs/cgroup/cgroup.controllers": "cpu memory\n"}
 V1_SELF = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
@@ -95,3 +97,16 @@ def test_oom_kills_of_version_1_and_of_the_machine(tree):
     assert oom_kills(root) == 7
     tree({"sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 5"})
     assert oom_kills(root) == 5
+
+
+@pytest.mark.parametrize(
+    ("mask", "allowed"),
+    [
+        ("0000004000000000", True),  # CAP_PERFMON
+        ("0000000000200000", True),  # CAP_SYS_ADMIN
+        ("00000000a80425fb", False),  # what a container gets by default
+    ],
+)
+def test_capabilities_are_read_bit_by_bit(tree, mask, allowed):
+    assert may_profile(tree({"proc/self/status": f"CapEff:\t{mask}\n"})) is allowed
+    assert may_profile(tree({}) / "nowhere") is False
