@@ -32,7 +32,7 @@ def efficiency_curves(runs: Iterable[Run]) -> list[Curve]:
 def intensity_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return FLOP/byte: counted ones as points, modelled ones as intervals with open markers.
 
-    The marker of an interval stands at its geometric middle, which nobody measured: it is open.
+    The marker of an interval stands at its geometric middle, which was not measured: it is open.
     """
     return list(_point_curves(runs, _middle, _ends))
 
@@ -59,7 +59,7 @@ def modelled_memory_curves(runs: Iterable[Run]) -> list[Curve]:
 
 
 def device_memory_gb(runs: Iterable[Run]) -> dict[str, float]:
-    """Return the device's memory of each machine whose runs tell it."""
+    """Return the device's memory of each machine, as far as its runs have it."""
     found: dict[str, float] = {}
     for run in runs:
         environment = run.record.environment if run.record else None

@@ -181,7 +181,7 @@ def _draw_flat_roofs(axes: Axes, scene: Scene) -> None:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Move ascending heights apart by at least `gap`, as little as that takes, ending below 1."""
+    """Space ascending heights by at least `gap`, as little as that takes, ending below 1."""
     placed: list[float] = []
     for height in heights:
         placed.append(max(height, placed[-1] + gap) if placed else height)

@@ -66,7 +66,7 @@ def model_colours(archs: Iterable[str]) -> dict[str, str]:
 
 
 #: Shapes of the precision asked for, where runs are not placed under a roof; amp is what a device
-#: makes of it, so it has a shape of its own.
+#: makes of it, so it has another shape.
 PRECISION_MARKERS: Mapping[str, str] = {
     "fp32": "o",
     "tf32": "^",

@@ -1,27 +1,16 @@
-"""The report's tables of configurations: work, the matrix, repeats, uplift, gains, devices."""
+"""The report's tables of configurations: work, the matrix, repeats, uplift, devices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated
 
-from analysis.findings.batches import (
-    before_cliff,
-    cliff_of,
-    gain_per_doubling,
-    knee_of,
-    percent_change,
-)
 from analysis.findings.differences import scatters, uplifts
-from analysis.prediction import PredictedCurve, fit_curve, measured_batches
-from analysis.prediction.curve import FEWEST_SIZES, least_image_s
 from analysis.report.numbered_table import RunList, RunNumbers, Shown, Table, make_table
 from analysis.runs.groups import (
     Group,
-    batch_curves,
     group_runs,
     on_one_device,
     scaling_efficiency,
@@ -32,14 +21,17 @@ from bench.records import Complexity
 
 
 @dataclass(frozen=True)
-class _Configuration:
+class Configuration:
+    """The first columns of tables of configurations."""
+
     machine: Annotated[str, Shown("machine")]
     arch: Annotated[str, Shown("model")]
     precision: Annotated[str, Shown("precision")]
     batch_size: Annotated[int | None, Shown("batch")]
 
 
-def _configuration(group: Group) -> tuple[str, str, str, int | None]:
+def configuration(group: Group) -> tuple[str, str, str, int | None]:
+    """Return the values of the columns of `Configuration`."""
     return group.first.env, group.first.arch, group.first.precision, group.batch_size
 
 
@@ -176,7 +168,7 @@ def _mean_and_deviation(mean: float, deviation: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class _RepeatsRow(_Configuration):
+class _RepeatsRow(Configuration):
     repeats: Annotated[int, Shown("repeats")]
     mean_images_per_s: Annotated[float, Shown("images/s, mean +- SD", _mean_and_deviation)]
     sd_images_per_s: float | None
@@ -194,7 +186,7 @@ def repeats_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         mean, deviation = repeats.centre, repeats.relative_deviation
         rows.append(
             _RepeatsRow(
-                *_configuration(group),
+                *configuration(group),
                 repeats=repeats.count,
                 mean_images_per_s=mean,
                 sd_images_per_s=None if deviation is None else deviation * mean,
@@ -241,40 +233,6 @@ def uplift_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         for one in uplifts(runs)
     ]
     return make_table("uplift", "Lower precision against fp32", _UpliftRow, rows)
-
-
-@dataclass(frozen=True)
-class _GainRow(_Configuration):
-    images_per_s: Annotated[float, Shown("images/s")]
-    ratio_to_smallest: Annotated[float, Shown("of the smallest batch's")]
-    gain_per_doubling: Annotated[float | None, Shown("a doubling gave", percent_change)]
-    note: Annotated[str | None, Shown("note")]
-    runs: Annotated[RunList, Shown("runs")]
-
-
-def gains_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Each batch size of a curve against the one before it, and the knee."""
-    curves = [curve for curve in batch_curves(runs) if len(curve) > 1]
-    rows = [row for curve in curves for row in _gains(curve, numbers)]
-    return make_table("batch-gains", "Gains of larger batches, and the knee", _GainRow, rows)
-
-
-def _gains(curve: Sequence[Group], numbers: RunNumbers) -> Iterator[_GainRow]:
-    knee, cliff = knee_of(curve), cliff_of(curve)
-    steps = [None, *(gain_per_doubling(small, large) for small, large in pairwise(curve))]
-    for place, (group, gain) in enumerate(zip(curve, steps, strict=True)):
-        note = "knee" if knee is not None and knee.knee is group else None
-        if cliff is not None and place >= cliff:
-            note = "memory spilled"
-        rate = group.throughput_images_per_s
-        yield _GainRow(
-            *_configuration(group),
-            images_per_s=rate,
-            ratio_to_smallest=rate / curve[0].throughput_images_per_s,
-            gain_per_doubling=gain,
-            note=note,
-            runs=numbers.listed(group.names),
-        )
 
 
 @dataclass(frozen=True)
@@ -336,47 +294,3 @@ def scaling_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
             )
     title = "Scaling over devices: images/s over those of as many single devices"
     return make_table("scaling", title, _ScalingRow, rows)
-
-
-def predicted_curves(runs: Sequence[Run]) -> list[tuple[Group, PredictedCurve]]:
-    """Return the model of every curve with three batch sizes or more before any spill."""
-    return [
-        (curve[0], fit_curve(measured_batches(curve), least_image_s(before_cliff(curve))))
-        for curve in batch_curves(runs)
-        if len(before_cliff(curve)) >= FEWEST_SIZES
-    ]
-
-
-@dataclass(frozen=True)
-class _PredictionRow:
-    machine: Annotated[str, Shown("machine")]
-    arch: Annotated[str, Shown("model")]
-    precision: Annotated[str, Shown("precision")]
-    fixed_ms: Annotated[float, Shown("ms a step")]
-    per_image_ms: Annotated[float, Shown("ms an image")]
-    limit_images_per_s: Annotated[float | None, Shown("images/s at most")]
-    measured_batches: Annotated[str, Shown("measured batches")]
-    held_out_error: Annotated[float, Shown("held-out error", percent)]
-    worst_held_out: Annotated[float, Shown("worst", percent)]
-    runs: Annotated[RunList, Shown("runs")]
-
-
-def predictions_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """The two terms of each predicted curve, and what it misses batch sizes by."""
-    rows = [
-        _PredictionRow(
-            machine=group.first.env,
-            arch=group.first.arch,
-            precision=group.first.precision,
-            fixed_ms=1e3 * curve.model.fixed_s,
-            per_image_ms=1e3 * curve.model.per_image_s,
-            limit_images_per_s=1 / curve.model.per_image_s if curve.model.per_image_s > 0 else None,
-            measured_batches=", ".join(str(one.batch_size) for one in curve.measured),
-            held_out_error=curve.held_out_error,
-            worst_held_out=max(abs(error) for _, error in curve.held_out),
-            runs=numbers.listed(name for one in curve.measured for name in one.runs),
-        )
-        for group, curve in predicted_curves(runs)
-    ]
-    title = "Time of a step as a fixed cost and a cost an image"
-    return make_table("predictions", title, _PredictionRow, rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from analysis.findings import ReportFinding, find_all
-from analysis.report import group_tables, profile_tables, run_tables, sentences
+from analysis.report import batch_tables, group_tables, profile_tables, run_tables, sentences
 from analysis.report.numbered_table import RunNumbers, Table
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
@@ -129,10 +129,10 @@ def _tables(
     return [
         *tables,
         group_tables.uplift_table(runs, numbers),
-        group_tables.gains_table(runs, numbers),
+        batch_tables.gains_table(runs, numbers),
         group_tables.scatter_table(runs, numbers),
         group_tables.scaling_table(runs, numbers),
-        group_tables.predictions_table(runs, numbers),
+        batch_tables.predictions_table(runs, numbers),
         run_tables.environments_table(placed),
     ]
 

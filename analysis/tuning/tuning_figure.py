@@ -15,8 +15,8 @@ from analysis.tuning.tuning import effects
 from campaigns.tune.result import Effect, PairedComparison, Trial, TuneResult
 from campaigns.tune.stopping_rule import Interval
 
-#: A shape and a colour for each kind of trial, so that either alone tells them apart.
-_LOOKS: Mapping[str, tuple[str, str]] = {
+#: A shape and a colour for each kind of trial, so that either alone is enough.
+_STYLES: Mapping[str, tuple[str, str]] = {
     "the fastest so far": ("o", "#777777"),
     "another value": ("^", "#0072B2"),
     "tuned": ("s", "#009E73"),
@@ -98,7 +98,7 @@ def draw_trials(axes: Axes, result: TuneResult) -> None:
     # Markers are compared by their distance, not by their height: the axis need not hold 0.
     floor = 0.9 * min(rates, default=0.0)
     for trial in result.trials:
-        marker, colour = _LOOKS[kinds[trial.number]]
+        marker, colour = _STYLES[kinds[trial.number]]
         height = floor if trial.images_per_s is None else trial.images_per_s
         axes.plot([trial.number], [height], marker=marker, color=colour, markersize=4.5,
                   linestyle="", clip_on=False, zorder=3)  # fmt: skip
@@ -111,7 +111,7 @@ def draw_trials(axes: Axes, result: TuneResult) -> None:
     _plain(axes, grid="y")
     handles = [
         Line2D([], [], marker=marker, color=colour, linestyle="", markersize=4.5, label=kind)
-        for kind, (marker, colour) in _LOOKS.items()
+        for kind, (marker, colour) in _STYLES.items()
         if kind in kinds.values()
     ]
     legend_below(axes, handles, entry_in=1.6)
