@@ -34,7 +34,7 @@ install -m 644 "$project"/bench/{__init__,errors}.py "$code/bench/"
 install -m 644 "$project/tracking/__init__.py" "$code/tracking/"
 install -m 644 "$here"/*.py "$code/tracking/server/"
 [ -x "$code/venv/bin/python" ] || python3 -m venv "$code/venv"
-"$code/venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/requirements.txt"
+"$code/venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$here/deploy/requirements.txt"
 
 run() {
     (cd "$code" && "$code/venv/bin/python" -m tracking.server "$@")
@@ -73,12 +73,12 @@ sed -n "s/^POSTGRES_PASSWORD=\(.*\)$/ALTER ROLE mlflow PASSWORD '\1';/p" "$setti
     postgres -c "CREATE DATABASE mlflow OWNER mlflow"
 
 echo "services ..."
-install -m 644 "$here"/systemd/mlproject-* /etc/systemd/system/
-install -D -m 644 "$here/systemd/caddy.conf" /etc/systemd/system/caddy.service.d/mlproject.conf
+install -m 644 "$here"/deploy/systemd/mlproject-* /etc/systemd/system/
+install -D -m 644 "$here/deploy/systemd/caddy.conf" /etc/systemd/system/caddy.service.d/mlproject.conf
 if [ -f /etc/caddy/Caddyfile ] && [ ! -f /etc/caddy/Caddyfile.before-mlproject ]; then
     cp /etc/caddy/Caddyfile /etc/caddy/Caddyfile.before-mlproject
 fi
-install -m 644 "$here/Caddyfile" /etc/caddy/Caddyfile
+install -m 644 "$here/deploy/Caddyfile" /etc/caddy/Caddyfile
 systemctl daemon-reload
 systemctl enable --quiet mlproject-server.service mlproject-backup.timer caddy.service
 systemctl restart mlproject-server.service mlproject-backup.timer caddy.service

@@ -15,7 +15,8 @@ from tracking.server.settings import SECRETS, checked, read_file, write_settings
 
 PROJECT = Path(__file__).resolve().parents[3]
 SERVER = PROJECT / "tracking" / "server"
-UNITS = sorted((SERVER / "systemd").glob("mlproject-*"))
+DEPLOY = SERVER / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("mlproject-*"))
 
 
 def compose(tmp_path, settings_file):
@@ -69,7 +70,7 @@ def test_images_are_pinned_and_the_database_is_no_newer_than_its_tools(services)
     for service in services.values():
         if "image" in service:
             assert re.search(r":\d+\.\d+[\d.]*-[a-z]+$", service["image"])
-    [base] = re.findall(r"^FROM (.*)$", (SERVER / "Dockerfile").read_text(), re.MULTILINE)
+    [base] = re.findall(r"^FROM (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-trixie", base)
     assert re.fullmatch(r"postgres:17\..*", services["postgres"]["image"])  # trixie's pg_dump
 
@@ -84,17 +85,17 @@ def test_compose_refuses_a_file_without(tmp_path, settings_file, name):
 
 
 def test_hadolint_is_content():
-    text = (SERVER / "Dockerfile").read_text()
+    text = (DEPLOY / "Dockerfile").read_text()
     command = [installed_tool("hadolint"), "--no-color", "-"]
     assert subprocess.run(command, input=text, capture_output=True, text=True).stdout == ""
 
 
 def test_every_way_starts_the_same_program():
     """The one that refuses weak secrets: nobody calls `mlflow server` by himself."""
-    assert 'ENTRYPOINT ["python", "-m", "tracking.server"]' in (SERVER / "Dockerfile").read_text()
-    unit = (SERVER / "systemd" / "mlproject-server.service").read_text()
+    assert 'ENTRYPOINT ["python", "-m", "tracking.server"]' in (DEPLOY / "Dockerfile").read_text()
+    unit = (DEPLOY / "systemd" / "mlproject-server.service").read_text()
     assert re.search(r"^ExecStart=\S+/python -m tracking\.server start$", unit, re.MULTILINE)
-    for file in [*SERVER.glob("*.yaml"), *SERVER.glob("*.sh"), SERVER / "Dockerfile", *UNITS]:
+    for file in [*SERVER.glob("*.yaml"), *SERVER.glob("*.sh"), DEPLOY / "Dockerfile", *UNITS]:
         assert "mlflow server" not in file.read_text(), file
 
 
@@ -123,7 +124,7 @@ def test_a_server_needs_nothing_of_mlproject_but_what_its_image_copies(tmp_path)
     script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\nimport {', '.join(modules)}"
     done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "COPY bench/__init__.py bench/errors.py bench/" in (SERVER / "Dockerfile").read_text()
+    assert "COPY bench/__init__.py bench/errors.py bench/" in (DEPLOY / "Dockerfile").read_text()
     assert "bench/{__init__,errors}.py" in (SERVER / "install.sh").read_text()
 
 
@@ -131,7 +132,7 @@ def test_the_servers_packages_are_those_that_the_tests_run():
     def pin(file):
         return re.findall(r"^mlflow==(\S+)$", (PROJECT / file).read_text(), re.MULTILINE)
 
-    assert pin("tracking/server/requirements.txt") == pin("requirements.txt")
+    assert pin("tracking/server/deploy/requirements.txt") == pin("requirements.txt")
 
 
 def test_settings_are_kept_out_of_git_and_of_images():
