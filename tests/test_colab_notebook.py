@@ -129,6 +129,7 @@ def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, mo
     assert sys.executable in said  # the doctor's first line: this very environment
     assert not list(tmp_path.rglob("pyvenv.cfg"))
     assert "MLFLOW_TRACKING_PASSWORD is not among the secrets" in said
+    assert len(re.findall(r"images/s, \w.*, not placed: no ceiling", said)) == 2
 
     from tracking.reading.tracked_runs import search_runs
 

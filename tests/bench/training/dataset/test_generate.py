@@ -35,12 +35,12 @@ def interrupted(out, after, images_per_class=6):
 
 
 def test_same_seed_same_pictures(generated, tmp_path):
-    generate_image_folder(tmp_path / "again", classes=3, images_per_class=6, seed=0)
-    generate_image_folder(tmp_path / "other", classes=3, images_per_class=6, seed=1)
+    for name, seed in (("again", 0), ("other", 1)):
+        generate_image_folder(tmp_path / name, classes=1, images_per_class=2, seed=seed)
     first, again, other = (contents(f) for f in (generated, tmp_path / "again", tmp_path / "other"))
-    assert first == again
-    assert first.keys() == other.keys()
-    assert len(set(first.values()) | set(other.values())) == 36
+    assert first.items() >= again.items()
+    assert again.keys() == other.keys()
+    assert len(set(first.values()) | set(other.values())) == 18 + 2
 
 
 def test_imagefolder_sees_the_classes_alone(generated):
@@ -68,9 +68,8 @@ def _jpeg(quality):
     return file
 
 
-def test_sizes_are_like_imagenets(tmp_path):
-    generate_image_folder(tmp_path, classes=6, images_per_class=8)
-    files = list(tmp_path.glob("*/*.jpg"))
+def test_sizes_are_like_imagenets(generated):
+    files = list(generated.glob("*/*.jpg"))
     shapes = [Image.open(file).size for file in files]
     file_bytes = np.array([file.stat().st_size for file in files])
     pixels = np.array([width * height for width, height in shapes])
@@ -101,19 +100,18 @@ def _slope(image):
     return np.polyfit(np.log(np.sqrt(edges[1:] * edges[:-1])), np.log(rings), 1)[0]
 
 
-def test_classes_look_different(tmp_path):
-    generate_image_folder(tmp_path, classes=4, images_per_class=6)
+def test_classes_look_different(generated):
     colours = np.array(
-        [[_colours(f) for f in sorted(c.iterdir())] for c in sorted(tmp_path.glob("c*"))]
+        [[_colours(f) for f in sorted(c.iterdir())] for c in sorted(generated.glob("c*"))]
     )
     right = 0
-    for number, image in itertools.product(range(4), range(6)):
+    for number, image in itertools.product(range(3), range(6)):
         others = np.delete(colours[number], image, axis=0).mean(axis=0)
         centres = colours.mean(axis=1)
         centres[number] = others
         distances = np.abs(centres - colours[number, image]).sum(axis=1)
         right += int(distances.argmin() == number)
-    assert right >= 16  # of 24; chance gives 6
+    assert right >= 14  # of 18; chance gives 6
 
 
 def _colours(file):

@@ -45,7 +45,7 @@ def apart(image, other):
     return min(((image - each) * std * 255)[inner].abs().mean().item() for each in moved)
 
 
-@pytest.mark.parametrize("size", [224, 299, 64])
+@pytest.mark.parametrize("size", [99, 64])
 def test_batches_are_torchvisions_to_a_pixel(opened, generated, size):
     batches = opened({"data": str(generated), "decoder": "dali"}, batch_size=18, image_size=size)
     images, labels = batches.next()
@@ -73,10 +73,9 @@ def test_what_would_not_fill_a_batch_is_left_out_of_the_epoch(opened, generated)
     assert [len(set(epoch)) for epoch in epochs] == [16, 16, 16]
 
 
-@pytest.mark.parametrize("augment", [True, False])
-def test_threads_change_nothing_and_the_seed_everything(opened, generated, augment):
+def test_threads_change_nothing_and_the_seed_everything(opened, generated):
     def drawn(seed, workers):
-        config = {"data": str(generated), "decoder": "dali", "augment": augment, "seed": seed}
+        config = {"data": str(generated), "decoder": "dali", "augment": True, "seed": seed}
         return torch.cat([images for images, _ in take(opened(config, workers=workers), 6)])
 
     first = drawn(0, 1)

@@ -57,15 +57,16 @@ def test_a_loader_is_measured_without_a_model(tmp_path, generated):
         image_size=64,
         workers=1,
         warmup_iters=2,
-        iters=8,
+        iters=4,
     )
     record = launch_measurement(config, RecordFolder.create(tmp_path), lambda event: None)
     assert record.outcome == "ok", record.reason
-    assert record.measurement.images == 48
+    assert record.measurement.images == 24
     assert record.complexity is None
     assert record.missing["complexity"] == NO_MODEL
     for fact in ("first_loss", "last_loss", "work"):
         assert getattr(record.measurement, fact) is None
         assert record.measurement.missing[fact] == NO_MODEL
-    waited_s = sum(record.measurement.data_wait_s)
-    assert waited_s == pytest.approx(sum(record.measurement.iteration_times_s), rel=0.2)
+    window = record.measurement
+    for waited_s, took_s in zip(window.data_wait_s, window.iteration_times_s, strict=True):
+        assert 0 < waited_s <= took_s

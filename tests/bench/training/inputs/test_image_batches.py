@@ -4,17 +4,13 @@ import signal
 import threading
 from collections import Counter
 
-import numpy as np
 import psutil
 import pytest
 import torch
-from PIL import Image
 
 from bench.errors import UserError
 from bench.training.inputs.image_folder import DecodedImages, decode_rgb
 from bench.training.inputs.loader import Draw
-
-BOTH = pytest.mark.parametrize("workers", [0, 2])
 
 
 def take(batches, count):
@@ -41,8 +37,9 @@ def loaders():
 def test_full_batches_in_the_asked_layout(opened, generated, decoder):
     for channels_last in (True, False):
         config = {"data": str(generated), "decoder": decoder}
-        batches = opened(config, batch_size=5, workers=1, channels_last=channels_last)
-        for images, labels in take(batches, 8):
+        workers = int(decoder == "dali")
+        batches = opened(config, batch_size=5, workers=workers, channels_last=channels_last)
+        for images, labels in take(batches, 4):  # an epoch has three
             assert images.shape == (5, 3, 32, 32)
             assert images.dtype == torch.float32
             assert images.is_contiguous(memory_format=torch.channels_last) == channels_last
@@ -50,28 +47,7 @@ def test_full_batches_in_the_asked_layout(opened, generated, decoder):
             assert labels.dtype == torch.int64
 
 
-def test_image_is_resized_and_cut(generated):
-    images = DecodedImages(generated, 224, augment=False)
-    for number in (0, 7, 17):
-        file, label = images._files[number]
-        photo = Image.open(file)
-        scale = 256 / min(photo.size)
-        photo = photo.resize([int(side * scale) for side in photo.size], Image.Resampling.BILINEAR)
-        left, top = (round((side - 224) / 2) for side in photo.size)
-        expected = np.asarray(photo.crop((left, top, left + 224, top + 224)), dtype=np.int16)
-        image, number_of_class = images[Draw(number, 0)]
-        assert number_of_class == label
-        assert image.dtype == torch.uint8
-        assert np.abs(image.numpy() - expected).max() <= 1
-
-
-def test_other_sizes_keep_the_ratio(generated):
-    image, _ = DecodedImages(generated, 299, augment=False)[Draw(0, 0)]
-    assert image.shape == (299, 299, 3)
-
-
-@pytest.mark.parametrize("persistent", [True, False])
-@BOTH
+@pytest.mark.parametrize(("workers", "persistent"), [(0, True), (1, True), (1, False)])
 def test_every_epoch_has_every_image_once_in_a_new_order(opened, generated, workers, persistent):
     config = {"data": str(generated), "persistent_workers": persistent}
     batches = opened(config, batch_size=9, workers=workers)
@@ -87,17 +63,14 @@ def test_every_epoch_has_every_image_once_in_a_new_order(opened, generated, work
 
 
 def test_what_would_not_fill_a_batch_is_left_out_of_the_epoch(opened, generated):
-    for persistent in (True, False):
-        config = {"data": str(generated), "persistent_workers": persistent}
-        batches = opened(config, batch_size=8, workers=1)
-        sums = [image.sum().item() for images, _ in take(batches, 2) for image in images]
-        assert len(set(sums)) == 16
+    batches = opened({"data": str(generated), "persistent_workers": False}, batch_size=8, workers=1)
+    sums = [image.sum().item() for images, _ in take(batches, 4) for image in images]
+    assert [len(set(sums[:16])), len(set(sums[16:]))] == [16, 16]
 
 
-@pytest.mark.parametrize("augment", [True, False])
-def test_workers_change_nothing_and_the_seed_everything(opened, generated, augment):
+def test_workers_change_nothing_and_the_seed_everything(opened, generated):
     def drawn(seed, workers, persistent=True, threads=1):
-        config = {"data": str(generated), "augment": augment, "seed": seed}
+        config = {"data": str(generated), "augment": True, "seed": seed}
         config["persistent_workers"] = persistent
         batches = opened(config, workers=workers, threads=threads)
         return torch.cat([images for images, _ in take(batches, 6)])
@@ -105,7 +78,7 @@ def test_workers_change_nothing_and_the_seed_everything(opened, generated, augme
     first = drawn(0, 0)
     assert torch.equal(first, drawn(0, 0, threads=3))
     assert torch.equal(first, drawn(0, 2))
-    assert torch.equal(first, drawn(0, 2, persistent=False))
+    assert torch.equal(first, drawn(0, 1, persistent=False))
     assert not torch.equal(first, drawn(1, 0))
 
 
@@ -136,25 +109,20 @@ def test_torchs_own_generator_is_left_alone(opened, generated):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@BOTH
-def test_damaged_image_is_named(opened, photos, workers):
+@pytest.mark.parametrize(("workers", "damage"), [(0, "cut off"), (2, "cut off"), (0, "deleted")])
+def test_damaged_or_deleted_image_is_named(opened, photos, workers, damage):
     file = photos / "class_001" / "00004.jpg"
     batches = opened({"data": str(photos)}, workers=workers, batch_size=18)
     take(batches, 1)
-    file.write_bytes(file.read_bytes()[:2000])
+    if damage == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(UserError) as error:
         take(batches, 9)
     assert "\n" not in str(error.value)
     assert f"{str(file)!r} cannot be decoded" in str(error.value)
     assert "replace or delete it" in str(error.value)
-
-
-@BOTH
-def test_vanished_image_is_named(opened, photos, workers):
-    batches = opened({"data": str(photos)}, workers=workers, batch_size=18)
-    (photos / "class_002" / "00000.jpg").unlink()
-    with pytest.raises(UserError, match=r"class_002.00000\.jpg' cannot be decoded .*No such file"):
-        take(batches, 9)
 
 
 def test_too_few_images_for_a_batch(opened, generated):
@@ -166,12 +134,7 @@ def test_too_few_images_for_a_batch(opened, generated):
 
 
 def test_folder_that_is_none(opened, tmp_path):
-    with pytest.raises(UserError, match="no such folder"):
-        opened({"data": str(tmp_path / "nowhere")})
     with pytest.raises(UserError, match="no class sub-folders"):
-        opened({"data": str(tmp_path)})
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no images in class empty"):
         opened({"data": str(tmp_path)})
 
 
@@ -193,10 +156,10 @@ def test_more_classes_than_the_models_tell_apart(opened, generated, tmp_path):
 def test_close_ends_the_processes(opened, generated, loaders):
     for persistent in (True, False):
         config = {"data": str(generated), "persistent_workers": persistent}
-        batches = opened(config, workers=2)
-        assert batches.workers == 2
+        batches = opened(config, workers=1)
+        assert batches.workers == 1
         take(batches, 1)
-        assert len(loaders()) >= 2
+        assert len(loaders()) >= 1
         batches.close()
         assert loaders() == []
         batches.close()
@@ -206,7 +169,7 @@ def test_close_ends_the_processes(opened, generated, loaders):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 def test_killed_loader_process_is_told_and_can_be_closed(opened, generated, loaders):
-    batches = opened({"data": str(generated)}, workers=2)
+    batches = opened({"data": str(generated)}, workers=1)
     take(batches, 1)
     victim = loaders()[0]
 
