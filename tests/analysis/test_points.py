@@ -130,7 +130,7 @@ def test_points_agree_with_the_logged_summary():
     [
         (make.failed_record(), CEILINGS, "outcome oom: CUDA out of memory at batch 512"),
         (make.run_record(), [], "no ceiling: no ceilings were measured on this device"),
-        (make.run_record(complexity=None), CEILINGS, "no complexity: not in this example"),
+        (make.run_record(complexity=None), CEILINGS, "no complexity: not in this sample"),
         (
             make.run_record(complexity=make.complexity(step_flops=0)),
             CEILINGS,

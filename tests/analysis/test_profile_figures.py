@@ -171,7 +171,7 @@ def test_a_level_without_a_measured_roof_has_no_slope_and_says_why():
     assert legend(scene)[:2] == ["L1, no roof", "L2, no roof"]
     assert missing_levels(used(caches)) == [
         "L1: its bandwidth was not measured",
-        "L2: not in this example",
+        "L2: not in this sample",
     ]
     assert missing_levels(used(CACHES)) == []
 

@@ -154,13 +154,13 @@ def test_levels_with_and_without_a_roof_are_named():
     )
     found = said(whole_profile(), roofs)
     assert f"L1: 400 GB/s by {make.MEASURED}." in found
-    assert "No slope for L2: not in this example." in found
+    assert "No slope for L2: not in this sample." in found
 
 
 def test_notes_of_the_gate_stand_in_the_profiles_section():
     profile = whole_profile(work=None)
     judged = profile.model_copy(update={"verdict": judge_profile(profile, measurement_with_work())})
-    assert "What the profiled step launched is not known: not in this example." in said(judged)
+    assert "What the profiled step launched is not known: not in this sample." in said(judged)
 
 
 def impossible():

@@ -96,7 +96,7 @@ OTHER = make.WORK.model_copy(update={"counts": {"conv": 4, "add": 1}})
     ("profiles", "reason"),
     [
         ([], "not profiled: mlproject profile counts the bytes of one step"),
-        ([make.profile(counters=None)], "no counters: not in this example"),
+        ([make.profile(counters=None)], "no counters: not in this sample"),
         ([counted(4)], "profile profile-1 rejected: 4 GB counted, under the 5 GB"),
         ([counted(60)], "kernel conv at 180 % of the memory ceiling"),
         (

@@ -58,7 +58,7 @@ def test_a_row_holds_the_record():
     assert row["attained_gflops"] == 100
     assert row["intensity_min"] == 4
     assert row["step_gb_fused"] == 10
-    assert row["max_rss_mb"] == 2000
+    assert row["max_rss_mb"] == 1000
     assert row["iterations"] == 10
     assert row["persistent_workers"]
     assert not row["augment"]
