@@ -32,7 +32,7 @@ from bench.config import RunConfig  # noqa: E402
 from bench.launcher.exports import write_exports  # noqa: E402
 from bench.records import RunRecord, Series  # noqa: E402
 from bench.records.folders import RecordFolder  # noqa: E402
-from bench.records.verdict.summary import percentile  # noqa: E402
+from bench.records.verdict.record_metrics import percentile  # noqa: E402
 from tracking.server import postgres  # noqa: E402
 
 SIDES = ("ours", "bare")

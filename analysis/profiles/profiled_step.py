@@ -10,7 +10,7 @@ from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.same_device import same_device
 from bench.records import OpProfile, ProfileRecord, RunRecord
 from bench.records.verdict.profile_verdict import judge_profile
-from bench.records.verdict.summary import executed_flops
+from bench.records.verdict.record_metrics import executed_flops
 
 NOT_PROFILED = "not profiled: mlproject profile counts the bytes of one step"
 

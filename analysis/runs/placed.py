@@ -13,7 +13,7 @@ from analysis.statistics.repeats import Repeats, summarised_repeats
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import CeilingsRecord, Environment, Finding, ProfileRecord, RunRecord, worst
 from bench.records.verdict.drift import Drift, window_drift
-from bench.records.verdict.summary import summary
+from bench.records.verdict.record_metrics import summary
 from tracking import schema
 
 if TYPE_CHECKING:

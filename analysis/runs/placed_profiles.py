@@ -14,7 +14,7 @@ from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import NoCeiling
 from analysis.runs.placed import PlacedRun, Trust, trust
 from bench.records import CeilingsRecord, Finding, ProfileRecord
-from bench.records.verdict.summary import profile_summary
+from bench.records.verdict.record_metrics import profile_summary
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from analysis.runs.bounds import StepTimes
 from bench.records import Finding, RunRecord
-from bench.records.verdict.summary import data_wait_share, step_cost
+from bench.records.verdict.record_metrics import data_wait_share, step_cost
 
 
 @dataclass(frozen=True)

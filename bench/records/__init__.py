@@ -1,8 +1,9 @@
 """What was measured: the frozen records that are the whole interface to everything after.
 
-Raw values are stored and statistics derived (`bench.records.verdict.summary`). Times are seconds,
-sizes bytes, rates per second; a multiply-add is 2 FLOP, and a MAC count is called MAC. Instants
-named `*_clock_s` are readings of `time.perf_counter`, whose zero every process of one boot shares.
+Raw values are stored and statistics derived (`bench.records.verdict.record_metrics`). Times are
+seconds, sizes bytes, rates per second; a multiply-add is 2 FLOP, and a MAC count is called MAC.
+Instants named `*_clock_s` are readings of `time.perf_counter`, whose zero every process of one boot
+shares.
 """
 
 from bench.config.resolved import Backend, MathMode, ResolvedConfig

@@ -103,7 +103,7 @@ def _asked(
 
 
 def _facts(record: ProfileRecord) -> dict[str, Any]:
-    from bench.records.verdict.summary import profile_summary
+    from bench.records.verdict.record_metrics import profile_summary
 
     facts: dict[str, Any] = {"explains": record.timed_record_id}
     facts |= {name: float(f"{value:.4g}") for name, value in profile_summary(record).items()}

@@ -57,7 +57,7 @@ def _take_part(config: RunConfig) -> int:
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:
-    from bench.records.verdict.summary import summary
+    from bench.records.verdict.record_metrics import summary
 
     known = summary(record)
     facts: dict[str, Any] = {

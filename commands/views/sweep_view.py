@@ -112,7 +112,7 @@ def turns_markdown(turns: Sequence[Turn]) -> str:
 
 
 def _cells(turn: Turn) -> Iterator[str]:
-    from bench.records.verdict.summary import summary
+    from bench.records.verdict.record_metrics import summary
 
     yield run_label(turn.config)
     yield turn.outcome if turn.state == "measured" and turn.outcome else turn.state

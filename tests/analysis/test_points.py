@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis import RecordSet, place_runs
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from bench.config import RunConfig
-from bench.records.verdict.summary import attained_flops_per_s, summary
+from bench.records.verdict.record_metrics import attained_flops_per_s, summary
 
 CEILINGS = [make.ceilings_record()]
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.records.verdict.summary import iteration_statistics_ms
+from bench.records.verdict.record_metrics import iteration_statistics_ms
 from tracking.importing.facts import Facts
 from tracking.importing.text_table import count, decoded, positive, read_bytes
 

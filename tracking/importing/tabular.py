@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from bench.records import SourceFormat
-from bench.records.verdict.summary import iteration_statistics_ms
+from bench.records.verdict.record_metrics import iteration_statistics_ms
 from tracking.importing.column_names import (
     COUNT_FACTS,
     TEXT_FACTS,

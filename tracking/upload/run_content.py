@@ -8,7 +8,7 @@ from typing import Any
 from bench.records import CeilingsRecord, Environment, ImportedRecord, ProfileRecord, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord
-from bench.records.verdict.summary import profile_summary, summary
+from bench.records.verdict.record_metrics import profile_summary, summary
 from tracking import schema
 from tracking.upload.imported_content import imported_content
 

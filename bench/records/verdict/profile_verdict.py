@@ -18,7 +18,7 @@ from bench.records import (
     WorkSet,
 )
 from bench.records.verdict.kernel_names import kernel_name
-from bench.records.verdict.summary import executed_flops, matched_share, profiled_step_cost
+from bench.records.verdict.record_metrics import executed_flops, matched_share, profiled_step_cost
 
 #: Counters without which a profile has no intensity.
 _NEEDED = ("dram_bytes", "flops")

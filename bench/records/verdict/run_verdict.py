@@ -18,7 +18,7 @@ from bench.records import (
     Verdict,
 )
 from bench.records.verdict.drift import window_drift
-from bench.records.verdict.summary import data_wait_share
+from bench.records.verdict.record_metrics import data_wait_share
 
 #: Windows shorter than this say little about steady state.
 _FEW_ITERATIONS = 5

@@ -14,7 +14,7 @@ from worker_processes import worker_of
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
 from bench.records.folders import RecordFolder, read_records
-from bench.records.verdict.summary import attained_flops_per_s
+from bench.records.verdict.record_metrics import attained_flops_per_s
 
 PROJECT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.slow

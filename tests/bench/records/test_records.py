@@ -22,8 +22,8 @@ from bench.records import (
 )
 from bench.records.folders import RecordFolder
 from bench.records.verdict.profile_verdict import judge_profile
+from bench.records.verdict.record_metrics import profile_summary, summary
 from bench.records.verdict.run_verdict import judge, judge_ceilings
-from bench.records.verdict.summary import profile_summary, summary
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 #: Records of earlier versions, from schema 1 on.

@@ -6,8 +6,8 @@ import samples
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
 from bench.records.folders import RecordFolder
+from bench.records.verdict.record_metrics import summary
 from bench.records.verdict.run_verdict import judge
-from bench.records.verdict.summary import summary
 
 NO_MODEL = "data_only=true: no model ran"
 LOADER = RunConfig(data="photos", data_only=True)

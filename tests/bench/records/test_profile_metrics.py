@@ -4,7 +4,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from bench.records.verdict.summary import profile_summary, step_cost
+from bench.records.verdict.record_metrics import profile_summary, step_cost
 
 
 def test_counted_bytes_give_intensity_and_amplification():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.config import RunConfig
-from bench.records.verdict.summary import (
+from bench.records.verdict.record_metrics import (
     attained_flops_per_s,
     iteration_statistics_ms,
     percentile,
