@@ -113,6 +113,7 @@ def test_a_run_that_goes_on_is_left(laptop, server):
     assert copier.copy(run) == "still running"
 
 
+@pytest.mark.long
 def test_whatever_answer_is_lost_the_next_copy_completes_it_once(
     laptop, proxied, server, store, tmp_path, monkeypatch
 ):
