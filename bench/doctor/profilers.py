@@ -10,11 +10,9 @@ from typing import Any
 from bench.doctor.check import Check, ok
 from bench.machine.nvml import open_nvml
 from bench.machine.probes import ROOT, text_of, value_or_none
-from bench.profilers.ncu.choice import require_chip
-from bench.profilers.ncu.device import compute_capability
-from bench.profilers.ncu.permission import counter_permission
-from bench.profilers.ncu.program import find_ncu
-from bench.profilers.ncu.refusal import RefusalError
+from bench.profilers.ncu.ncu_choice import compute_capability, require_chip
+from bench.profilers.ncu.ncu_permission import counter_permission
+from bench.profilers.ncu.ncu_program import RefusalError, find_ncu
 from bench.profilers.perf import find_obstacle, paranoia
 
 _PCI_VENDOR = "0x10de"

@@ -15,10 +15,10 @@ from bench.launcher.earlier import find_timed
 from bench.launcher.exports import write_profile_exports
 from bench.launcher.watch import WorkerWatch
 from bench.machine.allocator import allocator_settings
+from bench.profilers.base import Attempt, Section, Tool
 from bench.profilers.ncu import NcuTool
-from bench.profilers.ops.tool import TorchTool
+from bench.profilers.ops.torch_tool import TorchTool
 from bench.profilers.perf import PerfTool
-from bench.profilers.tool import Attempt, Section, Tool
 from bench.records import Backend, Outcome, ProfiledStep, ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder, write_atomically
 from bench.records.journal import Event, OnEvent, ignore

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from bench.profilers.ops.device_time import DeviceTime
-from bench.profilers.ops.nest import op_names
-from bench.profilers.ops.trace import traced
+from bench.profilers.ops.op_nest import op_names
+from bench.profilers.ops.torch_profiler import traced
 from bench.records import WorkSet
 from bench.training.devices import Device
 

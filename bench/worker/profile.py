@@ -12,9 +12,9 @@ from bench.config import RunConfig
 from bench.cost import CallWork, op_work
 from bench.errors import UserError
 from bench.profilers.fingerprint import work_set
-from bench.profilers.ncu.window import profiled_range
-from bench.profilers.ops.profile import profile_ops
-from bench.profilers.perf.control import counting
+from bench.profilers.ncu.profiled_range import profiled_range
+from bench.profilers.ops.op_profile import profile_ops
+from bench.profilers.perf.perf_control import counting
 from bench.records import OpProfile, ProfiledStep, ToolName, WorkSet
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter

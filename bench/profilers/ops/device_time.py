@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from bench.profilers.ops.nest import Nest
-from bench.profilers.ops.seen import Kind, SeenOp
+from bench.profilers.ops.op_nest import Nest
+from bench.profilers.ops.timed_step import Kind, SeenOp
 from bench.records import Copies
 from bench.records.verdict.kernel_names import kernel_name
 

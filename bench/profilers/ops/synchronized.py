@@ -10,8 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.cost.op_calls import bind
-from bench.profilers.ops.recorder import DEVICE_FIGURES, TimedStep
-from bench.profilers.ops.seen import Kind, SeenOp
+from bench.profilers.ops.timed_step import DEVICE_FIGURES, Kind, SeenOp, TimedStep
 from bench.records import Phase
 from bench.training.devices import Device
 

@@ -15,7 +15,7 @@ from bench.launcher import profile as launch
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.profile import launch_profile
 from bench.launcher.recover import recover
-from bench.profilers.ops.tool import TorchTool
+from bench.profilers.ops.torch_tool import TorchTool
 from bench.records.folders import RecordFolder
 
 MODELS = Path(__file__).resolve().parents[1]

@@ -3,9 +3,8 @@ from scripted_ncu import CHIPS
 
 from bench.profilers.files.ncu_metrics import CHIPS as FAMILIES
 from bench.profilers.files.ncu_metrics import metrics_for_chip
-from bench.profilers.ncu.choice import MEMBERS, choose_metrics
-from bench.profilers.ncu.program import find_ncu
-from bench.profilers.ncu.refusal import RefusalError
+from bench.profilers.ncu.ncu_choice import MEMBERS, choose_metrics
+from bench.profilers.ncu.ncu_program import RefusalError, find_ncu
 
 
 def choose(capability, root):

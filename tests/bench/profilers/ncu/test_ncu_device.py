@@ -3,7 +3,7 @@ import ctypes
 import pytest
 
 from bench.machine.probes import UnknownFactError
-from bench.profilers.ncu.device import compute_capability
+from bench.profilers.ncu.ncu_choice import compute_capability
 
 
 class Driver:

@@ -13,7 +13,7 @@ import json, sys
 import torch
 from bench.training.devices import open_device
 from bench.profilers.fingerprint import work_set
-from bench.profilers.ncu.window import profiled_range
+from bench.profilers.ncu.profiled_range import profiled_range
 
 device = open_device("cuda")
 torch.manual_seed(0)

@@ -6,9 +6,8 @@ from scripted_ncu import ScriptedNcu
 
 from bench.machine.probes import UnknownFactError
 from bench.profilers.files.ncu_metrics import metrics_for_chip
-from bench.profilers.ncu.choice import MEMBERS
-from bench.profilers.ncu.program import find_ncu
-from bench.profilers.ncu.refusal import RefusalError
+from bench.profilers.ncu.ncu_choice import MEMBERS
+from bench.profilers.ncu.ncu_program import RefusalError, find_ncu
 
 REAL = shutil.which("ncu")
 

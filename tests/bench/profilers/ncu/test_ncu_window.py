@@ -2,7 +2,7 @@ import pytest
 from fakes import QueueingDevice, ScriptedClock
 
 from bench.errors import UnsupportedError
-from bench.profilers.ncu.window import profiled_range
+from bench.profilers.ncu.profiled_range import profiled_range
 
 
 class Cuda(QueueingDevice):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from traces import TraceWriter, gpu_step
 
 from bench.profilers.ops.device_time import DeviceTime
-from bench.profilers.ops.nest import Nest
-from bench.profilers.ops.seen import Kind
+from bench.profilers.ops.op_nest import Nest
+from bench.profilers.ops.timed_step import Kind
 
 US = 1e-6
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from bench.cost import CallWork
-from bench.profilers.ops.join import join
-from bench.profilers.ops.seen import Kind, SeenOp
+from bench.profilers.ops.op_times import join
+from bench.profilers.ops.timed_step import Kind, SeenOp
 
 
 def work(op, *shapes, phase="forward", flops=1, label=None):

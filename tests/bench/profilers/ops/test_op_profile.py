@@ -7,11 +7,10 @@ from traces import TraceWriter, gpu_step
 
 from bench.cost import StepSpec, op_work, step_complexity
 from bench.errors import UserError
-from bench.profilers.ops import profiled as profiled_module
-from bench.profilers.ops.profile import _profile, profile_ops
-from bench.profilers.ops.recorder import TimedStep
-from bench.profilers.ops.seen import Kind, SeenOp
+from bench.profilers.ops import torch_profiler
+from bench.profilers.ops.op_profile import _profile, profile_ops
 from bench.profilers.ops.synchronized import Synchronized
+from bench.profilers.ops.timed_step import Kind, SeenOp, TimedStep
 from bench.records import OpProfile
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
@@ -192,8 +191,8 @@ def profile_on_card(monkeypatch, events):
         step()
         return events
 
-    monkeypatch.setattr(profiled_module, "traced", traced)
-    monkeypatch.setattr("bench.profilers.ops.profiled.time.perf_counter", clock)
+    monkeypatch.setattr(torch_profiler, "traced", traced)
+    monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
     return profile_ops(lambda: clock.pass_s(0.0012), Card(clock), gpu_work(), iterations=3)
 
 

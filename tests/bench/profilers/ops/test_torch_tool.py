@@ -8,7 +8,7 @@ import pytest
 import samples
 
 from bench.errors import UserError
-from bench.profilers.ops.tool import TorchTool
+from bench.profilers.ops.torch_tool import TorchTool
 from bench.records import OpProfile, ProfiledStep
 
 

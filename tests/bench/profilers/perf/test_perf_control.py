@@ -12,9 +12,8 @@ import pytest
 
 from bench.errors import UserError
 from bench.profilers.files.perf_rows import read_rows
-from bench.profilers.perf.control import counting
-from bench.profilers.perf.gates import Gate
-from bench.profilers.perf.trial import perf_stat
+from bench.profilers.perf.perf_control import counting
+from bench.profilers.perf.perf_program import Gate, perf_stat
 
 PROJECT = Path(__file__).resolve().parents[4]
 real_perf = pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Win
 WORKER = """
 import json, sys, threading, time
 sys.path.insert(0, sys.argv[1])
-from bench.profilers.perf.control import counting
+from bench.profilers.perf.perf_control import counting
 
 def work(seconds):
     end = time.thread_time() + seconds

@@ -10,7 +10,7 @@ from scripted_perf import CORES
 from bench.config import RunConfig
 from bench.launcher.profile import launch_profile
 from bench.profilers import perf
-from bench.profilers.perf import trial
+from bench.profilers.perf import perf_program
 from bench.records.folders import RecordFolder
 
 pytestmark = [
@@ -62,15 +62,17 @@ child = subprocess.Popen(command)"""
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
 def test_the_real_perf_around_a_real_worker(tmp_path, monkeypatch):
     """Software events stand in for the hardware's, so that every machine counts something."""
-    monkeypatch.setattr(perf.tool, "find_obstacle", lambda: None)
-    stat = trial.perf_stat
+    monkeypatch.setattr(perf.perf_tool, "find_obstacle", lambda: None)
+    stat = perf_program.perf_stat
     events = ("task-clock", "page-faults")
     monkeypatch.setattr(
-        perf.tool, "perf_stat", lambda output, asked, gate: stat(output, events, gate)
+        perf.perf_tool, "perf_stat", lambda output, asked, gate: stat(output, events, gate)
     )
     record = profiled(tmp_path, iters=40, image_size=64)
     folder = tmp_path / record.record_id / "perf"
-    (clock,) = [row for row in trial.read_rows(folder / "perf_stat.csv") if row.unit == "msec"]
+    (clock,) = [
+        row for row in perf_program.read_rows(folder / "perf_stat.csv") if row.unit == "msec"
+    ]
     step = RecordFolder(folder).read_worker()
     assert step.outcome == "ok"
     assert step.iterations == 40

@@ -14,7 +14,7 @@ from scripted_perf import CORES
 
 from bench.errors import UserError
 from bench.profilers.perf import PerfTool
-from bench.profilers.perf.events import choose_events, vector_bits
+from bench.profilers.perf.perf_choice import choose_events, vector_bits
 from bench.records import ProfiledStep
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Win
 WORKER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from bench.profilers.perf.control import counting
+from bench.profilers.perf.perf_control import counting
 with counting(json.loads(sys.argv[2])):
     sum(range(10**6))
 """
@@ -51,7 +51,7 @@ def machine(tmp_path, monkeypatch):
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             (root / file).write_text("")
         choose = partial(choose_events, root)
-        monkeypatch.setattr("bench.profilers.perf.tool.choose_events", choose)
+        monkeypatch.setattr("bench.profilers.perf.perf_tool.choose_events", choose)
 
     return make
 

@@ -12,7 +12,28 @@ from pathlib import Path
 from bench.errors import UserError
 from bench.machine.probes import UnknownFactError
 from bench.profilers.files.perf_rows import PerfRow, read_rows
-from bench.profilers.perf.gates import Gate
+
+
+@dataclass(frozen=True)
+class Gate:
+    """perf reads commands from `control` and answers each in `acknowledge`."""
+
+    control: Path
+    acknowledge: Path
+
+    @classmethod
+    def make(cls, folder: Path, name: str) -> Gate:
+        """Make both in `folder`. Raises `OSError` where its file system has no FIFOs."""
+        gate = cls(folder / f"{name}.control", folder / f"{name}.acknowledge")
+        os.mkfifo(gate.control)
+        os.mkfifo(gate.acknowledge)
+        return gate
+
+    @property
+    def option(self) -> str:
+        """The value of perf's `--control`."""
+        return f"fifo:{self.control},{self.acknowledge}"
+
 
 #: Names of events may hold commas, so that perf's fields had better not be parted by them.
 _SEPARATOR = ";"

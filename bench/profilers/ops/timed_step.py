@@ -1,11 +1,13 @@
-"""One op of a step as a tool saw it: its time, and the ops that it called."""
+"""One step as a tool that times ops saw it: its ops, and the ops that each of them called."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
-from bench.records import Phase
+from bench.records import Copies, Phase
 
 
 class Kind(Enum):
@@ -32,3 +34,28 @@ class SeenOp:
     def total_s(self) -> float:
         """Own time and that of everything inside."""
         return self.own_s + sum(op.total_s for op in self.inner)
+
+
+#: Fields of `bench.records.OpProfile` that only a tool which sees the device can tell.
+DEVICE_FIGURES = ("device_busy_share", "launch_gap_s", "copies")
+
+
+@dataclass
+class TimedStep:
+    """One step under a tool; `missing` says why one of `DEVICE_FIGURES` is None."""
+
+    wall_s: float
+    ops: Sequence[SeenOp]
+    busy_s: float | None = None
+    launch_gap_s: float | None = None
+    copies: tuple[Copies, ...] | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+class Recorder(Protocol):
+    """Runs one step and times its ops."""
+
+    method: str
+
+    def record(self) -> TimedStep:
+        """Run the step once, the device synchronised at both ends."""

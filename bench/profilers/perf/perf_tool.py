@@ -11,13 +11,12 @@ from typing import ClassVar
 
 from bench.errors import UserError
 from bench.machine.probes import output_of, value_or_none
+from bench.profilers.base import Attempt, Tool
 from bench.profilers.files.perf_events import FLOP_EVENTS
 from bench.profilers.files.perf_stat import Collection, read_perf_stat
-from bench.profilers.perf.events import Choice, choose_events, vector_bits
-from bench.profilers.perf.gates import Gate
-from bench.profilers.perf.obstacle import find_obstacle, of_complaint
-from bench.profilers.perf.trial import perf_stat
-from bench.profilers.tool import Attempt, Tool
+from bench.profilers.perf.perf_choice import Choice, choose_events, vector_bits
+from bench.profilers.perf.perf_obstacle import find_obstacle, of_complaint
+from bench.profilers.perf.perf_program import Gate, perf_stat
 from bench.records import Backend, CpuCounters, ProfiledStep, ResolvedConfig, ToolName
 
 _ATTEMPT = "perf"

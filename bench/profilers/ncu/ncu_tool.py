@@ -11,13 +11,11 @@ from typing import ClassVar
 
 from bench.errors import UserError
 from bench.machine.probes import ROOT, UnknownFactError
-from bench.profilers.ncu.choice import Choice, choose_metrics
-from bench.profilers.ncu.complaints import explain
-from bench.profilers.ncu.device import compute_capability
-from bench.profilers.ncu.permission import counter_permission
-from bench.profilers.ncu.program import Ncu, find_ncu
-from bench.profilers.ncu.refusal import RefusalError
-from bench.profilers.tool import Attempt, Tool
+from bench.profilers.base import Attempt, Tool
+from bench.profilers.ncu.ncu_choice import Choice, choose_metrics, compute_capability
+from bench.profilers.ncu.ncu_complaints import explain
+from bench.profilers.ncu.ncu_permission import counter_permission
+from bench.profilers.ncu.ncu_program import Ncu, RefusalError, find_ncu
 from bench.records import Backend, Counters, ProfiledStep, ToolName, WorkSet
 from bench.records.verdict.kernel_names import kernel_name
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.profilers.ops.recorder import Recorder, TimedStep
+from bench.cost import CallWork
+from bench.profilers.ops.op_times import Share, join, op_times
+from bench.profilers.ops.synchronized import Synchronized
+from bench.profilers.ops.timed_step import Recorder, TimedStep
+from bench.profilers.ops.torch_profiler import Profiled, ProfiledOnDevice
 from bench.records import Backend, OpProfile
-
-# The launcher needs this package, but not torch: only the worker imports what needs it.
-if TYPE_CHECKING:
-    from bench.cost import CallWork
-    from bench.profilers.ops.join import Share
-    from bench.training.devices import Device
+from bench.training.devices import Device
 
 
 def profile_ops(
@@ -26,7 +25,8 @@ def profile_ops(
     """Run `step` once for the tool to start up, then `iterations` times to time its ops.
 
     Before each timed step goes one that is not: reading the last trace has taken the memory that
-    the allocator keeps from step to step, and whoever pays for new pages is up to a third slower.
+    the allocator keeps from step to step, and a step that pays for new pages is up to a third
+    slower.
 
     `work` are the cost model's calls of the same step (`bench.cost.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
@@ -41,8 +41,6 @@ def profile_ops(
 
 
 def _recorder(step: Callable[[], object], device: Device) -> Recorder:
-    from bench.profilers.ops.profiled import Profiled, ProfiledOnDevice
-    from bench.profilers.ops.synchronized import Synchronized
 
     recorders: dict[Backend, Callable[[Callable[[], object], Device], Recorder]] = {
         "cpu": Profiled,
@@ -53,9 +51,6 @@ def _recorder(step: Callable[[], object], device: Device) -> Recorder:
 
 
 def _profile(method: str, steps: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
-    from bench.profilers.ops.join import join
-    from bench.profilers.ops.totals import op_times
-
     shares = [join(step.ops, work) for step in steps]
     facts: dict[str, Any] = {
         "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),

@@ -1,18 +1,55 @@
-"""Times ops with torch.profiler: on the host for a CPU, by their kernels for a GPU."""
+"""Times ops with torch.profiler: on the host for a CPU, by their kernels for a GPU.
+
+A step is read from the trace that torch.profiler exports. The trace's format has been stable for
+years, every viewer reads it, and it alone has the bytes of a copy. An event of it is a JSON object:
+`ph` "X" for an interval, `cat` its kind, `ts` and `dur` in microseconds, `tid` the thread, and in
+`args` the input shapes and the `External id` by which a kernel names the op that launched it.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from bench.errors import UserError
 from bench.profilers.ops.device_time import DeviceTime
-from bench.profilers.ops.nest import Nest
-from bench.profilers.ops.recorder import DEVICE_FIGURES, TimedStep
-from bench.profilers.ops.trace import Event, traced
+from bench.profilers.ops.op_nest import Nest
+from bench.profilers.ops.timed_step import DEVICE_FIGURES, TimedStep
 from bench.training.devices import Device
+
+Event = dict[str, Any]
+
+
+def traced(
+    step: Callable[[], object], device: Device, *, host: bool = True, shapes: bool = True
+) -> list[Event]:
+    """Run `step` once under torch.profiler, up to the device's last kernel; return the intervals.
+
+    `host` False leaves the ops out where the device has kernels, which costs the step less.
+    """
+    activities = [ProfilerActivity.CPU]
+    if device.backend == "cuda":
+        activities = [ProfilerActivity.CUDA, *(activities if host else ())]
+    else:
+        # The profiler of a torch made for CUDA complains where there is none; read when it starts.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    with profile(activities=activities, record_shapes=shapes) as profiler:
+        step()
+        device.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        # Names of kernels may hold control characters.
+        trace = json.loads(file.read_text(encoding="utf-8", errors="replace"), strict=False)
+    return [event for event in trace["traceEvents"] if event.get("ph") == "X"]
 
 
 class Profiled:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from bench.machine.probes import ROOT
-from bench.profilers.ncu.permission import permission_remedy
+from bench.profilers.ncu.ncu_permission import permission_remedy
 
 #: Programs that may hold the GPU's counters, each with how to make it let go.
 _HOLDERS = {

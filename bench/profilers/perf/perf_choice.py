@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.machine.probes import ROOT, UnknownFactError, text_of
 from bench.profilers.files.perf_events import CORE_EVENTS, FLOP_EVENTS, MEMORY_EVENTS
-from bench.profilers.perf.obstacle import paranoia
-from bench.profilers.perf.trial import Trial, try_events
+from bench.profilers.perf.perf_obstacle import paranoia
+from bench.profilers.perf.perf_program import Trial, try_events
 
 _MAKERS = {"x86_64": ("Intel", "AMD"), "aarch64": ("Arm",)}
 _DEVICES = "sys/bus/event_source/devices"

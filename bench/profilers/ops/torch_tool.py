@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.errors import UserError
-from bench.profilers.tool import Attempt, Tool
+from bench.profilers.base import Attempt, Tool
 from bench.records import OpProfile, ProfiledStep, ToolName
 
 

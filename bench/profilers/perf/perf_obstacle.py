@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.machine.limits import may_profile
 from bench.machine.probes import ROOT, UnknownFactError, text_of, value_or_none
 from bench.machine.virtualization import container, virtualization
-from bench.profilers.perf.trial import Trial, try_events
+from bench.profilers.perf.perf_program import Trial, try_events
 
 #: Up to this level users may count their own processes in user mode (kernel,
 #: Documentation/admin-guide/perf-security.rst); Debian's and Ubuntu's higher ones forbid it.

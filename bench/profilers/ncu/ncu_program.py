@@ -9,9 +9,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.errors import UserError
 from bench.machine.probes import ROOT, UnknownFactError, output_of
-from bench.profilers.ncu.refusal import RefusalError
 from bench.records.folders import write_atomically
+
+
+class RefusalError(UserError):
+    """ncu cannot count here: `what` is wrong, and `remedy` is what to do, word for word."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}: {remedy}")
+        self.what = what
+        self.remedy = remedy
+
 
 #: Where installers put ncu without putting it on PATH.
 _PLACES = (

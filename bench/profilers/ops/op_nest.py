@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.profilers.ops.seen import Kind, SeenOp
+from bench.profilers.ops.timed_step import Kind, SeenOp
 from bench.records import Phase
 
 Event = Mapping[str, Any]
