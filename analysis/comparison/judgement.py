@@ -205,7 +205,7 @@ def _unrepeated(
     limit: float,
     level: float,
 ) -> Comparison:
-    """One window on each side decides nothing; say what it does tell."""
+    """One window on each side decides nothing; say what it shows."""
     because = "one run on each side: repeat-to-repeat variance unknown"
     deviation = _within_windows(a, b, metric)
     quantile = float(special.ndtri((1 + level) / 2))

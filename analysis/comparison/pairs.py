@@ -67,7 +67,7 @@ def _of_run_ids(run_ids: list[str]) -> RecordSet:
 class Pairing:
     """Pairs of configurations, and what has no counterpart.
 
-    `apart` are the settings that tell A from B; `software` says what else differs over all runs;
+    `apart` are the settings that distinguish A from B; `software` says what else differs overall;
     `left_out` names runs without the metric or without a result, with the reason.
     """
 
@@ -88,7 +88,7 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     if both := sorted({run.name for run in a} & {run.name for run in b}):
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
     groups_a, groups_b = _grouped("A", a, metric), _grouped("B", b, metric)
-    apart = _telling_apart(groups_a, groups_b)
+    apart = _distinguishing(groups_a, groups_b)
     keyed_b: dict[object, list[Group]] = {}
     for group in groups_b:
         keyed_b.setdefault(settings_key(group.first, apart), []).append(group)
@@ -128,7 +128,7 @@ def _why_left_out(run: Run, metric: str) -> str:
     return f"{run.name} ({run.label}): {what}"
 
 
-def _telling_apart(a: Iterable[Group], b: Iterable[Group]) -> tuple[str, ...]:
+def _distinguishing(a: Iterable[Group], b: Iterable[Group]) -> tuple[str, ...]:
     values_a, values_b = _values(a), _values(b)
     names = sorted(values_a.keys() | values_b.keys())
     lacking = {None}
@@ -138,7 +138,7 @@ def _telling_apart(a: Iterable[Group], b: Iterable[Group]) -> tuple[str, ...]:
 
 
 def _values(groups: Iterable[Group]) -> dict[str, set[str | None]]:
-    """The values of each setting; None where some run does not tell it."""
+    """The values of each setting; None where some run does not say."""
     settings = [group.first.settings for group in groups]
     names = {name for each in settings for name in each}
     return {name: {each.get(name) for each in settings} for name in names}

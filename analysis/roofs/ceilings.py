@@ -19,7 +19,7 @@ from bench.records import (
     RunRecord,
 )
 
-Found = tuple[Ceiling, Roof]
+_Match = tuple[Ceiling, Roof]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _doubts(candidate: CeilingsRecord) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.level != "note")
 
 
-def _matching(candidate: CeilingsRecord, environment: Environment, mode: str) -> Found | str:
+def _matching(candidate: CeilingsRecord, environment: Environment, mode: str) -> _Match | str:
     """Return the candidate's ceiling in `mode`, or what it lacks ("" for another machine's)."""
     if candidate.environment is None or not same_device(candidate.environment, environment):
         return ""

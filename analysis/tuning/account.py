@@ -66,8 +66,8 @@ def tuning_markdown(result: TuneResult, place: Place) -> str:
     if result.ablation:
         parts += ["## What each knob gave", _ablation_table(result)]
     parts += ["## What was tried", _comparisons_table(result.comparisons)]
-    if told := caveats(result):
-        parts.append("\n".join(f"- {markdown_text(line)}" for line in told))
+    if found := caveats(result):
+        parts.append("\n".join(f"- {markdown_text(line)}" for line in found))
     parts += ["## Trials", _trials_table(result)]
     return "\n\n".join(parts) + "\n"
 
