@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.api import measure, measure_roofs
     from bench.config import RunConfig
     from bench.errors import UserError
+    from bench.launcher.from_python import measure, measure_roofs
     from bench.records import CeilingsRecord, RunRecord
     from bench.records.folders import read_records
 
@@ -32,8 +32,8 @@ _MODULES = {
     "RunConfig": "bench.config",
     "RunRecord": "bench.records",
     "UserError": "bench.errors",
-    "measure": "bench.api",
-    "measure_roofs": "bench.api",
+    "measure": "bench.launcher.from_python",
+    "measure_roofs": "bench.launcher.from_python",
     "read_records": "bench.records.folders",
 }
 

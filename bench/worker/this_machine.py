@@ -65,7 +65,7 @@ def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:
     outcome, reason = attempt(work)
     journal.note("ended", outcome=outcome)
     environment = read_environment(device.info(), folder.path, "auto") if device else None
-    missing = dict.fromkeys(("telemetry", "verdict"), "told by the launching process")
+    missing = dict.fromkeys(("telemetry", "verdict"), "known to the launching process")
     if reason is None:
         missing["reason"] = "the outcome is ok"
     if environment is None:

@@ -8,15 +8,16 @@ import pytest
 import samples
 
 import bench
-from bench import RunConfig, UserError, api, measure, measure_roofs, read_records
+from bench import RunConfig, UserError, measure, measure_roofs, read_records
 from bench.errors import UnsupportedError
+from bench.launcher import from_python
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
 def test_a_measurement_from_python_leaves_the_record_that_it_returns(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parent))
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
     names = []
     record = measure(
         RunConfig(
@@ -44,7 +45,7 @@ def ended(monkeypatch):
         def launch(asked, folder, on_event):
             return samples.run_record().model_copy(update={"outcome": outcome, "reason": reason})
 
-        monkeypatch.setattr(api, "launch_measurement", launch)
+        monkeypatch.setattr(from_python, "launch_measurement", launch)
 
     return end
 
@@ -79,7 +80,7 @@ def test_a_machine_that_keeps_no_record_measures_nothing(tmp_path, monkeypatch):
 
 def test_roofs_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
     known = samples.ceilings_record()
-    monkeypatch.setattr(api, "find_ceilings", lambda records, backend: known)
+    monkeypatch.setattr(from_python, "find_ceilings", lambda records, backend: known)
     assert measure_roofs("cpu", records=tmp_path, if_missing=True) is known
     assert list(tmp_path.iterdir()) == []
 
@@ -87,7 +88,7 @@ def test_roofs_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        ("import bench.errors", {"pydantic", "psutil", "bench.api", "bench.config"}),
+        ("import bench.errors", {"pydantic", "psutil", "bench.launcher", "bench.config"}),
         ("from bench import measure, RunConfig", {"torch", "numpy", "mlflow", "pandas"}),
         ("import tracking", {"mlflow", "tracking.store"}),
     ],
