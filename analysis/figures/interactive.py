@@ -14,6 +14,8 @@ from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
 
 _PIXELS_PER_PT = 96 / 72
+#: Smaller markers are hard to hit with a pointer.
+_MIN_PIXELS = 7.0
 #: Vertices of a line, so that hovering finds it anywhere along its length.
 _VERTICES = 5
 #: Axes that span less than this factor have ticks at 2 and 5 too.
@@ -93,7 +95,7 @@ def _marks_trace(marks: Sequence[Mark], unit_flops_per_s: float) -> go.Scatter:
         xs += [*vertices, None]
         ys += [*[mark.flops_per_s / unit_flops_per_s] * len(vertices), None]
         texts += [*[_text(mark.hover)] * len(vertices), ""]
-        sizes += [_PIXELS_PER_PT * mark.area_pt2**0.5, *[0] * more]
+        sizes += [max(_MIN_PIXELS, _PIXELS_PER_PT * mark.area_pt2**0.5), *[0] * more]
         symbols += [symbol] * (more + 1)
     first = marks[0]
     marker = {"size": sizes, "symbol": symbols, "color": first.colour, "opacity": first.opacity}
@@ -179,7 +181,13 @@ def _layout(scene: Scene) -> dict[str, object]:
         "font": {"color": "#222222"},
         "height": 640,
         "margin": {"l": 70, "r": 20, "t": 40 if scene.note else 20, "b": 60},
-        "legend": {"orientation": "h", "y": -0.14, "yanchor": "top", "maxheight": 0.25},
+        "legend": {
+            "orientation": "h",
+            "y": -0.14,
+            "yanchor": "top",
+            "maxheight": 0.25,
+            "itemsizing": "constant",
+        },
         "hoverlabel": {"align": "left", "bgcolor": "white"},
         "annotations": [] if scene.marks else [{**note, "text": html.escape(scene.empty)}],
     }
