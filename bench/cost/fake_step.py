@@ -145,7 +145,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
 
 
 class _Traced(Phases):
-    """Tells the tracer which phase of the step runs."""
+    """Sets in the tracer which phase of the step runs."""
 
     def __init__(self, tracer: StepTracer) -> None:
         self._tracer = tracer

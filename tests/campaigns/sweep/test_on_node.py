@@ -1,4 +1,4 @@
-"""What runs on a node, without a cluster: the launcher, its leash, and what it inherits."""
+"""What runs on a node, without a cluster: the launcher, the pipe to its parent, and what it inherits."""
 
 import json
 import os
@@ -49,12 +49,12 @@ def test_a_measurement_comes_back_whole(order, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dropped_leash_ends_the_worker_and_keeps_what_it_measured(order, tmp_path):
+def test_a_closed_pipe_ends_the_worker_and_keeps_what_it_measured(order, tmp_path):
     order["config"] |= {"iters": 10**6, "max_seconds": "none"}
-    leash, answer = subprocess.PIPE, tmp_path / "answer.json"
+    answer = tmp_path / "answer.json"
     launcher = subprocess.Popen(
         [sys.executable, "-m", "campaigns.sweep.ray.on_node", str(answer)],
-        stdin=leash,
+        stdin=subprocess.PIPE,
         cwd=PROJECT,
     )
     folder = RecordFolder(tmp_path / "records" / order["record_id"])
@@ -64,18 +64,18 @@ def test_a_dropped_leash_ends_the_worker_and_keeps_what_it_measured(order, tmp_p
     try:
         while not (folder.journal.is_file() and "window_started" in folder.journal.read_text()):
             assert launcher.poll() is None
-        launcher.stdin.close()  # as the death of whoever holds it does
+        launcher.stdin.close()  # as it is when its parent dies
         assert launcher.wait(60) == 0
     finally:
         terminate_tree(launcher, grace_s=0.0)
     record = folder.read_record()
     assert record.outcome == "interrupted"
-    assert record.process is not None  # by the launcher, not by whoever found the folder
+    assert record.process is not None  # by the launcher, not by recovery
     assert not folder.in_use()
 
 
 @pytest.mark.slow
-def test_a_node_tells_what_it_has_and_gives_what_the_driver_lacks(order, tmp_path):
+def test_a_node_says_what_it_has_and_gives_what_the_driver_lacks(order, tmp_path):
     node.measure(order)
     facts, [parcel] = node.identify("auto", "c", [])
     assert facts["environments"][-1]["device"]["backend"] == "cpu"
@@ -86,7 +86,7 @@ def test_a_node_tells_what_it_has_and_gives_what_the_driver_lacks(order, tmp_pat
     assert node.unsent_records("another", []) == []
 
 
-def test_what_keeps_a_node_from_measuring_is_told_in_one_line(order, tmp_path, monkeypatch):
+def test_what_keeps_a_node_from_measuring_is_said_in_one_line(order, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(node.NodeError) as error:

@@ -113,8 +113,8 @@ def test_what_nothing_tells_stays_unknown():
     durations = known(past_run(), samples.failed_record())
     assert durations.of(amp, HERE) is None
     assert durations.of(past_run().config, elsewhere) is None
-    told = estimate([past_run().config, amp], (HERE,), durations)
-    assert (told.known_s, told.unknown) == (10.0, 1)
+    found = estimate([past_run().config, amp], (HERE,), durations)
+    assert (found.known_s, found.unknown) == (10.0, 1)
 
 
 def test_one_backends_blocks_can_be_asked_for():
