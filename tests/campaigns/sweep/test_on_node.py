@@ -1,4 +1,4 @@
-"""What runs on a node, without a cluster: the launcher, the pipe to its parent, and what it inherits."""
+"""What runs on a node, without a cluster: the launcher, its pipe, and what it inherits."""
 
 import json
 import os
