@@ -21,6 +21,7 @@ from bench.records import (
     Environment,
     KernelTotals,
     Measurement,
+    MemoryFootprint,
     OpCost,
     ProfileRecord,
     ResolvedConfig,
@@ -97,6 +98,9 @@ def complexity(**changes: Any) -> Complexity:
         "eager_bytes": 25 * GIGA,
         "fused_bytes": 10 * GIGA,
         "compulsory_bytes": 5 * GIGA,
+        "memory": MemoryFootprint(
+            weights_bytes=1, gradients_bytes=1, optimizer_bytes=1, activations_bytes=1
+        ),
         "ops": (
             op_cost("conv", "forward", 40 * GIGA, 10 * GIGA, 4 * GIGA),
             op_cost("conv", "backward", 60 * GIGA, 10 * GIGA, 4 * GIGA),
