@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis.comparison.judgement import Comparison
 from analysis.comparison.pairs import Pairing
-from analysis.report.numbered_table import Column, Table
+from analysis.report.tables.numbered_table import Column, Table
 from analysis.runs.quantities import interval, three_digits
 
 #: Settings that a configuration's label shows already.

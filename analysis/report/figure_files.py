@@ -21,7 +21,7 @@ from analysis.figures import (
     single_axes,
 )
 from analysis.figures.style import OTHER_MODELS
-from analysis.report.numbered_table import RunNumbers
+from analysis.report.tables.numbered_table import RunNumbers
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.points import RooflinePoint
 

@@ -38,9 +38,9 @@ from analysis.figures.run_charts import (
 from analysis.figures.style import OTHER_MODELS, machine_dashes
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatters
-from analysis.report.batch_tables import predicted_curves
 from analysis.report.figure_files import FigureFile, saved_figure
-from analysis.report.numbered_table import RunNumbers
+from analysis.report.tables.batch_tables import predicted_curves
+from analysis.report.tables.numbered_table import RunNumbers
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from analysis.findings import ReportFinding, find_all
-from analysis.report import batch_tables, group_tables, profile_tables, run_tables, sentences
-from analysis.report.numbered_table import RunNumbers, Table
+from analysis.report import sentences
+from analysis.report.tables import batch_tables, group_tables, profile_tables, run_tables
+from analysis.report.tables.numbered_table import RunNumbers, Table
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from analysis.figures.profile_scenes import missing_levels
 from analysis.findings import ReportFinding
 from analysis.profiles.op_places import OpPlaces
-from analysis.report.run_tables import utc
+from analysis.report.tables.run_tables import utc
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import PlacedRun, Run, recorded

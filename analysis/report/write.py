@@ -15,9 +15,9 @@ from markupsafe import Markup
 from analysis.figures import model_colours
 from analysis.report.figure_files import NAMES, FigureFile, draw_profile, draw_rooflines
 from analysis.report.markup import markdown_text
-from analysis.report.numbered_table import number_runs
 from analysis.report.run_figures import draw_runs
 from analysis.report.sections import Content, make_content
+from analysis.report.tables.numbered_table import number_runs
 from analysis.runs.placed import Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from bench.errors import UserError
@@ -138,7 +138,7 @@ def markdown_fence(text: str) -> str:
 
 def _environment(*, autoescape: bool) -> Environment:
     return Environment(
-        loader=PackageLoader("analysis", "templates"),
+        loader=PackageLoader("analysis.report", "templates"),
         autoescape=autoescape,  # noqa: S701 (Markdown is escaped by its own filter)
         undefined=StrictUndefined,
         trim_blocks=True,

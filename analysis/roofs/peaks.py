@@ -67,7 +67,7 @@ def datasheet_ceiling(device: DeviceInfo, math_mode: MathMode) -> tuple[Ceiling,
 
 @cache
 def _table() -> tuple[_Row, ...]:
-    text = files("analysis").joinpath("data/datasheet_peaks.csv").read_text(encoding="utf-8")
+    text = files("analysis.roofs").joinpath("data/datasheet_peaks.csv").read_text(encoding="utf-8")
     return tuple(_row(values) for values in csv.DictReader(text.splitlines()))
 
 

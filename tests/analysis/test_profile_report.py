@@ -12,8 +12,8 @@ from test_report import EVIL, Page, report, rows
 
 import commands.analyse.report
 from analysis import place_profiles, place_runs
-from analysis.report.run_tables import intensities_table
 from analysis.report.sentences import profile_sentences
+from analysis.report.tables.run_tables import intensities_table
 from bench.records import Copies, Verdict
 from bench.records.verdict.profile_verdict import judge_profile
 

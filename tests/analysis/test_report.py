@@ -14,11 +14,11 @@ from observed import published
 
 from analysis import place_profiles, place_runs
 from analysis.report import write_report
-from analysis.report.group_tables import imported_table, scaling_table
 from analysis.report.markup import latex_text, markdown_text
-from analysis.report.numbered_table import Shown, make_table, number_runs
-from analysis.report.run_tables import environments_table
 from analysis.report.sentences import run_command, summary
+from analysis.report.tables.group_tables import imported_table, scaling_table
+from analysis.report.tables.numbered_table import Shown, make_table, number_runs
+from analysis.report.tables.run_tables import environments_table
 from analysis.report.write import markdown_fence
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError

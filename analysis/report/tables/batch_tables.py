@@ -16,8 +16,8 @@ from analysis.findings.batches import (
 )
 from analysis.prediction import PredictedCurve, fit_curve, measured_batches
 from analysis.prediction.curve import FEWEST_SIZES, least_image_s
-from analysis.report.group_tables import Configuration, configuration
-from analysis.report.numbered_table import RunList, RunNumbers, Shown, Table, make_table
+from analysis.report.tables.group_tables import Configuration, configuration
+from analysis.report.tables.numbered_table import RunList, RunNumbers, Shown, Table, make_table
 from analysis.runs.groups import Group, batch_curves
 from analysis.runs.placed import Run
 from analysis.runs.quantities import percent

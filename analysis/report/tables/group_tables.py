@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from analysis.findings.differences import scatters, uplifts
-from analysis.report.numbered_table import RunList, RunNumbers, Shown, Table, make_table
+from analysis.report.tables.numbered_table import RunList, RunNumbers, Shown, Table, make_table
 from analysis.runs.groups import (
     Group,
     group_runs,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
-from analysis.report.numbered_table import Column, Shown, Table, make_table
+from analysis.report.tables.numbered_table import Column, Shown, Table, make_table
 from analysis.runs.placed import PlacedRun
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import interval, percent, percent_interval, three_digits

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from analysis.profiles.kernel_places import KernelPlace
 from analysis.profiles.op_places import OpPlace
-from analysis.report.numbered_table import Shown, Table, make_table
+from analysis.report.tables.numbered_table import Shown, Table, make_table
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.quantities import interval, percent, three_digits
 
