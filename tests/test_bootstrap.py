@@ -384,3 +384,14 @@ def test_settings_that_would_send_packages_elsewhere_are_dropped(monkeypatch):
     assert "PIP_TARGET" not in environ
     assert "VIRTUAL_ENV" not in environ
     assert environ["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
+
+
+def test_an_environment_counts_as_unfinished_before_anything_is_removed(clone, monkeypatch):
+    clone.set_up()
+    place = Place(clone.folder)
+    assert place.stamp() is not None
+    stamps = []
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: stamps.append(place.stamp()))
+    (clone.venv / "a-folder").mkdir()
+    place.empty()
+    assert set(stamps) == {None}

@@ -128,10 +128,7 @@ class Machine:
                 printf '%s ' "$@" >>"$FACTS/curl-words"
                 exec {shutil.which("curl")} "${{@/#https:\\/\\/*.googleapis.com/http://127.0.0.1:{port}}}"
             """,
-            "nvidia-smi": """
-                echo look >>"$FACTS/looks"
-                [[ -e "$FACTS/driver" ]] || ((  $(wc -l <"$FACTS/looks") > 3 && late ))
-            """,
+            "nvidia-smi": '[[ -e "$FACTS/driver" ]]',
             "shutdown": 'echo "shutdown $*" >>"$FACTS/off"; [[ ! -e "$FACTS/no-shutdown" ]]',
             "poweroff": 'echo "poweroff $*" >>"$FACTS/off"',
             "apt-get": '[[ ! -e "$FACTS/no-packages" ]]',
@@ -332,6 +329,15 @@ def test_a_computer_that_is_not_googles_is_never_switched_off(machine):
     assert not (machine.facts / "off").exists()
 
 
+def test_the_driver_of_an_image_that_brings_one_is_waited_for(machine):
+    program(machine.facts, "dlvm", "exit 1")
+    (machine.facts / "driver").unlink()
+    machine.replace_program(
+        "nvidia-smi", 'echo asked >>"$FACTS/asked"; (($(wc -l <"$FACTS/asked") > 20))'
+    )
+    assert machine.boot() == 0, machine.console
+
+
 INSTALLER = """
 import os, pathlib, sys
 facts = pathlib.Path(os.environ["FACTS"])
@@ -370,6 +376,7 @@ def test_it_does_not_restart_for_ever(machine, google):
     ("installer", "words"),
     [
         ("raise SystemExit(1)", "the driver cannot be installed"),
+        ("", "the driver does not come up"),
         (None, "the image's driver does not come up"),
     ],
 )
