@@ -82,7 +82,7 @@ def run_of(client: MlflowClient, ask: RetryPolicy, record_id: str) -> Run | None
 def chosen_run(client: MlflowClient, ask: RetryPolicy, mark: Mark, value: str) -> Run | None:
     """Return the run of a record where two uploads may have made one each; delete the other.
 
-    A whole one stays, else the one whose id sorts first: whoever looks decides alike.
+    A whole one stays, else the one whose id sorts first: every process decides alike.
     """
     found = runs_with(client, ask, mark.tag, value)
     if not found:

@@ -154,7 +154,7 @@ def ask_once() -> Iterator[None]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Hold `values`; what another thread holds meanwhile, or the user had, comes back after."""
+    """Hold `values`; what another thread holds at the time, or the user had, comes back after."""
     with _changing:
         for name in values:
             _user_values[name] = _user_value(name)

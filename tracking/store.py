@@ -97,7 +97,7 @@ def experiment_id(client: MlflowClient) -> str:
 
 
 def experiment_named(client: MlflowClient, name: str) -> str:
-    """Return the id of the experiment of that name, made if new, by whoever comes first."""
+    """Return the id of the experiment of that name, made by the first process if new."""
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
@@ -128,7 +128,7 @@ def tracking_checks() -> list[Check]:
                 name="tracking server",
                 status="warning",
                 detail=str(error),
-                remedy="check MLFLOW_TRACKING_URI and the server; records stay on disk meanwhile, "
+                remedy="check MLFLOW_TRACKING_URI and the server; records stay on disk until then, "
                 "and mlproject sync uploads them",
             )
         ]

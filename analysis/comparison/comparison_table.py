@@ -16,7 +16,7 @@ _IN_LABEL = frozenset({"env", "arch", "precision", "batch_size"})
 def comparison_table(comparisons: Sequence[Comparison], pairing: Pairing) -> Table:
     """Return one row per pair, the ratio being B over A; CSV cells name the runs of both sides."""
     metric = comparisons[0].metric
-    settings = [name for name in pairing.apart if name not in _IN_LABEL]
+    settings = [name for name in pairing.differing if name not in _IN_LABEL]
     columns = (
         Column("configuration", ("configuration",), wraps_em=14),
         *(Column(name, (f"a_{name}", f"b_{name}"), _sides) for name in settings),

@@ -24,7 +24,7 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}")
 def read_sides(a: str, b: str) -> tuple[list[Run], list[Run]]:
     """Return the runs that each text names, in the order of their configurations.
 
-    Different machines of one label are told apart, on one side or across both. Raises `UserError`
+    Different machines of one label get a number, on one side or across both. Raises `UserError`
     where nothing matches or a named run is not there, and `TrackingError`.
     """
     one, other = _side(a), _side(b)
@@ -67,11 +67,11 @@ def _of_run_ids(run_ids: list[str]) -> RecordSet:
 class Pairing:
     """Pairs of configurations, and what has no counterpart.
 
-    `apart` are the settings that distinguish A from B; `software` says what else differs overall;
-    `left_out` names runs without the metric or without a result, with the reason.
+    `differing` are the settings that distinguish A from B; `software` says what else differs
+    overall; `left_out` names runs without the metric or without a result, with the reason.
     """
 
-    apart: tuple[str, ...]
+    differing: tuple[str, ...]
     pairs: tuple[tuple[Group, Group], ...]
     only_a: tuple[Group, ...]
     only_b: tuple[Group, ...]
@@ -88,20 +88,20 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     if both := sorted({run.name for run in a} & {run.name for run in b}):
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
     groups_a, groups_b = _grouped("A", a, metric), _grouped("B", b, metric)
-    apart = _distinguishing(groups_a, groups_b)
+    differing = _distinguishing(groups_a, groups_b)
     keyed_b: dict[object, list[Group]] = {}
     for group in groups_b:
-        keyed_b.setdefault(settings_key(group.first, apart), []).append(group)
+        keyed_b.setdefault(settings_key(group.first, differing), []).append(group)
     pairs = [
         (ours, theirs)
         for ours in groups_a
-        for theirs in keyed_b.get(settings_key(ours.first, apart), [])
+        for theirs in keyed_b.get(settings_key(ours.first, differing), [])
     ]
     if not pairs:
         raise UserError(_no_pair(groups_a, groups_b))
     used = {id(group) for pair in pairs for group in pair}
     return Pairing(
-        apart=apart,
+        differing=differing,
         pairs=tuple(pairs),
         only_a=tuple(group for group in groups_a if id(group) not in used),
         only_b=tuple(group for group in groups_b if id(group) not in used),

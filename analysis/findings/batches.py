@@ -88,7 +88,7 @@ def _cause(group: Group) -> str:
 
 
 def _memory(groups: Sequence[Group]) -> Iterator[str]:
-    """Peak memory against the device's, where a record tells; an imported run does not."""
+    """Peak memory against the device's, where a record has it; an imported run does not."""
     for group in groups:
         shares = [share for run in group.runs if (share := _memory_share(run)) is not None]
         if shares:

@@ -5,7 +5,7 @@
 What a step costs once (launches, the optimizer's traffic over the parameters) and what each image
 costs (its arithmetic and its traffic, each linear in the batch). The roof bounds the second from
 below: no image can take less than the larger of its FLOP and its fused bytes at the peaks. With
-arithmetic and traffic both linear in the batch, times alone cannot tell them apart, so they are one
+arithmetic and traffic both linear in the batch, times alone cannot separate them, so they are one
 term.
 
 Fitted by least squares of relative errors, since a step of ten times the length is no less surely

@@ -14,7 +14,7 @@ from bench.records import Finding, OpProfile, OpTime, Phase
 
 #: algorithmic: of convolutions and products. elementwise: of ops that have no others.
 FlopKind = Literal["algorithmic", "elementwise"]
-#: A step that is replayed whole, by a CUDA graph, does not tell its phases.
+#: A step that is replayed whole, by a CUDA graph, does not show its phases.
 StepPart = Phase | Literal["whole step"]
 
 #: Ops with less of the ops' time than this are too short to be held to a roof's percent.

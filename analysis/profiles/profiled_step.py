@@ -17,9 +17,9 @@ NOT_PROFILED = "not profiled: mlproject profile counts the bytes of one step"
 
 @dataclass(frozen=True)
 class ProfiledStep:
-    """What the profiles of a run tell of one step of it; bytes are None with the reason.
+    """What the profiles of a run show of one step of it; bytes are None with the reason.
 
-    `executed_flops` and `device_busy_s` are None where no profile without a fault tells them.
+    `executed_flops` and `device_busy_s` are None where no profile without a fault has them.
     """
 
     dram_bytes: int | None

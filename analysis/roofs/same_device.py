@@ -1,4 +1,4 @@
-"""Whether two records are of the same device, as far as a machine can be told from another."""
+"""Whether two records are of the same device, as far as machines can be distinguished."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ The first line that holds gives the bound:
 2. compute or memory: the larger of arithmetic and fused (or counted) traffic fills at least half
    of the step. Sure if the whole interval of traffic agrees, and if its lower end fits into the
    step.
-3. memory, unsure: only traffic near its eager maximum fills half of the step; counters would tell.
+3. memory, unsure: only traffic near its eager maximum fills half of the step; counters decide.
 4. overhead: not even the eager bytes explain half: launches, small or slow kernels, the host.
 """
 

@@ -127,14 +127,14 @@ def _param_reader(param: str) -> Reader:
 
 
 def _given_reader(field: str) -> Reader:
-    """What was asked for; of an imported run nobody knows."""
+    """What was asked for; unknown of an imported run."""
     return lambda runs: _unquoted(
         [None if _is_imported(run) else run.params.get(field) for run in runs]
     )
 
 
 def _used_reader(field: str) -> Reader:
-    """What was used; a ledger tells it under the setting's own name."""
+    """What was used; a ledger has it under the setting's own name."""
     resolved = f"resolved_{field}"
     return lambda runs: _unquoted(
         [run.params.get(field if _is_imported(run) else resolved) for run in runs]
@@ -203,8 +203,8 @@ def _time(values: list[Any]) -> pd.Series[Any]:
     return column
 
 
-#: Equal on both: the configuration, and where it ran. Tags tell no UUID, so of two devices with
-#: one name in one machine only the link by the record's id tells which was profiled.
+#: Equal on both: the configuration, and where it ran. Tags hold no UUID, so of two devices with
+#: one name in one machine only the link by the record's id shows which was profiled.
 _ALIKE = (schema.CONFIG_ID, schema.ENV, schema.DEVICE)
 
 

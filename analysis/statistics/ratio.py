@@ -3,7 +3,7 @@
 Three repeats or more on either side: Welch's t, which lets the two sides scatter differently. Two
 on one side: the wider of Welch's and the pooled interval, since Welch's is too narrow for two
 repeats against many. One on one side: pooled, which takes the scatter of the side that has
-repeats for both. One on both: no interval, because nothing tells how much repeats differ.
+repeats for both. One on both: no interval, because nothing shows how much repeats differ.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Values = Sequence[float] | NDArray[np.float64]
 
 
 def effective_count(values: Values) -> float:
-    """Return how many independent values tell as much of the mean: n (1 - r) / (1 + r)."""
+    """Return how many independent values estimate the mean as well: n (1 - r) / (1 + r)."""
     correlation = lag_one_correlation(np.asarray(values, dtype=float).tolist())
     return max(len(values) * (1 - correlation) / (1 + correlation), 2.0)
 

@@ -7,7 +7,7 @@ Politis and White), and the correlation is put back: the post-blackened bootstra
 Hinkley, Bootstrap Methods and their Application, 1997, section 8.2.3. The half-width is the
 bootstrap's deviation times Student's t for the number of independent iterations.
 
-It speaks of this window alone. How much another repeat would differ, no window can tell.
+It holds for this window alone. No window shows how much another repeat would differ.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a tuning found, told in words."""
+"""What a tuning found, in words."""

@@ -81,20 +81,20 @@ def time_line(result: TuneResult) -> str:
 
 def caveats(result: TuneResult) -> list[str]:
     """Return what a reader must know besides: what was not tried, and why."""
-    told = list(result.notes)
+    notes = list(result.notes)
     if result.scatter is not None and result.scatter > _QUIET:
-        told.append(
+        notes.append(
             f"this machine is not quiet: the ratio of two neighbouring runs scatters by "
             f"{100 * result.scatter:.1f} %, so small gains go unseen"
         )
     suspects = sum(trial.is_doubtful for trial in result.trials)
     if suspects:
-        told.append(f"{suspects} of {len(result.trials)} trials have a doubt of their own")
-    told += [f"left out: {line}" for line in result.left_out]
-    told += [f"not ablated: {line}" for line in result.not_ablated]
+        notes.append(f"{suspects} of {len(result.trials)} trials have a doubt of their own")
+    notes += [f"left out: {line}" for line in result.left_out]
+    notes += [f"not ablated: {line}" for line in result.not_ablated]
     if result.untried:
-        told.append(f"no time was left to try: {', '.join(result.untried)}")
-    return told
+        notes.append(f"no time was left to try: {', '.join(result.untried)}")
+    return notes
 
 
 def effects(result: TuneResult) -> list[Effect]:

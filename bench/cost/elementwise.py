@@ -1,4 +1,4 @@
-"""Elementwise FLOP, by convention: they cost little on any device and are kept apart.
+"""Elementwise FLOP, by convention: they cost little on any device and are counted separately.
 
 One FLOP per output element of an op that computes on elements, whatever it computes: an exponential
 counts like an addition, a scaled addition (`alpha`) is two. One per input element of a reduction.

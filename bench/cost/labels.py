@@ -36,7 +36,7 @@ def label_of(call: OpCall, phase: Phase) -> str:
 
 
 def plain_label(name: str) -> str:
-    """Return the kind that an op's name alone tells: `native_batch_norm_backward` is batch_norm."""
+    """Return the kind that an op's name alone shows: `native_batch_norm_backward` is batch_norm."""
     if is_attention(name):
         return "attention"
     while kept := next((p for p in _PREFIXES if name.startswith(p) and name != p), ""):

@@ -47,7 +47,7 @@ class Values:
     """Numbers the contents of storages: each write to a storage makes a new value.
 
     Storages are kept alive, so that an address is never another storage's; fake ones hold no
-    memory. Contents of `torch.empty` are nobody's value: reading them moves nothing.
+    memory. Contents of `torch.empty` were written by no op: reading them moves nothing.
     """
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ class Tool(ABC):
         """Return the workers to start, in order; `folder` is the profile's, where files go."""
 
     def explain(self, console: str) -> str | None:
-        """Return cause and remedy of a failure that `console` tells of, or None if unknown."""
+        """Return cause and remedy of a failure that `console` shows, or None if unknown."""
         return None
 
     @abstractmethod

@@ -44,7 +44,7 @@ def main() -> int:
     who = {"rank": int(os.environ["RANK"]), "pid": os.getpid()} if kind == "rank" else {}
     journal = JournalWriter(folder.journal, always=who)
     journal.note("started")
-    # torch is imported from here on: the line above tells an import from a start that hangs.
+    # torch is imported from here on: the line above separates an import from a start that hangs.
     module, function = _WORKERS[kind]
     work = getattr(import_module(module), function)
     journal.note("imported")

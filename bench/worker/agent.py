@@ -20,7 +20,7 @@ from bench.records.journal import JournalWriter
 #: The machines of one measurement need not be started at the same time.
 _MEETING_TIMEOUT_S = 600
 #: When one rank fails the launcher asks the others to end; after this time it kills them. Rank 0
-#: writes its account meanwhile.
+#: writes its account during that time.
 _SHUTDOWN_S = "30"
 _RUN_ID = "mlproject"
 

@@ -15,7 +15,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from bench.errors import UserError
 
-#: The matrices of this project are of 2 KiB; nobody writes one of a MiB by hand.
+#: The matrices of this project are of 2 KiB; a MiB is not written by hand.
 _MAX_BYTES = 2**20
 #: The deepest sensible value: the list of a field, in an exclude, in a block, in the file.
 _MAX_DEPTH = 8

@@ -98,7 +98,7 @@ def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out:
 
 def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
     return {
-        "told_apart_by": list(pairing.apart),
+        "told_apart_by": list(pairing.differing),
         "also_differs": list(pairing.software),
         "comparisons": [
             {
@@ -136,7 +136,7 @@ def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
         left=[index for index, column in enumerate(columns) if not column.numeric],
     )
     difference = (
-        ", ".join(pairing.apart) or "no setting: the same configurations in two sets of runs"
+        ", ".join(pairing.differing) or "no setting: the same configurations in two sets of runs"
     )
     console.print(Text(f"{table.title}; A and B are differ in {difference}"))
     console.print(view)
@@ -151,5 +151,5 @@ def _notes(found: Sequence[Comparison], pairing: Pairing) -> list[str]:
     lines += [f"left out: {line}" for line in pairing.left_out]
     undecided = sum(one.judgement == "undecided" for one in found)
     if undecided:
-        lines.append(f"{undecided} of {len(found)} undecided: more repeats would tell")
+        lines.append(f"{undecided} of {len(found)} undecided: more repeats would decide")
     return lines

@@ -128,7 +128,7 @@ def _summarise(path: str | Path, form: str) -> None:
 
 @contextmanager
 def _progress(unit: str, total: int | None) -> Iterator[tuple[Progress, Any]]:
-    """A bar on the terminal; nothing where nobody watches one."""
+    """A bar on the terminal, nothing elsewhere."""
     from rich.console import Console
     from rich.progress import Progress, TimeRemainingColumn
 

@@ -91,8 +91,8 @@ def _upload(folders: list[RecordFolder]) -> int:
 
 def _told(path: Path, new: int, known: int, bad: int) -> str:
     parts = {"imported": new, "known already": known, "not taken": bad}
-    told = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
-    return f"{path}: {told or 'nothing in it'}"
+    counted = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
+    return f"{path}: {counted or 'nothing in it'}"
 
 
 def _checked_facts(pairs: tuple[str, ...]) -> dict[str, str]:

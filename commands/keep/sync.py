@@ -72,7 +72,7 @@ def command(
 
 
 def _has_records(context: click.Context, records: Path, *, needed: bool) -> bool:
-    """Whether to look for records on disk: not in a default folder that nobody has made."""
+    """Whether to look for records on disk: not in a default folder that does not exist."""
     given = context.get_parameter_source("records") is not ParameterSource.DEFAULT
     return needed or given or records.is_dir()
 
@@ -85,8 +85,8 @@ def _upload_records(records: Path, target: str | None) -> int:
     from tracking.store import public_uri
 
     counts = upload_all(folders, target)
-    told = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-    click.echo(f"{told or 'no records'} ({public_uri(target)})")
+    counted = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    click.echo(f"{counted or 'no records'} ({public_uri(target)})")
     return 1 if counts["failed"] else 0
 
 
@@ -132,8 +132,8 @@ def _copy_runs(
 def _counted(counts: Counter[str], source: str) -> str:
     from tracking.store import public_uri
 
-    told = ", ".join(f"{number} {state}" for state, number in counts.items())
-    return f"runs of {public_uri(source)}: {told or 'none'}"
+    counted = ", ".join(f"{number} {state}" for state, number in counts.items())
+    return f"runs of {public_uri(source)}: {counted or 'none'}"
 
 
 def _reap(age_s: float | None, target: str | None) -> None:

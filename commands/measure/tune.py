@@ -119,7 +119,7 @@ def command(
 
 
 def _start(context: click.Context, values: dict[str, str], max_batch: int | None) -> RunConfig:
-    """The configuration to start from, filed under a campaign; all that is wrong told at once."""
+    """The configuration to start from, filed under a campaign; all that is wrong in one message."""
     config = checked_config(values)
     if config.world_size > 1:
         raise UserError(

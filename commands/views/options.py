@@ -95,7 +95,7 @@ def no_runs(filter_string: str, campaign: str | None, experiments: Sequence[str]
 
 
 def one_option_per_field(function: Callable[..., int]) -> Callable[..., int]:
-    """Options named like RunConfig's fields, so that the two cannot drift apart."""
+    """Options named like RunConfig's fields, so that the two always agree."""
     for name, field in reversed(RunConfig.model_fields.items()):
         default = str(field.default)
         function = click.option(

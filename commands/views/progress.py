@@ -1,4 +1,4 @@
-"""Progress bars on a terminal, and nothing when nobody watches one."""
+"""Progress bars on a terminal, and nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.records.journal import Event
 
 
 class Bar:
-    """A bar of these columns, drawn between `with`'s two ends and only when it is told to."""
+    """A bar of these columns, drawn between `with`'s two ends and only when asked for."""
 
     def __init__(self, *columns: ProgressColumn, **options: Any) -> None:
         # No refreshing thread: it would take its share of a CPU that is being measured.

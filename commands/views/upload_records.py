@@ -1,4 +1,4 @@
-"""Record folders to the server, one by one, each told from what else is there."""
+"""Record folders to the server, one by one, with one line for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.errors import UserError
 from bench.records.folders import AnyRecord, RecordFolder
 from tracking.upload.upload_state import LockedError, uploading
 
-#: In the order in which they are told.
+#: In the order in which they are printed.
 _FATES = (
     "uploaded",
     "there already",

@@ -26,7 +26,7 @@ def test_configurations_are_paired_where_only_the_precision_differs():
         observation("b2", batch_size=128, precision="amp"),
     ]
     found = pair_runs(a, b, THROUGHPUT.name)
-    assert found.apart == ("precision",)
+    assert found.differing == ("precision",)
     assert [(x.names, y.names) for x, y in found.pairs] == [(("a2",), ("b1",))]
     assert [group.names for group in found.only_a] == [("a1",)]
     assert [group.names for group in found.only_b] == [("b2",)]
@@ -34,7 +34,7 @@ def test_configurations_are_paired_where_only_the_precision_differs():
 
 def test_repeats_of_a_configuration_stand_together():
     found = pair_runs(repeated("a", [1, 2, 3]), repeated("b", [1, 2], env="other"), THROUGHPUT.name)
-    assert found.apart == ("env",)
+    assert found.differing == ("env",)
     ((a, b),) = found.pairs
     assert (a.names, b.names) == (("a-1", "a-2", "a-3"), ("b-1", "b-2"))
 
@@ -43,7 +43,7 @@ def test_a_setting_that_both_sides_share_tells_nothing_apart():
     a = [observation("a1", precision="amp")]
     b = [observation("b1", precision="amp"), observation("b2", precision="fp32")]
     found = pair_runs(a, b, THROUGHPUT.name)
-    assert found.apart == ()
+    assert found.differing == ()
     assert [(x.names, y.names) for x, y in found.pairs] == [(("a1",), ("b1",))]
 
 
@@ -233,7 +233,7 @@ def test_published_repeats_are_used_as_they_were_summed_up():
     a = [run for run in runs if run.precision == "fp32"]
     b = [run for run in runs if run.precision == "amp"]
     pairing = pair_runs(a, b, THROUGHPUT.name)
-    assert pairing.apart == ("precision",)
+    assert pairing.differing == ("precision",)
     found = {one.a.batch_size: one for one in compare(a, b)}
     assert sorted(found) == [64, 128, 256]
     estimate = found[64].estimate

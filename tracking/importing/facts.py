@@ -153,7 +153,7 @@ def _derived(facts: Facts) -> float | None:
 def _identity(facts: Facts, source: Source) -> str:
     """Equal for the same result in whatever file, on whatever line, imported whenever.
 
-    What the user adds belongs to it: it is what tells results apart whose files do not.
+    What the user adds belongs to it: it distinguishes results whose files do not.
     """
     says = {
         "format": facts.format,

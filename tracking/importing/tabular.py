@@ -75,7 +75,7 @@ def _take(facts: Facts, meaning: Meaning, cell: str, table: Table) -> bool:
     if meaning.fact == "measured_at":
         try:
             facts.measured_at = instant(cell)
-        except ValueError:  # in a form, or a time zone, that nobody can know
+        except ValueError:  # in a form, or a time zone, that is not known
             return False
     elif meaning.fact in TEXT_FACTS:
         facts.texts[meaning.fact] = cell

@@ -1,6 +1,6 @@
 """A search that reads of a large selection only what is new or changed since the last one.
 
-MLflow cannot tell what changed. But a run of ours is final once its record is uploaded and it has
+MLflow does not say what changed. But a run of ours is final once its record is uploaded and it has
 ended, and says when that was (`schema.UPLOADED_AT`). So runs are kept on this disk, and the next
 search asks for those uploaded since, with room for clocks that differ; for those without that tag;
 for those that had not ended; and then whether the number of runs agrees. Where it does not, runs
@@ -33,7 +33,7 @@ from tracking.store import open_client, public_uri, tracking_call
 
 #: A smaller selection is read whole each time, which is as quick.
 KEPT_FROM = 500
-#: How far apart the clocks of those who upload may be before everything is read again.
+#: How much the clocks of those who upload may differ before everything is read again.
 _CLOCKS_DIFFER = timedelta(minutes=10)
 #: A server at work gets new runs while it is asked.
 _ATTEMPTS = 2
@@ -52,7 +52,7 @@ def search_kept_runs(
     tracking_uri: str | None = None,
     refresh: bool = False,
 ) -> list[TrackedRun]:
-    """Return what `search_runs` returns, read anew only where it is new, changed, or `refresh`.
+    """Return what `search_runs` returns, read again only where it is new, changed, or `refresh`.
 
     Raises as `search_runs` does.
     """
@@ -76,7 +76,7 @@ def search_kept_runs(
 
 
 def _is_same_store(kept: KeptRuns, selection: Selection) -> bool:
-    """Whether no experiment was made anew under its old number, as in a store made anew."""
+    """Whether no experiment was made again under its old number, as in a new store."""
     return all(
         kept.experiments.get(one.experiment_id, one.creation_time) == one.creation_time
         for one in selection.experiments
@@ -131,7 +131,7 @@ class KeptRuns:
     """What an earlier search found: by run id, and when it began by this machine's clock."""
 
     asked_at: str
-    experiments: Mapping[str, int | None]  # id -> creation time in ms, which tells stores apart
+    experiments: Mapping[str, int | None]  # id -> creation time in ms, which differs between stores
     runs: dict[str, TrackedRun]
 
 

@@ -41,7 +41,7 @@ _IDS_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as the server tells it; metrics hold each key's last value."""
+    """A run as the server has it; metrics hold each key's last value."""
 
     run_id: str
     name: str

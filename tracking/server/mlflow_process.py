@@ -11,7 +11,7 @@ from tracking.server.settings import ADMIN_PASSWORD, ServerSettings
 #: Role and database of Postgres.
 POSTGRES_NAME = "mlflow"
 
-#: With workspaces on, MLflow gives nothing to whoever has no role, and lets only members create
+#: With workspaces on, MLflow gives nothing to users without a role, and lets only members create
 #: experiments; without them every user may create some. One worker process: with more, uvicorn
 #: adds 40 ms to each request. Passwords are checked once a minute: each check takes 0.2 s.
 _AUTH = """\
@@ -43,7 +43,7 @@ def command(settings: ServerSettings) -> list[str]:
 
 
 #: With MLflow's own 15 connections, 32 clients at once make it answer 400 (`QueuePool limit`). Runs
-#: and users have a pool each; Postgres takes 100 connections unless told otherwise.
+#: and users have a pool each; Postgres takes 100 connections by default.
 _POOL = {
     "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE": "20",
     "MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW": "20",

@@ -11,7 +11,7 @@ from bench.errors import UserError
 from tracking.server.settings import ServerSettings, weakness
 
 _WORKSPACE = "default"
-#: Role -> what MLflow is told to allow. A member of the workspace may create experiments; EDIT
+#: Role -> what MLflow allows. A member of the workspace may create experiments; EDIT
 #: is writing without deleting. What no grant names is refused.
 ROLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "writer": (("workspace", "USE"), ("experiment", "EDIT")),

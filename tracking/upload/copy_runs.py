@@ -28,7 +28,7 @@ from tracking.upload.owner import owner_tags
 _METRICS_PER_BATCH = 1000
 _PER_BATCH = 100
 _PARENT = "mlflow.parentRunId"
-#: Of the copy, not of the run: set when it is whole, or by whoever makes it.
+#: Of the copy, not of the run: set when it is whole, or by the process that makes it.
 _OWN_TAGS = frozenset(
     (
         schema.UPLOADED,
@@ -62,7 +62,7 @@ class Copier:
             self._asking = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
         with server_errors(self.target):
             self._to = open_client(self.target)
-            self._telling = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+            self._sending = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
 
     def runs(self, filter_string: str = "") -> list[Run]:
         """Return the source's active runs that match: parents before children, then by age."""
@@ -93,14 +93,14 @@ class Copier:
                 return home
             record_id = run.data.tags.get(schema.RECORD_ID)
             if record_id and is_whole(run):
-                held = chosen_run(self._to, self._telling, RECORD, record_id)
+                held = chosen_run(self._to, self._sending, RECORD, record_id)
                 if held is not None:
                     return held
-            return chosen_run(self._to, self._telling, COPY, origin)
+            return chosen_run(self._to, self._sending, COPY, origin)
 
     def _by_id(self, run_id: str) -> Run | None:
         try:
-            return self._telling(self._to.get_run, run_id)
+            return self._sending(self._to.get_run, run_id)
         except MlflowException as error:
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
@@ -116,7 +116,7 @@ class Copier:
 
         def attempt() -> Run:
             nonlocal tried
-            if tried and (made := chosen_run(self._to, self._telling, COPY, _origin(run))):
+            if tried and (made := chosen_run(self._to, self._sending, COPY, _origin(run))):
                 return made
             tried = True
             with ask_once():
@@ -124,17 +124,17 @@ class Copier:
                     where, start_time=run.info.start_time, tags=tags, run_name=run.info.run_name
                 )
 
-        made = self._telling(attempt)
-        return chosen_run(self._to, self._telling, COPY, _origin(run)) or made
+        made = self._sending(attempt)
+        return chosen_run(self._to, self._sending, COPY, _origin(run)) or made
 
     def _experiment(self, run: Run) -> str:
         name = self._names[run.info.experiment_id]
         if name not in self._experiments:
-            self._experiments[name] = self._telling(experiment_named, self._to, name)
+            self._experiments[name] = self._sending(experiment_named, self._to, name)
         return self._experiments[name]
 
     def _fill(self, there: Run, run: Run) -> None:
-        run_id, tell = there.info.run_id, self._telling
+        run_id, send = there.info.run_id, self._sending
         self._copy_artifacts(run, there)
         for key in run.data.metrics:
             with server_errors(self.source):
@@ -142,7 +142,7 @@ class Copier:
             points = [Metric(key, each.value, each.timestamp, each.step) for each in history]
             with server_errors(self.target):
                 for start in range(0, len(points), _METRICS_PER_BATCH):
-                    tell(self._to.log_batch, run_id, points[start : start + _METRICS_PER_BATCH])
+                    send(self._to.log_batch, run_id, points[start : start + _METRICS_PER_BATCH])
         params = [
             Param(*pair) for pair in run.data.params.items() if pair[0] not in there.data.params
         ]
@@ -152,19 +152,19 @@ class Copier:
             last += [RunTag(*tag) for tag in schema.whole_tags().items()]
         with server_errors(self.target):
             for start in range(0, len(params), _PER_BATCH):
-                tell(self._to.log_batch, run_id, params=params[start : start + _PER_BATCH])
+                send(self._to.log_batch, run_id, params=params[start : start + _PER_BATCH])
             for start in range(0, len(tags), _PER_BATCH):
-                tell(self._to.log_batch, run_id, tags=tags[start : start + _PER_BATCH])
+                send(self._to.log_batch, run_id, tags=tags[start : start + _PER_BATCH])
             if run.inputs is not None and run.inputs.dataset_inputs:
-                tell(self._to.log_inputs, run_id, run.inputs.dataset_inputs)
-            tell(self._to.log_batch, run_id, tags=last)
-            tell(self._to.set_terminated, run_id, run.info.status, end_time=run.info.end_time)
+                send(self._to.log_inputs, run_id, run.inputs.dataset_inputs)
+            send(self._to.log_batch, run_id, tags=last)
+            send(self._to.set_terminated, run_id, run.info.status, end_time=run.info.end_time)
 
     def _tags(self, run: Run) -> dict[str, str]:
         tags = {name: text for name, text in run.data.tags.items() if name not in _OWN_TAGS}
         if parent := tags.get(_PARENT):
             with server_errors(self.target):
-                copied = chosen_run(self._to, self._telling, COPY, parent)
+                copied = chosen_run(self._to, self._sending, COPY, parent)
             tags[_PARENT] = copied.info.run_id if copied else parent
         return tags
 
@@ -183,7 +183,7 @@ class Copier:
                     )
                 place = str(PurePosixPath(path).parent)
                 with server_errors(self.target):
-                    self._telling(to.log_artifact, local, None if place == "." else place)
+                    self._sending(to.log_artifact, local, None if place == "." else place)
                 Path(local).unlink()
 
     def _artifacts(self, run_id: str, folder: str | None = None) -> Iterator[str]:

@@ -26,7 +26,7 @@ def owner_tags() -> dict[str, str]:
 
 @lru_cache
 def this_host() -> str:
-    """Return twelve hex digits that name this machine and tell nothing else of it."""
+    """Return twelve hex digits that name this machine and say nothing else of it."""
     try:
         known = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Runs that nobody will end any more: RUNNING on the server while their process is gone."""
+"""Runs that are RUNNING on the server while their process is gone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ReapedRun:
 def reap(older_than_s: float | None = None, tracking_uri: str | None = None) -> Sequence[ReapedRun]:
     """End the runs of this project that are RUNNING though their process is gone.
 
-    A process of this machine is looked for. What another machine, or nobody knows which, runs is
+    A process of this machine is looked for. What another or an unknown machine runs is
     ended only if it began more than `older_than_s` ago. A second run of a record that is whole in
     another is deleted. Raises `TrackingError`.
     """

@@ -30,7 +30,7 @@ Form = Literal["long", "summary", "raw"]
 #: What wanted metrics are sums of: of dram__bytes.avg the report says that it is no sum.
 _FAMILIES = frozenset(name.partition(".")[0] for name in WANTED)
 _LONGEST_NAME = 200
-#: The least columns besides the values that tell a row from other text.
+#: The least columns besides the values that distinguish a row from other text.
 _FEWEST = 4
 _NUMBER = "[0-9][0-9., \u00a0\u202f]*"
 _QUOTED_ROW = re.compile(f'"{_NUMBER}","')

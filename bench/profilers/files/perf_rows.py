@@ -56,7 +56,7 @@ def is_perf_stat(head: str) -> bool:
 def read_rows(path: Path) -> list[PerfRow]:
     """Return the events of a file that `perf stat -x` or `-j` wrote, in its order.
 
-    Raises `UserError` with file and line where a number cannot be told for certain.
+    Raises `UserError` with file and line where a number is not certain.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
@@ -132,15 +132,15 @@ class _Line:
         share = None if percent is None else self._number(percent, separator) / 100
         if share is not None and share > 1:
             self.refuse("was counted for more than the whole time")
-        told = value.startswith("<")
+        reason_given = value.startswith("<")
         name = _NAME.fullmatch(event)
         return PerfRow(
             line=self.number,
             pmu=(name and name["pmu"]) or "",
             event=((name and (name["inside"] or name["bare"])) or event).lower(),
             scope=self._scope(name["modifiers"] if name else ""),
-            count=None if told else self._number(value, separator),
-            why=value.strip("<>") if told else "",
+            count=None if reason_given else self._number(value, separator),
+            why=value.strip("<>") if reason_given else "",
             unit=unit,
             share=share,
         )
@@ -153,7 +153,7 @@ class _Line:
 
     @staticmethod
     def _point(separator: str) -> str:
-        """A decimal comma cannot be told from a comma between fields; elsewhere it can."""
+        """A decimal comma looks like a comma between fields here; elsewhere it does not."""
         return r"\." if separator == "," else "[.,]"
 
     @staticmethod

@@ -34,7 +34,7 @@ _MINIMUM_SHARE = 0.1
 _UNACCOUNTED = 0.05
 _NOT_ASKED = "perf was not asked for it"
 _NONE_AT_ALL = "counted 0 while a step was trained: the machine does not count it"
-_NOT_TOLD = "a file of perf stat does not tell it"
+_NOT_IN_FILE = "a file of perf stat does not have it"
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Collection:
     """How a file came about, as far as it does not say so itself.
 
     `whole`: every floating-point event and every memory controller that the machine has was asked
-    for. `computed`: a step was trained meanwhile, so that an event of which there were none was
-    not counted; hypervisors are known to do that. `withheld`: figure -> why it is not to be told,
+    for. `computed`: a step was trained during the count, so that an event that is 0 was not
+    counted; hypervisors are known to do that. `withheld`: figure -> why it is not to be shown,
     whatever the file holds.
     """
 
@@ -72,22 +72,22 @@ def read_perf_stat(
     rows = read_rows(path) + (read_rows(memory) if memory else [])
     controllers = [row for row in rows if is_memory_event(row.event)]
     cores = _CoreCounts(path, [row for row in rows if _is_core_event(row.event)])
-    told: dict[str, float | str] = {
+    found: dict[str, float | str] = {
         **{name: cores.total(names) for name, names in CORE_EVENTS.items()},
         "flops": cores.flops(whole=collection.whole, vector_bits=collection.vector_bits),
         "dram_bytes": _dram_bytes(controllers, whole=collection.whole),
         **collection.withheld,
     }
     if collection.computed:
-        told = {name: value or _NONE_AT_ALL for name, value in told.items()}
-    missing = {name: value for name, value in told.items() if isinstance(value, str)}
-    if len(missing) == len(told):
+        found = {name: value or _NONE_AT_ALL for name, value in found.items()}
+    missing = {name: value for name, value in found.items() if isinstance(value, str)}
+    if len(missing) == len(found):
         raise UserError(f"{path}: perf counted nothing that is read here: {_causes(missing)}")
     values: dict[str, Any] = {
-        name: None if isinstance(value, str) else round(value) for name, value in told.items()
+        name: None if isinstance(value, str) else round(value) for name, value in found.items()
     }
     values |= {"iterations": iterations, "window_s": window_s}
-    missing |= {name: _NOT_TOLD for name in ("iterations", "window_s") if values[name] is None}
+    missing |= {name: _NOT_IN_FILE for name in ("iterations", "window_s") if values[name] is None}
     return CpuCounters(
         source=collection.source,
         # Only perf stat -a counts memory controllers, and then everything else system-wide too.
@@ -114,7 +114,7 @@ def _shares(controllers: Sequence[PerfRow]) -> dict[str, float]:
 
 
 def _dram_bytes(rows: Sequence[PerfRow], *, whole: bool) -> float | str:
-    """What all memory controllers read and wrote, or why it cannot be told."""
+    """What all memory controllers read and wrote, or why that is not known."""
     here = {row.event for row in rows}
     if not here:
         return _NOT_ASKED

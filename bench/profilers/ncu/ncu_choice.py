@@ -127,7 +127,7 @@ def require_chip(ncu: Ncu, capability: tuple[int, int]) -> None:
 
 
 def _metrics_here(ncu: Ncu, chip: str | None) -> frozenset[str] | None:
-    """Base names that the device has, or a chip of its family; None where ncu tells neither.
+    """Base names that the device has, or a chip of its family; None where ncu names neither.
 
     The device goes first: chips of one compute capability may differ (TU116 lacks the tensor
     cores of TU102).

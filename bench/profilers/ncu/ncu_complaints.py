@@ -148,7 +148,7 @@ _ERROR_LINE = re.compile(r"^==ERROR== *(.+?)\s*$", re.MULTILINE)
 
 
 def explain(console: str, root: Path = ROOT) -> str | None:
-    """Return cause and remedy of what `console` tells of ncu, or None if ncu had no complaint.
+    """Return cause and remedy of what ncu wrote to `console`, or None if ncu had no complaint.
 
     None also where the step failed by itself, as ncu then says no more than that.
     """

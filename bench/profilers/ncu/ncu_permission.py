@@ -32,7 +32,7 @@ _REBUILDERS = {
 
 @dataclass(frozen=True)
 class Permission:
-    """`unknown` where only trying tells; everything but `allowed` has its remedy."""
+    """`unknown` where only trying decides; everything but `allowed` has its remedy."""
 
     state: Literal["allowed", "forbidden", "unknown"]
     detail: str
@@ -98,6 +98,6 @@ def _below_windows(root: Path) -> bool:
 
 def _takes_perfmon(root: Path) -> bool:
     """By the driver's version, as in `NVIDIA UNIX Open Kernel Module for x86_64  580.95.05`."""
-    told = value_or_none(lambda: text_of(root / "proc/driver/nvidia/version")) or ""
-    version = re.search(r"\b(\d{3,})\.\d+", told)
+    driver = value_or_none(lambda: text_of(root / "proc/driver/nvidia/version")) or ""
+    version = re.search(r"\b(\d{3,})\.\d+", driver)
     return version is not None and int(version[1]) >= _FIRST_PERFMON_DRIVER

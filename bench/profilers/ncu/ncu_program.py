@@ -145,10 +145,10 @@ def _version(program: str) -> tuple[int, ...]:
         answer = output_of(program, "--version", timeout_s=_ANSWERS_WITHIN_S)
     except UnknownFactError as error:
         raise RefusalError(str(error), _REINSTALL) from None
-    told = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", answer)
-    if told is None:
+    version = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", answer)
+    if version is None:
         raise RefusalError(f"{program} tells no version", _REINSTALL)
-    return _numbers(told[1])
+    return _numbers(version[1])
 
 
 def _numbers(text: str) -> tuple[int, ...]:

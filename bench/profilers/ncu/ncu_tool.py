@@ -37,7 +37,7 @@ class NcuTool(Tool):
     """Counts one step twice: hardware counters, then executed instructions (SASS).
 
     Leaves `ncu/hardware.ncu-rep`, `ncu/sass.ncu-rep` and a CSV of each in the profile's folder.
-    `capability` tells the compute capability of the device that the worker will take.
+    `capability` returns the compute capability of the device that the worker will take.
     """
 
     name: ClassVar[ToolName] = "ncu"

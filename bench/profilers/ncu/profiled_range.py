@@ -15,7 +15,7 @@ from bench.training.devices import Device
 def profiled_range(device: Device) -> Iterator[None]:
     """Let ncu count what is launched inside: only that, and all of it.
 
-    The device is synchronised at both ends. ncu must have been told `--profile-from-start off`,
+    The device is synchronised at both ends. ncu must run with `--profile-from-start off`,
     and the CUDA context must exist, as it does after a warm-up. Raises `UnsupportedError` on
     another backend.
     """

@@ -22,7 +22,7 @@ class Nest:
 
     `by_id` finds the op of an `External id`. An op that autograd's engine called is backward's;
     what ran after the engine's last is the optimizer's, anything else the forward pass's. Without
-    the engine no phase can be told. Where `timed` is False the ops have no time of their own.
+    the engine no phase is known. Where `timed` is False the ops have no time of their own.
     """
 
     def __init__(self, events: Iterable[Event], *, timed: bool) -> None:

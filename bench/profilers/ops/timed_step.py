@@ -11,7 +11,7 @@ from bench.records import Copies, Phase
 
 
 class Kind(Enum):
-    """What decides how an op's own time is told."""
+    """What decides how an op's own time is found."""
 
     OP = "an operator of torch or of a library"
     REGION = "a graph that torch.compile made: what was fused into it cannot be told apart"

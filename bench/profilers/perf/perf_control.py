@@ -36,10 +36,10 @@ def counting(task: Mapping[str, str], answer_s: float = ANSWER_S) -> Iterator[No
             if name.endswith("control")
         ]
         for listener in listeners:
-            listener.tell("enable")
+            listener.send("enable")
         yield
         for listener in reversed(listeners):
-            listener.tell("disable")
+            listener.send("disable")
 
 
 def _answer_of(control: str) -> str:
@@ -56,7 +56,7 @@ def _listener(control: Path, acknowledge: Path, answer_s: float) -> Iterator[_Li
 def _opened(fifo: Path, flags: int) -> Iterator[int]:
     try:
         end = os.open(fifo, flags | os.O_NONBLOCK)
-    except OSError as error:  # ENXIO: nobody reads from it
+    except OSError as error:  # ENXIO: no process reads from it
         raise _silent(f"perf does not listen at {fifo} ({error.strerror})") from None
     try:
         yield end
@@ -74,7 +74,7 @@ class _Listener:
         self._answers = select.poll()
         self._answers.register(acknowledge, select.POLLIN)
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         """Send a command and wait until perf has carried it out."""
         try:
             os.write(self._control, f"{command}\n".encode())

@@ -1,4 +1,4 @@
-"""Why perf cannot count here, and what would help: told before a profile, by doctor, and after.
+"""Why perf cannot count here, and what would help: shown before a profile, by doctor, and after.
 
 perf itself is asked, with the very options of a profile, since a version, a package, a setting of
 the kernel, a container and a hypervisor may each stand in its way.
@@ -48,7 +48,7 @@ def find_obstacle(root: Path = ROOT) -> Obstacle | None:
     if shutil.which("perf") is None:
         return Obstacle("perf is not installed", _INSTALL)
     try:
-        # task-clock needs no counter: it tells a machine without them from one that forbids perf.
+        # task-clock needs no counter: it works where counters are absent and perf is allowed.
         trial = try_events(("task-clock", "instructions"), gated=True)
     except UnknownFactError as error:
         return Obstacle(str(error), _CANNOT_START)
@@ -58,7 +58,7 @@ def find_obstacle(root: Path = ROOT) -> Obstacle | None:
 
 
 def of_complaint(complaint: str, root: Path = ROOT) -> Obstacle | None:
-    """Return the obstacle that perf's own words tell of, or None if they tell of none."""
+    """Return the obstacle that perf's own words name, or None if they name none."""
     if found := re.search(r"perf not found for kernel \S+", complaint):
         return Obstacle(f"{found[0]}: this perf is only a script that looks for it", _wrapper(root))
     if re.search(r"option `(control|delay)'", complaint):

@@ -45,7 +45,7 @@ def perf_stat(
 ) -> tuple[str, ...]:
     """Return the command under which a program runs to have `events` counted into `output`.
 
-    With a gate nothing is counted until it is told so; `everywhere` counts all processors.
+    With a gate nothing is counted until it is opened; `everywhere` counts all processors.
     """
     gated = ("-D", "-1", "--control", gate.option) if gate else ()
     return (

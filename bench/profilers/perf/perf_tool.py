@@ -61,7 +61,7 @@ class PerfTool(Tool):
         return (Attempt(_ATTEMPT, prefix, {"LC_ALL": "C"}, task),)
 
     def explain(self, console: str) -> str | None:
-        """Return the obstacle that perf's words in `console` tell of, or None."""
+        """Return the obstacle that perf's words in `console` name, or None."""
         found = of_complaint(console)
         return str(found) if found else None
 

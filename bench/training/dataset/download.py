@@ -11,7 +11,7 @@ import requests
 
 from bench.errors import UserError
 
-#: Called with the bytes on disk and the bytes in all, where the server tells.
+#: Called with the bytes on disk and the bytes in all, where the server says so.
 OnBytes = Callable[[int, "int | None"], None]
 
 CONNECT_TIMEOUT_S = 10

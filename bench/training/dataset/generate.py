@@ -16,7 +16,7 @@ from bench.training.dataset.photo import draw_look, draw_photo
 
 #: Raised whenever the pictures of a seed change, so that old and new are never mixed.
 GENERATOR_VERSION = 1
-MAX_CLASSES = 1000  # what ImageNet's models tell apart
+MAX_CLASSES = 1000  # the classes of ImageNet's models
 MAX_IMAGES_PER_CLASS = 100_000  # five digits of file name
 
 

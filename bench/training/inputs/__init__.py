@@ -67,6 +67,6 @@ def _open_images(config: RunConfig, resolved: ResolvedConfig) -> Images:
         augment=config.augment,
         batch_size=resolved.batch_size,
         devices=config.world_size,
-        # Without loader processes the step waits meanwhile, and leaves its cores.
+        # Without loader processes the step waits, and its cores are free.
         threads=resolved.threads if resolved.workers == 0 else 1,
     )

@@ -52,7 +52,7 @@ class PrefetchedTransfer:
     """Two slots on the device: one is computed on while a side stream fills the other.
 
     They are made once, not per batch: a host that runs ahead of the device would otherwise hold as
-    many batches there as it is ahead. A slot is filled anew only after everything that was queued
+    many batches there as it is ahead. A slot is filled again only after everything that was queued
     on it, and read only after it is full; the two streams wait for each other, the host for none.
     """
 

@@ -67,7 +67,7 @@ def test_figures_of_a_window(read):
 def test_a_file_alone_tells_neither_iterations_nor_time(read):
     counters = read(CORES)
     assert counters.iterations is None
-    assert counters.missing["window_s"] == "a file of perf stat does not tell it"
+    assert counters.missing["window_s"] == "a file of perf stat does not have it"
 
 
 def test_an_event_without_a_number_keeps_perfs_reason_and_spares_the_others(read):
