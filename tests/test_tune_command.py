@@ -48,7 +48,7 @@ def written(place, campaign=CAMPAIGN):
 
 @pytest.mark.slow
 def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, tuned, monkeypatch):
-    code, out, err = tuned(*TINY, "--budget", "20")
+    code, out, err = tuned(*TINY, "--budget", "30")
     assert code == 0, err
     assert out.startswith("mlproject run --arch crashing_models:small --backend cpu")
     told = written(place)
@@ -67,7 +67,7 @@ def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, tuned, 
 
     # Another folder: what was measured is known from the server alone.
     monkeypatch.setenv("MLPROJECT_RECORDS", str(place / "another"))
-    code, out, err = tuned(*TINY, "--budget", "20")
+    code, out, err = tuned(*TINY, "--budget", "30")
     assert code == 0, err
     again = written(place)
     assert again["trials"][0]["record_id"] == records[0].record_id

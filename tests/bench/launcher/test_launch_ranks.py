@@ -145,7 +145,7 @@ def ranks(launcher):
 
 def is_rank(process):
     try:
-        return process.cmdline()[2:4] == ["bench", "rank"]
+        return process.cmdline()[2:4] == ["bench.worker", "rank"]
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False  # it ended between the listing and the look
 
@@ -170,9 +170,12 @@ def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
 
 def test_ranks_without_their_elastic_launcher_are_ended_too(tmp_path):
     def kill(event):
-        if event.name == "window_started":
-            worker_of(tmp_path).kill()
+        if event.name == "window_started" or (seen and event.name == "tick"):
+            seen.append(event.name)
+            if seen.count("tick") == 2:  # every rank has measured iterations by then
+                worker_of(tmp_path).kill()
 
+    seen = []
     record = Launch(tmp_path, kill, iters=10**7, max_seconds="none").record
     assert record.outcome in ("crashed", "interrupted")
     assert record.measurement is not None

@@ -180,6 +180,14 @@ def test_the_budget_is_overrun_by_one_trial_at_most(budget_s):
     assert result.untried
 
 
+def test_the_start_is_measured_even_if_getting_ready_took_the_whole_budget():
+    device = Device(flat)
+    device.now_s = 1000.0
+    limits = Limits(budget_s=20.0)
+    result = tune(START, environment(), device, limits, clock=device.clock, began_s=0.0)
+    assert [trial.stage for trial in result.trials] == ["start"]
+
+
 def test_half_the_budget_may_be_left_for_confirming():
     result = tuned(Device(speed), budget_s=400.0)
     assert len(result.confirmed.ratios) >= 3
