@@ -253,6 +253,7 @@ def test_a_wrong_setting_is_named_and_switches_off(machine, google, attributes, 
 @pytest.mark.parametrize(
     ("fault", "code", "words"),
     [
+        ("no-packages", 1, "ends with exit code 1"),
         ("no-set-up", 1, "ends with exit code 1"),
         ("no-gpu", 2, "no NVIDIA GPU"),
         ("no-secret", 1, "the secret mlflow-password cannot be read"),
