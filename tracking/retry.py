@@ -23,7 +23,7 @@ from sqlalchemy.exc import OperationalError
 
 from bench.records.journal import Clock
 
-#: What MLflow's server answers when its database fails it, such as for want of a connection; for
+#: What MLflow's server answers when its database fails, such as without a free connection; for
 #: what a client got wrong it has other codes.
 _DATABASE = "BAD_REQUEST"
 

@@ -146,7 +146,7 @@ def _is_copy(op: SeenOp) -> bool:
 _WORK = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
 _WHY_NO_WORK = {
     Kind.OP: "not a call of the cost model: a view, an allocation, or the backend's own way",
-    Kind.REGION: "compiled: what was fused into the graph cannot be told apart",
+    Kind.REGION: "compiled: ops fused into the graph have no times of their own",
     Kind.KERNEL: "launched by no op: part of a compiled graph or of a CUDA graph",
 }
 _WHY_NO_PHASE = "autograd's engine did not run in the step: a CUDA graph replays it whole"

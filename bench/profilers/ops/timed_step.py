@@ -14,7 +14,7 @@ class Kind(Enum):
     """What decides how an op's own time is found."""
 
     OP = "an operator of torch or of a library"
-    REGION = "a graph that torch.compile made: what was fused into it cannot be told apart"
+    REGION = "a graph that torch.compile made: the fused ops have no times of their own"
     KERNEL = "a kernel or copy that no operator launched"
     WRAPPER = "autograd, or a mark: its own time belongs to no op"
 
