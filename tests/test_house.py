@@ -286,6 +286,19 @@ def headings(file):
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in found}
 
 
+def test_every_page_is_within_two_clicks_of_the_readme():
+    reached = {PROJECT / "README.md"}
+    for _click in range(2):
+        links = {
+            (page.parent / target.split("#")[0]).resolve()
+            for page in reached
+            for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
+            if target.split("#")[0].endswith(".md") and ":" not in target
+        }
+        reached |= links
+    assert set((PROJECT / "docs").glob("*.md")) <= reached
+
+
 FOLDERS = (
     "analysis|bench|benchmarks|bootstrap|campaigns|cloud|commands|docs|examples|matrices"
     "|notebooks|tests|tracking"
