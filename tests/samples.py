@@ -1,6 +1,5 @@
 """Small whole records for tests of what handles them; the numbers are easy to work with by hand."""
 
-import typing
 from datetime import datetime, timezone
 
 from bench.config import RunConfig
@@ -35,15 +34,7 @@ NOW = datetime(2026, 11, 20, 10, 0, tzinfo=timezone.utc)
 
 def facts(record_class, why_missing="not in this sample", **known):
     """Make a record in which everything not named, or None, is missing for `why_missing`."""
-    known = {name: fact for name, fact in known.items() if fact is not None}
-    optional = {
-        name
-        for name, field in record_class.model_fields.items()
-        if type(None) in typing.get_args(field.annotation) and name not in known
-    }
-    return record_class(
-        **known, **dict.fromkeys(optional), missing=dict.fromkeys(optional, why_missing)
-    )
+    return record_class.of(why_missing, **known)
 
 
 def measurement(times_s=(0.5, 0.5, 0.5, 0.5, 0.5, 0.5), images=8, **changes):

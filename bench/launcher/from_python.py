@@ -8,8 +8,7 @@ from typing import TypeVar
 from bench.config import RunConfig
 from bench.config.nodes import node_rank
 from bench.errors import UnsupportedError, UserError
-from bench.launcher.earlier import find_ceilings
-from bench.launcher.measurement import launch_ceilings, launch_measurement
+from bench.launcher.measurement import find_ceilings, launch_ceilings, launch_measurement
 from bench.records import CeilingsRecord, RunRecord
 from bench.records.folders import DEFAULT_RECORDS, RecordFolder
 from bench.records.journal import OnEvent, ignore

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bench.config import RunConfig
 from bench.launcher.exports import write_exports
-from bench.launcher.failure import failure_cause
 from bench.launcher.watch import RanksWatch, WorkerWatch
 from bench.machine.allocator import allocator_settings
+from bench.machine.cpu import cpu_model, cpu_signature
+from bench.machine.probes import value_or_none
 from bench.records import (
-    LAUNCHER_FACTS,
     CeilingsRecord,
     Outcome,
     ProcessFigures,
+    RankAccount,
     RunRecord,
     Telemetry,
-    Verdict,
 )
-from bench.records.folders import RecordFolder, write_atomically
+from bench.records.folders import RecordFolder, readable_records, write_atomically
 from bench.records.journal import OnEvent, ignore
-from bench.records.verdict.run_verdict import judge, judge_ceilings
+from bench.records.verdict.run_verdict import judge
 
 R = TypeVar("R", RunRecord, CeilingsRecord)
 
@@ -44,10 +45,11 @@ def launch_measurement(
     watch.wait()
     record = folder.read_worker()
     if not isinstance(record, RunRecord):
-        outcome, reason = watch.death()
-        record = unmeasured(config, folder, outcome=outcome, reason=reason, created=watch.started)
+        record = unmeasured(config, folder, *watch.death(), watch.started)
     telemetry = watch.window_telemetry(record.measurement)
-    return finish_record(folder, record, watch.figures(), telemetry, "no window was measured")
+    return finish(
+        folder, record, "no window was measured", process=watch.figures(), telemetry=telemetry
+    )
 
 
 def _watch(config: RunConfig, folder: RecordFolder, on_event: OnEvent) -> WorkerWatch:
@@ -70,9 +72,28 @@ def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, s
         accounts = folder.read_ranks()
         if len(accounts) == config.devices and all(each.outcome == "ok" for each in accounts):
             return "ok", None
-        outcome, reason = watch.death()
-        found = unmeasured(config, folder, outcome=outcome, reason=reason, created=watch.started)
-        return failure_cause(folder, found)
+        return failure_cause(folder, unmeasured(config, folder, *watch.death(), watch.started))
+
+
+def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
+    """Return the newest clean ceilings in `records` of this processor and this torch, or None.
+
+    Does not import torch: which device `auto` means is left to the measurement, and the newest
+    ceilings of any device answer for it.
+    """
+    for _, record in readable_records(records, newest_first=True):
+        if (
+            isinstance(record, CeilingsRecord)
+            and record.verdict is not None
+            and record.verdict.level == "clean"
+            and record.environment is not None
+            and record.environment.cpu_model == value_or_none(cpu_model)
+            and record.environment.cpu_signature == value_or_none(cpu_signature)
+            and record.environment.torch == metadata.version("torch")
+            and backend in ("auto", record.environment.device.backend)
+        ):
+            return record
+    return None
 
 
 def launch_ceilings(
@@ -86,65 +107,73 @@ def launch_ceilings(
     record = folder.read_worker()
     if not isinstance(record, CeilingsRecord):
         outcome, reason = watch.death()
-        record = CeilingsRecord(
+        record = CeilingsRecord.of(
+            reason,
             record_id=folder.record_id,
             created=watch.started,
             outcome=outcome,
             reason=reason,
-            environment=None,
             ceilings=(),
             samples=(),
-            telemetry=None,
-            verdict=None,
-            missing=dict.fromkeys(("environment", "telemetry", "verdict"), reason),
         )
-    return finish_ceilings(folder, record, watch.telemetry_between("device", "ended"))
+    telemetry = watch.telemetry_between("device", "ended")
+    return finish(folder, record, "the worker did not get that far", telemetry=telemetry)
 
 
-def unmeasured(config: RunConfig, folder: RecordFolder, **how: Any) -> RunRecord:
-    """Return the record of a worker that wrote nothing; `how`: outcome, reason, created."""
-    absent = ("resolved", "measurement", "environment", "complexity", *LAUNCHER_FACTS)
-    return RunRecord(
+def unmeasured(
+    config: RunConfig, folder: RecordFolder, outcome: Outcome, reason: str, created: datetime
+) -> RunRecord:
+    """Return the record of a worker that wrote nothing."""
+    return RunRecord.of(
+        reason,
         record_id=folder.record_id,
+        created=created,
         config=config,
         config_id=config.config_id,
-        missing=dict.fromkeys(absent, how["reason"]),
-        **how,
-        **dict.fromkeys(absent),
+        outcome=outcome,
+        reason=reason,
     )
 
 
-def finish_record(
+def finish(
     folder: RecordFolder,
-    record: RunRecord,
-    process: ProcessFigures | None,
-    telemetry: Telemetry | None,
+    record: R,
     why_missing: str,
-) -> RunRecord:
-    """Add what only the launcher knows, judge the whole, and write it with its exports."""
-    facts: dict[str, Any] = {"process": process, "telemetry": telemetry}
-    if record.outcome != "ok":
-        facts["outcome"], facts["reason"] = failure_cause(folder, record)
-    whole = _whole(record, facts, why_missing, judge)
-    folder.close(whole)
-    write_exports(folder, whole)
-    return whole
-
-
-def finish_ceilings(
-    folder: RecordFolder, record: CeilingsRecord, telemetry: Telemetry | None
-) -> CeilingsRecord:
-    """Add what was sampled during it, judge the whole, and write it."""
-    why_missing = "the worker did not get that far"
-    whole = _whole(record, {"telemetry": telemetry}, why_missing, judge_ceilings)
-    folder.close(whole)
-    return whole
-
-
-def _whole(
-    record: R, facts: dict[str, Any], why_missing: str, judge_it: Callable[[R], Verdict]
+    **facts: Telemetry | ProcessFigures | Outcome | str | None,
 ) -> R:
-    """The record with the launcher's facts, or why they are missing, and its verdict."""
+    """Add what only the launcher knows, judge the whole, and write it with its exports."""
     missing = {name: why_missing for name, fact in facts.items() if fact is None}
-    verdict = judge_it(record.model_copy(update=facts))
-    return record.replaced(missing, **facts, verdict=verdict)
+    if isinstance(record, RunRecord) and record.outcome != "ok":
+        facts["outcome"], facts["reason"] = failure_cause(folder, record)
+    verdict = judge(record.model_copy(update=facts))
+    whole = record.replaced(missing, **facts, verdict=verdict)
+    folder.close(whole)
+    if isinstance(whole, RunRecord):
+        write_exports(folder, whole)
+    return whole
+
+
+def failure_cause(folder: RecordFolder, record: RunRecord) -> tuple[Outcome, str | None]:
+    """Return the outcome and the reason of the rank that failed first.
+
+    When one rank ends, the others lose their connection to it, and rank 0 reports only that. A
+    measurement on one device, or one that went well, keeps the outcome and reason of `record`.
+    """
+    failed = [account for account in folder.read_ranks() if account.outcome != "ok"]
+    if record.outcome == "ok" or not failed:
+        return record.outcome, record.reason
+    first = min(failed, key=_precedence)
+    alike = all(account.reason == first.reason for account in failed)
+    together = alike and len(failed) == record.config.world_size
+    return first.outcome, first.reason if together else f"rank {first.rank}: {first.reason}"
+
+
+def _precedence(account: RankAccount) -> tuple[int, float]:
+    """Ranks that failed by themselves, then those killed, and last those that lost the others.
+
+    A killed rank comes second, since a rank may abort over the loss of another. An interrupt is
+    how the elastic launcher ends the ranks that have not failed.
+    """
+    if account.outcome == "interrupted":
+        return 2, account.ended_unix_s
+    return {"own": 0, "killed": 1, "lost": 3}[account.cause], account.ended_unix_s

@@ -7,11 +7,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, cast
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.launcher.earlier import find_timed
 from bench.launcher.exports import write_profile_exports
 from bench.launcher.watch import WorkerWatch
 from bench.machine.allocator import allocator_settings
@@ -19,8 +19,16 @@ from bench.profilers.base import Attempt, Section, Tool
 from bench.profilers.ncu import NcuTool
 from bench.profilers.ops.torch_tool import TorchTool
 from bench.profilers.perf import PerfTool
-from bench.records import Backend, Outcome, ProfiledStep, ProfileRecord, RunRecord, ToolName
-from bench.records.folders import RecordFolder, write_atomically
+from bench.records import (
+    Backend,
+    Environment,
+    Outcome,
+    ProfiledStep,
+    ProfileRecord,
+    RunRecord,
+    ToolName,
+)
+from bench.records.folders import RecordFolder, readable_records, write_atomically
 from bench.records.journal import Event, OnEvent, ignore
 from bench.records.verdict.profile_verdict import judge_profile
 
@@ -155,15 +163,36 @@ def _run(
     inside.leave()
     step = inside.read_worker()
     if not isinstance(step, ProfiledStep):
-        step = _without_account(tool.name, *watch.death())
+        outcome, reason = watch.death()
+        step = ProfiledStep.of(reason, tool=tool.name, outcome=outcome, reason=reason)
     return step, tool.explain(inside.console.read_text(encoding="utf-8", errors="replace"))
 
 
-def _without_account(tool: ToolName, outcome: Outcome, reason: str) -> ProfiledStep:
-    facts = ("resolved", "environment", "complexity", "work", "iterations", "window_s", "ops")
-    missing = dict.fromkeys(facts, reason)
-    absent: dict[str, Any] = dict.fromkeys(facts)
-    return ProfiledStep(tool=tool, outcome=outcome, reason=reason, missing=missing, **absent)
+def read_timed(records: Path, record_id: str) -> RunRecord:
+    """Return the measurement of that id. Raises `UserError` where there is none."""
+    record = RecordFolder(records / record_id).read_record()
+    if not isinstance(record, RunRecord):
+        raise UserError(
+            f"of={record_id!r}: no measurement in {records}; give the name of a folder there "
+            "that `mlproject run` wrote"
+        )
+    return record
+
+
+def _find_timed(records: Path, config: RunConfig, environment: Environment) -> RunRecord | None:
+    """The newest whole measurement of `config` on the same device and torch, or None."""
+    for _, record in readable_records(records, newest_first=True):
+        if (
+            isinstance(record, RunRecord)
+            and record.outcome == "ok"
+            and record.config_id == config.config_id
+            and record.environment is not None
+            and record.environment.torch == environment.torch
+            and record.environment.device.name == environment.device.name
+            and record.environment.device.uuid == environment.device.uuid
+        ):
+            return record
+    return None
 
 
 def _finish(
@@ -174,35 +203,28 @@ def _finish(
     started: datetime,
 ) -> ProfileRecord:
     environment = found.first("environment")
-    timed = timed or find_timed(folder.path.parent, config, environment)
-    facts: dict[str, Any] = {
-        "reason": found.reason,
-        "timed_record_id": timed and timed.record_id,
-        "resolved": found.first("resolved"),
-        "environment": environment,
-        "complexity": found.first("complexity"),
-        "work": found.first("work"),
-        "verdict": None,
-        **{section: found.sections.get(tool) for tool, section in SECTIONS.items()},
-    }
-    missing = {
+    if timed is None and environment is not None:
+        timed = _find_timed(folder.path.parent, config, environment)
+    why_missing = {
         "reason": "the outcome is ok",
         "timed_record_id": f"no measurement of this configuration in {folder.path.parent}",
         "verdict": "not judged yet",
-        **{
-            section: found.why_not.get(tool, f"{tool} was not tried")
-            for tool, section in SECTIONS.items()
-        },
     }
-    why = found.reason or "no worker reported it"
-    record = ProfileRecord(
+    for tool, section in SECTIONS.items():
+        why_missing[section] = found.why_not.get(tool, f"{tool} was not tried")
+    record = ProfileRecord.of(
+        found.reason or "no worker reported it",
+        why_missing,
         record_id=folder.record_id,
         created=started,
         config=config,
         config_id=config.config_id,
         outcome=found.outcome,
-        missing={name: missing.get(name, why) for name, fact in facts.items() if fact is None},
-        **facts,
+        reason=found.reason,
+        timed_record_id=timed and timed.record_id,
+        environment=environment,
+        **{name: found.first(name) for name in ("resolved", "complexity", "work")},
+        **{section: found.sections.get(tool) for tool, section in SECTIONS.items()},
     )
     whole = record.replaced(verdict=judge_profile(record, timed))
     folder.close(whole)

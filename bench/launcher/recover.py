@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.launcher.measurement import finish_ceilings, finish_record, unmeasured
+from bench.launcher.measurement import finish, unmeasured
 from bench.launcher.profile import recover_profile
 from bench.records import CeilingsRecord, RunRecord
 from bench.records.folders import AnyRecord, RecordFolder
@@ -45,18 +45,12 @@ def _recovered(folder: RecordFolder) -> AnyRecord | None:
     if account is None and _kind(folder) == "ceilings":
         return None  # nothing measured, nothing asked for that could be named
     if isinstance(account, CeilingsRecord):
-        return finish_ceilings(folder, account, None)
+        return finish(folder, account, "the worker did not get that far", telemetry=None)
     reason = "the launching process ended before the measurement did"
     if not isinstance(account, RunRecord):
         config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
-        account = unmeasured(
-            config,
-            folder,
-            outcome="interrupted",
-            reason=reason,
-            created=asked_at,
-        )
-    return finish_record(folder, account, None, None, reason)
+        account = unmeasured(config, folder, "interrupted", reason, asked_at)
+    return finish(folder, account, reason, process=None, telemetry=None)
 
 
 def _kind(folder: RecordFolder) -> str:

@@ -28,10 +28,14 @@ from bench.records.environment import (
     Telemetry,
 )
 from bench.records.measurement import (
+    LAUNCHER_FACTS,
     DistributedFigures,
+    ImportedRecord,
     Measurement,
     RankAccount,
     RankFigures,
+    RunRecord,
+    SourceFormat,
     WorkSet,
 )
 from bench.records.profile import (
@@ -45,7 +49,6 @@ from bench.records.profile import (
     ProfileRecord,
     ToolName,
 )
-from bench.records.run import LAUNCHER_FACTS, ImportedRecord, RunRecord, SourceFormat
 
 __all__ = [
     "LAUNCHER_FACTS",

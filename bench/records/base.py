@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -29,6 +30,11 @@ def worst(levels: Iterable[str]) -> Level:
     return _LEVELS[max(graded, default=0)]
 
 
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """Return `part / whole`, or None where either is unknown or the whole is 0."""
+    return None if part is None or not whole else part / whole
+
+
 class Record(BaseModel):
     """Frozen, no unknown fields, and no infinity or NaN in its floats."""
 
@@ -39,6 +45,17 @@ class Facts(Record):
     """A record whose facts may be unknown: every None has its reason in `missing`."""
 
     missing: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, why: str, reasons: Mapping[str, str] | None = None, /, **facts: Any) -> Self:
+        """Return a record of `facts`: what is None, or not given, is missing for its reason.
+
+        A fact without one in `reasons` is missing for `why`.
+        """
+        needed = (name for name, field in cls.model_fields.items() if field.is_required())
+        absent = [name for name in needed if facts.get(name) is None]
+        missing = {name: (reasons or {}).get(name, why) for name in absent}
+        return cls(**{**dict.fromkeys(absent), **facts, "missing": missing})
 
     def replaced(self, missing: Mapping[str, str] | None = None, **facts: Any) -> Self:
         """Return a copy with these facts, validated as a whole.
@@ -59,11 +76,16 @@ class Facts(Record):
         return self
 
 
+Weight = Literal["note", "suspect", "invalid"]
+#: A finding's code, level and message.
+Found = tuple[str, Weight, str]
+
+
 class Finding(Record):
     """One thing a reader of the run must know, and how much it weighs."""
 
     code: str
-    level: Literal["note", "suspect", "invalid"]
+    level: Weight
     message: str
 
 
@@ -74,10 +96,10 @@ class Verdict(Record):
     findings: tuple[Finding, ...]
 
     @classmethod
-    def of(cls, found: Iterable[Finding]) -> Self:
-        """Return the verdict of these findings: the gravest of their levels."""
-        findings = tuple(found)
-        return cls(level=worst(finding.level for finding in findings), findings=findings)
+    def of(cls, found: Iterable[Found]) -> Self:
+        """Return the verdict of findings in this order: the gravest of their levels."""
+        findings = [Finding(code=code, level=level, message=text) for code, level, text in found]
+        return cls(level=worst(finding.level for finding in findings), findings=tuple(findings))
 
 
 _NOT_ASKED = "recorded by a version that did not ask"
@@ -86,6 +108,13 @@ _CONFIGS: dict[str, type[BaseModel]] = {"config": RunConfig, "resolved": Resolve
 
 class KeptRecord(Facts):
     """A record that outlives the version that wrote it: a file `record.json`."""
+
+    schema_version: Literal[2] = 2
+    record_id: str
+    created: datetime  # UTC
+    outcome: Outcome
+    reason: str | None  # why the outcome is not ok
+    verdict: Verdict | None
 
     @model_validator(mode="before")
     @classmethod

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from bench.config.resolved import Backend, MathMode
-from bench.records.base import Count, Facts, KeptRecord, Outcome, PositiveRate, Record, Verdict
+from bench.records.base import Count, Facts, KeptRecord, PositiveRate, Record
 from bench.records.environment import Environment, Telemetry
 
 
@@ -46,15 +45,9 @@ class CacheRoof(Facts):
 class CeilingsRecord(KeptRecord):
     """One machine's measured roofs: the file `record.json` of a record folder."""
 
-    schema_version: Literal[2] = 2
     kind: Literal["ceilings"] = "ceilings"
-    record_id: str
-    created: datetime  # UTC
-    outcome: Outcome
-    reason: str | None
     environment: Environment | None
     ceilings: tuple[Ceiling, ...]
     samples: tuple[CeilingSample, ...]
     cache_roofs: tuple[CacheRoof, ...] = ()
     telemetry: Telemetry | None
-    verdict: Verdict | None

@@ -35,7 +35,6 @@ from bench.records import (
     RankAccount,
     RunRecord,
 )
-from bench.records.owners import is_running
 
 T = TypeVar("T")
 
@@ -45,19 +44,36 @@ DEFAULT_RECORDS = Path("records")
 #: fills up during it cannot cost the record. A record with 1,000 iterations is about 200 KB.
 _RESERVE_BYTES = 4 * 2**20
 
+#: Start times of one process, read twice, differ by less.
+_START_TOLERANCE_S = 1.0
+
 #: What this project measures.
 MeasuredRecord = RunRecord | CeilingsRecord | ProfileRecord
 #: What a record folder, and a tracked run, may hold.
 AnyRecord = Annotated[MeasuredRecord | ImportedRecord, Field(discriminator="kind")]
 ANY_RECORD: TypeAdapter[MeasuredRecord | ImportedRecord] = TypeAdapter(AnyRecord)
 #: What a worker writes.
-AnyAccount = Annotated[
-    RunRecord | CeilingsRecord | ProfiledStep | Machine, Field(discriminator="kind")
-]
-_ANY_ACCOUNT: TypeAdapter[RunRecord | CeilingsRecord | ProfiledStep | Machine] = TypeAdapter(
-    AnyAccount
-)
+Account = RunRecord | CeilingsRecord | ProfiledStep | Machine
+_ACCOUNT: TypeAdapter[Account] = TypeAdapter(Annotated[Account, Field(discriminator="kind")])
 _RANK_ACCOUNT = TypeAdapter(RankAccount)
+
+
+def is_running(process: int | psutil.Process, started_s: float | None = None) -> bool:
+    """Whether a process, given by its number or as psutil knows it, runs; a zombie does not.
+
+    `started_s` is its start in seconds since 1970 (`psutil.Process.create_time`): a process that
+    started at another time was only given the same number. A process that may not be looked at
+    runs.
+    """
+    try:
+        found = psutil.Process(process) if isinstance(process, int) else process
+        if not found.is_running() or found.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return started_s is None or abs(found.create_time() - started_s) < _START_TOLERANCE_S
+    except psutil.AccessDenied:
+        return True
+    except (psutil.Error, OverflowError):
+        return False
 
 
 def new_record_id(now: datetime | None = None) -> str:
@@ -111,7 +127,9 @@ class RecordFolder:
             folder.path.mkdir(parents=True)
             folder._reserve.write_bytes(b"\0" * _RESERVE_BYTES)
         except OSError as error:
-            folder._remove()
+            with contextlib.suppress(OSError):
+                folder.release_reserve()
+                folder.path.rmdir()
             raise _unwritable(records, error) from None
         return folder
 
@@ -167,9 +185,9 @@ class RecordFolder:
         except UserError:
             return None
 
-    def read_worker(self) -> AnyAccount | None:
+    def read_worker(self) -> Account | None:
         """Return the worker's own account, or None if it never ended."""
-        return _read(self.worker, _ANY_ACCOUNT)
+        return _read(self.worker, _ACCOUNT)
 
     def rank(self, rank: int) -> Path:
         """Return the file of one rank's account."""
@@ -180,11 +198,6 @@ class RecordFolder:
         found = (_read(path, _RANK_ACCOUNT) for path in self.path.glob("rank-*.json"))
         return sorted((each for each in found if each is not None), key=lambda each: each.rank)
 
-    def _remove(self) -> None:
-        with contextlib.suppress(OSError):
-            self.release_reserve()
-            self.path.rmdir()
-
 
 def readable_records(
     records: Path, *, newest_first: bool = False
@@ -194,28 +207,28 @@ def readable_records(
     A record of a version that this one cannot read is left out, as is everything where `records`
     is no folder.
     """
-    folders = list(record_folders(records)) if records.is_dir() else []
+    folders = list(record_folders(records, missing_ok=True))
     for folder in reversed(folders) if newest_first else folders:
         record = folder.readable_record()
         if record is not None:
             yield folder, record
 
 
-def record_folders(records: Path) -> Iterator[RecordFolder]:
+def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[RecordFolder]:
     """Yield the record folders below `records`, oldest first, half-written ones too.
 
     Links are left out: one could lead us to write elsewhere. Raises `UserError` where
-    `records` is no folder.
+    `records` is no folder, unless `missing_ok`.
     """
     if not records.is_dir():
+        if missing_ok:
+            return
         raise UserError(
             f"records={str(records)!r}: no such folder; give the one mlproject run used"
         )
     for path in sorted(records.iterdir()):
         folder = RecordFolder(path)
-        if path.is_symlink():
-            continue
-        if folder.config.is_file() or folder.record.is_file():
+        if not path.is_symlink() and (folder.config.is_file() or folder.record.is_file()):
             yield folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
 from bench.config import ResolvedConfig, RunConfig
@@ -15,7 +14,7 @@ from bench.records.base import (
     Record,
     Seconds,
     Share,
-    Verdict,
+    ratio,
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment
@@ -107,9 +106,7 @@ class Counters(Facts):
     @property
     def intensity_dram(self) -> float | None:
         """Executed FLOP per DRAM byte, or None where either is unknown or no byte moved."""
-        if self.flops is None or not self.dram_bytes:
-            return None
-        return self.flops / self.dram_bytes
+        return ratio(self.flops, self.dram_bytes)
 
     @property
     def intensity_dram_missing(self) -> str | None:
@@ -140,16 +137,12 @@ class CpuCounters(Facts):
     @property
     def ipc(self) -> float | None:
         """Instructions per cycle."""
-        if self.instructions is None or not self.cycles:
-            return None
-        return self.instructions / self.cycles
+        return ratio(self.instructions, self.cycles)
 
     @property
     def cpi(self) -> float | None:
         """Cycles per instruction."""
-        if self.cycles is None or not self.instructions:
-            return None
-        return self.cycles / self.instructions
+        return ratio(self.cycles, self.instructions)
 
 
 #: The tools that look inside a step; each has a section of a profile.
@@ -180,15 +173,10 @@ class ProfileRecord(KeptRecord):
     step's; how fast the configuration is, the timed run says.
     """
 
-    schema_version: Literal[2] = 2
     kind: Literal["profile"] = "profile"
-    record_id: str
-    created: datetime  # UTC
     config: RunConfig
     config_id: str
     timed_record_id: str | None  # the measurement of the same configuration on this device
-    outcome: Outcome
-    reason: str | None
     resolved: ResolvedConfig | None
     environment: Environment | None
     complexity: Complexity | None
@@ -196,4 +184,3 @@ class ProfileRecord(KeptRecord):
     ops: OpProfile | None
     counters: Counters | None
     cpu_counters: CpuCounters | None
-    verdict: Verdict | None

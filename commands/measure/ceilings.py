@@ -23,8 +23,7 @@ from commands.views.recorded import finish, new_folder
 @format_option
 def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: str) -> int:
     """Measure this machine's roofs: matrix product per precision, memory and cache bandwidth."""
-    from bench.launcher.earlier import find_ceilings
-    from bench.launcher.measurement import launch_ceilings
+    from bench.launcher.measurement import find_ceilings, launch_ceilings
     from bench.records.folders import RecordFolder
     from commands.views.progress import WorkerProgress
 

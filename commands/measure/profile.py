@@ -88,7 +88,7 @@ def _asked(
 ) -> tuple[RunConfig, RunRecord | None]:
     if timed_id is None:
         return checked_config(values), None
-    from bench.launcher.earlier import read_timed
+    from bench.launcher.profile import read_timed
 
     given = [
         name for name in values if context.get_parameter_source(name) is ParameterSource.COMMANDLINE

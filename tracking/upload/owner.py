@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.records.owners import is_running
+from bench.records.folders import is_running
 from tracking import schema
 
 

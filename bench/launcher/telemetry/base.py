@@ -9,6 +9,9 @@ from bench.machine.probes import reason_of
 
 Gauge = Callable[[], float]
 
+#: What the record says of the device besides its series.
+DEVICE_FACTS = ("energy_j", "throttle_share", "foreign_processes")
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -62,5 +65,4 @@ class AbsentDevice(Source):
     measures_device = True
 
     def __init__(self, reason: str, series: tuple[str, ...] = ()) -> None:
-        facts = ("energy_j", "throttle_share", "foreign_processes", *series)
-        super().__init__(dict.fromkeys(facts, reason))
+        super().__init__(dict.fromkeys((*DEVICE_FACTS, *series), reason))

@@ -9,8 +9,8 @@ import psutil
 
 from bench.launcher.telemetry.base import Gauge, Reading, Source
 from bench.machine.probes import UnknownFactError
+from bench.records.folders import is_running
 from bench.records.journal import Clock
-from bench.records.owners import is_running
 
 #: Listing descendants reads the whole process table; they seldom change after the start.
 _REFRESH_S = 2.0
@@ -88,7 +88,7 @@ class ProcessTree:
 #: A reading dearer than this would show in the worker on a small machine. Some kernels take
 #: milliseconds per core for the frequency, and some boards for a temperature.
 _AFFORDABLE_S = 0.005
-_BYTES_PER_MB = 1e6
+_OPTIONAL = ("cpu_frequency_mhz", "cpu_temperature_c")
 _LOGICAL_CORES = psutil.cpu_count() or 1
 #: hwmon names of processor sensors (kernel Documentation/hwmon, arm and arm64 thermal zones).
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal")
@@ -139,9 +139,6 @@ class HostSource(Source):
             )
             return False
         return True
-
-
-_OPTIONAL = ("cpu_frequency_mhz", "cpu_temperature_c")
 
 
 def _memory_used_mb() -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psutil
@@ -11,13 +13,6 @@ from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.nvml import nvml_device
 from bench.machine.probes import reason_of
 
-GPU_SERIES = (
-    "gpu_utilization_percent",
-    "gpu_memory_used_mb",
-    "gpu_power_w",
-    "gpu_sm_clock_mhz",
-    "gpu_temperature_c",
-)
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that lower the clock against the program's
 #: wish (nvml.h, nvmlClocksEventReasons). Idle and chosen clocks are no throttling.
 _THROTTLE_BITS = {
@@ -27,7 +22,32 @@ _THROTTLE_BITS = {
     0x40: "HwThermal",
     0x80: "PowerBrake",
 }
-_BYTES_PER_MB = 1e6
+
+
+def _newest(newer: str, older: str, nvml: Any, *arguments: Any) -> Any:
+    """Call a function by the name that this driver and this nvidia-ml-py both know."""
+    try:
+        return getattr(nvml, newer)(*arguments)
+    except (AttributeError, nvml.NVMLError):
+        if not hasattr(nvml, older):
+            raise
+        return getattr(nvml, older)(*arguments)
+
+
+def _temperature_c(nvml: Any, card: Any) -> float:
+    names = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+    return float(_newest(*names, nvml, card, nvml.NVML_TEMPERATURE_GPU))
+
+
+#: Each series, and what NVML has of it: memory in bytes, power in milliwatts.
+_READERS: dict[str, Callable[[Any, Any], float]] = {
+    "gpu_utilization_percent": lambda nvml, card: nvml.nvmlDeviceGetUtilizationRates(card).gpu,
+    "gpu_memory_used_mb": lambda nvml, card: nvml.nvmlDeviceGetMemoryInfo(card).used / 1e6,
+    "gpu_power_w": lambda nvml, card: nvml.nvmlDeviceGetPowerUsage(card) / 1e3,
+    "gpu_sm_clock_mhz": lambda nvml, card: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
+    "gpu_temperature_c": _temperature_c,
+}
+GPU_SERIES = tuple(_READERS)
 
 
 class NvidiaSource(Source):
@@ -44,14 +64,9 @@ class NvidiaSource(Source):
         self._nvml = nvml
         _, self._handle = nvml_device(nvml, uuid)
         self._tree = ProcessTree(worker_pid)
-        readers = (
-            self._utilization_percent,
-            self._memory_used_mb,
-            self._power_w,
-            self._sm_clock_mhz,
-            self._temperature_c,
-        )
-        self._gauges: dict[str, Gauge] = dict(zip(GPU_SERIES, readers, strict=True))
+        self._gauges: dict[str, Gauge] = {
+            name: partial(reader, nvml, self._handle) for name, reader in _READERS.items()
+        }
         self._foreign_before = self._foreign_now()
 
     def read(self) -> Reading:
@@ -100,32 +115,9 @@ class NvidiaSource(Source):
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3  # mJ
 
     def _throttle_reasons(self) -> frozenset[str]:
-        bits = self._newest(
-            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+        names = (
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlDeviceGetCurrentClocksThrottleReasons",
         )
+        bits = _newest(*names, self._nvml, self._handle)
         return frozenset(name for bit, name in _THROTTLE_BITS.items() if bits & bit)
-
-    def _utilization_percent(self) -> float:
-        return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
-
-    def _memory_used_mb(self) -> float:
-        return float(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used) / _BYTES_PER_MB
-
-    def _power_w(self) -> float:
-        return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3  # mW
-
-    def _sm_clock_mhz(self) -> float:
-        return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
-
-    def _temperature_c(self) -> float:
-        sensor = self._nvml.NVML_TEMPERATURE_GPU
-        return float(self._newest("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", sensor))
-
-    def _newest(self, newer: str, older: str, *arguments: Any) -> Any:
-        """Call a function by the name that this driver and this nvidia-ml-py both know."""
-        try:
-            return getattr(self._nvml, newer)(self._handle, *arguments)
-        except (AttributeError, self._nvml.NVMLError):
-            if not hasattr(self._nvml, older):
-                raise
-            return getattr(self._nvml, older)(self._handle, *arguments)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.launcher.telemetry.base import Reading, Source
+from bench.launcher.telemetry.base import DEVICE_FACTS, AbsentDevice, Reading, Source
 from bench.machine.probes import UnknownFactError, gather, reason_of
 from bench.records import Series, Telemetry
 from bench.records.journal import Clock
@@ -139,18 +139,21 @@ class Sampler:
             for source, samples in self._samples.items()
             for one in series_of(samples, span, source.name)
         ]
-        device = next((source for source in self._samples if source.measures_device), None)
+        unknown: Source = AbsentDevice("the worker never reported its device")
+        device = next((each for each in self._samples if each.measures_device), unknown)
+        seen = self._samples.get(device, [])
         facts = gather(
             {
-                "energy_j": self._fact(device, "energy_j", energy_j, span),
-                "throttle_share": self._fact(device, "throttle_share", throttle_share, span),
+                "energy_j": lambda: energy_j(seen, span),
+                "throttle_share": lambda: throttle_share(seen, span),
                 "foreign_processes": lambda: _foreign_processes(device),
             }
         )
+        why = {name: device.missing.get(name, reason) for name, reason in facts.missing.items()}
         return Telemetry(
             interval_s=self._interval_s,
             series=tuple(series),
-            missing=self._missing(series) | facts.missing,
+            missing=self._missing(series) | why,
             **facts.values,
         )
 
@@ -161,47 +164,18 @@ class Sampler:
         except Exception as error:  # A driver that goes away must not end the run.
             source.missing[source.name] = reason_of(error)
 
-    def _fact(
-        self,
-        device: Source | None,
-        name: str,
-        cut: Callable[[list[Sample], Span], object],
-        span: Span,
-    ) -> Callable[[], object]:
-        """The device's fact; where it cannot be cut, the source's own reason comes first."""
-
-        def probe() -> object:
-            if device is None:
-                raise UnknownFactError(_NO_DEVICE)
-            try:
-                return cut(self._samples[device], span)
-            except UnknownFactError as error:
-                raise UnknownFactError(device.missing.get(name, str(error))) from None
-
-        return probe
-
     def _missing(self, series: list[Series]) -> dict[str, str]:
         """Reasons of quantities without a sample in the window."""
-        seen = {one.name for one in series} | _FACTS
         reasons: dict[str, str] = {}
         for source, samples in self._samples.items():
-            reasons |= {
-                name: "no sample fell in the window"
-                for one in samples
-                for name in one.reading.values
-            }
-            reasons |= source.missing
+            names = {name for one in samples for name in one.reading.values}
+            reasons |= dict.fromkeys(names, "no sample fell in the window") | source.missing
+        seen = {one.name for one in series} | set(DEVICE_FACTS)
         return {name: reason for name, reason in reasons.items() if name not in seen}
 
 
-_NO_DEVICE = "the worker never reported its device"
-_FACTS = {"energy_j", "throttle_share", "foreign_processes"}
-
-
-def _foreign_processes(device: Source | None) -> tuple[str, ...]:
-    if device is None:
-        raise UnknownFactError(_NO_DEVICE)
-    processes = device.foreign_processes()
-    if processes is None:
-        raise UnknownFactError(device.missing.get("foreign_processes", "unknown on this device"))
-    return processes
+def _foreign_processes(device: Source) -> tuple[str, ...]:
+    found = device.foreign_processes()
+    if found is None:
+        raise UnknownFactError("unknown on this device")
+    return found

@@ -5,18 +5,19 @@ What needs a roof (rates above a ceiling) is judged in the analysis.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from bench.records import (
     Counters,
     CpuCounters,
-    Finding,
     OpProfile,
     ProfileRecord,
     RunRecord,
     Verdict,
     WorkSet,
 )
+from bench.records.base import Found
 from bench.records.verdict.kernel_names import kernel_name
 from bench.records.verdict.record_metrics import executed_flops, matched_share, profiled_step_cost
 
@@ -38,9 +39,9 @@ def judge_profile(record: ProfileRecord, timed: RunRecord | None) -> Verdict:
     return Verdict.of(_findings(record, timed))
 
 
-def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Finding]:
+def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Found]:
     if record.outcome != "ok":
-        yield Finding(code=record.outcome, level="invalid", message=record.reason or record.outcome)
+        yield record.outcome, "invalid", record.reason or record.outcome
     if record.counters is not None:
         yield from _of_counters(record.counters)
         yield from _of_traffic(record, record.counters)
@@ -52,50 +53,47 @@ def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Findin
         yield from _of_ops(record.ops, timed)
     if timed is None:
         why = record.missing.get("timed_record_id", "the timed run was not found")
-        yield _note("no-timed-run", f"not compared with a timed run: {why}")
+        yield "no-timed-run", "note", f"not compared with a timed run: {why}"
     else:
         yield from _of_work(record, timed)
 
 
-def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Finding]:
+def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Found]:
     """What `record` and `timed` launched differently, or why that is not known."""
-    ours = record.work
-    theirs = timed.measurement.work if timed.measurement else None
-    if ours is None:
-        why = record.missing.get("work", "no reason recorded")
-        yield _note("work-unknown", f"what the profiled step launched is not known: {why}")
-    elif theirs is None:
-        measurement = timed.measurement
+    measurement = timed.measurement
+    if record.work is None:
+        why = record.missing["work"]
+        yield "work-unknown", "note", f"what the profiled step launched is not known: {why}"
+    elif measurement is None or measurement.work is None:
         why = measurement.missing["work"] if measurement else "nothing was measured"
-        yield _note("work-unknown", f"what the timed run launched is not known: {why}")
+        yield "work-unknown", "note", f"what the timed run launched is not known: {why}"
     else:
-        yield from _different(ours, theirs, "the profile", "the timed run")
+        yield from _different(record.work, measurement.work, "the profile", "the timed run")
 
 
-def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[Finding]:
+def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[Found]:
     differences = ours.differences(theirs)
     if ours.unit != theirs.unit:
         differences = (f"{ours.unit} against {theirs.unit}",)
-    if not differences:
-        return
-    named = "; ".join(differences[:_NAMED_DIFFERENCES])
-    rest = len(differences) - _NAMED_DIFFERENCES
-    more = f"; and {rest} more" if rest > 0 else ""
-    message = (
-        f"{us} did other work than {them} ({named}{more}): what it counted is not that run's; "
-        "profile again with the same settings, libraries and algorithm choices"
-    )
-    yield Finding(code="other-work", level="invalid", message=message)
+    named = differences[:_NAMED_DIFFERENCES]
+    if rest := len(differences) - len(named):
+        named = (*named, f"and {rest} more")
+    if named:
+        message = (
+            f"{us} did other work than {them} ({'; '.join(named)}): what it counted is not that "
+            "run's; profile again with the same settings, libraries and algorithm choices"
+        )
+        yield "other-work", "invalid", message
 
 
-def _of_counters(counters: Counters) -> Iterator[Finding]:
+def _of_counters(counters: Counters) -> Iterator[Found]:
     for name in _NEEDED:
         if getattr(counters, name) is None:
             message = f"{name} is needed and was not counted: {counters.missing[name]}"
-            yield Finding(code="metric-missing", level="invalid", message=message)
+            yield "metric-missing", "invalid", message
 
 
-def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Finding]:
+def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Found]:
     """Counted bytes against what must move, and against what the model expects."""
     cost, counted = profiled_step_cost(record), counters.dram_bytes
     if cost is None or record.complexity is None or counted is None:
@@ -107,70 +105,64 @@ def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Finding]:
             f"{cache:.0f} MiB can save: impossible; a part of the step was not counted, "
             "or the cost model is wrong"
         )
-        yield Finding(code="below-compulsory-bytes", level="invalid", message=message)
+        yield "below-compulsory-bytes", "invalid", message
     elif counted < cost.fused_bytes:
         message = (
             f"{_gb(counted)} counted, under the {_gb(cost.fused_bytes)} of a fused step: "
             "a cache kept some tensors between two kernels"
         )
-        yield _note("below-fused-bytes", message)
+        yield "below-fused-bytes", "note", message
     elif counted > cost.eager_bytes:
         message = (
             f"{_gb(counted)} counted, over the {_gb(cost.eager_bytes)} of every op by itself: "
             "kernels move more than the cost model knows of (layout changes, workspaces)"
         )
-        yield Finding(code="above-eager-bytes", level="suspect", message=message)
+        yield "above-eager-bytes", "suspect", message
 
 
-def _of_kernels(counters: Counters, work: WorkSet | None) -> Iterator[Finding]:
+def _of_kernels(counters: Counters, work: WorkSet | None) -> Iterator[Found]:
     """What the counters' own passes launched against the step seen without them."""
     if work is None or work.unit != "kernels":
         return
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for kernel in counters.per_kernel:
-        name = kernel_name(kernel.name)
-        counts[name] = counts.get(name, 0) + kernel.launches
+        counts[kernel_name(kernel.name)] += kernel.launches
     counted = WorkSet(unit="kernels", counts=counts)
     yield from _different(counted, work, "the counted step", "the profile's own")
 
 
-def _of_executed(record: ProfileRecord) -> Iterator[Finding]:
+def _of_executed(record: ProfileRecord) -> Iterator[Found]:
     cost, executed = profiled_step_cost(record), executed_flops(record)
-    if cost is None or executed is None or executed >= cost.flops:
-        return
-    message = (
-        f"{executed / cost.flops:.0%} of the algorithmic FLOP were executed: "
-        "algorithms such as Winograd's need fewer"
-    )
-    yield _note("fewer-executed-flops", message)
+    if cost is not None and executed is not None and executed < cost.flops:
+        message = (
+            f"{executed / cost.flops:.0%} of the algorithmic FLOP were executed: "
+            "algorithms such as Winograd's need fewer"
+        )
+        yield "fewer-executed-flops", "note", message
 
 
-def _of_cpu(counters: CpuCounters) -> Iterator[Finding]:
+def _of_cpu(counters: CpuCounters) -> Iterator[Found]:
     shares = counters.running_share
     scaled = {event: share for event, share in shares.items() if share < 1}
     if scaled:
-        event = min(scaled, key=lambda name: scaled[name])
+        event = min(scaled, key=scaled.__getitem__)
         message = (
             f"{len(scaled)} of {len(shares)} events shared the processor's counters and are "
             f"scaled up; {event} was counted in {scaled[event]:.0%} of the window"
         )
-        yield _note("multiplexed", message)
+        yield "multiplexed", "note", message
 
 
-def _of_ops(ops: OpProfile, timed: RunRecord | None) -> Iterator[Finding]:
+def _of_ops(ops: OpProfile, timed: RunRecord | None) -> Iterator[Found]:
     matched = matched_share(ops)
     if matched is not None and 1 - matched > _UNMATCHED_SHARE:
         message = f"ops without a counterpart in the cost model take {1 - matched:.0%} of the time"
-        yield _note("unmatched-ops", message)
+        yield "unmatched-ops", "note", message
     if timed is not None and timed.measurement is not None:
         step_s = timed.measurement.window_s / len(timed.measurement.iteration_times_s)
         if ops.step_time_s > _SLOWED * step_s:
             message = f"the profiled step took {ops.step_time_s / step_s:.1f} times the timed one"
-            yield _note("profiler-cost", message)
-
-
-def _note(code: str, message: str) -> Finding:
-    return Finding(code=code, level="note", message=message)
+            yield "profiler-cost", "note", message
 
 
 def _gb(count_bytes: float) -> str:

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.records import Complexity, CpuCounters, Measurement, OpProfile, ProfileRecord, RunRecord
+from bench.records import Complexity, Measurement, OpProfile, ProfileRecord, RunRecord
+from bench.records.base import ratio
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -54,64 +55,39 @@ def attained_flops_per_s(record: RunRecord) -> float | None:
 
 def summary(record: RunRecord) -> dict[str, float]:
     """Return the metrics of `record` by their names in the schema; what is unknown is left out."""
-    found: dict[str, float] = {}
+    found: dict[str, float | None] = {}
+    measured, model, process = record.measurement, record.complexity, record.process
     if record.resolved is not None:
         found["batch_size"] = record.resolved.batch_size
-    if record.measurement is not None:
-        found |= _of_measurement(record.measurement)
+    if measured is not None:
+        found |= {
+            "window_s": measured.window_s,
+            "iterations": steps(record),
+            "data_wait_share": data_wait_share(measured),
+            **iteration_statistics_ms(measured.iteration_times_s),
+            "peak_memory_mb": _scaled(measured.peak_memory_allocated_bytes, 1e-6),
+            "compile_time_s": measured.compile_time_s,
+            "communication_share": measured.ranks.communication_share if measured.ranks else None,
+        }
         # A loader's rate has another name, so that it is not taken for a model's.
         rate = "loader_images_per_s" if record.config.data_only else "throughput_images_per_s"
-        found[rate] = record.measurement.throughput_images_per_s
-    if record.complexity is not None:
-        found |= _of_complexity(record.complexity)
-    attained = attained_flops_per_s(record)
-    if attained is not None:
-        found["attained_gflops"] = attained / 1e9
-    process = record.process
+        found[rate] = measured.throughput_images_per_s
+    if model is not None:
+        found |= {
+            "step_gflop": model.step_flops / 1e9,
+            "step_gb_eager": model.eager_bytes / 1e9,
+            "step_gb_fused": model.fused_bytes / 1e9,
+            "intensity_min": model.intensity_min,
+            "intensity_max": model.intensity_max,
+        }
+    found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
     if process is not None:
-        found |= _known(
-            real_s=process.real_s,
-            user_s=process.user_s,
-            system_s=process.system_s,
-            max_rss_mb=_scaled(process.max_rss_bytes, 1e-6),
-        )
-    if record.telemetry is not None and record.telemetry.energy_j is not None:
-        found["energy_j"] = record.telemetry.energy_j
-        if record.measurement is not None:
-            found["energy_j_per_image"] = record.telemetry.energy_j / record.measurement.images
-    return found
-
-
-def _of_measurement(measurement: Measurement) -> dict[str, float]:
-    return {
-        "window_s": measurement.window_s,
-        "iterations": len(measurement.iteration_times_s),
-        "data_wait_share": data_wait_share(measurement),
-        **iteration_statistics_ms(measurement.iteration_times_s),
-        **_known(
-            peak_memory_mb=_scaled(measurement.peak_memory_allocated_bytes, 1e-6),
-            compile_time_s=measurement.compile_time_s,
-            communication_share=_communication_share(measurement),
-        ),
-    }
-
-
-def _communication_share(measurement: Measurement) -> float | None:
-    return None if measurement.ranks is None else measurement.ranks.communication_share
-
-
-def _of_complexity(complexity: Complexity) -> dict[str, float]:
-    return {
-        "step_gflop": complexity.step_flops / 1e9,
-        "step_gb_eager": complexity.eager_bytes / 1e9,
-        "step_gb_fused": complexity.fused_bytes / 1e9,
-        "intensity_min": complexity.intensity_min,
-        "intensity_max": complexity.intensity_max,
-    }
-
-
-def _known(**values: float | None) -> dict[str, float]:
-    return {name: value for name, value in values.items() if value is not None}
+        found |= {name: getattr(process, name) for name in ("real_s", "user_s", "system_s")}
+        found["max_rss_mb"] = _scaled(process.max_rss_bytes, 1e-6)
+    energy_j = record.telemetry.energy_j if record.telemetry else None
+    found["energy_j"] = energy_j
+    found["energy_j_per_image"] = ratio(energy_j, measured.images if measured else None)
+    return _known(found)
 
 
 @dataclass(frozen=True)
@@ -129,16 +105,14 @@ def step_cost(complexity: Complexity, batches: int) -> StepCost:
 
     The compulsory bytes are those of one batch, however many there are: a floor that stays one.
     """
+    per_batch = [op for op in complexity.ops if op.phase != "optimizer"]
+    more = batches - 1
     return StepCost(
         flops=batches * complexity.step_flops,
-        fused_bytes=complexity.fused_bytes + (batches - 1) * _per_batch(complexity, "fused_bytes"),
-        eager_bytes=complexity.eager_bytes + (batches - 1) * _per_batch(complexity, "eager_bytes"),
+        fused_bytes=complexity.fused_bytes + more * sum(op.fused_bytes for op in per_batch),
+        eager_bytes=complexity.eager_bytes + more * sum(op.eager_bytes for op in per_batch),
         compulsory_bytes=complexity.compulsory_bytes,
     )
-
-
-def _per_batch(complexity: Complexity, field: str) -> int:
-    return sum(getattr(op, field) for op in complexity.ops if op.phase != "optimizer")
 
 
 def profiled_step_cost(record: ProfileRecord) -> StepCost | None:
@@ -156,16 +130,12 @@ def executed_flops(record: ProfileRecord) -> float | None:
     if record.counters is not None:
         return record.counters.flops
     cpu = record.cpu_counters
-    if cpu is None or cpu.flops is None or not cpu.iterations:
-        return None
-    return cpu.flops / cpu.iterations
+    return ratio(cpu.flops, cpu.iterations) if cpu is not None else None
 
 
 def matched_share(ops: OpProfile) -> float | None:
     """Return the share of the ops' time whose work the cost model knows; None without time."""
-    if not ops.ops_time_s:
-        return None
-    return sum(op.time_s for op in ops.ops if op.flops is not None) / ops.ops_time_s
+    return ratio(sum(op.time_s for op in ops.ops if op.flops is not None), ops.ops_time_s)
 
 
 def profile_summary(record: ProfileRecord) -> dict[str, float]:
@@ -176,31 +146,27 @@ def profile_summary(record: ProfileRecord) -> dict[str, float]:
     machine, so they give neither.
     """
     found: dict[str, float | None] = {"executed_gflop": _scaled(executed_flops(record), 1e-9)}
-    cost = profiled_step_cost(record)
+    cost, cpu = profiled_step_cost(record), record.cpu_counters
     counted = record.counters.dram_bytes if record.counters else None
     found["counted_dram_gb"] = _scaled(counted, 1e-9)
     if cost is not None and counted:
         found["intensity_counted"] = cost.flops / counted
-        found["traffic_amplification"] = _ratio(counted, cost.fused_bytes)
+        found["traffic_amplification"] = ratio(counted, cost.fused_bytes)
     if record.ops is not None:
         found["device_busy_share"] = record.ops.device_busy_share
         found["ops_matched_share"] = matched_share(record.ops)
-    if record.cpu_counters is not None:
-        found |= _of_cpu(record.cpu_counters)
+    if cpu is not None:
+        found |= {
+            "ipc": cpu.ipc,
+            "cpi": cpu.cpi,
+            "cache_miss_share": ratio(cpu.cache_misses, cpu.cache_references),
+            "branch_miss_share": ratio(cpu.branch_misses, cpu.branches),
+        }
+    return _known(found)
+
+
+def _known(found: dict[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _of_cpu(counters: CpuCounters) -> dict[str, float | None]:
-    return {
-        "ipc": counters.ipc,
-        "cpi": counters.cpi,
-        "cache_miss_share": _ratio(counters.cache_misses, counters.cache_references),
-        "branch_miss_share": _ratio(counters.branch_misses, counters.branches),
-    }
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

@@ -8,15 +8,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from bench.records import (
-    CeilingsRecord,
-    Environment,
-    Finding,
-    Measurement,
-    RunRecord,
-    Telemetry,
-    Verdict,
-)
+from bench.records import CeilingsRecord, Environment, Measurement, RunRecord, Telemetry, Verdict
+from bench.records.base import Found
 from bench.records.verdict.drift import window_drift
 from bench.records.verdict.record_metrics import data_wait_share
 
@@ -31,128 +24,69 @@ _OUTLIER_RATIO = 2.0
 _BUSY_HOST_SHARE = 0.05
 
 
-def judge(record: RunRecord) -> Verdict:
-    """Return the findings of `record` and the gravest of their levels.
+def judge(record: RunRecord | CeilingsRecord) -> Verdict:
+    """Return the findings about a run, or about how roofs were measured, and their gravest level.
 
-    A run that was not measured to its end is invalid, whatever times it holds.
+    What was not measured to its end is invalid, whatever times it holds.
     """
     return Verdict.of(_findings(record))
 
 
-def judge_ceilings(record: CeilingsRecord) -> Verdict:
-    """Return the findings about how roofs were measured, and the gravest of their levels."""
-    return Verdict.of(_of_ceilings(record))
-
-
-def _of_ceilings(record: CeilingsRecord) -> Iterator[Finding]:
+def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
     if record.outcome != "ok":
-        yield Finding(code=record.outcome, level="invalid", message=record.reason or record.outcome)
+        yield record.outcome, "invalid", record.reason or record.outcome
+    run = record if isinstance(record, RunRecord) else None
+    if run is not None and run.measurement is not None:
+        yield from _of_window(run.measurement)
+        if not run.config.data_only:
+            yield from _of_training(run.measurement)
     if record.telemetry is not None:
         yield from _of_telemetry(record.telemetry, record.environment)
-    if record.environment is not None:
-        yield from _of_environment(record.environment)
-
-
-def _findings(record: RunRecord) -> Iterator[Finding]:
-    if record.outcome != "ok":
-        yield Finding(code=record.outcome, level="invalid", message=record.reason or record.outcome)
-    if record.measurement is not None:
-        yield from _of_window(record.measurement)
-        if not record.config.data_only:
-            yield from _of_training(record.measurement)
-    if record.telemetry is not None:
-        yield from _of_telemetry(record.telemetry, record.environment)
-    resolved = None if record.config.data_only else record.resolved
+    resolved = run.resolved if run is not None and not run.config.data_only else None
     if resolved is not None and not resolved.native_math:
-        mode = resolved.math_mode
-        yield Finding(
-            code="emulated", level="note", message=f"this device computes {mode} by emulation"
-        )
-    if record.environment is not None:
-        yield from _of_environment(record.environment)
+        yield "emulated", "note", f"this device computes {resolved.math_mode} by emulation"
+    if record.environment is not None and record.environment.power_source == "battery":
+        yield "battery", "suspect", "measured on battery power"
 
 
-def _of_window(measurement: Measurement) -> Iterator[Finding]:
+def _of_window(measurement: Measurement) -> Iterator[Found]:
     times = measurement.iteration_times_s
     if len(times) < _FEW_ITERATIONS:
-        yield Finding(
-            code="few-iterations",
-            level="suspect",
-            message=f"only {len(times)} iterations: no statement about steady state",
-        )
+        message = f"only {len(times)} iterations: no statement about steady state"
+        yield "few-iterations", "suspect", message
     drift = window_drift(times)
     if drift is not None and drift.is_drifting:
-        word = "slower" if drift.change > 0 else "faster"
-        yield Finding(
-            code="drift",
-            level="suspect",
-            message=f"the last third of the window ran {abs(drift.change):.0%} {word} "
-            "than the first",
-        )
+        change = f"{abs(drift.change):.0%} {'slower' if drift.change > 0 else 'faster'}"
+        yield "drift", "suspect", f"the last third of the window ran {change} than the first"
     slow_s = _OUTLIER_RATIO * statistics.median(times)
-    slow = sum(time > slow_s for time in times)
-    if slow:
-        yield Finding(
-            code="outliers",
-            level="note",
-            message=f"{slow} of {len(times)} iterations took over twice the median",
-        )
+    if slow := sum(time > slow_s for time in times):
+        yield "outliers", "note", f"{slow} of {len(times)} iterations took over twice the median"
     gap = 1 - sum(times) / measurement.window_s
     if abs(gap) > _EVENT_GAP:
-        yield Finding(
-            code="window-gap",
-            level="suspect",
-            message=f"iteration times leave {gap:.1%} of the window unexplained",
-        )
+        yield "window-gap", "suspect", f"iteration times leave {gap:.1%} of the window unexplained"
 
 
-def _of_training(measurement: Measurement) -> Iterator[Finding]:
+def _of_training(measurement: Measurement) -> Iterator[Found]:
     """Findings that need a model in the step."""
     share = data_wait_share(measurement)
     if share > _INPUT_BOUND_SHARE:
-        yield Finding(
-            code="input-bound",
-            level="note",
-            message=f"{share:.0%} of the window was spent waiting for data",
-        )
-    if measurement.hidden_syncs:
-        yield Finding(
-            code="hidden-syncs",
-            level="note",
-            message=f"the step makes the host wait {measurement.hidden_syncs} times an iteration",
-        )
+        yield "input-bound", "note", f"{share:.0%} of the window was spent waiting for data"
+    if syncs := measurement.hidden_syncs:
+        yield "hidden-syncs", "note", f"the step makes the host wait {syncs} times an iteration"
     if measurement.last_loss is None and measurement.first_loss is None:
-        yield Finding(
-            code="loss-not-finite", level="suspect", message="the loss was not a finite number"
-        )
+        yield "loss-not-finite", "suspect", "the loss was not a finite number"
 
 
-def _of_environment(environment: Environment) -> Iterator[Finding]:
-    if environment.power_source == "battery":
-        yield Finding(code="battery", level="suspect", message="measured on battery power")
-
-
-def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Finding]:
+def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Found]:
     others = _others_share(telemetry, environment)
     if others is not None and others > _BUSY_HOST_SHARE:
-        yield Finding(
-            code="busy-host",
-            level="suspect",
-            message=f"other processes used {others:.0%} of the processor during the window",
-        )
+        message = f"other processes used {others:.0%} of the processor during the window"
+        yield "busy-host", "suspect", message
     for reason, share in (telemetry.throttle_share or {}).items():
         if share > _THROTTLED_SHARE:
-            yield Finding(
-                code="throttled",
-                level="suspect",
-                message=f"{reason} in {share:.0%} of the samples",
-            )
-    if telemetry.foreign_processes:
-        yield Finding(
-            code="foreign-process",
-            level="suspect",
-            message=f"others used the device: {', '.join(telemetry.foreign_processes[:5])}",
-        )
+            yield "throttled", "suspect", f"{reason} in {share:.0%} of the samples"
+    if foreign := telemetry.foreign_processes:
+        yield "foreign-process", "suspect", f"others used the device: {', '.join(foreign[:5])}"
 
 
 def _others_share(telemetry: Telemetry, environment: Environment | None) -> float | None:

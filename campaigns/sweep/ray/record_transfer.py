@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.launcher.measurement import finish_record, unmeasured
+from bench.launcher.measurement import finish, unmeasured
 from bench.records import Environment, RunRecord
 from bench.records.folders import RecordFolder
 from campaigns.sweep.past import PastRun, PastRuns
@@ -179,8 +179,6 @@ class RecordInbox:
         config = assignment.run.config
         folder = RecordFolder.create(self._records)
         folder.write(folder.config, config)
-        created = datetime.now(timezone.utc)
-        blank = unmeasured(config, folder, outcome="oom", reason=why, created=created)
-        missing = {name: reason for name, reason in blank.missing.items() if name != "environment"}
-        known = {"environment": assignment.environment, "missing": missing}
-        return folder, finish_record(folder, RunRecord(**{**dict(blank), **known}), None, None, why)
+        blank = unmeasured(config, folder, "oom", why, datetime.now(timezone.utc))
+        found = blank.replaced(environment=assignment.environment)
+        return folder, finish(folder, found, why, process=None, telemetry=None)

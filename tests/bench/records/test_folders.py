@@ -14,13 +14,13 @@ import samples
 from bench.errors import UserError
 from bench.records.folders import (
     RecordFolder,
+    is_running,
     new_record_id,
     read_records,
     readable_records,
     record_folders,
     write_atomically,
 )
-from bench.records.owners import is_running
 
 
 def test_record_ids_sort_by_time_and_differ():

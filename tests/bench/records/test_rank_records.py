@@ -5,7 +5,7 @@ import samples
 from pydantic import ValidationError
 
 from bench.config import RunConfig
-from bench.launcher.failure import failure_cause
+from bench.launcher.measurement import failure_cause
 from bench.records import RankAccount
 from bench.records.folders import RecordFolder
 

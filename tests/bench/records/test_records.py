@@ -23,7 +23,7 @@ from bench.records import (
 from bench.records.folders import RecordFolder
 from bench.records.verdict.profile_verdict import judge_profile
 from bench.records.verdict.record_metrics import profile_summary, summary
-from bench.records.verdict.run_verdict import judge, judge_ceilings
+from bench.records.verdict.run_verdict import judge
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 #: Records of earlier versions, from schema 1 on.
@@ -150,7 +150,7 @@ def test_a_kept_result_is_read_and_gives_figures_and_a_verdict(path):
         verdict = judge_profile(record, None)
     else:
         assert all(ceiling.peak_flops_per_s > 0 for ceiling in record.ceilings)
-        verdict = judge_ceilings(record)
+        verdict = judge(record)
     assert verdict.level in ("clean", "suspect")
     assert record.verdict is not None
 

@@ -5,7 +5,7 @@ import samples
 
 from bench.config import RunConfig
 from bench.records.verdict.profile_verdict import judge_profile
-from bench.records.verdict.run_verdict import judge, judge_ceilings
+from bench.records.verdict.run_verdict import judge
 
 
 def codes(**changes):
@@ -79,10 +79,10 @@ def test_others_on_the_processor_spoil_a_cpu_run_only():
 
 def test_roofs_measured_beside_others_are_suspect():
     record = samples.ceilings_record(telemetry=using((50.0, 50.0)))
-    assert judge_ceilings(record).level == "suspect"
-    assert judge_ceilings(samples.ceilings_record(telemetry=using((1.0, 1.0)))).level == "clean"
+    assert judge(record).level == "suspect"
+    assert judge(samples.ceilings_record(telemetry=using((1.0, 1.0)))).level == "clean"
     failed = samples.ceilings_record(outcome="crashed", reason="RuntimeError: no")
-    assert judge_ceilings(failed).level == "invalid"
+    assert judge(failed).level == "invalid"
 
 
 def test_others_on_the_device():

@@ -1,16 +1,46 @@
-"""The devices of one measurement on several, sampled as one."""
+"""The source that samples the device which the worker reported, and several of them as one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from bench.launcher.telemetry.base import Reading, Source
+from bench.launcher.telemetry.base import DEVICE_FACTS, AbsentDevice, Reading, Source
+from bench.launcher.telemetry.nvidia import GPU_SERIES, NvidiaSource
+from bench.launcher.telemetry.rapl import RaplSource
+from bench.machine.nvml import open_nvml
+from bench.machine.probes import ROOT, UnknownFactError
 
 T = TypeVar("T")
 
-#: Facts of all devices together.
-_OF_ALL = frozenset({"energy_j", "throttle_share", "foreign_processes"})
+
+def device_source(
+    backend: str,
+    uuid: str | None,
+    worker_pid: int,
+    root: Path = ROOT,
+    nvml_opener: Callable[[], Any] = open_nvml,
+) -> Source:
+    """Return the source for the worker's device: NVML for CUDA, RAPL for a CPU.
+
+    `uuid` is `DeviceInfo.uuid`. Never fails: where nothing can be read, the source says why.
+    """
+    if backend == "mps":
+        return AbsentDevice("Apple shows its GPU's energy and clocks to root only (powermetrics)")
+    if backend == "cpu":
+        try:
+            return RaplSource(root)
+        except UnknownFactError as error:
+            absent = AbsentDevice("no NVIDIA device in this run")
+            absent.missing["energy_j"] = str(error)
+            return absent
+    if uuid is None:
+        return AbsentDevice("the device's UUID is unknown", GPU_SERIES)
+    try:
+        return NvidiaSource(nvml_opener(), uuid, worker_pid)
+    except UnknownFactError as error:
+        return AbsentDevice(str(error), GPU_SERIES)
 
 
 class SeveralDevices(Source):
@@ -41,10 +71,10 @@ class SeveralDevices(Source):
             reading = source.read()
             readings.append(reading)
             values |= {f"{prefix}{name}": value for name, value in reading.values.items()}
-            self._note("", source, _OF_ALL)
-            self._note(prefix, source, source.missing.keys() - _OF_ALL)
-        energy = self._all(readings, lambda reading: reading.energy_j)
-        reasons = self._all(readings, lambda reading: reading.throttle_reasons)
+            self._note("", source, DEVICE_FACTS)
+            self._note(prefix, source, source.missing.keys() - set(DEVICE_FACTS))
+        energy = _of_all(reading.energy_j for reading in readings)
+        reasons = _of_all(reading.throttle_reasons for reading in readings)
         return Reading(
             values,
             None if energy is None else sum(energy),
@@ -68,8 +98,8 @@ class SeveralDevices(Source):
             if name in source.missing:
                 self.missing[f"{prefix}{name}"] = source.missing[name]
 
-    @staticmethod
-    def _all(readings: list[Reading], of: Callable[[Reading], T | None]) -> list[T] | None:
-        found = [of(reading) for reading in readings]
-        known = [each for each in found if each is not None]
-        return known if known and len(known) == len(found) else None
+
+def _of_all(values: Iterable[T | None]) -> list[T] | None:
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return known if known and len(known) == len(found) else None
