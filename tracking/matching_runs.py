@@ -10,7 +10,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tracking import schema
-from tracking.retry import RetryPolicy
+from tracking.retry import RetryPolicy, ask_once
 
 _PAGE = 1000
 
@@ -94,16 +94,38 @@ def chosen_run(client: MlflowClient, ask: RetryPolicy, mark: Mark, value: str) -
     return chosen
 
 
-def belongs(client: MlflowClient, ask: RetryPolicy, run_id: str, record_id: str) -> Run | None:
-    """Return the run if it exists and holds this record or none."""
+def run_by_id(client: MlflowClient, ask: RetryPolicy, run_id: str) -> Run | None:
+    """Return the run of that id, a deleted one too; None where the server has none."""
     try:
-        run: Run = ask(client.get_run, run_id)
+        return ask(client.get_run, run_id)
     except MlflowException as error:
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None
         raise
-    holds = run.data.tags.get(schema.RECORD_ID, record_id)
-    return run if holds == record_id and run.info.lifecycle_stage == "active" else None
+
+
+def make_run(
+    client: MlflowClient,
+    ask: RetryPolicy,
+    experiment_id: str,
+    mark: Mark,
+    tags: dict[str, str],
+    *,
+    name: str,
+    start_ms: int,
+) -> Run:
+    """Make a run. Where the answer is lost, look by its `mark` first whether the server made it."""
+    tried = False
+
+    def attempt() -> Run:
+        nonlocal tried
+        if tried and (made := chosen_run(client, ask, mark, tags[mark.tag])) is not None:
+            return made
+        tried = True
+        with ask_once():
+            return client.create_run(experiment_id, start_time=start_ms, tags=tags, run_name=name)
+
+    return ask(attempt)
 
 
 def is_whole(run: Run, mark: Mark = RECORD) -> bool:

@@ -1,10 +1,12 @@
-"""Every name that we write to MLflow, in one place."""
+"""Every name that we write to MLflow, in one place, and the filters that find our runs by them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+
+from bench.errors import UserError
 
 KIND = "mlproject.kind"
 CAMPAIGN = "mlproject.campaign"
@@ -91,3 +93,25 @@ def sortable(when: datetime) -> str:
 def safe(text: str) -> str:
     """Text from a record, unable to become markup in the UI's description."""
     return text.replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")
+
+
+def runs_filter(
+    filter_string: str = "", campaign: str | None = None, *, kind: str | None = None
+) -> str:
+    """Return the filter for runs of `kind` and `campaign` that also match `filter_string`.
+
+    MLflow joins conditions with AND alone, so they are simply strung together. Raises `UserError`
+    for a campaign that no run can carry, since a quote in it would end the filter's string.
+    """
+    conditions = [] if kind is None else [f"tags.`{KIND}` = '{kind}'"]
+    if campaign is not None:
+        if not campaign or set("'\"`\\") & set(campaign):
+            raise UserError(f"campaign={campaign!r}: use the label given to mlproject run")
+        conditions.append(f"tags.`{CAMPAIGN}` = '{campaign}'")
+    if filter_string.strip():
+        conditions.append(filter_string.strip())
+    return " and ".join(conditions)
+
+
+CEILINGS_FILTER = runs_filter(kind="ceilings")
+PROFILES_FILTER = runs_filter(kind="profile")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tracking.reading.filters import PROFILES_FILTER, runs_filter
+from tracking.schema import PROFILES_FILTER, runs_filter
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from analysis.roofs.same_device import alike_devices
 from analysis.runs.placed import Run, imported_run, place_runs
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
 from tracking import schema
-from tracking.reading.filters import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
+from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 
 if TYPE_CHECKING:
     from tracking.reading.tracked_runs import TrackedRun

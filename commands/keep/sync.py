@@ -99,7 +99,7 @@ def _copy_runs(
     needed: bool,
 ) -> int:
     """Copy tracked runs; unless `needed`, a source that is none is nothing to speak of."""
-    from tracking.reading.filters import runs_filter
+    from tracking.schema import runs_filter
     from tracking.store import TrackingError, public_uri
     from tracking.upload.copy_runs import Copier, settings_uri, source_uri
 
@@ -137,7 +137,7 @@ def _counted(counts: Counter[str], source: str) -> str:
 
 
 def _reap(age_s: float | None, target: str | None) -> None:
-    from tracking.upload.reap import reap
+    from tracking.upload.owner import reap
 
     reaped = reap(age_s, target)
     for run in reaped:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,7 +11,7 @@ from click.core import ParameterSource
 
 from bench.config import WINDOW_FIELDS, RunConfig, parse_config
 from bench.errors import UserError
-from bench.records import CeilingsRecord
+from bench.records import CeilingsRecord, RunRecord
 from commands.views.options import (
     checked_config,
     one_option_per_field,
@@ -22,11 +21,11 @@ from commands.views.options import (
 from commands.views.recorded import EXIT_CODES, NOT_TRACKED, open_delivery, say_not_uploaded
 
 if TYPE_CHECKING:
-    from bench.records import Environment, RunRecord
+    from bench.records import Environment
     from campaigns.tune import Trial, TuneResult
     from commands.views.recorded import AnyDelivery
 
-Record = TypeVar("Record", bound="RunRecord | CeilingsRecord")
+Record = TypeVar("Record", RunRecord, CeilingsRecord)
 
 _LABEL_LETTERS = 64
 #: Where no window is asked for by name, that of the device's backend is used.
@@ -145,12 +144,12 @@ def _known_trials(
 
     known = campaign_records(records, campaign, environment)
     if tracked:
-        from tracking.reading import campaign as on_server
+        from tracking import schema
 
-        ids = {record.record_id for record in known}
-        known += _from_server(
-            on_server.campaign_records(campaign, environment_id(environment), ids)
-        )
+        where = f"tags.`{schema.ENVIRONMENT_ID}` = '{environment_id(environment)}'"
+        whole = f"tags.`{schema.UPLOADED}` = 'true'"
+        wanted = schema.runs_filter(f"{whole} and {where}", campaign, kind="measurement")
+        known += _from_server(wanted, known, RunRecord)
     return known
 
 
@@ -161,19 +160,22 @@ def _known_ceilings(records: Path, *, tracked: bool) -> list[CeilingsRecord]:
     found = (record for _, record in readable_records(records))
     known = [record for record in found if isinstance(record, CeilingsRecord)]
     if tracked:
-        from tracking.reading.campaign import tracked_ceilings
+        from tracking.schema import CEILINGS_FILTER
 
-        known += _from_server(tracked_ceilings({record.record_id for record in known}))
+        known += _from_server(CEILINGS_FILTER, known, CeilingsRecord)
     return known
 
 
-def _from_server(records: Iterable[Record]) -> list[Record]:
-    """What the server gives; a tuning goes on without the rest where it does not answer."""
+def _from_server(wanted: str, known: list[Record], kind: type[Record]) -> list[Record]:
+    """What the server has besides; a tuning goes on without the rest where it does not answer."""
+    from tracking.reading.tracked_runs import tracked_records
     from tracking.store import TrackingError
 
     found: list[Record] = []
     try:
-        found.extend(records)
+        for record in tracked_records(wanted, {each.record_id for each in known}):
+            if isinstance(record, kind):
+                found.append(record)
     except TrackingError as error:
         click.echo(f"mlproject: the server was not asked ({error})", err=True)
     return found

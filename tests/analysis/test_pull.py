@@ -16,8 +16,8 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict
 from tracking import schema
-from tracking.reading.filters import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
-from tracking.upload import run_content
+from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
+from tracking.upload.run_content import content_of
 
 FILTER = "params.arch = 'a'"
 
@@ -38,13 +38,9 @@ class Tracked:
 
 def tracked(record, run_id="r1"):
     """Return the record as the tracking package would log it."""
-    values = {point.key: point.value for point in run_content.metrics(record)}
-    return Tracked(
-        run_id=run_id,
-        params=run_content.params(record),
-        metrics=values,
-        tags=run_content.tags(record),
-    )
+    content = content_of(record)
+    values = {point.key: point.value for point in content.metrics}
+    return Tracked(run_id=run_id, params=content.params, metrics=values, tags=content.tags)
 
 
 def test_a_row_holds_the_record():
@@ -121,7 +117,7 @@ def test_every_logged_metric_has_a_column():
     record = make.run_record()
     row = runs_table([tracked(record)]).iloc[0].dropna()
     values = set(row.tolist())
-    for point in run_content.metrics(record):
+    for point in content_of(record).metrics:
         if point.key != schema.ITERATION_TIME_MS:  # a history, not a value
             assert point.value in values, point.key
 
@@ -275,14 +271,9 @@ def test_records_from_disk_are_sorted_by_kind_and_campaign():
     assert found.profiles == [profile]
 
 
-def tracked_profile(record, run_id="p1"):
-    values = {point.key: point.value for point in run_content.profile_metrics(record)}
-    return Tracked(run_id=run_id, metrics=values, tags=run_content.profile_tags(record))
-
-
 def test_a_row_holds_what_the_profile_counted():
     runs = [tracked(make.run_record()), tracked(make.run_record("run-2"), "r2")]
-    table = runs_table(runs, [tracked_profile(make.profile())])
+    table = runs_table(runs, [tracked(make.profile(), "p1")])
     assert table["profile_run_id"].tolist() == ["p1", "p1"]  # the same configuration and device
     row = table.iloc[0]
     assert row["counted_dram_gb"] == 20
@@ -301,16 +292,16 @@ def test_a_row_holds_what_the_profile_counted():
     ],
 )
 def test_an_impossible_profile_or_another_configurations_fills_no_row(profile):
-    row = runs_table([tracked(make.run_record())], [tracked_profile(profile)]).iloc[0]
+    row = runs_table([tracked(make.run_record())], [tracked(profile)]).iloc[0]
     assert pd.isna(row["profile_run_id"])
     assert pd.isna(row["counted_dram_gb"])
 
 
 def test_of_several_profiles_the_one_that_counted_then_the_runs_own_is_taken():
     run = tracked(make.run_record())
-    without = tracked_profile(make.profile(counters=None), "newest")
-    alike = tracked_profile(make.profile(timed_record_id=None), "alike")
-    own = tracked_profile(make.profile(), "own")
+    without = tracked(make.profile(counters=None), "newest")
+    alike = tracked(make.profile(timed_record_id=None), "alike")
+    own = tracked(make.profile(), "own")
     assert runs_table([run], [without])["profile_run_id"][0] == "newest"
     assert runs_table([run], [without, alike, own])["profile_run_id"][0] == "own"
     assert runs_table([run], [without, alike])["profile_run_id"][0] == "alike"

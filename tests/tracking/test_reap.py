@@ -12,7 +12,7 @@ from stored_runs import filed
 from mlproject import main
 from tracking import schema
 from tracking.upload import owner
-from tracking.upload.reap import reap
+from tracking.upload.owner import reap
 from tracking.upload.upload import upload
 
 HOUR_S = 3600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -26,7 +26,6 @@ from tracking.matching_runs import all_experiments, all_runs
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings
 from tracking.store import TrackingError, is_embedded, open_client, tracking_call
 
-__all__ = ["TrackedRun", "download_record", "download_records", "search_runs"]
 #: What servers call their runs; it becomes the name of a file here.
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Records on their way at once: a server at a distance answers each in its own time.
@@ -112,6 +111,17 @@ def download_records(
 
     with http_settings(), ThreadPoolExecutor(_AT_ONCE) as pool:  # settings are the process's
         yield from pool.map(fetched, runs)
+
+
+def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[MeasuredRecord]:
+    """Yield the records of the runs that match, less those of the `known` record ids.
+
+    Those of other versions are left out. Raises `TrackingError`.
+    """
+    for run in search_runs(filter_string):
+        if run.tags.get(schema.RECORD_ID) not in known:
+            with contextlib.suppress(UserError):
+                yield download_record(run.run_id)
 
 
 def _download(

@@ -12,21 +12,27 @@ from typing import Literal
 
 import mlflow
 from filelock import FileLock
-from mlflow.entities import Metric, Param, Run, RunTag
-from mlflow.exceptions import MlflowException
+from mlflow.entities import Metric, Run
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from bench.errors import UserError
 from bench.records.folders import cache_folder
 from tracking import schema
-from tracking.matching_runs import COPY, RECORD, all_experiments, all_runs, chosen_run, is_whole
-from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, ask_once
+from tracking.matching_runs import (
+    COPY,
+    RECORD,
+    all_experiments,
+    all_runs,
+    chosen_run,
+    is_whole,
+    make_run,
+    run_by_id,
+)
+from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
 from tracking.store import experiment_named, open_client, public_uri, server_errors
 from tracking.upload.owner import owner_tags
+from tracking.upload.upload import log_all
 
-#: A server's limits for one request.
-_METRICS_PER_BATCH = 1000
-_PER_BATCH = 100
 _PARENT = "mlflow.parentRunId"
 #: Of the copy, not of the run: set when it is whole, or by the process that makes it.
 _OWN_TAGS = frozenset(
@@ -53,7 +59,7 @@ class Copier:
 
     source: str
     target: str
-    _experiments: dict[str, str] = field(default_factory=dict)  # source id -> target id
+    _experiments: dict[str, str] = field(default_factory=dict)  # name -> target id
     _names: dict[str, str] = field(default_factory=dict)  # source id -> name
 
     def __post_init__(self) -> None:
@@ -89,7 +95,7 @@ class Copier:
         """The target's run that holds this one, or is to hold it."""
         with server_errors(self.target):
             origin = _origin(run)
-            if origin != run.info.run_id and (home := self._by_id(origin)) is not None:
+            if origin != run.info.run_id and (home := run_by_id(self._to, self._sending, origin)):
                 return home
             record_id = run.data.tags.get(schema.RECORD_ID)
             if record_id and is_whole(run):
@@ -98,40 +104,19 @@ class Copier:
                     return held
             return chosen_run(self._to, self._sending, COPY, origin)
 
-    def _by_id(self, run_id: str) -> Run | None:
-        try:
-            return self._sending(self._to.get_run, run_id)
-        except MlflowException as error:
-            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                return None
-            raise
-
     def _made(self, run: Run) -> Run:
-        """Make the copy's run. Where the answer is lost, look first whether it was made."""
-        where = self._experiment(run)
-        tags = {schema.COPIED_FROM: _origin(run), **owner_tags()}
-        if record_id := run.data.tags.get(schema.RECORD_ID):
-            tags[schema.RECORD_ID] = record_id
-        tried = False
-
-        def attempt() -> Run:
-            nonlocal tried
-            if tried and (made := chosen_run(self._to, self._sending, COPY, _origin(run))):
-                return made
-            tried = True
-            with ask_once():
-                return self._to.create_run(
-                    where, start_time=run.info.start_time, tags=tags, run_name=run.info.run_name
-                )
-
-        made = self._sending(attempt)
-        return chosen_run(self._to, self._sending, COPY, _origin(run)) or made
-
-    def _experiment(self, run: Run) -> str:
         name = self._names[run.info.experiment_id]
         if name not in self._experiments:
             self._experiments[name] = self._sending(experiment_named, self._to, name)
-        return self._experiments[name]
+        tags = {COPY.tag: _origin(run), **owner_tags()}
+        if record_id := run.data.tags.get(schema.RECORD_ID):
+            tags[schema.RECORD_ID] = record_id
+        made = make_run(
+            *(self._to, self._sending, self._experiments[name], COPY, tags),
+            name=run.info.run_name,
+            start_ms=run.info.start_time,
+        )
+        return chosen_run(self._to, self._sending, COPY, _origin(run)) or made
 
     def _fill(self, there: Run, run: Run) -> None:
         run_id, send = there.info.run_id, self._sending
@@ -141,23 +126,18 @@ class Copier:
                 history = self._asking(self._from.get_metric_history, run.info.run_id, key)
             points = [Metric(key, each.value, each.timestamp, each.step) for each in history]
             with server_errors(self.target):
-                for start in range(0, len(points), _METRICS_PER_BATCH):
-                    send(self._to.log_batch, run_id, points[start : start + _METRICS_PER_BATCH])
-        params = [
-            Param(*pair) for pair in run.data.params.items() if pair[0] not in there.data.params
-        ]
-        tags = [RunTag(*pair) for pair in self._tags(run).items()]
-        last = [RunTag(schema.COPIED, "true"), RunTag(schema.COPIED_FROM, _origin(run))]
+                log_all(self._to, send, run_id, points)
+        held = there.data.params
+        params = {name: text for name, text in run.data.params.items() if name not in held}
+        tags = self._tags(run)
+        last = {schema.COPIED: "true", schema.COPIED_FROM: _origin(run)}
         if is_whole(run):
-            last += [RunTag(*tag) for tag in schema.whole_tags().items()]
+            last |= schema.whole_tags()
         with server_errors(self.target):
-            for start in range(0, len(params), _PER_BATCH):
-                send(self._to.log_batch, run_id, params=params[start : start + _PER_BATCH])
-            for start in range(0, len(tags), _PER_BATCH):
-                send(self._to.log_batch, run_id, tags=tags[start : start + _PER_BATCH])
+            log_all(self._to, send, run_id, params=params, tags=tags)
             if run.inputs is not None and run.inputs.dataset_inputs:
                 send(self._to.log_inputs, run_id, run.inputs.dataset_inputs)
-            send(self._to.log_batch, run_id, tags=last)
+            log_all(self._to, send, run_id, tags=last)
             send(self._to.set_terminated, run_id, run.info.status, end_time=run.info.end_time)
 
     def _tags(self, run: Run) -> dict[str, str]:

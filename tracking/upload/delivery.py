@@ -7,19 +7,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
-from mlflow.entities import Param, RunTag
-
-from bench.records import RunRecord
+from bench.config import RunConfig, parse_config
+from bench.errors import UserError
+from bench.records import Outcome, RunRecord
 from bench.records.folders import RecordFolder, record_folders
 from bench.records.journal import Clock
 from campaigns.sweep.past import PastRun
 from tracking import schema
-from tracking.reading.campaign import campaign_runs
+from tracking.reading.tracked_runs import TrackedRun, search_runs
 from tracking.retry import AWAY_LIMIT_S, RetryPolicy
-from tracking.store import TrackingError, open_client, tracking_call
+from tracking.store import TrackingError, open_client, server_errors
 from tracking.upload.owner import owner_tags
-from tracking.upload.upload import is_uploaded, upload
+from tracking.upload.upload import is_uploaded, log_all, upload
 
 #: A server that is away costs seconds per try, between two measurements.
 _TRY_AGAIN_S = 60.0
@@ -33,16 +34,12 @@ class Delivery:
     """
 
     def __init__(
-        self,
-        campaign: str,
-        *,
-        kind: str = "sweep",
-        clock: Clock = time.monotonic,
+        self, campaign: str, *, kind: str = "sweep", clock: Clock = time.monotonic
     ) -> None:
         self._campaign = campaign
+        self._kind = kind
         self._clock = clock
         self._not_before_s = 0.0
-        self._kind = kind
         self.project_run: str | None = None
         self._left: list[RecordFolder] = []
         self._refused = 0
@@ -54,14 +51,31 @@ class Delivery:
         return self._why if self._left or self._refused else None
 
     def begin(self, params: dict[str, str]) -> None:
-        """Make the run that `mlflow run` made, if it made one, the sweep's own."""
+        """Make the run that `mlflow run` made for this process, if it made one, the campaign's own.
+
+        From then on every record gets a run of its own, as in a sweep started without MLflow.
+        """
+        run_id = os.environ.pop("MLFLOW_RUN_ID", None)
+        if run_id is None:
+            return
+        name = f"{self._campaign}_{self._kind}"
+        tags = {schema.KIND: self._kind, schema.CAMPAIGN: self._campaign, schema.RUN_NAME: name}
         with self._noting():
-            self.project_run = take_project_run(self._campaign, params, self._kind)
+            client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
+            os.environ["MLFLOW_EXPERIMENT_ID"] = ask(client.get_run, run_id).info.experiment_id
+            log_all(client, ask, run_id, params=params, tags={**tags, **owner_tags()})
+            self.project_run = run_id
 
     def runs_elsewhere(self) -> list[PastRun]:
-        """Return the campaign's runs that the server knows; none where it cannot be asked."""
+        """Return the whole measurements of the campaign that the server knows, of every machine.
+
+        Oldest first; none where the server cannot be asked.
+        """
+        whole = f"tags.`{schema.UPLOADED}` = 'true'"
         with self._noting():
-            return campaign_runs(self._campaign)
+            runs = search_runs(schema.runs_filter(whole, self._campaign, kind="measurement"))
+            found = [past for run in runs if (past := _past_run(run)) is not None]
+            return sorted(found, key=lambda past: past.record_id)
         return []
 
     def catch_up(self, records: Path) -> None:
@@ -86,9 +100,11 @@ class Delivery:
         self._not_before_s = 0.0
         self._try_left()
         if self.project_run is not None:
-            status = "KILLED" if interrupted else "FINISHED"
             with self._noting():
-                end_project_run(self.project_run, note, status=status)
+                client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
+                ask(client.set_tag, self.project_run, schema.NOTE, note)
+                status = "KILLED" if interrupted else "FINISHED"
+                ask(client.set_terminated, self.project_run, status)
 
     def _try_left(self) -> None:
         if not self._left or self._clock() < self._not_before_s:
@@ -110,37 +126,28 @@ class Delivery:
     def _noting(self) -> Iterator[None]:
         """Keep a server's failure as the reason, and leave it alone for a while."""
         try:
-            yield
+            with server_errors():
+                yield
         except TrackingError as error:
             self._why = str(error)
             self._not_before_s = self._clock() + _TRY_AGAIN_S
 
 
-@tracking_call
-def take_project_run(campaign: str, params: dict[str, str], kind: str = "sweep") -> str | None:
-    """Make the run that `mlflow run` made for this process the sweep's own, and return its id.
-
-    From then on every record gets a run of its own, as in a sweep started without MLflow. None
-    where MLflow made no run.
-    """
-    run_id = os.environ.pop("MLFLOW_RUN_ID", None)
-    if run_id is None:
+def _past_run(run: TrackedRun) -> PastRun | None:
+    """What a sweep needs to know of a run; None for one that another version wrote."""
+    given = {name: run.params[name] for name in RunConfig.model_fields if name in run.params}
+    outcome = run.tags.get(schema.OUTCOME)
+    try:
+        config = parse_config(given)
+    except UserError:
         return None
-    client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
-    os.environ["MLFLOW_EXPERIMENT_ID"] = ask(client.get_run, run_id).info.experiment_id
-    tags = {schema.KIND: kind, schema.CAMPAIGN: campaign, schema.RUN_NAME: f"{campaign}_{kind}"}
-    ask(
-        client.log_batch,
-        run_id,
-        params=[Param(*pair) for pair in params.items()],
-        tags=[RunTag(*pair) for pair in {**tags, **owner_tags()}.items()],
+    if config.config_id != run.tags.get(schema.CONFIG_ID) or outcome not in schema.STATUS:
+        return None
+    return PastRun(
+        config,
+        run.tags.get(schema.ENVIRONMENT_ID),
+        cast(Outcome, outcome),
+        run.tags.get(schema.REASON),
+        run.tags[schema.RECORD_ID],
+        run.tags.get(schema.DEVICE),
     )
-    return run_id
-
-
-@tracking_call
-def end_project_run(run_id: str, note: str, *, status: str) -> None:
-    """End the sweep's own run with the table of its results as description."""
-    client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
-    ask(client.set_tag, run_id, schema.NOTE, note)
-    ask(client.set_terminated, run_id, status)

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import Any, TypeAlias
 
-from bench.records import CeilingsRecord, Environment, ImportedRecord, ProfileRecord, RunRecord
+from bench.records import CeilingsRecord, ImportedRecord, ProfileRecord, RunRecord
 from bench.records.environment import environment_id
-from bench.records.folders import AnyRecord
+from bench.records.folders import AnyRecord, MeasuredRecord
 from bench.records.verdict.record_metrics import profile_summary, summary
 from tracking import schema
-from tracking.upload.imported_content import imported_content
+
+#: The columns of an imported file, below this; the record artifact holds all of them.
+_IMPORTED = "imported."
+_MOST_EXTRA = 60
+_KEY_CHARACTERS = 200
+
+_OfConfig: TypeAlias = RunRecord | ProfileRecord
 
 
 def content_of(record: AnyRecord) -> schema.Content:
     """Return the params, tags, metrics and status that a record becomes on the server."""
     if isinstance(record, ImportedRecord):
-        return imported_content(record)
+        points = _summary_points(record, _imported_metrics(record)) + _iteration_points(
+            record.created.timestamp(), record.iteration_times_s or ()
+        )
+        return schema.Content(_imported_params(record), _imported_tags(record), points, "FINISHED")
     status = schema.STATUS[record.outcome]
     if isinstance(record, CeilingsRecord):
-        return schema.Content({}, ceilings_tags(record), ceilings_metrics(record), status)
+        label = record.environment.label if record.environment else "unknown"
+        tags = _tags(record, f"{label}_ceilings", _ceilings_note(record))
+        return schema.Content({}, tags, _summary_points(record, _roofs(record)), status)
     if isinstance(record, ProfileRecord):
-        points = profile_metrics(record)
-        return schema.Content(params(record), profile_tags(record), points, status)
-    return schema.Content(params(record), tags(record), metrics(record), status)
+        tags = _tags(record, f"{run_name(record)}_profile", _profile_note(record))
+        if record.timed_record_id is not None:
+            tags[schema.TIMED_RECORD_ID] = record.timed_record_id
+        points = _summary_points(record, profile_summary(record))
+        return schema.Content(_params(record), tags, points, status)
+    tags = _tags(record, run_name(record), _run_note(record))
+    return schema.Content(_params(record), tags, _run_points(record), status)
 
 
 def end_ms(record: AnyRecord) -> int:
@@ -32,7 +48,7 @@ def end_ms(record: AnyRecord) -> int:
     return int((record.created.timestamp() + (known.real_s if known else 0.0)) * 1000)
 
 
-def run_name(record: RunRecord | ProfileRecord) -> str:
+def run_name(record: _OfConfig) -> str:
     """Return `{env}_{arch}_{precision}_bs{batch}_run{n}`."""
     env = record.environment.label if record.environment else record.config.env
     batch = record.resolved.batch_size if record.resolved else record.config.batch_size
@@ -40,8 +56,8 @@ def run_name(record: RunRecord | ProfileRecord) -> str:
     return f"{env}_{arch}_{record.config.precision}_bs{batch}_run{record.config.repeat}"
 
 
-def params(record: RunRecord | ProfileRecord) -> dict[str, str]:
-    """Return every field of the configuration as given, and as `resolved_<field>`."""
+def _params(record: _OfConfig) -> dict[str, str]:
+    """Every field of the configuration as given, and as `resolved_<field>`."""
     given = {name: _text(value) for name, value in record.config.model_dump().items()}
     if record.resolved is None:
         return given
@@ -49,61 +65,65 @@ def params(record: RunRecord | ProfileRecord) -> dict[str, str]:
     return given | {f"resolved_{name}": _text(value) for name, value in resolved.items()}
 
 
-def tags(record: RunRecord) -> dict[str, str]:
-    """Return what runs are found and filed by."""
-    found = _common_tags(record, record.environment) | {
-        schema.CONFIG_ID: record.config_id,
-        schema.CAMPAIGN: record.config.campaign,
-        schema.RUN_NAME: run_name(record),
-        schema.NOTE: note(record),
+def _text(value: Any) -> str:
+    """As MLproject and the command line spell it: lower-case true and false, plain numbers."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
+    """What runs are found and filed by."""
+    found: dict[str, str | None] = {
+        schema.KIND: record.kind,
+        schema.RECORD_ID: record.record_id,
+        schema.OUTCOME: record.outcome,
+        schema.REASON: record.reason,
+        schema.RUN_NAME: name,
+        schema.NOTE: note,
     }
-    if record.verdict is not None:
-        found[schema.VERDICT] = record.verdict.level
-    return found
+    if (environment := record.environment) is not None:
+        found |= {
+            schema.ENV: environment.label,
+            schema.ENVIRONMENT_ID: environment_id(environment),
+            schema.DEVICE: environment.device.name,
+            "mlflow.source.git.commit": environment.git_commit,
+        }
+    if not isinstance(record, CeilingsRecord):
+        found |= {
+            schema.CONFIG_ID: record.config_id,
+            schema.CAMPAIGN: record.config.campaign,
+            schema.VERDICT: record.verdict.level if record.verdict else None,
+        }
+    return _known(found)
 
 
-def ceilings_tags(record: CeilingsRecord) -> dict[str, str]:
-    """Return the tags of a run that measured roofs."""
-    label = record.environment.label if record.environment else "unknown"
-    return _common_tags(record, record.environment) | {
-        schema.RUN_NAME: f"{label}_ceilings",
-        schema.NOTE: ceilings_note(record),
+def _known(tags: dict[str, Any]) -> dict[str, str]:
+    """The tags that are there, none longer than a server keeps it."""
+    return {
+        name: str(text)[: schema.TAG_CHARACTERS] for name, text in tags.items() if text is not None
     }
 
 
-def profile_tags(record: ProfileRecord) -> dict[str, str]:
-    """Return the tags of a profile: those of a measurement, and which one it explains."""
-    found = _common_tags(record, record.environment) | {
-        schema.CONFIG_ID: record.config_id,
-        schema.CAMPAIGN: record.config.campaign,
-        schema.RUN_NAME: f"{run_name(record)}_profile",
-        schema.NOTE: profile_note(record),
-    }
-    if record.timed_record_id is not None:
-        found[schema.TIMED_RECORD_ID] = record.timed_record_id
-    if record.verdict is not None:
-        found[schema.VERDICT] = record.verdict.level
-    return found
-
-
-def profile_metrics(record: ProfileRecord) -> list[schema.Point]:
-    """Return the figures of a profile, one value each."""
+def _summary_points(record: AnyRecord, metrics: dict[str, float]) -> list[schema.Point]:
     at_s = record.created.timestamp()
-    return [schema.Point(key, value, 0, at_s) for key, value in profile_summary(record).items()]
+    return [schema.Point(key, value, 0, at_s) for key, value in metrics.items()]
 
 
-def metrics(record: RunRecord) -> list[schema.Point]:
-    """Return every metric: the summary, one point per iteration, and the telemetry series."""
+def _iteration_points(start_unix_s: float, times_s: tuple[float, ...]) -> list[schema.Point]:
+    points, elapsed_s = [], 0.0
+    for step, seconds in enumerate(times_s):
+        elapsed_s += seconds
+        at_s = start_unix_s + elapsed_s
+        points.append(schema.Point(schema.ITERATION_TIME_MS, seconds * 1e3, step, at_s))
+    return points
+
+
+def _run_points(record: RunRecord) -> list[schema.Point]:
+    """The summary, one point per iteration, and the telemetry series."""
+    points = _summary_points(record, summary(record))
     at_s = record.created.timestamp()
-    points = [schema.Point(key, value, 0, at_s) for key, value in summary(record).items()]
     if record.measurement is not None:
         at_s = record.measurement.window_start_unix_s
-        elapsed_s = 0.0
-        for step, seconds in enumerate(record.measurement.iteration_times_s):
-            elapsed_s += seconds
-            points.append(
-                schema.Point(schema.ITERATION_TIME_MS, seconds * 1e3, step, at_s + elapsed_s)
-            )
+        points += _iteration_points(at_s, record.measurement.iteration_times_s)
     for series in record.telemetry.series if record.telemetry else ():
         points += [
             schema.Point(schema.TELEMETRY_PREFIX + series.name, value, step, at_s + time_s)
@@ -112,24 +132,21 @@ def metrics(record: RunRecord) -> list[schema.Point]:
     return points
 
 
-def ceilings_metrics(record: CeilingsRecord) -> list[schema.Point]:
-    """Return the roofs as metrics, such as `peak_gflops_fp32` and `peak_gb_per_s`."""
-    at_s = record.created.timestamp()
+def _roofs(record: CeilingsRecord) -> dict[str, float]:
+    """The roofs as metrics, such as `peak_gflops_fp32` and `peak_gb_per_s`."""
     found: dict[str, float] = {}
     for ceiling in record.ceilings:
         if ceiling.peak_flops_per_s is not None:
             found[f"peak_gflops_{ceiling.math_mode}"] = ceiling.peak_flops_per_s / 1e9
         if ceiling.peak_bytes_per_s is not None:
             found["peak_gb_per_s"] = ceiling.peak_bytes_per_s / 1e9
-    return [schema.Point(key, value, 0, at_s) for key, value in found.items()]
+    return found
 
 
-def note(record: RunRecord) -> str:
-    """Return the summary that MLflow's UI shows as the run's description (Markdown)."""
+def _run_note(record: RunRecord) -> str:
+    """The summary that MLflow's UI shows as the run's description (Markdown)."""
     facts = summary(record)
-    lines = [f"**{schema.safe(run_name(record))}**: {record.outcome}"]
-    if record.reason:
-        lines.append(f"Reason: {schema.safe(record.reason)}")
+    lines = []
     if "throughput_images_per_s" in facts:
         lines.append(
             f"{facts['throughput_images_per_s']:.4g} images/s, "
@@ -145,13 +162,27 @@ def note(record: RunRecord) -> str:
         )
     if record.environment is not None:
         lines.append(f"Device: {schema.safe(record.environment.device.name)}")
-    for finding in record.verdict.findings if record.verdict else ():
-        lines.append(f"- {finding.level}: {schema.safe(finding.message)}")
+    return _note(record, ":", lines)
+
+
+def _profile_note(record: ProfileRecord) -> str:
+    lines = [f"{name}: {value:.4g}" for name, value in profile_summary(record).items()]
+    for section in ("ops", "counters", "cpu_counters"):
+        if section in record.missing:
+            lines.append(f"No {section}: {schema.safe(record.missing[section])}")
+    return _note(record, ", profiled:", lines)
+
+
+def _note(record: _OfConfig, what: str, facts: list[str]) -> str:
+    lines = [f"**{schema.safe(run_name(record))}**{what} {record.outcome}"]
+    if record.reason:
+        lines.append(f"Reason: {schema.safe(record.reason)}")
+    findings = record.verdict.findings if record.verdict else ()
+    lines += facts + [f"- {each.level}: {schema.safe(each.message)}" for each in findings]
     return "\n\n".join(lines)
 
 
-def ceilings_note(record: CeilingsRecord) -> str:
-    """Return the description of a run that measured roofs (Markdown)."""
+def _ceilings_note(record: CeilingsRecord) -> str:
     lines = [f"Roofs: {record.outcome}"]
     for ceiling in record.ceilings:
         if ceiling.peak_flops_per_s is not None:
@@ -162,43 +193,56 @@ def ceilings_note(record: CeilingsRecord) -> str:
     return "\n\n".join(lines)
 
 
-def profile_note(record: ProfileRecord) -> str:
-    """Return the description of a profile (Markdown)."""
-    lines = [f"**{schema.safe(run_name(record))}**, profiled: {record.outcome}"]
-    if record.reason:
-        lines.append(f"Reason: {schema.safe(record.reason)}")
-    lines += [f"{name}: {value:.4g}" for name, value in profile_summary(record).items()]
-    for section in ("ops", "counters", "cpu_counters"):
-        if section in record.missing:
-            lines.append(f"No {section}: {schema.safe(record.missing[section])}")
-    for finding in record.verdict.findings if record.verdict else ():
-        lines.append(f"- {finding.level}: {schema.safe(finding.message)}")
-    return "\n\n".join(lines)
+# What another program measured
 
 
-def _common_tags(
-    record: RunRecord | CeilingsRecord | ProfileRecord, environment: Environment | None
-) -> dict[str, str]:
-    found = {
+def _imported_params(record: ImportedRecord) -> dict[str, str]:
+    names = ("arch", "backend", "precision", "batch_size", "repeat", "env", "campaign")
+    known = {name: getattr(record, name) for name in names}
+    return record.params | {name: str(fact) for name, fact in known.items() if fact is not None}
+
+
+def _imported_metrics(record: ImportedRecord) -> dict[str, float]:
+    names = ("throughput_images_per_s", "batch_size")
+    known = {name: getattr(record, name) for name in names}
+    return record.metrics | {name: fact for name, fact in known.items() if fact is not None}
+
+
+def _imported_tags(record: ImportedRecord) -> dict[str, str]:
+    env, precision = record.env or "unknown", record.precision or "unknown"
+    name = f"{env}_{record.arch}_{precision}_bs{record.batch_size or '-unknown'}"
+    if record.repeat is not None:
+        name += f"_run{record.repeat}"
+    where = schema.safe(record.source_file)
+    if record.source_line is not None:
+        where += f", line {record.source_line}"
+    note = f"**{schema.safe(name)}**: imported from {where}, not measured here"
+    if record.throughput_images_per_s is not None:
+        note += f"\n\n{record.throughput_images_per_s:.4g} images/s"
+    known = {
         schema.KIND: record.kind,
         schema.RECORD_ID: record.record_id,
-        schema.OUTCOME: record.outcome,
+        schema.OUTCOME: "ok",
+        schema.CAMPAIGN: record.campaign,
+        schema.IMPORTED: "true",
+        schema.SOURCE_FILE: record.source_file,
+        schema.SOURCE_SHA256: record.source_sha256,
+        schema.SOURCE_FORMAT: record.source_format,
+        schema.SOURCE_LINE: record.source_line,
+        schema.ENV: record.env,
+        schema.DEVICE: record.device,
+        schema.RUN_NAME: name,
+        schema.NOTE: note,
     }
-    if record.reason is not None:
-        found[schema.REASON] = record.reason[: schema.TAG_CHARACTERS]
-    if environment is not None:
-        found |= {
-            schema.ENV: environment.label,
-            schema.ENVIRONMENT_ID: environment_id(environment),
-            schema.DEVICE: environment.device.name,
-        }
-        if environment.git_commit is not None:
-            found["mlflow.source.git.commit"] = environment.git_commit
-    return found
+    return _extra(record) | _known(known)
 
 
-def _text(value: Any) -> str:
-    """As MLproject and the command line spell it: lower-case true and false, plain numbers."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value if isinstance(value, str) else json.dumps(value)
+def _extra(record: ImportedRecord) -> dict[str, str]:
+    """The columns that mean nothing to us, as tags; a server's keys hold few characters."""
+    tags: dict[str, str] = {}
+    for column, text in list(record.extra.items())[:_MOST_EXTRA]:
+        key = _IMPORTED + re.sub(r"[^A-Za-z0-9_.-]+", "_", column)[:_KEY_CHARACTERS]
+        while key in tags:
+            key += "_"
+        tags[key] = text[: schema.TAG_CHARACTERS]
+    return tags

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -13,16 +16,16 @@ from mlflow.tracking import MlflowClient
 from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
-from tracking.matching_runs import RECORD, belongs, chosen_run, is_whole, run_of
+from tracking.matching_runs import RECORD, chosen_run, is_whole, make_run, run_by_id, run_of
 from tracking.retry import AWAY_LIMIT_S, RetryPolicy, ask_once
 from tracking.store import experiment_id, open_client, public_uri, tracking_call
 from tracking.upload import upload_state
 from tracking.upload.owner import owner_tags
 from tracking.upload.run_content import content_of, end_ms
 
-#: A server's limits for one request.
-_METRICS_PER_BATCH = 1000
-_PARAMS_PER_BATCH = 100
+#: A server takes so many params and tags in one request, and a thousand of all three together.
+_PER_BATCH = 100
+_METRICS_PER_BATCH = 1000 - 2 * _PER_BATCH
 ARTIFACTS = (
     "iterations.csv",
     "telemetry.csv",
@@ -72,7 +75,10 @@ def upload(
         found = run is not None
         if run is None:
             upload_state.remember(folder, server, None, whole=False)
-            run = _new_run(client, ask, record, content.tags)
+            start_ms = int(record.created.timestamp() * 1000)
+            tags = {**content.tags, **owner_tags(), "mlflow.source.name": "mlproject"}
+            where, name = ask(experiment_id, client), tags[schema.RUN_NAME]
+            run = make_run(client, ask, where, RECORD, tags, name=name, start_ms=start_ms)
             if not fresh:  # another machine may hold a copy of the folder and be at it too
                 run = chosen_run(client, ask, RECORD, record.record_id) or run
         upload_state.remember(folder, server, run.info.run_id, whole=False)
@@ -111,8 +117,8 @@ def end_refused_run(reason: str) -> None:
     run_id = os.environ.get("MLFLOW_RUN_ID")
     if run_id:
         client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
-        tags = {schema.REASON: reason[:5000], schema.OUTCOME: "refused"}
-        ask(client.log_batch, run_id, tags=[RunTag(*tag) for tag in tags.items()])
+        tags = {schema.REASON: reason[: schema.TAG_CHARACTERS], schema.OUTCOME: "refused"}
+        log_all(client, ask, run_id, tags=tags)
         ask(client.set_terminated, run_id, "FAILED")
 
 
@@ -120,41 +126,16 @@ def _remembered_run(
     client: MlflowClient, ask: RetryPolicy, known: upload_state.Copy | None, record: AnyRecord
 ) -> Run | None:
     """The run of an earlier attempt from here, or the one that `mlflow run` made for us."""
-    for run_id in (known.run_id if known else None, _project_run(client)):
-        if run_id is not None:
-            run = belongs(client, ask, run_id, record.record_id)
-            if run is not None:
+    project_run = os.environ.get("MLFLOW_RUN_ID")
+    if project_run and client.tracking_uri != open_client().tracking_uri:  # on another server
+        project_run = None
+    for run_id in (known.run_id if known else None, project_run):
+        run = run_by_id(client, ask, run_id) if run_id else None
+        if run is not None and run.info.lifecycle_stage == "active":
+            held = run.data.tags.get(schema.RECORD_ID, record.record_id)
+            if held == record.record_id:
                 return run
     return None
-
-
-def _project_run(client: MlflowClient) -> str | None:
-    """The run that `mlflow run` made for this process, if this is the server that it used."""
-    run_id = os.environ.get("MLFLOW_RUN_ID")
-    return run_id if run_id and client.tracking_uri == open_client().tracking_uri else None
-
-
-def _new_run(
-    client: MlflowClient, ask: RetryPolicy, record: AnyRecord, tags: dict[str, str]
-) -> Run:
-    """Make the record's run. Where the answer is lost, look first whether the server made it."""
-    where = ask(experiment_id, client)
-    tried = False
-
-    def attempt() -> Run:
-        nonlocal tried
-        if tried and (made := run_of(client, ask, record.record_id)) is not None:
-            return made
-        tried = True
-        with ask_once():
-            return client.create_run(
-                where,
-                start_time=int(record.created.timestamp() * 1000),
-                tags={**tags, **owner_tags(), "mlflow.source.name": "mlproject"},
-                run_name=tags[schema.RUN_NAME],
-            )
-
-    return ask(attempt)
 
 
 @tracking_call
@@ -179,7 +160,7 @@ def log_report(
         with ask_once():
             run_id = client.create_run(where, run_name=name, tags=tags).info.run_id
     else:
-        ask(client.log_batch, run_id, tags=[RunTag(*tag) for tag in tags.items()])
+        log_all(client, ask, run_id, tags=tags)
     ask(client.log_artifacts, run_id, str(folder), schema.REPORT_ARTIFACTS)
     ask(client.set_terminated, run_id)
     return str(run_id)
@@ -203,21 +184,30 @@ def fill(
     repository = get_artifact_repository(run.info.artifact_uri, tracking_uri=client.tracking_uri)
     for path, place in _files(folder.path):
         ask(repository.log_artifact, str(path), place)
-    tags = [RunTag(*tag) for tag in schema.whole_tags().items()]
-    if found:
-        tags += [RunTag(*tag) for tag in {**content.tags, **owner_tags()}.items()]
     metrics = [Metric(p.key, p.value, int(p.unix_s * 1000), p.step) for p in content.metrics]
-    params = [
-        Param(key, text) for key, text in content.params.items() if key not in run.data.params
-    ]
-    last = min(len(metrics), _METRICS_PER_BATCH - len(tags) - _PARAMS_PER_BATCH)
-    for start in range(0, len(metrics) - last, _METRICS_PER_BATCH):
-        end = min(start + _METRICS_PER_BATCH, len(metrics) - last)
-        ask(client.log_batch, run_id, metrics[start:end])
-    for start in range(0, len(params) - _PARAMS_PER_BATCH, _PARAMS_PER_BATCH):
-        ask(client.log_batch, run_id, params=params[start : start + _PARAMS_PER_BATCH])
-    rest = params[(len(params) - 1) // _PARAMS_PER_BATCH * _PARAMS_PER_BATCH :] if params else []
-    ask(client.log_batch, run_id, metrics[len(metrics) - last :], rest, tags)
+    params = {key: text for key, text in content.params.items() if key not in run.data.params}
+    tags = {**content.tags, **owner_tags()} if found else {}
+    log_all(client, ask, run_id, metrics, params, {**tags, **schema.whole_tags()})
+
+
+def log_all(
+    client: MlflowClient,
+    ask: RetryPolicy,
+    run_id: str,
+    metrics: Sequence[Metric] = (),
+    params: Mapping[str, str] = MappingProxyType({}),
+    tags: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Log in as few requests as the server's limits allow, the tags with the last of the rest."""
+    limits: Sequence[tuple[Sequence[Any], int]] = (
+        (metrics, _METRICS_PER_BATCH),
+        ([Param(*param) for param in params.items()], _PER_BATCH),
+        ([RunTag(*tag) for tag in tags.items()], _PER_BATCH),
+    )
+    parts = [[all_[at : at + most] for at in range(0, len(all_), most)] for all_, most in limits]
+    batches = zip_longest(*map(reversed, parts), fillvalue=())
+    for batch in reversed(list(batches)):
+        ask(client.log_batch, run_id, *batch)
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
