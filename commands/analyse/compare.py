@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bench.errors import UserError
-from commands.views.options import format_option, server_needed
+from commands.views.options import format_option, server_needed, writing
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
@@ -80,7 +79,7 @@ def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out:
     table = comparison_table(found, pairing)
     figure, axes = single_axes(height_in=forest_height_in(len(found)))
     draw_forest(axes, found, threshold=threshold)
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for suffix, text in (
             ("csv", table.csv()),
@@ -90,10 +89,6 @@ def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out:
             path = out / f"comparison.{suffix}"
             path.write_text(text, encoding="utf-8", newline="\n")
         save_figure(figure, out, "comparison")
-    except OSError as error:
-        raise UserError(
-            f"out={str(out)!r}: cannot write there ({error.strerror or error}); name another folder"
-        ) from None
 
 
 def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:

@@ -70,7 +70,11 @@ def command(
         for arch in architectures
         for batch_size in batch_sizes
     ]
-    complexities = _with_progress(configs)
+    from bench.cost import config_complexity
+    from commands.views.terminal import watched
+
+    each = map(config_complexity, configs)
+    complexities = list(watched(each, "complexity", len(configs)))
     if form == "json":
         _print_json(complexities, with_ops=with_ops)
     else:
@@ -82,31 +86,7 @@ def _checked(arch: str, batch_size: str, precision: str, image_size: str) -> Run
     if not batch_size.isdecimal() or int(batch_size) < 1:
         raise UserError(f"batch_size={batch_size!r}: give a whole number of images, 1 or more")
     return parse_config(
-        {
-            "arch": arch,
-            "batch_size": batch_size,
-            "precision": precision,
-            "image_size": image_size,
-        }
-    )
-
-
-def _with_progress(configs: list[RunConfig]) -> list[Complexity]:
-    from rich.console import Console
-    from rich.progress import track
-
-    from bench.cost import config_complexity
-
-    console = Console(stderr=True)
-    return list(
-        track(
-            map(config_complexity, configs),
-            total=len(configs),
-            description="complexity",
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        {"arch": arch, "batch_size": batch_size, "precision": precision, "image_size": image_size}
     )
 
 

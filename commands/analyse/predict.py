@@ -10,25 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from commands.views.options import (
-    campaign_option,
-    check_one_source,
-    experiment_option,
-    filter_option,
+    WantedRuns,
     format_option,
-    no_runs,
     records_instead_option,
-    server_needed,
+    wanted_runs_options,
 )
 
 if TYPE_CHECKING:
     from analysis.prediction import Prediction
-    from analysis.runs.placed import Run
 
 
 @click.command()
-@filter_option
-@campaign_option
-@experiment_option
+@wanted_runs_options
 @records_instead_option
 @click.option("--arch", required=True, help="the model")
 @click.option("--precision", help="needed where several were measured")
@@ -43,9 +36,7 @@ if TYPE_CHECKING:
 )
 @format_option
 def command(
-    filter_string: str,
-    campaign: str | None,
-    experiments: tuple[str, ...],
+    wanted: WantedRuns,
     records: Path | None,
     arch: str,
     precision: str | None,
@@ -60,10 +51,9 @@ def command(
 
     Exit codes: 0 predicted; 2 no prediction can be made, or a wrong value.
     """
-    check_one_source(records, filter_string, experiments)
+    runs = wanted.records(records).runs()
     from analysis.prediction import choose_curve, predict_batch
 
-    runs = _runs(filter_string, campaign, experiments, records)
     curve = choose_curve(runs, arch, precision, env)
     found = [predict_batch(curve, batch_size, runs) for batch_size in batch_sizes]
     if form == "json":
@@ -71,22 +61,6 @@ def command(
     else:
         _print(found)
     return 0
-
-
-def _runs(
-    filter_string: str, campaign: str | None, experiments: Sequence[str], records: Path | None
-) -> list[Run]:
-    from analysis import RecordSet, pull_records
-    from bench.records.folders import read_records
-
-    if records is not None:
-        return RecordSet.of(read_records(records), campaign).with_unique_labels().runs()
-    with server_needed():
-        found = pull_records(filter_string, experiments=experiments or None, campaign=campaign)
-    runs = found.with_unique_labels().runs()
-    if not runs:
-        raise no_runs(filter_string, campaign, experiments)
-    return runs
 
 
 def _facts(one: Prediction) -> dict[str, object]:

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from bench.errors import UserError
-from commands.views.options import (
-    campaign_option,
-    experiment_option,
-    filter_option,
-    no_runs,
-    refresh_option,
-    server_needed,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
+from commands.views.options import WantedRuns, refresh_option, wanted_runs_options, writing
 
 
 @click.command()
-@filter_option
-@campaign_option
-@experiment_option
+@wanted_runs_options
 @refresh_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="file to write, .csv or .parquet; CSV on standard output if not given",
 )
-def command(
-    filter_string: str,
-    campaign: str | None,
-    experiments: tuple[str, ...],
-    refresh: bool,
-    out: Path | None,
-) -> int:
+def command(wanted: WantedRuns, refresh: bool, out: Path | None) -> int:
     """Write tracked measurements as a table, one row per run, units in the column names.
 
     Of a large selection only runs that are new since the last pull are read.
@@ -48,27 +29,16 @@ def command(
         raise UserError(f"out={str(out)!r}: name a .csv or a .parquet file")
     from analysis import pull_runs
 
-    with server_needed():
-        table = pull_runs(
-            filter_string, experiments=experiments or None, campaign=campaign, refresh=refresh
-        )
+    table = wanted.search(pull_runs, refresh=refresh)
     if table.empty:
-        raise no_runs(filter_string, campaign, experiments)
+        raise wanted.none()
     if out is None:
         click.echo(table.to_csv(index=False), nl=False)
         return 0
-    _write(table, out)
-    click.echo(f"{len(table)} runs in {out}", err=True)
-    return 0
-
-
-def _write(table: pd.DataFrame, out: Path) -> None:
-    try:
+    with writing(out, "name another file"):
         if out.suffix.lower() == ".csv":
             table.to_csv(out, index=False)
         else:
             table.to_parquet(out, index=False)
-    except OSError as error:
-        raise UserError(
-            f"out={str(out)!r}: cannot write there ({error.strerror or error}); name another file"
-        ) from None
+    click.echo(f"{len(table)} runs in {out}", err=True)
+    return 0

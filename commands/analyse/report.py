@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bench.errors import UserError
 from commands.views.options import (
-    campaign_option,
-    check_one_source,
-    experiment_option,
-    filter_option,
+    WantedRuns,
     format_option,
-    no_runs,
     records_instead_option,
     refresh_option,
-    server_needed,
+    wanted_runs_options,
 )
 from commands.views.recorded import NOT_TRACKED
 
@@ -30,9 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@filter_option
-@campaign_option
-@experiment_option
+@wanted_runs_options
 @refresh_option
 @records_instead_option
 @click.option(
@@ -56,9 +48,7 @@ if TYPE_CHECKING:
 )
 @format_option
 def command(
-    filter_string: str,
-    campaign: str | None,
-    experiments: tuple[str, ...],
+    wanted: WantedRuns,
     refresh: bool,
     records: Path | None,
     out: Path,
@@ -71,14 +61,10 @@ def command(
     Exit codes: 0 written; 1 written, but a run's or a profile's numbers are impossible; 2 no run
     matches, or a wrong value; 3 written, but not logged.
     """
-    check_one_source(records, filter_string, experiments)
+    found = wanted.records(records, refresh=refresh, watch=_watched)
     from analysis import place_profiles, recorded
     from analysis.report import print_pdf, write_report
 
-    found = _from_folder(records, campaign) if records is not None else _from_server(
-        filter_string, campaign, experiments, refresh=refresh
-    )  # fmt: skip
-    found = found.with_unique_labels()
     runs = found.runs()
     placed = recorded(runs)
     profiles = place_profiles(found.profiles, placed, found.ceilings, run_ids=found.run_ids)
@@ -87,8 +73,9 @@ def command(
     )
     if printed:
         print_pdf(path)
-    wanted = logged if logged is not None else records is None
-    run_id, problem = _log(out, campaign, len(runs)) if wanted else (None, None)
+    run_id = problem = None
+    if records is None if logged is None else logged:
+        run_id, problem = _log(out, wanted.campaign, len(runs))
     _print(placed, profiles, found, path, run_id, form)
     if problem is not None:
         click.echo(f"mlproject: report not logged ({problem}); it lies in {out}", err=True)
@@ -97,49 +84,10 @@ def command(
     return int("invalid" in verdicts)
 
 
-def _from_folder(records: Path, campaign: str | None) -> RecordSet:
-    from analysis import RecordSet
-    from bench.records.folders import read_records
-
-    found = RecordSet.of(read_records(records), campaign)
-    if not found.measurements:
-        of_campaign = f" of campaign {campaign!r}" if campaign is not None else ""
-        raise UserError(f"records={str(records)!r}: holds no measurement{of_campaign}")
-    return found
-
-
-def _from_server(
-    filter_string: str, campaign: str | None, experiments: Sequence[str], *, refresh: bool
-) -> RecordSet:
-    from analysis import pull_records
-
-    with server_needed():
-        found = pull_records(
-            filter_string,
-            experiments=experiments or None,
-            campaign=campaign,
-            refresh=refresh,
-            watch=_watched,
-        )
-    if not found.measurements and not found.imported and found.unreadable:
-        raise UserError(f"no record could be read: {found.unreadable[0]}")
-    if not found.measurements and not found.imported:
-        raise no_runs(filter_string, campaign, experiments)
-    return found
-
-
 def _watched(runs: Sequence[TrackedRun]) -> Iterable[TrackedRun]:
-    """A progress bar where somebody watches a terminal."""
-    from rich.console import Console
-    from rich.progress import track
+    from commands.views.terminal import watched
 
-    return track(
-        runs,
-        "reading records",
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
+    return watched(runs, "reading records")
 
 
 def _log(out: Path, campaign: str | None, runs: int) -> tuple[str | None, str | None]:
@@ -176,14 +124,12 @@ def _print(
         }
         click.echo(json.dumps(facts))
         return
-    for run in runs:
-        click.echo(f"{run.name}  {run.label}: {_line(run)}")
-        for problem in run.problems:
-            click.echo(f"    {problem}")
-    for profile in profiles:
-        click.echo(f"{profile.name}  profile of {profile.label}: {profile.verdict}")
-        for problem in profile.problems:
-            click.echo(f"    {problem}")
+    lines = [(run.name, f"{run.label}: {_line(run)}", run.problems) for run in runs]
+    lines += [
+        (one.name, f"profile of {one.label}: {one.verdict}", one.problems) for one in profiles
+    ]
+    for name, line, problems in lines:
+        click.echo("\n    ".join([f"{name}  {line}", *problems]))
     if found.imported:
         click.echo(f"{len(found.imported)} imported runs")
     for line in found.unreadable:

@@ -9,7 +9,7 @@ import click
 
 from bench.errors import UserError
 from commands.views.options import records_option, track_option
-from commands.views.recorded import NOT_TRACKED, say_not_uploaded
+from commands.views.recorded import NOT_TRACKED, say_not_uploaded, upload_all
 
 if TYPE_CHECKING:
     from bench.records import ImportedRecord
@@ -78,7 +78,6 @@ def _write(folder: RecordFolder, record: ImportedRecord, records: Path) -> None:
 
 def _upload(folders: list[RecordFolder]) -> int:
     """Upload what is not there yet; say once if the server is away."""
-    from commands.views.upload_records import upload_all
     from tracking.store import TrackingError
 
     try:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from bench.errors import UserError
 from commands.views.options import campaign_option, filter_option, records_option
-from commands.views.recorded import NOT_TRACKED
+from commands.views.recorded import NOT_TRACKED, upload_all
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -81,7 +81,6 @@ def _upload_records(records: Path, target: str | None) -> int:
     from bench.records.folders import record_folders
 
     folders = list(record_folders(records))
-    from commands.views.upload_records import upload_all
     from tracking.store import public_uri
 
     counts = upload_all(folders, target)

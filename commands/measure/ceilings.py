@@ -25,7 +25,7 @@ def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: 
     """Measure this machine's roofs: matrix product per precision, memory and cache bandwidth."""
     from bench.launcher.measurement import find_ceilings, launch_ceilings
     from bench.records.folders import RecordFolder
-    from commands.views.progress import WorkerProgress
+    from commands.views.terminal import WorkerProgress
 
     known = find_ceilings(records, backend) if if_missing else None
     if known is not None:

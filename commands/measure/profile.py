@@ -18,7 +18,7 @@ from commands.views.options import (
     records_option,
     track_option,
 )
-from commands.views.recorded import finish, new_folder
+from commands.views.recorded import finish, new_folder, verdict_fact
 
 if TYPE_CHECKING:
     from bench.records import RunRecord
@@ -74,7 +74,7 @@ def command(
     if config.data_only:
         raise UserError("data_only=true: a profile looks at a training step; use data_only=false")
     from bench.launcher.profile import launch_profile
-    from commands.views.progress import WorkerProgress
+    from commands.views.terminal import WorkerProgress
 
     names = None if AUTO in tools else cast(tuple[ToolName, ...], tools)
     folder = new_folder(records, tracked=tracked)
@@ -110,7 +110,4 @@ def _facts(record: ProfileRecord) -> dict[str, Any]:
     for section in ("ops", "counters", "cpu_counters"):
         if getattr(record, section) is None:
             facts[f"no {section}"] = record.missing[section]
-    if record.verdict is not None:
-        messages = "; ".join(f"{f.level}: {f.message}" for f in record.verdict.findings)
-        facts["verdict"] = record.verdict.level + (f" ({messages})" if messages else "")
-    return facts
+    return facts | verdict_fact(record.verdict)

@@ -16,7 +16,7 @@ from commands.views.options import (
     records_option,
     track_option,
 )
-from commands.views.recorded import finish, new_folder
+from commands.views.recorded import finish, new_folder, verdict_fact
 
 
 @click.command()
@@ -39,7 +39,7 @@ def command(records: Path, tracked: bool, form: str, **values: str) -> int:
         return _take_part(config)
     # The launcher comes last: psutil and NVML cost time that a wrong value should not.
     from bench.launcher.measurement import launch_measurement
-    from commands.views.progress import WorkerProgress
+    from commands.views.terminal import WorkerProgress
 
     folder = new_folder(records, tracked=tracked)
     with WorkerProgress(f"{config.arch} {config.precision}") as progress:
@@ -72,7 +72,4 @@ def _facts(record: RunRecord) -> dict[str, Any]:
     }
     if record.measurement is not None and record.measurement.ended_early is not None:
         facts["ended_early"] = record.measurement.ended_early
-    if record.verdict is not None:
-        messages = "; ".join(f"{f.level}: {f.message}" for f in record.verdict.findings)
-        facts["verdict"] = record.verdict.level + (f" ({messages})" if messages else "")
-    return facts
+    return facts | verdict_fact(record.verdict)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from analysis import RecordSet
+
+Found = TypeVar("Found")
 
 backend_option = click.option(
     "--backend",
@@ -43,13 +51,6 @@ filter_option = click.option(
     help="MLflow filter, such as \"params.arch = 'resnet50' and metrics.batch_size >= 32\"",
 )
 campaign_option = click.option("--campaign", help="only runs of this campaign")
-experiment_option = click.option(
-    "--experiment",
-    "experiments",
-    multiple=True,
-    metavar="NAME",
-    help="only runs of this experiment (may be given again); all by default",
-)
 refresh_option = click.option(
     "--refresh",
     is_flag=True,
@@ -60,12 +61,6 @@ records_instead_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="read this folder of records instead of the tracking server",
 )
-
-
-def check_one_source(records: Path | None, filter_string: str, experiments: Sequence[str]) -> None:
-    """Raise `UserError` where a folder of records is named with what only a server can answer."""
-    if records is not None and (filter_string or experiments):
-        raise UserError("--records reads a folder: --filter and --experiment ask a server")
 
 
 @contextmanager
@@ -79,19 +74,86 @@ def server_needed() -> Iterator[None]:
         raise UserError(str(error)) from None
 
 
-def no_runs(filter_string: str, campaign: str | None, experiments: Sequence[str]) -> UserError:
-    """Return the error for a selection that matches nothing, naming what was asked for."""
-    asked = []
-    if campaign is not None:
-        asked.append(f"campaign={campaign!r}")
-    if filter_string:
-        asked.append(f"filter={filter_string!r}")
-    asked += [f"experiment={name!r}" for name in experiments]
-    what = " ".join(asked) or "the tracking server"
-    return UserError(
-        f"{what}: no tracked measurement matches; "
-        "check MLFLOW_TRACKING_URI, or measure one with mlproject run"
+@dataclass(frozen=True)
+class WantedRuns:
+    """The tracked runs that `--filter`, `--campaign` and `--experiment` choose."""
+
+    filter_string: str
+    campaign: str | None
+    experiments: tuple[str, ...]
+
+    def search(self, search: Callable[..., Found], **how: Any) -> Found:
+        """Return what `search` of the package `analysis` finds of them."""
+        chosen = {"experiments": self.experiments or None, "campaign": self.campaign}
+        with server_needed():
+            return search(self.filter_string, **chosen, **how)
+
+    def records(self, folder: Path | None, **how: Any) -> RecordSet:
+        """Return their records, or those in `folder`; machines of one label are numbered.
+
+        Raises `UserError` where there are none, and for a folder that is to answer what only a
+        server can.
+        """
+        if folder is not None and (self.filter_string or self.experiments):
+            raise UserError("--records reads a folder: --filter and --experiment ask a server")
+        from analysis import RecordSet, pull_records
+        from bench.records.folders import read_records
+
+        if folder is not None:
+            found = RecordSet.of(read_records(folder), self.campaign)
+            if not found.measurements:
+                of_campaign = "" if self.campaign is None else f" of campaign {self.campaign!r}"
+                raise UserError(f"records={str(folder)!r}: holds no measurement{of_campaign}")
+        else:
+            found = self.search(pull_records, **how)
+            if not found.measurements and not found.imported:
+                if found.unreadable:
+                    raise UserError(f"no record could be read: {found.unreadable[0]}")
+                raise self.none()
+        return found.with_unique_labels()
+
+    def none(self) -> UserError:
+        """Return the error for a choice that no run matches, naming what was asked for."""
+        asked = [] if self.campaign is None else [f"campaign={self.campaign!r}"]
+        if self.filter_string:
+            asked.append(f"filter={self.filter_string!r}")
+        asked += [f"experiment={name!r}" for name in self.experiments]
+        return UserError(
+            f"{' '.join(asked) or 'the tracking server'}: no tracked measurement matches; "
+            "check MLFLOW_TRACKING_URI, or measure one with mlproject run"
+        )
+
+
+def wanted_runs_options(function: Callable[..., int]) -> Callable[..., int]:
+    """The three options that choose tracked runs, given to `function` as `wanted`."""
+
+    @filter_option
+    @campaign_option
+    @click.option(
+        "--experiment",
+        "experiments",
+        multiple=True,
+        metavar="NAME",
+        help="only runs of this experiment (may be given again); all by default",
     )
+    @wraps(function)
+    def command(
+        filter_string: str, campaign: str | None, experiments: tuple[str, ...], **others: Any
+    ) -> int:
+        return function(wanted=WantedRuns(filter_string, campaign, experiments), **others)
+
+    return command
+
+
+@contextmanager
+def writing(out: Path, remedy: str = "name another folder") -> Iterator[None]:
+    """Make what goes wrong while files are written to `out` a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"out={str(out)!r}: cannot write there ({error.strerror or error}); {remedy}"
+        ) from None
 
 
 def one_option_per_field(function: Callable[..., int]) -> Callable[..., int]:

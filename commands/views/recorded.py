@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from bench.errors import UserError
 from bench.records.folders import MeasuredRecord, RecordFolder
 
 if TYPE_CHECKING:
-    from bench.records import RunRecord
+    from bench.records import RunRecord, Verdict
     from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
 
@@ -21,6 +24,14 @@ if TYPE_CHECKING:
 #: Exit codes by how a measurement ended.
 EXIT_CODES = {"ok": 0, "oom": 1, "crashed": 1, "unsupported": 2, "refused": 2, "interrupted": 130}
 NOT_TRACKED = 3
+#: What may become of a record folder that is to be uploaded, in the order of printing.
+_FATES = (
+    "uploaded",
+    "there already",
+    "still measuring",
+    "being uploaded by another process",
+    "failed",
+)
 #: A person waits: MLflow's import and a server that does not answer take no longer together, save
 #: on a machine so busy that the import takes all of it.
 _TOLD_WITHIN_S = 8.0
@@ -86,6 +97,14 @@ def _upload(
         return None, str(error)
 
 
+def verdict_fact(verdict: Verdict | None) -> dict[str, str]:
+    """Return the verdict, with what was found, as a fact to show; nothing where there is none."""
+    if verdict is None:
+        return {}
+    messages = "; ".join(f"{f.level}: {f.message}" for f in verdict.findings)
+    return {"verdict": verdict.level + (f" ({messages})" if messages else "")}
+
+
 def say_not_uploaded(problem: object, safe: str = "the records are safe on disk") -> None:
     """Say why a measurement is not on the server, where it is, and how to upload it."""
     click.echo(
@@ -125,3 +144,53 @@ def open_delivery(campaign: str, kind: str, *, tracked: bool) -> AnyDelivery:
     from tracking.upload.delivery import Delivery
 
     return Delivery(campaign, kind=kind)
+
+
+def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[str]:
+    """Upload what is not there yet and return how many met which fate.
+
+    A folder that cannot be read, or that the server refuses, is named and the others go on.
+    Raises `TrackingError` where the server can be used for nothing now.
+    """
+    from tracking.store import TrackingError
+    from tracking.upload.upload_state import LockedError
+
+    counts = Counter(dict.fromkeys(_FATES, 0))
+    for folder in folders:
+        try:
+            fate = _uploaded(folder, target)
+        except (LockedError, UserError, TrackingError) as error:
+            if isinstance(error, LockedError) or isinstance(error.__cause__, LockedError):
+                fate = "being uploaded by another process"
+            elif isinstance(error, TrackingError) and error.away:
+                click.echo(f"{counts['uploaded']} uploaded before the server went away", err=True)
+                raise
+            else:
+                fate = "failed"
+                click.echo(f"mlproject: {folder.record_id}: {error}", err=True)
+        counts[fate] += 1
+    return counts
+
+
+def _uploaded(folder: RecordFolder, target: str | None) -> str:
+    """Upload one folder's record, made whole first where its launcher died; return its fate."""
+    from bench.launcher.recover import recover
+    from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
+    from tracking.upload.upload import is_uploaded, upload
+    from tracking.upload.upload_state import uploading
+
+    if is_uploaded(folder, target):
+        return "there already"
+    record = folder.read_record()
+    if record is None:
+        if folder.in_use():
+            return "still measuring"
+        with uploading(folder, wait_s=1.0):  # one process alone
+            record = recover(folder)
+    if record is None:
+        return "still measuring"
+    if record.record_id != folder.record_id:
+        raise UserError(f"holds the record {record.record_id[:80]!r}: name the folder so")
+    run_id = upload(folder, record, target, ask=RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S))
+    click.echo(f"  {folder.record_id} -> run {run_id}")
+    return "uploaded"

@@ -12,8 +12,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from bench.config import RunConfig
 from bench.records.journal import Event
 from campaigns.sweep.executor import SweepWatch, Turn
-from commands.views.progress import Bar
-from commands.views.terminal import output, text_table
+from commands.views.terminal import Bar, output, text_table
 
 if TYPE_CHECKING:
     from bench.records import Environment, RunRecord

@@ -1,14 +1,30 @@
-"""Tables on a terminal, and as wide as they need to be in a file or a pipe."""
+"""Tables and progress bars: on a terminal as wide as it is, in a file or a pipe as they need."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    track,
+)
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import Self
+
+from bench.records.journal import Event
+
+Item = TypeVar("Item")
 
 
 def output(columns: int) -> Console:
@@ -41,3 +57,107 @@ def text_table(
     for row in rows:
         table.add_row(*map(Text, row))
     return table
+
+
+def watched(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
+    """Yield the items, with a bar where somebody watches a terminal."""
+    console = Console(stderr=True)
+    return track(
+        items,
+        what,
+        total,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+class Bar:
+    """A bar of these columns, drawn between `with`'s two ends and only when asked for."""
+
+    def __init__(self, *columns: ProgressColumn, **options: Any) -> None:
+        # No refreshing thread: it would take its share of a CPU that is being measured.
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *columns,
+            console=Console(stderr=True),
+            auto_refresh=False,
+            disable=not sys.stderr.isatty(),
+            **options,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+
+class WorkerProgress(Bar):
+    """Shows what a worker does by its journal, and how long it will still take.
+
+    The window's progress is estimated from the warm-up's pace: a worker that reports during its
+    window measures its reporting.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._estimate_s: float | None = None
+        self._seconds: list[float] = []
+        self._window_start_s = 0.0
+        self._task: TaskID | None = None
+        super().__init__(TimeRemainingColumn(elapsed_when_finished=True), transient=True)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._show("starting", None)
+        return self
+
+    def on_event(self, event: Event) -> None:
+        """Take one event of the worker's journal, or the launcher's tick."""
+        if event.name == "warmup_started":
+            self._show("warming up", event.facts["iterations"])
+        elif event.name == "warmup":
+            self._seconds.append(event.facts["seconds"])
+            self._advance(1)
+        elif event.name == "window_started":
+            self._start_window(event)
+        elif event.name == "tick" and self._estimate_s is not None:
+            self._advance(event.clock_s - self._window_start_s, absolute=True)
+        elif event.name == "window_ended":
+            self._estimate_s = None
+            self._show("writing the record", None)
+        elif event.name == "tool":
+            self._seconds.clear()
+            self._show(f"{event.facts['tool']}, starting", None)
+        elif event.name == "probe":
+            self._show(event.facts["probe"], None)
+
+    def _start_window(self, event: Event) -> None:
+        pace_s = min(self._seconds, default=0.0)
+        limit_s = event.facts["max_seconds"] or float("inf")
+        self._estimate_s = min(event.facts["iterations"] * pace_s, limit_s)
+        self._window_start_s = event.clock_s
+        self._show("measuring", self._estimate_s)
+
+    def _show(self, what: str, total: float | None) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(f"{self._title}: {what}", total=total)
+        self._progress.refresh()
+
+    def _advance(self, by: float, *, absolute: bool = False) -> None:
+        if self._task is None:
+            return
+        if absolute:
+            self._progress.update(self._task, completed=by)
+        else:
+            self._progress.advance(self._task, by)
+        self._progress.refresh()

@@ -11,11 +11,11 @@ import click
 from rich.progress import TextColumn
 
 from bench.config import RunConfig
-from bench.errors import UserError
 from bench.records.journal import Event
 from campaigns.tune.knobs import changes
 from campaigns.tune.result import Trial, TuneWatch
-from commands.views.progress import Bar
+from commands.views.options import writing
+from commands.views.terminal import Bar
 
 if TYPE_CHECKING:
     from analysis.tuning.tuning import Place
@@ -111,16 +111,14 @@ def write_files(result: TuneResult, place: Place, out: Path) -> None:
     from analysis.tuning.tuning_figure import tuning_figure
 
     facts = json.dumps(tuning_facts(result, place), indent=1, allow_nan=False)
-    try:
+    with writing(
+        out,
+        "choose another folder: no trial is lost, the same command goes on from here",
+    ):
         out.mkdir(parents=True, exist_ok=True)
         (out / "tuning.md").write_text(tuning_markdown(result, place), encoding="utf-8")
         (out / "tuning.json").write_text(f"{facts}\n", encoding="utf-8")
         save_figure(tuning_figure(result), out, "tuning")
-    except OSError as error:
-        raise UserError(
-            f"out={str(out)!r}: cannot write there ({error.strerror}); choose another folder: "
-            "no trial is lost, the same command goes on from here"
-        ) from None
 
 
 def log_files(result: TuneResult, place: Place, out: Path, run_id: str | None) -> str | None:

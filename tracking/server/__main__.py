@@ -67,7 +67,7 @@ def start(context: click.Context) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=5002)
 def look(folder: Path, port: int) -> None:
     """Run Postgres and MLflow on this machine, on localhost only, until Ctrl-C."""
-    from tracking.server.local_server import look
+    from tracking.server.mlflow_process import look
 
     look(folder, port)
 

@@ -11,9 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from bench.errors import UserError
-from tracking.server.mlflow_process import POSTGRES_NAME
 from tracking.server.postgres import program
-from tracking.server.settings import ServerSettings
+from tracking.server.settings import POSTGRES_NAME, ServerSettings
 
 _DATABASE = "database.dump"
 _ARTIFACTS = "artifacts.tar"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.errors import UserError
-from tracking.server.mlflow_process import POSTGRES_NAME
+from tracking.server.settings import POSTGRES_NAME
 
 #: Where the packages of Debian, Fedora and Homebrew put what is not on the path.
 _FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")

@@ -15,6 +15,9 @@ from bench.errors import UserError
 ADMIN_PASSWORD = "MLFLOW_AUTH_ADMIN_PASSWORD"  # noqa: S105
 SECRETS = (ADMIN_PASSWORD, "MLFLOW_FLASK_SERVER_SECRET_KEY", "POSTGRES_PASSWORD")
 
+#: Role and database of Postgres.
+POSTGRES_NAME = "mlflow"
+
 _SHORTEST_SECRET = 16
 _FEWEST_DIFFERENT_CHARACTERS = 8
 #: What people leave in place, compared without case, digits' disguises and punctuation.

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from bench.errors import UserError
-from tracking.server import local_server, postgres
+from tracking.server import mlflow_process, postgres
 from tracking.server.settings import ServerSettings, new_secret
 from tracking.server.users import Users
 
@@ -59,9 +59,9 @@ def open_folder():
 def server(postgres_programs):
     folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
     folder.chmod(0o755)
-    settings = local_server.settings_in(folder, free_local_port())
+    settings = mlflow_process.settings_in(folder, free_local_port())
     passwords = {name: new_secret() for name in ("writer", "reader", "stranger")}
-    with local_server.running(settings):
+    with mlflow_process.running(settings):
         users = Users(settings)
         users.add("writer", passwords["writer"], "writer")
         users.add("reader", passwords["reader"], "reader")

@@ -10,7 +10,7 @@ from stored_runs import filed
 
 from tracking import schema
 from tracking.retry import RetryPolicy
-from tracking.server import local_server, postgres
+from tracking.server import mlflow_process, postgres
 from tracking.store import TrackingError
 from tracking.upload import upload_state
 from tracking.upload.run_content import content_of
@@ -25,10 +25,10 @@ IN_THE_MIDDLE = 4
 @pytest.fixture
 def settings(postgres_programs, open_folder, monkeypatch):
     """A server of this test's own, and its client's variables."""
-    made = local_server.settings_in(open_folder, free_local_port())
+    made = mlflow_process.settings_in(open_folder, free_local_port())
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", made.admin)
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", made.admin_password)
-    with local_server.running(made):
+    with mlflow_process.running(made):
         yield made
 
 

@@ -16,7 +16,7 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from bench.errors import UserError
-from tracking.server import backup, local_server, postgres
+from tracking.server import backup, mlflow_process, postgres
 from tracking.server.mlflow_process import database_uri
 from tracking.server.users import Users
 
@@ -28,7 +28,7 @@ def cluster(postgres_programs):
     """A Postgres with three runs in a database to copy from."""
     folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
     folder.chmod(0o755)
-    made = local_server.settings_in(folder, free_local_port())
+    made = mlflow_process.settings_in(folder, free_local_port())
     with (
         pytest.MonkeyPatch.context() as patch,
         postgres.running(folder, made.postgres_port, made.postgres_password),
