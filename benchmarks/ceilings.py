@@ -15,9 +15,9 @@ import numpy
 import torch
 
 from bench.roofs import measure_ceilings, sustained_rate
-from bench.roofs.compute_probes import Product, arithmetic_restored, linear_probe, product_probe
 from bench.roofs.probe import Launch, Probe, best_sample
-from bench.roofs.probe_sampler import Candidate, ProbeGroup, ProbeSampler
+from bench.roofs.probe_sampler import ProbeGroup, ProbeSampler
+from bench.roofs.roof_probes import Product, arithmetic_restored, linear_probe, product_probe
 from bench.training.devices import Device, open_device
 
 SIZES = (512, 1024, 2048)
@@ -66,7 +66,7 @@ RIVALS: dict[str, Callable[[Product], Probe]] = {
 def rivals_rates(device: Device, seconds: float) -> dict[str, float]:
     """Return each library's highest sustained rate over the sizes, in FLOP/s."""
     groups = [
-        ProbeGroup(name, [Candidate(make(Product(n, n, n, "NT"))) for n in SIZES])
+        ProbeGroup(name, [make(Product(n, n, n, "NT")) for n in SIZES])
         for name, make in RIVALS.items()
     ]
     with arithmetic_restored(), torch.inference_mode():

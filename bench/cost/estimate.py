@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,12 +57,13 @@ def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -
 
     Raises `UserError` where the model cannot be built or run at this size.
 
-    FLOP are algorithmic: `contractions` defines them, `elementwise` the rest. Traffic is counted
+    FLOP are algorithmic, elementwise ones counted separately (see `flops`). Traffic is counted
     three ways: eager (every pass over memory reads its inputs and writes its outputs), fused
     (see `fusion`) and compulsory (see `floor`); compulsory <= fused <= eager.
     """
     step = record_step(spec)
     ops = _ops(calls_of(step))
+    totals = _totals(ops)
     return Complexity(
         arch=spec.arch,
         batch_size=spec.batch_size,
@@ -73,10 +73,8 @@ def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -
         parameters=step.parameters,
         activations=step.activations // spec.batch_size,
         forward_macs=sum(item.macs for item in step.passes if item.phase == "forward"),
-        step_flops=sum(op.flops for op in ops),
-        elementwise_flops=sum(op.elementwise_flops for op in ops),
-        eager_bytes=sum(op.eager_bytes for op in ops),
-        fused_bytes=sum(op.fused_bytes for op in ops),
+        step_flops=totals.pop("flops"),
+        **totals,
         compulsory_bytes=compulsory_bytes(step.passes, step.lasting, cache_bytes),
         cache_bytes=cache_bytes,
         memory=step.memory,
@@ -100,17 +98,14 @@ def _ops(calls: Iterable[CallWork]) -> tuple[OpCost, ...]:
     for call in calls:
         groups.setdefault((call.op, call.phase), []).append(call)
     return tuple(
-        OpCost(
-            op=op,
-            phase=phase,
-            calls=len(group),
-            flops=sum(call.flops for call in group),
-            elementwise_flops=sum(call.elementwise_flops for call in group),
-            eager_bytes=sum(call.eager_bytes for call in group),
-            fused_bytes=sum(call.fused_bytes for call in group),
-        )
+        OpCost(op=op, phase=phase, calls=len(group), **_totals(group))
         for (op, phase), group in groups.items()
     )
+
+
+def _totals(items: Sequence[CallWork | OpCost]) -> dict[str, Any]:
+    names = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
+    return {name: sum(getattr(item, name) for item in items) for name in names}
 
 
 def calls_of(step: RecordedStep) -> tuple[CallWork, ...]:
@@ -179,7 +174,10 @@ def cached_complexity(spec: StepSpec, *, cache_bytes: int) -> Complexity:
     """
     if ":" in spec.arch:
         return step_complexity(spec, cache_bytes=cache_bytes)
-    path = _path(spec, cache_bytes)
+    versions = [metadata.version(name) for name in ("torch", "torchvision")]
+    asked = json.dumps([code_id(), *versions, asdict(spec), cache_bytes])
+    key = hashlib.sha256(asked.encode()).hexdigest()[:24]
+    path = cache_folder() / "complexity" / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
         return Complexity.model_validate_json(path.read_bytes())
     found = step_complexity(spec, cache_bytes=cache_bytes)
@@ -187,10 +185,3 @@ def cached_complexity(spec: StepSpec, *, cache_bytes: int) -> Complexity:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, found.model_dump_json())
     return found
-
-
-def _path(spec: StepSpec, cache_bytes: int) -> Path:
-    versions = [metadata.version(name) for name in ("torch", "torchvision")]
-    asked = json.dumps([code_id(), *versions, asdict(spec), cache_bytes])
-    key = hashlib.sha256(asked.encode()).hexdigest()[:24]
-    return cache_folder() / "complexity" / f"{key}.json"

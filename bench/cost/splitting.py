@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.cost.contractions import (
+from bench.cost.flops import (
+    NORM_FLOPS,
     contraction_macs,
     convolution_macs,
+    elementwise_flops,
     is_contraction,
     refuse_uncounted,
 )
-from bench.cost.elementwise import NORM_FLOPS, elementwise_flops
 from bench.cost.op_calls import (
     FILLS,
     MOVES,

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.cost.labels import label_of
-from bench.cost.op_calls import OpCall, bind
+from bench.cost.op_calls import OpCall, bind, label_of
 from bench.cost.passes import Access, Pass, Role, Values
 from bench.cost.splitting import Work, split
 from bench.records import Phase

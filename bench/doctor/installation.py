@@ -14,8 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from bench.doctor.check import Check, Status, ok
-from bench.machine.nvml import open_nvml
-from bench.machine.probes import UnknownFactError, reason_of
+from bench.machine.probes import UnknownFactError, open_nvml, reason_of
 from bench.machine.repository import TREE
 
 if TYPE_CHECKING:

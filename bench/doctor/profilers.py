@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.doctor.check import Check, ok
-from bench.machine.nvml import open_nvml
-from bench.machine.probes import ROOT, text_of, value_or_none
+from bench.machine.probes import ROOT, open_nvml, text_of, value_or_none
 from bench.profilers.ncu.ncu_choice import compute_capability, require_chip
 from bench.profilers.ncu.ncu_permission import counter_permission
 from bench.profilers.ncu.ncu_program import RefusalError, find_ncu

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.machine.cpu import cpu_model
-from bench.machine.nvml import nvml_device, open_nvml
 from bench.machine.probes import (
     ProbedFacts,
     UnknownFactError,
     absent,
     gather,
+    nvml_device,
+    open_nvml,
     output_of,
     value_or_none,
 )

@@ -107,7 +107,10 @@ _BITS = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 
 
 def profiling_capabilities(root: Path = ROOT) -> frozenset[str]:
-    """Return which of CAP_SYS_ADMIN and CAP_PERFMON this process has, as far as known."""
+    """Return which of CAP_SYS_ADMIN and CAP_PERFMON this process has, as far as known.
+
+    With either it may read performance counters whatever the system's default is.
+    """
     try:
         status = text_of(root / "proc/self/status")
     except UnknownFactError:
@@ -117,11 +120,6 @@ def profiling_capabilities(root: Path = ROOT) -> frozenset[str]:
             effective = int(line.split()[1], 16)
             return frozenset(name for name, bit in _BITS.items() if effective >> bit & 1)
     return frozenset()
-
-
-def may_profile(root: Path = ROOT) -> bool:
-    """Whether this process may read performance counters whatever the system's default is."""
-    return bool(profiling_capabilities(root))
 
 
 _SIGKILL = 9

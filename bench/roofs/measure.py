@@ -1,20 +1,96 @@
-"""One device's roofs: what to probe, and the ceilings that follow from the rates."""
+"""One device's roofs: what to probe on each backend, and the ceilings that follow."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import get_args
 
 import torch
 
 from bench.records import Ceiling, CeilingSample, MathMode
 from bench.records.journal import Clock, ignore
-from bench.roofs.compute_probes import MATH_MODES, PLANS, Plan, arithmetic_restored, compute_probes
-from bench.roofs.probe import account_of, best_sample, sustained_rate
-from bench.roofs.probe_sampler import Candidate, ProbeGroup, ProbeSampler, free_bytes
-from bench.roofs.streams import array_sizes, stream_probes
+from bench.roofs.probe import Probe, account_of, best_sample, sustained_rate
+from bench.roofs.probe_sampler import ProbeGroup, ProbeSampler, free_bytes
+from bench.roofs.roof_probes import (
+    Convolution,
+    Layout,
+    Product,
+    arithmetic_restored,
+    array_sizes,
+    convolution_probe,
+    linear_probe,
+    product_probe,
+    stream_probes,
+)
 from bench.training.devices import Device
+
+MATH_MODES: tuple[MathMode, ...] = ("fp32", "tf32", "bf16", "fp16")
+
+
+def _products(
+    size: int, other_sizes: Sequence[int], pixels: int, filters: int, inputs: int
+) -> tuple[Product, ...]:
+    """Square products and a tall one that a convolution turns into, channels x 9 being `inputs`.
+
+    Those of `size` come in each layout that training uses: forward NT, input gradient NN, weight
+    gradient TN.
+    """
+    return (
+        *(Product(size, size, size, layout) for layout in get_args(Layout)),
+        *(Product(other, other, other, "NT") for other in other_sizes),
+        Product(pixels, filters, inputs, "NT"),
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is tried on a backend; `group_s` is the least time of one repetition."""
+
+    products: tuple[Product, ...]
+    convolutions: tuple[Convolution, ...]
+    stream_steps: tuple[int, ...]
+    group_s: float
+    budget_s: float
+
+
+PLANS = {
+    "cpu": Plan(
+        products=_products(1024, (512, 2048, 4096), 12544, 256, 2304),
+        convolutions=(
+            Convolution(16, 128, 28, 128),
+            Convolution(16, 256, 14, 256),
+            Convolution(64, 256, 28, 256),
+        ),
+        stream_steps=(1, 2, 4),
+        group_s=0.1,
+        budget_s=30.0,
+    ),
+    "cuda": Plan(
+        products=_products(8192, (4096, 16384), 200704, 512, 4608),
+        convolutions=(
+            Convolution(256, 512, 14, 512),
+            Convolution(128, 256, 56, 256),
+            Convolution(256, 512, 28, 512),
+        ),
+        stream_steps=(1, 4, 16),
+        group_s=0.05,
+        budget_s=20.0,
+    ),
+    "mps": Plan(
+        products=_products(4096, (2048, 8192), 50176, 256, 2304),
+        convolutions=(
+            Convolution(64, 256, 14, 256),
+            Convolution(32, 256, 28, 256),
+            Convolution(64, 512, 28, 512),
+        ),
+        stream_steps=(1, 2, 4),
+        group_s=0.05,
+        budget_s=20.0,
+    ),
+}
 
 
 def measure_ceilings(
@@ -36,7 +112,7 @@ def measure_ceilings(
     plan = PLANS[device.backend]
     bandwidth = _bandwidth_group(device, plan)
     compute = {
-        mode: ProbeGroup(mode, [Candidate(probe) for probe in compute_probes(device, plan, mode)])
+        mode: ProbeGroup(mode, compute_probes(device, plan, mode))
         for mode in MATH_MODES
         if device.native_math(mode)
     }
@@ -48,15 +124,27 @@ def measure_ceilings(
     return ceilings, tuple(sample for group in groups for sample in group.samples())
 
 
+def compute_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
+    """Return the probes of `mode`, those of least work first."""
+    where = device.torch_device
+    probes = [product_probe(shape, mode, where) for shape in plan.products]
+    probes += [
+        convolution_probe(shape, mode, where, device.prefers_channels_last)
+        for shape in plan.convolutions
+    ]
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if device.backend == "cpu" and mode == "fp32" and has_onednn:
+        probes += [linear_probe(shape) for shape in plan.products if shape.layout == "NT"]
+    return sorted(probes, key=lambda probe: probe.work_per_launch)
+
+
 def _bandwidth_group(device: Device, plan: Plan) -> ProbeGroup:
     free = free_bytes(device)
     sizes = array_sizes(device.info().last_level_cache_bytes, plan.stream_steps, free)
     if not sizes:
         why = f"{free // 2**20} MiB are free, too few for three arrays past the last-level cache"
-        return ProbeGroup("memory", [], [why])
-    return ProbeGroup(
-        "memory", [Candidate(each) for each in stream_probes(sizes, device.torch_device)]
-    )
+        return ProbeGroup("memory", [], why)
+    return ProbeGroup("memory", stream_probes(sizes, device.torch_device))
 
 
 def _ceiling(device: Device, mode: MathMode, compute: ProbeGroup, bandwidth: ProbeGroup) -> Ceiling:
@@ -64,12 +152,13 @@ def _ceiling(device: Device, mode: MathMode, compute: ProbeGroup, bandwidth: Pro
     roofs = {"peak_flops_per_s": compute, "peak_bytes_per_s": bandwidth}
     best = {name: best_sample(group.samples()) for name, group in roofs.items()}
     found = {name: sample for name, sample in best.items() if sample is not None}
+    peaks = {name: sustained_rate(sample.rates) for name, sample in found.items()}
     return Ceiling(
         device=device.info().name,
         backend=device.backend,
         math_mode=mode,
-        peak_flops_per_s=_peak(best["peak_flops_per_s"]),
-        peak_bytes_per_s=_peak(best["peak_bytes_per_s"]),
+        peak_flops_per_s=peaks.get("peak_flops_per_s"),
+        peak_bytes_per_s=peaks.get("peak_bytes_per_s"),
         kind="measured",
         source="; ".join([*map(account_of, found.values()), software_of(device)]),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -77,10 +166,6 @@ def _ceiling(device: Device, mode: MathMode, compute: ProbeGroup, bandwidth: Pro
             name: "; ".join(group.notes) for name, group in roofs.items() if name not in found
         },
     )
-
-
-def _peak(sample: CeilingSample | None) -> float | None:
-    return None if sample is None else sustained_rate(sample.rates)
 
 
 def software_of(device: Device) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -15,8 +15,8 @@ import torch
 
 from bench.records import CeilingSample
 from bench.records.journal import Clock
-from bench.roofs.compute_probes import set_arithmetic
 from bench.roofs.probe import MINIMUM_REPETITIONS, Launch, Probe, rate_text, sustained_rate
+from bench.roofs.roof_probes import set_arithmetic
 from bench.training.devices import Device
 
 #: A probe whose best repetition is this far under the leader's is given up, after its second.
@@ -43,13 +43,13 @@ class Candidate:
         self.launch, self.waiting = None, False
 
 
-@dataclass
 class ProbeGroup:
     """The probes of one roof; `notes` say why a probe gave no rate."""
 
-    title: str
-    candidates: list[Candidate]
-    notes: list[str] = field(default_factory=list)
+    def __init__(self, title: str, probes: Iterable[Probe], *notes: str) -> None:
+        self.title = title
+        self.candidates = [Candidate(probe) for probe in probes]
+        self.notes = list(notes)
 
     @property
     def best_rate(self) -> float:

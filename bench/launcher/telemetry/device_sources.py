@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from bench.launcher.telemetry.base import DEVICE_FACTS, AbsentDevice, Reading, Source
 from bench.launcher.telemetry.nvidia import GPU_SERIES, NvidiaSource
 from bench.launcher.telemetry.rapl import RaplSource
-from bench.machine.nvml import open_nvml
-from bench.machine.probes import ROOT, UnknownFactError
+from bench.machine.probes import ROOT, UnknownFactError, open_nvml
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ import psutil
 
 from bench.launcher.telemetry.base import Gauge, Reading, Source
 from bench.launcher.telemetry.host import ProcessTree
-from bench.machine.nvml import nvml_device
-from bench.machine.probes import reason_of
+from bench.machine.probes import nvml_device, reason_of
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that lower the clock against the program's
 #: wish (nvml.h, nvmlClocksEventReasons). Idle and chosen clocks are no throttling.

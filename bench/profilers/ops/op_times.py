@@ -15,8 +15,7 @@ from statistics import median, median_low
 from typing import Any
 
 from bench.cost import CallWork
-from bench.cost.contractions import is_attention
-from bench.cost.labels import plain_label
+from bench.cost.op_calls import is_attention, plain_label
 from bench.profilers.ops.timed_step import Kind, SeenOp
 from bench.records import OpTime, Phase
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.machine.limits import may_profile
+from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, text_of, value_or_none
 from bench.machine.virtualization import container, virtualization
 from bench.profilers.perf.perf_program import Trial, try_events
@@ -92,7 +92,8 @@ def _forbidden(root: Path) -> Obstacle:
     """The kernel said no: by its own setting, or by a filter in front of it."""
     level, around = paranoia(root), value_or_none(lambda: container(root)) or "none"
     where = "on the host, " if around != "none" else ""
-    if level.lstrip("-").isdigit() and int(level) > _HIGHEST_PARANOIA and not may_profile(root):
+    forbidden = level.lstrip("-").isdigit() and int(level) > _HIGHEST_PARANOIA
+    if forbidden and not profiling_capabilities(root):
         return Obstacle(
             f"perf_event_paranoid is {level}: users may not count",
             f"{where}sudo sysctl kernel.perf_event_paranoid={_HIGHEST_PARANOIA} (a file in "

@@ -30,8 +30,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.recover import recover
-from bench.machine.nvml import open_nvml
-from bench.machine.probes import UnknownFactError
+from bench.machine.probes import UnknownFactError, open_nvml
 from bench.machine.repository import code_id
 from bench.records import DeviceInfo, RunRecord
 from bench.records.folders import RecordFolder, cache_folder, record_folders, write_atomically

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bench.cost import StepSpec, op_work, step_complexity
-from bench.cost.labels import plain_label
+from bench.cost.op_calls import plain_label
 from bench.cost.step_tracer import StepTracer
 
 SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from bench.machine.gpu import cuda_device_info
-from bench.machine.nvml import nvml_device
-from bench.machine.probes import UnknownFactError
+from bench.machine.probes import UnknownFactError, nvml_device
 
 UUID = "12345678-aaaa-bbbb-cccc-0123456789ab"
 

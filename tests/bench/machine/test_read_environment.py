@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from bench.machine import cpu_device_info, read_environment
-from bench.machine.nvml import open_nvml
-from bench.machine.probes import UnknownFactError
+from bench.machine.probes import UnknownFactError, open_nvml
 from bench.records import Environment
 
 

@@ -10,9 +10,8 @@ from scripted_gpu import Clock, QueueingDevice
 from bench.machine.cpu import CacheLevel
 from bench.machine.probes import UnknownFactError
 from bench.records import CacheRoof, CeilingsRecord, DeviceInfo
-from bench.roofs import cache_levels, cache_roofs
-from bench.roofs.cache_levels import Level
-from bench.roofs.cache_roofs import measure_cache_roofs
+from bench.roofs import cache_roofs
+from bench.roofs.cache_roofs import Level, measure_cache_roofs
 from bench.roofs.probe import Probe
 from bench.training.devices import open_device
 from commands.measure.ceilings import _facts
@@ -159,7 +158,7 @@ def scripted_reader(monkeypatch):
             calls.append((data.numel(), sums.numel(), programs, elements, own_regions))
             device.queue(programs * rounds * block * 4 / (l1 if own_regions else l2))
 
-        monkeypatch.setattr(cache_levels, "_gpu_kernel", lambda: read)
+        monkeypatch.setattr(cache_roofs, "_gpu_kernel", lambda: read)
         return calls
 
     return install
@@ -210,7 +209,7 @@ def test_a_kernel_that_does_not_compile_is_a_reason_not_a_crash(monkeypatch):
     def read(*data, **how):
         raise CompilationError("no C compiler\nin PATH")
 
-    monkeypatch.setattr(cache_levels, "_gpu_kernel", lambda: read)
+    monkeypatch.setattr(cache_roofs, "_gpu_kernel", lambda: read)
     device = ScriptedDevice()
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         why = roof.missing["peak_bytes_per_s"]
@@ -218,9 +217,9 @@ def test_a_kernel_that_does_not_compile_is_a_reason_not_a_crash(monkeypatch):
 
 
 def cpu_plan(monkeypatch, caches_here):
-    monkeypatch.setattr(cache_levels, "cpu_caches", lambda: caches_here)
+    monkeypatch.setattr(cache_roofs, "cpu_caches", lambda: caches_here)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    return cache_levels.cpu_levels()
+    return cache_roofs.cpu_levels()
 
 
 def sizes(kib, largest=None, total=None):
@@ -258,8 +257,8 @@ def test_unknown_caches_are_a_reason_for_each_level(monkeypatch):
     def unknown():
         raise UnknownFactError("not read on Windows")
 
-    monkeypatch.setattr(cache_levels, "cpu_caches", unknown)
-    for level in cache_levels.cpu_levels():
+    monkeypatch.setattr(cache_roofs, "cpu_caches", unknown)
+    for level in cache_roofs.cpu_levels():
         assert level.probe is None
         assert (
             level.why_no_probe == level.why_no_size == "the processor's caches: not read on Windows"
@@ -267,9 +266,9 @@ def test_unknown_caches_are_a_reason_for_each_level(monkeypatch):
 
 
 def test_every_row_of_a_launch_is_a_sum_over_the_whole_block(monkeypatch):
-    monkeypatch.setattr(cache_levels, "_BYTES_PER_THREAD", 2**20)
+    monkeypatch.setattr(cache_roofs, "_BYTES_PER_THREAD", 2**20)
     torch.manual_seed(0)
-    probe = cache_levels.sum_probe("L2", 64 * KIB)
+    probe = cache_roofs.sum_probe("L2", 64 * KIB)
     sums = probe.prepare()()
     assert sums.numel() * 64 * KIB == probe.work_per_launch
     assert sums.numel() == 16 * torch.get_num_threads()

@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 INTERPRETED = """
 import torch
-from bench.roofs.cache_levels import GPU_BLOCK as BLOCK
+from bench.roofs.cache_roofs import GPU_BLOCK as BLOCK
 from bench.roofs.gpu_reader import read
 
 programs, rounds = 3, 5
@@ -40,7 +40,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from bench.roofs import gpu_reader
-from bench.roofs.cache_levels import GPU_BLOCK
+from bench.roofs.cache_roofs import GPU_BLOCK
 
 numbers = ("elements", "region_stride", "start_stride", "rounds")
 found = []

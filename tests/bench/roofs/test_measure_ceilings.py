@@ -9,7 +9,8 @@ import torch
 from scripted_gpu import MIB, Clock, QueueingDevice, ScriptedWork
 
 from bench.roofs import MINIMUM_REPETITIONS, measure_ceilings, sustained_rate
-from bench.roofs.compute_probes import PLANS, Convolution, Plan, Product
+from bench.roofs.measure import PLANS, Plan
+from bench.roofs.roof_probes import Convolution, Product
 from bench.training.devices import open_device
 
 GPU_MODES = ("fp32", "tf32", "bf16", "fp16")

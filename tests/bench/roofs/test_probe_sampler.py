@@ -6,7 +6,7 @@ from scripted_gpu import Clock, QueueingDevice
 
 from bench.roofs import probe_sampler
 from bench.roofs.probe import MINIMUM_REPETITIONS, Probe
-from bench.roofs.probe_sampler import Candidate, ProbeGroup, ProbeSampler
+from bench.roofs.probe_sampler import ProbeGroup, ProbeSampler
 
 GROUP_S = 0.05
 
@@ -49,7 +49,7 @@ def script(monkeypatch):
 
 
 def group(title, *probes):
-    return ProbeGroup(title, [Candidate(probe) for probe in probes])
+    return ProbeGroup(title, probes)
 
 
 def test_rates_are_the_work_over_the_scripted_time_exactly(script):

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.roofs.compute_probes import (
-    PLANS,
+from bench.roofs.measure import PLANS, compute_probes
+from bench.roofs.roof_probes import (
     Convolution,
     Product,
-    compute_probes,
+    array_sizes,
     convolution_probe,
     linear_probe,
     product_probe,
+    stream_probes,
 )
-from bench.roofs.streams import array_sizes, stream_probes
 from bench.training.devices import open_device
 
 MIB = 2**20

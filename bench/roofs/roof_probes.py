@@ -1,13 +1,20 @@
-"""Compute probes: matrix products and convolutions of random operands, and each backend's plan.
+"""Probes: matrix products and convolutions of random operands, and arrays that no cache holds.
 
 FLOP are algorithmic, by the formulas of the complexity model: a multiply-add is 2, and those with
 the padding's zeros count, whether or not a library skips them. Never zeros: a GPU multiplies
 zeros up to 15 % faster, because fewer bits toggle and power allows a higher clock.
+
+Bytes are counted as McCalpin's STREAM and the complexity model count them: each array an
+operation reads, once, and each it writes, once. A processor that must first read the cache line
+it is going to overwrite (write-allocate) moves up to 3/2 of that in `copy` and 4/3 in `triad`.
+`update` overwrites what it has read anyway, so there the count is the traffic: the roof that no
+operation passes, in the model's bytes and in a memory controller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +24,6 @@ from torch.nn import functional
 
 from bench.records import MathMode
 from bench.roofs.probe import Launch, Probe
-from bench.training.devices import Device
 from bench.training.precision import Fp32
 from bench.training.precision.tf32 import Tf32
 
@@ -140,96 +146,58 @@ def _matrix(
     return torch.randn(rows, columns, dtype=dtype, device=device)
 
 
-MATH_MODES: tuple[MathMode, ...] = ("fp32", "tf32", "bf16", "fp16")
+ARRAYS = 3
+_ELEMENT_BYTES = 4
+#: STREAM's rule: each array at least four times the last-level cache.
+_CACHE_MULTIPLE = 4
+#: Below this a launch is too short to fill a large device, and a system cache that the machine
+#: keeps to itself (Apple's, up to 96 MB) would still hold a good part.
+_SMALLEST_BYTES = 128 * 2**20
+#: Where the last-level cache is unknown: four times the largest that a desktop chip has (128 MB).
+_UNKNOWN_CACHE_BYTES = 512 * 2**20
+#: Random elements, repeated to an array's length: far quicker than drawing each one.
+_RANDOM_ELEMENTS = 2**20
+#: Arrays read plus arrays written: a = b; a = b + s c; c = c + s b.
+_ARRAYS_MOVED = {"copy": 2, "triad": 3, "update": 3}
+_TRIAD_SCALE = 3.0
+#: Small, so that an array updated many thousand times stays of the size it was.
+_UPDATE_SCALE = 2.0**-20
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is tried on a backend; `group_s` is the least time of one repetition."""
+def array_sizes(cache_bytes: int | None, steps: Sequence[int], free_bytes: int) -> tuple[int, ...]:
+    """Return bytes per array: `steps` times the smallest past the cache, as far as memory goes.
 
-    products: tuple[Product, ...]
-    convolutions: tuple[Convolution, ...]
-    stream_steps: tuple[int, ...]
-    group_s: float
-    budget_s: float
-
-
-# Square products in each layout that training uses (forward NT, input gradient NN, weight
-# gradient TN), and a tall one that a convolution turns into: pixels x filters x (channels x 9).
-PLANS = {
-    "cpu": Plan(
-        products=(
-            Product(512, 512, 512, "NT"),
-            Product(1024, 1024, 1024, "NN"),
-            Product(1024, 1024, 1024, "NT"),
-            Product(1024, 1024, 1024, "TN"),
-            Product(2048, 2048, 2048, "NT"),
-            Product(12544, 256, 2304, "NT"),
-            Product(4096, 4096, 4096, "NT"),
-        ),
-        convolutions=(
-            Convolution(16, 128, 28, 128),
-            Convolution(16, 256, 14, 256),
-            Convolution(64, 256, 28, 256),
-        ),
-        stream_steps=(1, 2, 4),
-        group_s=0.1,
-        budget_s=30.0,
-    ),
-    "cuda": Plan(
-        products=(
-            Product(4096, 4096, 4096, "NT"),
-            Product(8192, 8192, 8192, "NN"),
-            Product(8192, 8192, 8192, "NT"),
-            Product(8192, 8192, 8192, "TN"),
-            Product(200704, 512, 4608, "NT"),
-            Product(16384, 16384, 16384, "NT"),
-        ),
-        convolutions=(
-            Convolution(256, 512, 14, 512),
-            Convolution(128, 256, 56, 256),
-            Convolution(256, 512, 28, 512),
-        ),
-        stream_steps=(1, 4, 16),
-        group_s=0.05,
-        budget_s=20.0,
-    ),
-    "mps": Plan(
-        products=(
-            Product(2048, 2048, 2048, "NT"),
-            Product(4096, 4096, 4096, "NN"),
-            Product(4096, 4096, 4096, "NT"),
-            Product(4096, 4096, 4096, "TN"),
-            Product(50176, 256, 2304, "NT"),
-            Product(8192, 8192, 8192, "NT"),
-        ),
-        convolutions=(
-            Convolution(64, 256, 14, 256),
-            Convolution(32, 256, 28, 256),
-            Convolution(64, 512, 28, 512),
-        ),
-        stream_steps=(1, 2, 4),
-        group_s=0.05,
-        budget_s=20.0,
-    ),
-}
+    All three arrays together take at most a quarter of `free_bytes`; empty if none fits.
+    """
+    known = max(_SMALLEST_BYTES, _CACHE_MULTIPLE * (cache_bytes or 0))
+    smallest = _UNKNOWN_CACHE_BYTES if cache_bytes is None else known
+    block = _RANDOM_ELEMENTS * _ELEMENT_BYTES
+    sizes = (-(-smallest // block) * block * step for step in steps)
+    return tuple(size for size in sizes if ARRAYS * size <= free_bytes // 4)
 
 
-def compute_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
-    """Return the probes of `mode`, those of least work first."""
-    where = device.torch_device
-    probes = [product_probe(shape, mode, where) for shape in plan.products]
-    probes += [
-        convolution_probe(shape, mode, where, device.prefers_channels_last)
-        for shape in plan.convolutions
-    ]
-    if device.backend == "cpu" and mode == "fp32" and _has_onednn():
-        probes += [linear_probe(shape) for shape in plan.products if shape.layout == "NT"]
-    return sorted(probes, key=lambda probe: probe.work_per_launch)
+def stream_probes(sizes: Sequence[int], device: torch.device) -> list[Probe]:
+    """Return copy, triad and update over the first `size` bytes of three arrays they share."""
 
+    @functools.cache
+    def arrays() -> list[torch.Tensor]:
+        blocks = max(sizes) // _ELEMENT_BYTES // _RANDOM_ELEMENTS
+        return [torch.randn(_RANDOM_ELEMENTS, device=device).repeat(blocks) for _ in range(ARRAYS)]
 
-def _has_onednn() -> bool:
-    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    def probe(kind: str, size: int) -> Probe:
+        def prepare() -> Launch:
+            a, b, c = (array[: size // _ELEMENT_BYTES] for array in arrays())
+            launches: dict[str, Launch] = {
+                "copy": lambda: a.copy_(b),
+                "triad": lambda: torch.add(b, c, alpha=_TRIAD_SCALE, out=a),
+                "update": lambda: c.add_(b, alpha=_UPDATE_SCALE),
+            }
+            return launches[kind]
+
+        moved = _ARRAYS_MOVED[kind] * size
+        return Probe(f"{kind} {size // 2**20} MiB", None, "bytes_per_s", moved, 0, prepare)
+
+    return [probe(kind, size) for size in sizes for kind in _ARRAYS_MOVED]
 
 
 def set_arithmetic(mode: MathMode | None) -> None:
