@@ -13,9 +13,10 @@ from pathlib import Path
 
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_ceilings, launch_measurement
+from bench.launcher.watch import TimeLimit
 from bench.records import CeilingsRecord, RunRecord
 from bench.records.folders import RecordFolder
-from bench.records.journal import Clock, Event, OnEvent, ignore
+from bench.records.journal import Clock, OnEvent, ignore
 
 ARCHITECTURES = ("resnet18", "resnet50", "vgg16", "mobilenet_v2")
 #: Two sizes each: one that leaves a device room, one near what people train with.
@@ -51,9 +52,9 @@ def accept(
     device has every model before it has every batch.
     """
     deadline_s = clock() + limit_s - _CLOSING_S
-    stopping = _stop_at(deadline_s, on_event, clock)
+    limit = TimeLimit(deadline_s, on_event)
     announce("ceilings")
-    done = Acceptance(launch_ceilings(backend, RecordFolder.create(records), stopping))
+    done = Acceptance(launch_ceilings(backend, RecordFolder.create(records), limit.on_event))
     plan = list(_plan(done.ceilings, architectures, batch_sizes))
     for number, config in enumerate(plan):
         left_s = deadline_s - clock()
@@ -63,7 +64,7 @@ def accept(
         announce(f"{number + 1} of {len(plan)}: {_name(config)}, {left_s:.0f} s left")
         share_s = max(1.0, left_s / (len(plan) - number) / 2)
         timed = config.model_copy(update={"max_seconds": round(share_s, 1)})
-        done.runs.append(launch_measurement(timed, RecordFolder.create(records), stopping))
+        done.runs.append(launch_measurement(timed, RecordFolder.create(records), limit.on_event))
     return done
 
 
@@ -97,20 +98,6 @@ def _plan(
             iters=iters,
             campaign="acceptance",
         )
-
-
-def _stop_at(deadline_s: float, on_event: OnEvent, clock: Clock) -> OnEvent:
-    """End the running worker, as Ctrl-C would, once the time is up."""
-    stopped = False
-
-    def stopping(event: Event) -> None:
-        nonlocal stopped
-        on_event(event)
-        if event.name == "tick" and not stopped and clock() > deadline_s:
-            stopped = True
-            raise KeyboardInterrupt
-
-    return stopping
 
 
 def _name(config: RunConfig) -> str:

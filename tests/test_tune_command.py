@@ -13,7 +13,7 @@ from bench.config import RunConfig
 from bench.records.folders import read_records
 from campaigns.sweep.local_devices import identify_machine
 from campaigns.tune import Limits, tune
-from campaigns.tune.local_trials import LocalMeasure
+from campaigns.tune.trials import LocalMeasure
 from commands.views.tune_view import TuneProgress, print_result
 from mlproject import main
 from tracking import schema

@@ -30,6 +30,25 @@ _TICK_S = 1.0
 _GRACE_S = 20.0
 
 
+class TimeLimit:
+    """Follows workers and ends the running one as Ctrl-C would, once, when the time is up.
+
+    `deadline_s` is a reading of `time.perf_counter`. `passed` says whether a worker was ended.
+    """
+
+    def __init__(self, deadline_s: float, on_event: OnEvent) -> None:
+        self.passed = False
+        self._deadline_s = deadline_s
+        self._on_event = on_event
+
+    def on_event(self, event: Event) -> None:
+        """Pass the event on, and look at its clock if it is a tick."""
+        self._on_event(event)
+        if event.name == "tick" and not self.passed and event.clock_s > self._deadline_s:
+            self.passed = True
+            raise KeyboardInterrupt
+
+
 class WorkerWatch:
     """One worker, from its start to its end, with everything that was seen of it.
 
@@ -64,7 +83,7 @@ class WorkerWatch:
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                env={**_worker_environment(), **(environment or {})},
+                env={**project_environment(), **(environment or {})},
                 start_new_session=True,
             )
         self._popen = popen
@@ -138,8 +157,8 @@ class WorkerWatch:
         return ("oom" if killed_for_memory else "crashed"), reason[:1000]
 
 
-def _worker_environment() -> dict[str, str]:
-    """The launcher's environment, with this project and the current folder importable."""
+def project_environment() -> dict[str, str]:
+    """Return this process's environment, with this project importable, for one of its programs."""
     paths = [str(_PROJECT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,

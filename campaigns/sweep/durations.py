@@ -21,14 +21,6 @@ FlopsPerImage = Callable[[RunConfig], float | None]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """`known_s` covers all runs but the `unknown` ones."""
-
-    known_s: float
-    unknown: int
-
-
-@dataclass(frozen=True)
 class _Sample:
     record: RunRecord
     environment: str
@@ -38,15 +30,19 @@ class _Sample:
 
 
 class Durations:
-    """What whole runs took on this machine."""
+    """What those of `records` took that were measured whole."""
 
-    def __init__(self, flops_per_image: FlopsPerImage = lambda config: None) -> None:
-        self._samples: list[_Sample] = []
+    def __init__(self, records: Iterable[RunRecord], flops_per_image: FlopsPerImage) -> None:
+        self._samples = [sample for record in records if (sample := _sample(record))]
         self._flops_per_image = flops_per_image
 
-    def learn(self, records: Iterable[RunRecord]) -> None:
-        """Take in runs that were measured whole."""
-        self._samples += [sample for record in records if (sample := _sample(record))]
+    def of_all(
+        self, runs: Sequence[RunConfig], environments: tuple[Environment, ...]
+    ) -> tuple[float, int]:
+        """Return the seconds of the runs whose time is known, and the number of the others."""
+        times = [self.of(config, environment_of(config, environments)) for config in runs]
+        known = [seconds for seconds in times if seconds is not None]
+        return sum(known), len(times) - len(known)
 
     def of(self, config: RunConfig, environment: Environment) -> float | None:
         """Return the seconds that a run of `config` will take, or None where it is unknown."""
@@ -76,15 +72,6 @@ class Durations:
             if s.record.complexity is not None
         ]
         return flops * median(paces) if flops and paces else None
-
-
-def estimate(
-    runs: Sequence[RunConfig], environments: tuple[Environment, ...], durations: Durations
-) -> Estimate:
-    """Return the time of `runs` as far as it is known."""
-    times = [durations.of(config, environment_of(config, environments)) for config in runs]
-    known = [seconds for seconds in times if seconds is not None]
-    return Estimate(sum(known), len(times) - len(known))
 
 
 def _sample(record: RunRecord) -> _Sample | None:

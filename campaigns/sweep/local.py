@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Collection, Generator, Iterable
 
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
@@ -18,91 +17,18 @@ from campaigns.sweep.executor import (
     turn_before,
     turn_too_large,
 )
-from campaigns.sweep.local_devices import (
-    Settlers,
-    environment_of,
-    exclusive,
-    identify_machine,
-)
+from campaigns.sweep.local_devices import Settler, environment_of, exclusive
 from campaigns.sweep.past import PastRun, PastRuns
-from campaigns.sweep.plan import Plan
-
-
-class Sweep:
-    """One campaign's plan on one machine."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        campaign: str,
-        environments: tuple[Environment, ...],
-        records: Path,
-        *,
-        retry_failed: bool = False,
-        elsewhere: Iterable[PastRun] = (),
-    ) -> None:
-        self._plan = plan
-        self._environments = environments
-        self._records = records
-        self._retry_failed = retry_failed
-        runs = list(elsewhere)
-        self._past = {
-            name: PastRuns(records, campaign, name, runs)
-            for name in map(environment_id, environments)
-        }
-
-    def run(
-        self, deliver: Deliver, watch: SweepWatch, settle: Callable[[Environment], None]
-    ) -> Iterator[Turn]:
-        """Measure what is not measured yet, in order; yield what became of each run.
-
-        The record is on disk before `deliver` sees it. An interrupted run is the last.
-        """
-        for number, config in enumerate(self._plan.runs):
-            environment = environment_of(config, self._environments)
-            turn = self._earlier(config, environment)
-            if turn is None:
-                turn = self._measure(number, config, environment, deliver, watch, settle)
-            watch.ended(turn)
-            yield turn
-            if turn.record is not None and turn.record.outcome == "interrupted":
-                return
-
-    def _measure(
-        self,
-        number: int,
-        config: RunConfig,
-        environment: Environment,
-        deliver: Deliver,
-        watch: SweepWatch,
-        settle: Callable[[Environment], None],
-    ) -> Turn:
-        with exclusive(environment.device, lambda: watch.waiting(environment.device.name)):
-            # Another sweep of this campaign may have measured it while we waited.
-            if (turn := self._earlier(config, environment)) is not None:
-                return turn
-            settle(environment)
-            watch.starting(number, config)
-            folder = RecordFolder.create(self._records)
-            record = launch_measurement(config, folder, watch.on_event)
-            deliver(folder, record)
-        return Turn.of(record)
-
-    def _earlier(self, config: RunConfig, environment: Environment) -> Turn | None:
-        """What an earlier run says of this one, or None if it has to be measured."""
-        past = self._past[environment_id(environment)]
-        past.refresh()
-        return turn_before(config, past, self._retry_failed) or turn_too_large(config, past)
 
 
 class LocalExecutor:
-    """Measures one run after the other here; `env` labels this machine."""
+    """Measures one run after the other here; `environments` are this machine's."""
 
     place = "this machine"
 
-    def __init__(self, env: str) -> None:
-        self.environments = identify_machine(env)
-        self.backends: Collection[str] = {each.device.backend for each in self.environments}
+    def __init__(self, environments: tuple[Environment, ...]) -> None:
+        self.environments = environments
+        self.backends: Collection[str] = {each.device.backend for each in environments}
 
     def sweep(
         self,
@@ -111,14 +37,50 @@ class LocalExecutor:
         deliver: Deliver,
         watch: SweepWatch,
     ) -> Generator[Turn]:
-        """Yield what became of each run, in the plan's order."""
-        sweep = Sweep(
-            order.plan,
-            order.campaign,
-            self.environments,
-            order.records,
-            retry_failed=order.retry_failed,
-            elsewhere=elsewhere,
-        )
-        settlers = Settlers(self.environments, order.settle_s)
-        yield from sweep.run(deliver, watch, settlers.settle)
+        """Measure what is not measured yet, in order; yield what became of each run.
+
+        The record is on disk before `deliver` sees it. An interrupted run is the last.
+        """
+        known = list(elsewhere)
+        devices = [_SweptDevice(each, order, known) for each in self.environments]
+        for number, config in enumerate(order.plan.runs):
+            environment = environment_of(config, self.environments)
+            device = devices[self.environments.index(environment)]
+            turn = device.earlier(config) or device.measure(number, config, deliver, watch)
+            watch.ended(turn)
+            yield turn
+            if turn.record is not None and turn.record.outcome == "interrupted":
+                return
+
+
+class _SweptDevice:
+    """One device of this machine, and what the sweep's campaign has measured on it."""
+
+    def __init__(
+        self, environment: Environment, order: SweepOrder, elsewhere: Iterable[PastRun]
+    ) -> None:
+        self._device = environment.device
+        self._order = order
+        here = environment_id(environment)
+        self._past = PastRuns(order.records, order.campaign, here, elsewhere)
+        self._settler = Settler.of_device(self._device) if order.settle_s else None
+
+    def earlier(self, config: RunConfig) -> Turn | None:
+        """Return what an earlier run says of this one, or None if it has to be measured."""
+        self._past.refresh()
+        before = turn_before(config, self._past, self._order.retry_failed)
+        return before or turn_too_large(config, self._past)
+
+    def measure(self, number: int, config: RunConfig, deliver: Deliver, watch: SweepWatch) -> Turn:
+        """Measure the run of this number once no other benchmark has the device."""
+        with exclusive(self._device, lambda: watch.waiting(self._device.name)):
+            # Another sweep of this campaign may have measured it while we waited.
+            if (turn := self.earlier(config)) is not None:
+                return turn
+            if self._settler is not None:
+                self._settler.settle(self._order.settle_s)
+            watch.starting(number, config)
+            folder = RecordFolder.create(self._order.records)
+            record = launch_measurement(config, folder, watch.on_event)
+            deliver(folder, record)
+        return Turn.of(record)

@@ -23,7 +23,6 @@ from bench.errors import UserError
 from bench.launcher.telemetry import HostSource, Source, device_source
 from bench.launcher.watch import WorkerWatch
 from bench.records import DeviceInfo, Environment, Machine
-from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, cache_folder, write_atomically
 from bench.records.journal import Clock, ignore
 
@@ -147,19 +146,3 @@ class Settler:
             if values.get(name, at_rest_c) > at_rest_c + _COOL_C:
                 return f"{name} is {values[name]:.0f}, at rest it was {at_rest_c:.0f}"
         return None
-
-
-class Settlers:
-    """A settler per environment of a sweep, made before its first run; `limit_s` 0 never waits."""
-
-    def __init__(self, environments: Sequence[Environment], limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._settlers = {
-            environment_id(each): Settler.of_device(each.device)
-            for each in (environments if limit_s else ())
-        }
-
-    def settle(self, environment: Environment) -> None:
-        """Wait until the environment's device is quiet, or the time is up."""
-        if self._limit_s:
-            self._settlers[environment_id(environment)].settle(self._limit_s)

@@ -6,7 +6,6 @@ and aliases, which let a small file stand for a huge or an endless one, are refu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,21 +132,16 @@ def _entry(node: Node, problems: Problems) -> Entry:
         return Sequence(tuple(_entry(item, problems) for item in node.value), line)
     entries: dict[str, Entry] = {}
     lines: dict[str, int] = {}
-    for key, key_line, value in _pairs(node, problems):
-        if key in entries:
-            problems.add(key_line, f"{key!r} stands here a second time")
-        entries[key] = _entry(value, problems)
-        lines[key] = key_line
-    return Mapping(entries, lines, line)
-
-
-def _pairs(node: Node, problems: Problems) -> Iterator[tuple[str, int, Node]]:
     for key, value in node.value:
-        line = key.start_mark.line + 1
-        if isinstance(key, ScalarNode):
-            yield key.value, line, value
-        else:
-            problems.add(line, "a key must be a plain word")
+        key_line = key.start_mark.line + 1
+        if not isinstance(key, ScalarNode):
+            problems.add(key_line, "a key must be a plain word")
+            continue
+        if key.value in entries:
+            problems.add(key_line, f"{key.value!r} stands here a second time")
+        entries[key.value] = _entry(value, problems)
+        lines[key.value] = key_line
+    return Mapping(entries, lines, line)
 
 
 def _refusal(path: Path, message: str) -> UserError:

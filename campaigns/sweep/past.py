@@ -66,7 +66,7 @@ class PastRuns:
 
     def refresh(self) -> None:
         """Read the records that came since the last call; each is read once."""
-        for folder in _folders(self._records):
+        for folder in record_folders(self._records, missing_ok=True):
             if folder.record_id in self._read or not folder.record.is_file():
                 continue
             self._read.add(folder.record_id)
@@ -112,7 +112,7 @@ def take_over(records: Path, waiting: Callable[[str], None]) -> list[RecordFolde
     busy and its measurement is as good as any. `waiting` receives its identifier.
     """
     changed = []
-    for folder in _folders(records):
+    for folder in record_folders(records, missing_ok=True):
         if folder.record.is_file():
             continue
         if folder.orphaned():
@@ -135,7 +135,3 @@ def _family(config: RunConfig) -> str:
 def _batch(config: RunConfig) -> int:
     """`auto` is never larger than a number: its batch is not known before it runs."""
     return 0 if config.batch_size == "auto" else config.batch_size
-
-
-def _folders(records: Path) -> Iterable[RecordFolder]:
-    return record_folders(records) if records.is_dir() else ()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bench.config import RunConfig, spelled
 from bench.records import Backend, Environment, ResolvedConfig
 from campaigns.tune.knobs import (
     BATCH,
     KNOBS,
-    Knob,
     current,
     differing,
     values_to_try,
@@ -24,30 +24,24 @@ from campaigns.tune.trials import OutOfTimeError, Trials
 _START_REPEATS = 2
 
 
+@dataclass
 class OngoingComparison:
     """A challenger against the incumbent, in alternation, until the statistics have seen enough."""
 
-    def __init__(
-        self,
-        trials: Trials,
-        noise: Noise,
-        incumbent: RunConfig,
-        challenger: RunConfig,
-        field: str,
-        reserve_s: float,
-    ) -> None:
-        self.decision: Decision = "cut short"
-        self.last: Trial | None = None  # of the challenger
-        self._trials = trials
-        self._noise = noise
-        self._incumbent = incumbent
-        self._challenger = challenger
-        self._field = field
-        self._reserve_s = reserve_s
-        self._reason = ""
+    trials: Trials
+    noise: Noise
+    incumbent: RunConfig
+    challenger: RunConfig
+    field: str
+    reserve_s: float
+    decision: Decision = "cut short"
+    last: Trial | None = None  # of the challenger
+    reason: str = ""
+    interval: Interval | None = None
+
+    def __post_init__(self) -> None:
         self._logs: list[float] = []
-        self._first_trial = len(trials.log) + 1
-        self._interval: Interval | None = None
+        self._first_trial = len(self.trials.log) + 1
 
     def run(self) -> None:
         """Measure pair after pair. Raises `OutOfTimeError` where the next would not end in time."""
@@ -55,38 +49,38 @@ class OngoingComparison:
             tried, kept = self._pair()
             self.last = tried or self.last
             if tried is not None and tried.failure is not None:
-                self.decision, self._reason = "failed", tried.failure
+                self.decision, self.reason = "failed", tried.failure
             elif tried is None or kept is None or kept.failure is not None:
                 why = kept.failure if kept is not None else "it was not measured"
-                self.decision, self._reason = "undecided", f"of the setting so far: {why}"
+                self.decision, self.reason = "undecided", f"of the setting so far: {why}"
             else:
                 self._take(tried, kept)
 
     def result(self, value: str) -> PairedComparison:
         """Return the comparison as it stands; its scatter counts in the ones after it."""
         if self._logs:
-            self._noise.add(self._logs)
+            self.noise.add(self._logs)
         return PairedComparison(
-            self._field,
+            self.field,
             value,
-            self._incumbent,
-            self._challenger,
+            self.incumbent,
+            self.challenger,
             self.decision,
-            self._reason,
+            self.reason,
             tuple(map(math.exp, self._logs)),
-            self._interval,
-            tuple(range(self._first_trial, len(self._trials.log) + 1)),
+            self.interval,
+            tuple(range(self._first_trial, len(self.trials.log) + 1)),
         )
 
     def _take(self, tried: Trial, kept: Trial) -> None:
-        in_use = [getattr(trial.record.resolved, self._field, None) for trial in (tried, kept)]
+        in_use = [getattr(trial.record.resolved, self.field, None) for trial in (tried, kept)]
         if in_use[0] is not None and in_use[0] == in_use[1]:
             self.decision = "no change"
-            self._reason = f"{self._field} is {spelled(in_use[0])} here either way"
-            self._noise.add_runs([math.log(_rate(tried)), math.log(_rate(kept))])
+            self.reason = f"{self.field} is {spelled(in_use[0])} here either way"
+            self.noise.add_runs([math.log(_rate(tried)), math.log(_rate(kept))])
             return
         self._logs.append(math.log(_rate(tried) / _rate(kept)))
-        ruling, self._interval = judge_pairs(self._logs, self._noise)
+        ruling, self.interval = judge_pairs(self._logs, self.noise)
         if ruling == "faster":
             self.decision = "adopted"
         elif ruling != "measure on" and not (
@@ -97,25 +91,25 @@ class OngoingComparison:
     def _pair(self) -> tuple[Trial | None, Trial | None]:
         """Measure both, by turns each of them first; a challenger far too slow alone."""
         first = not self._logs
-        pair = (self._challenger, self._incumbent)
-        trials = self._trials.together(
+        pair = (self.challenger, self.incumbent)
+        trials = self.trials.together(
             pair if len(self._logs) % 2 == 0 else pair[::-1],
             "search",
-            reserve_s=self._reserve_s,
+            reserve_s=self.reserve_s,
             stop=lambda trial: trial.failure is not None or (first and self._is_far_slower(trial)),
         )
         by_config = {trial.config_id: trial for trial in trials}
         tried, kept = (by_config.get(config.config_id) for config in pair)
         if kept is None and first:
-            kept = self._trials.last_of(self._incumbent)
+            kept = self.trials.last_of(self.incumbent)
         return tried, kept
 
     def _is_far_slower(self, trial: Trial) -> bool:
         """Against the incumbent's last run, where that is of the same session."""
-        kept = self._trials.last_of(self._incumbent)
-        if trial.config_id == self._incumbent.config_id or kept is None or trial.is_doubtful:
+        kept = self.trials.last_of(self.incumbent)
+        if trial.config_id == self.incumbent.config_id or kept is None or trial.is_doubtful:
             return False
-        return kept.fresh == trial.fresh and _rate(trial) / _rate(kept) < self._noise.far_slower
+        return kept.fresh == trial.fresh and _rate(trial) / _rate(kept) < self.noise.far_slower
 
 
 def _rate(trial: Trial) -> float:
@@ -191,14 +185,11 @@ class Search:
         for knob in KNOBS[self._backend]:
             if knob.field == BATCH:
                 self._try_batches()
-            for value in self._values(knob):
+            for value in values_to_try(knob, self._environment, self.best, self._resolved):
                 # An earlier value of the same knob may just have been adopted.
                 if value != current(self.best, self._resolved, knob.field):
                     self._try(knob.field, value)
         return len(self.adopted) > before
-
-    def _values(self, knob: Knob) -> list[str]:
-        return values_to_try(knob, self._environment, self.best, self._resolved)
 
     def _try_batches(self) -> None:
         """Double while that is faster; where the first doubling is not, halve likewise."""
@@ -221,7 +212,20 @@ class Search:
             return False
         if self._is_settled(field, value, challenger):
             return False
-        return self._duel(field, value, challenger)
+        comparison = OngoingComparison(
+            *(self._trials, self.noise, self.best, challenger, field),
+            reserve_s=self._reserve_s(len(self.adopted) + 1),
+        )
+        try:
+            comparison.run()
+        finally:  # also when time is up, or the user interrupts
+            self.comparisons.append(comparison.result(value))
+            self._trials.watch.ruled(self.comparisons[-1])
+        if comparison.decision == "adopted":
+            self.best = challenger
+            if comparison.last is not None and comparison.last.record.resolved is not None:
+                self._resolved = comparison.last.record.resolved
+        return comparison.decision == "adopted"
 
     def _is_settled(self, field: str, value: str, challenger: RunConfig) -> bool:
         """Whether this was tried beside the same knobs, or cannot be faster beside any."""
@@ -235,25 +239,6 @@ class Search:
             for comparison in self.comparisons
         )
 
-    def _duel(self, field: str, value: str, challenger: RunConfig) -> bool:
-        reserve_s = self._reserve_s(len(self.adopted) + 1)
-        comparison = OngoingComparison(
-            self._trials, self.noise, self.best, challenger, field, reserve_s
-        )
-        try:
-            comparison.run()
-        finally:  # also when time is up, or the user interrupts
-            self.comparisons.append(comparison.result(value))
-            self._trials.watch.ruled(self.comparisons[-1])
-        if comparison.decision == "adopted":
-            self._adopt(challenger, comparison.last)
-        return comparison.decision == "adopted"
-
-    def _adopt(self, challenger: RunConfig, trial: Trial | None) -> None:
-        self.best = challenger
-        if trial is not None and trial.record.resolved is not None:
-            self._resolved = trial.record.resolved
-
     def _not_tried(self) -> list[str]:
         """Values of the table, and batch sizes, that are allowed and were not compared."""
         known = {(comparison.field, comparison.value) for comparison in self.comparisons}
@@ -261,7 +246,7 @@ class Search:
         names = [
             f"{knob.field}={value}"
             for knob in KNOBS[self._backend]
-            for value in self._values(knob)
+            for value in values_to_try(knob, self._environment, self.best, self._resolved)
             if (knob.field, value) not in known
             and value != current(self._start, started_as, knob.field)
             and isinstance(with_value(self.best, knob.field, value), RunConfig)

@@ -18,8 +18,8 @@ Value = str | int
 BATCH = "batch_size"
 
 
-def _nothing(environment: Environment) -> tuple[Value, ...]:
-    return ()
+def _always(*values: Value) -> Callable[[Environment], tuple[Value, ...]]:
+    return lambda environment: values
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,7 @@ class Knob:
     """
 
     field: str
-    values: Callable[[Environment], tuple[Value, ...]] = _nothing
-
-
-@dataclass(frozen=True)
-class ShortWindow:
-    """How a trial is measured: short, because a search makes many."""
-
-    warmup_iters: int
-    max_seconds: float
-
-
-def _always(*values: Value) -> Callable[[Environment], tuple[Value, ...]]:
-    return lambda environment: values
+    values: Callable[[Environment], tuple[Value, ...]] = lambda environment: ()
 
 
 def _thread_counts(environment: Environment) -> tuple[Value, ...]:
@@ -84,12 +72,13 @@ KNOBS: Mapping[Backend, tuple[Knob, ...]] = {
     ),
 }
 
-#: Iterations are tens of milliseconds on a GPU and may be seconds on a CPU, where the window then
-#: holds the least that a window may, five.
-WINDOWS: Mapping[Backend, ShortWindow] = {
-    "cpu": ShortWindow(warmup_iters=3, max_seconds=4.0),
-    "cuda": ShortWindow(warmup_iters=10, max_seconds=2.0),
-    "mps": ShortWindow(warmup_iters=5, max_seconds=3.0),
+#: How a trial is measured: short, because a search makes many. Iterations are tens of milliseconds
+#: on a GPU and may be seconds on a CPU, where the window then holds the least that a window may,
+#: five.
+WINDOWS: Mapping[Backend, Mapping[str, float]] = {
+    "cpu": {"warmup_iters": 3, "max_seconds": 4.0},
+    "cuda": {"warmup_iters": 10, "max_seconds": 2.0},
+    "mps": {"warmup_iters": 5, "max_seconds": 3.0},
 }
 
 

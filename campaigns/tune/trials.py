@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 from bench.config import RunConfig
+from bench.launcher.measurement import launch_measurement
+from bench.launcher.watch import TimeLimit
 from bench.records import Environment, RunRecord
 from bench.records.environment import environment_id
-from bench.records.folders import readable_records
-from bench.records.journal import Clock
+from bench.records.folders import RecordFolder, readable_records
+from bench.records.journal import Clock, Event, OnEvent
+from campaigns.sweep.executor import Deliver
+from campaigns.sweep.local_devices import exclusive
 from campaigns.tune.result import Stage, Trial, TuneWatch
 
 #: Runs of one session start at most this long after the one before has ended.
@@ -39,16 +44,15 @@ class PastTrials:
         known = sorted(records, key=lambda record: record.record_id)
         self._tape = [record for record in known if record.outcome != "interrupted"]
         self._used: set[str] = set()
-        self._repeats: dict[str, int] = {}
+        self._repeats: Counter[str] = Counter()
         for record in known:
-            self._note_repeat(record.config)
+            before = self._repeats[record.config_id]
+            self._repeats[record.config_id] = max(before, record.config.repeat)
 
     def numbered(self, config: RunConfig) -> RunConfig:
         """Return `config` as the next repeat of itself."""
-        repeat = self._repeats.get(config.config_id, 0) + 1
-        numbered = config.model_copy(update={"repeat": repeat})
-        self._note_repeat(numbered)
-        return numbered
+        self._repeats[config.config_id] += 1
+        return config.model_copy(update={"repeat": self._repeats[config.config_id]})
 
     def together(self, configs: Sequence[RunConfig], stop: Stop) -> list[RunRecord] | None:
         """Return runs of `configs` that were measured one after the other, or None.
@@ -78,10 +82,6 @@ class PastTrials:
     def _take(self, records: list[RunRecord]) -> list[RunRecord]:
         self._used.update(record.record_id for record in records)
         return records
-
-    def _note_repeat(self, config: RunConfig) -> None:
-        known = self._repeats.get(config.config_id, 0)
-        self._repeats[config.config_id] = max(known, config.repeat)
 
 
 def _neighbours(before: RunRecord, after: RunRecord) -> bool:
@@ -224,3 +224,33 @@ def _batch(config: RunConfig, like: Trial) -> int:
     if config.batch_size != "auto":
         return config.batch_size
     return like.record.resolved.batch_size if like.record.resolved else 1
+
+
+class LocalMeasure:
+    """Measures on this machine, each time in a fresh worker, and keeps every record.
+
+    `deliver` brings a record wherever else it is kept. Raises `KeyboardInterrupt`, once the record
+    is safe, where the user ended the worker.
+    """
+
+    def __init__(
+        self, environment: Environment, records: Path, deliver: Deliver, on_event: OnEvent
+    ) -> None:
+        self._device = environment.device
+        self._records = records
+        self._deliver = deliver
+        self._on_event = on_event
+
+    def __call__(self, config: RunConfig, limit_s: float) -> RunRecord:
+        """Return the record of `config`; `interrupted` after `limit_s` seconds."""
+        with exclusive(self._device, self._waiting):
+            folder = RecordFolder.create(self._records)
+            limit = TimeLimit(time.perf_counter() + limit_s, self._on_event)
+            record = launch_measurement(config, folder, limit.on_event)
+        self._deliver(folder, record)
+        if record.outcome == "interrupted" and not limit.passed:
+            raise KeyboardInterrupt
+        return record
+
+    def _waiting(self) -> None:
+        self._on_event(Event("waiting", 0.0, {"device": self._device.name}))

@@ -99,8 +99,7 @@ def command(
     if name is None:
         raise UserError("matrix: give a YAML file, or smoke, classic or datacenter")
     from campaigns.sweep.executor import SweepOrder
-    from campaigns.sweep.matrix import read_matrix
-    from campaigns.sweep.plan import plan_runs
+    from campaigns.sweep.matrix import plan_runs, read_matrix
     from commands.views.sweep_view import print_plan
 
     asked = read_matrix(_matrix_path(name), _overridden(overrides), many=yes)
@@ -148,8 +147,9 @@ def _opened(
     if address is not None:
         raise UserError(f"address={address!r}: give --executor ray with it")
     from campaigns.sweep.local import LocalExecutor
+    from campaigns.sweep.local_devices import identify_machine
 
-    yield LocalExecutor(env)
+    yield LocalExecutor(identify_machine(env))
 
 
 def _sweep(where: Executor, order: SweepOrder, delivery: AnyDelivery, turns: list[Turn]) -> bool:

@@ -87,7 +87,7 @@ def command(
     from campaigns.sweep.local_devices import identify_machine
     from campaigns.sweep.past import take_over
     from campaigns.tune import Limits, StartFailedError, tune
-    from campaigns.tune.local_trials import LocalMeasure
+    from campaigns.tune.trials import LocalMeasure
     from commands.views.tune_view import TuneProgress
 
     environment = _environment(config, identify_machine(config.env))
@@ -195,12 +195,7 @@ def _with_short_window(
 ) -> RunConfig:
     from campaigns.tune.knobs import WINDOWS
 
-    window = WINDOWS[environment.device.backend]
-    short = {
-        "warmup_iters": window.warmup_iters,
-        "iters": _MANY_ITERATIONS,
-        "max_seconds": window.max_seconds,
-    }
+    short = {"iters": _MANY_ITERATIONS, **WINDOWS[environment.device.backend]}
     asked = {
         name
         for name in WINDOW_FIELDS

@@ -16,7 +16,7 @@ from commands.views.terminal import Bar, output, text_table
 
 if TYPE_CHECKING:
     from bench.records import Environment, RunRecord
-    from campaigns.sweep.plan import Plan
+    from campaigns.sweep.matrix import Plan
 
 _HEADINGS = ("run", "outcome", "images/s", "ms per iteration", "GFLOP/s", "")
 
@@ -78,23 +78,20 @@ def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: 
     from bench.cost import config_complexity
     from bench.records import RunRecord
     from bench.records.folders import read_records
-    from campaigns.sweep.durations import Durations, estimate
+    from campaigns.sweep.durations import Durations
 
+    measured = read_records(records) if records.is_dir() else ()
     durations = Durations(
-        lambda config: config_complexity(config, batch_size=1).step_flops_per_image
+        (each for each in measured if isinstance(each, RunRecord)),
+        lambda config: config_complexity(config, batch_size=1).step_flops_per_image,
     )
-    if records.is_dir():
-        known = [each for each in read_records(records) if isinstance(each, RunRecord)]
-        durations.learn(known)
-    time_left = estimate(plan.runs, environments, durations)
-    known_runs = len(plan.runs) - time_left.unknown
-    if known_runs:
+    known_s, unknown = durations.of_all(plan.runs, environments)
+    if known := len(plan.runs) - unknown:
         click.echo(
-            f"about {_time(time_left.known_s)} for {known_runs} of them, from what this machine "
-            "measured before"
+            f"about {_time(known_s)} for {known} of them, from what this machine measured before"
         )
-    if time_left.unknown:
-        click.echo(f"unknown for {time_left.unknown}: nothing like them was measured here yet")
+    if unknown:
+        click.echo(f"unknown for {unknown}: nothing like them was measured here yet")
 
 
 def print_turns(turns: Sequence[Turn]) -> None:

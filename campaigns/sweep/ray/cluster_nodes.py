@@ -20,9 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bench.config import RunConfig
 from bench.machine.repository import code_id
-from bench.records import Backend, Environment
+from bench.records import Environment
 from campaigns.sweep.ray import on_node
-from campaigns.sweep.ray.record_transfer import Finished
 
 #: A node that so often fails to say what it has is not asked again.
 _MAX_TRIES = 3
@@ -40,7 +39,7 @@ class Node:
     gpus: float
     environments: tuple[Environment, ...]  # what `auto` takes comes first
     at_rest_c: tuple[Mapping[str, float], ...]  # of each environment's device
-    running: dict[str, Environment] = field(default_factory=dict)  # by record identifier
+    #: GPUs of each run under way, by record identifier; 0 of a run that has the whole host.
     gpus_taken: dict[str, int] = field(default_factory=dict)
 
     def environment_of(self, config: RunConfig) -> Environment | None:
@@ -54,22 +53,19 @@ class Node:
 
     def is_free_for(self, config: RunConfig, environment: Environment) -> bool:
         """Whether no run here uses what `config` needs."""
+        taken = self.gpus_taken.values()
         if environment.device.backend != "cuda":
-            return not self.running
-        if any(other.device.backend != "cuda" for other in self.running.values()):
-            return False
-        return sum(self.gpus_taken.values()) + config.devices <= self.gpus
+            return not taken
+        return 0 not in taken and sum(taken) + config.devices <= self.gpus
 
     def begin(self, record_id: str, config: RunConfig, environment: Environment) -> None:
         """Note that a run has started here."""
-        self.running[record_id] = environment
-        if environment.device.backend == "cuda":
-            self.gpus_taken[record_id] = config.devices
+        on_gpu = environment.device.backend == "cuda"
+        self.gpus_taken[record_id] = config.devices if on_gpu else 0
 
     def end(self, record_id: str) -> None:
         """Note that it has ended."""
-        self.running.pop(record_id, None)
-        self.gpus_taken.pop(record_id, None)
+        del self.gpus_taken[record_id]
 
     def demand(self, config: RunConfig, environment: Environment) -> dict[str, float]:
         """Return what a run asks of Ray."""
@@ -85,8 +81,22 @@ class Node:
 
 def usable(environments: tuple[Environment, ...], gpus: float) -> tuple[Environment, ...]:
     """Return the devices that Ray hands out: a GPU that it does not count is not used."""
-    absent: set[Backend] = set() if gpus >= 1 else {"cuda"}
-    return tuple(each for each in environments if each.device.backend not in absent)
+    return tuple(each for each in environments if gpus >= 1 or each.device.backend != "cuda")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A task that ended on a node: the records that it sent, each packed.
+
+    `record_id` is that of the measurement that this ends, None where the node was identified;
+    `lost` says why a measurement brought no record.
+    """
+
+    node_name: str
+    archives: tuple[bytes, ...]
+    record_id: str | None = None
+    lost: str | None = None
+    out_of_memory: bool = False
 
 
 class NodePool:

@@ -30,6 +30,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.recover import recover
+from bench.launcher.watch import project_environment
 from bench.machine.probes import UnknownFactError, open_nvml
 from bench.machine.repository import code_id
 from bench.records import DeviceInfo, RunRecord
@@ -38,7 +39,6 @@ from campaigns.sweep.local_devices import Settler, exclusive, identify_machine
 from campaigns.sweep.past import take_over
 from campaigns.sweep.ray.record_transfer import pack
 
-_PROJECT = Path(__file__).resolve().parents[3]
 _POLL_S = 0.1
 
 
@@ -62,11 +62,12 @@ def unsent_records(campaign: str, known: Collection[str]) -> list[bytes]:
 
     They remain where a driver, or the connection to it, died before it had received them.
     """
-    records = node_records()
     return [
         pack(folder)
-        for folder in (record_folders(records) if records.is_dir() else ())
-        if folder.record_id not in known and _belongs(folder, campaign)
+        for folder in record_folders(node_records(), missing_ok=True)
+        if folder.record_id not in known
+        and isinstance(record := folder.readable_record(), RunRecord)
+        and record.config.campaign == campaign
     ]
 
 
@@ -85,11 +86,6 @@ def measure(order: dict[str, Any]) -> bytes:
 
 def request_placeholder() -> None:
     """Do nothing: while it waits in Ray's queue, an autoscaler adds a machine for it."""
-
-
-def _belongs(folder: RecordFolder, campaign: str) -> bool:
-    record = folder.readable_record()
-    return isinstance(record, RunRecord) and record.config.campaign == campaign
 
 
 def _launch(order: dict[str, Any]) -> dict[str, Any]:
@@ -141,16 +137,10 @@ def _environment() -> dict[str, str]:
 
     Ray sets it after the process began; what was there from the beginning is the user's.
     """
-    environment = dict(os.environ)
+    environment = project_environment()
     if "OMP_NUM_THREADS" not in psutil.Process().environ():
         environment.pop("OMP_NUM_THREADS", None)
-    paths = [str(_PROJECT), environment.get("PYTHONPATH", "")]
-    return environment | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-
-
-def _carry_out(order: dict[str, Any]) -> dict[str, Any]:
-    """In the launcher: do what the order says and return the answer."""
-    return {"identify": _identify_here, "measure": _measure_here}[order["do"]](order)
+    return environment
 
 
 def _identify_here(order: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +149,7 @@ def _identify_here(order: dict[str, Any]) -> dict[str, Any]:
     Ray frees the node as soon as its own process is dead; our worker then has still to write.
     """
     records = Path(order["records"])
-    while records.is_dir() and any(folder.in_use() for folder in record_folders(records)):
+    while any(folder.in_use() for folder in record_folders(records, missing_ok=True)):
         time.sleep(_POLL_S)
     take_over(records, lambda record_id: None)
     environments = identify_machine(order["env"])
@@ -207,7 +197,7 @@ def main() -> int:
     order = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_watch_parent, daemon=True).start()
     try:
-        answer = _carry_out(order)
+        answer = {"identify": _identify_here, "measure": _measure_here}[order["do"]](order)
     except KeyboardInterrupt:
         answer = {"error": "interrupted"}
     except UserError as error:

@@ -7,17 +7,11 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
-from bench.config import RunConfig
 from bench.errors import UserError
-from bench.launcher.measurement import finish, unmeasured
-from bench.records import Environment, RunRecord
+from bench.records import RunRecord
 from bench.records.folders import RecordFolder
-from campaigns.sweep.past import PastRun, PastRuns
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[a-z]+")
 _RECORD_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
@@ -104,81 +98,3 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-@dataclass
-class PlannedRun:
-    """One run of the plan, and how often it was started."""
-
-    number: int
-    config: RunConfig
-    attempts: int = 0
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A run that a node is measuring."""
-
-    run: PlannedRun
-    environment: Environment
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A task that ended on a node: the records that it sent, each packed.
-
-    `record_id` is that of the measurement that this ends, None where the node was identified;
-    `lost` says why a measurement brought no record.
-    """
-
-    node_name: str
-    archives: tuple[bytes, ...]
-    record_id: str | None = None
-    lost: str | None = None
-    out_of_memory: bool = False
-
-
-@dataclass(frozen=True)
-class Result:
-    """The records of a finished task, on disk; `lost` says why its run has none that counts."""
-
-    assignment: Assignment | None
-    records: list[tuple[RecordFolder, RunRecord]]
-    lost: str | None
-
-
-class RecordInbox:
-    """The driver's records folder, where archives from nodes are unpacked."""
-
-    def __init__(self, records: Path, past: PastRuns, note: Callable[[str], None]) -> None:
-        self._records = records
-        self._past = past
-        self._note = note
-
-    def take_in(self, finished: Finished, assignment: Assignment | None) -> Result:
-        """Write what arrived to disk and note that it is measured."""
-        arrived = []
-        lost = finished.lost
-        for archive in finished.archives:
-            try:
-                arrived.append(unpack(archive, self._records))
-            except ArchiveError as error:
-                lost = str(error)
-                self._note(f"node {finished.node_name}: {error}")
-        if assignment is not None and finished.out_of_memory:
-            why = f"node {finished.node_name}: {lost}"
-            arrived.append(self._out_of_memory(assignment, why))
-        for _, record in arrived:
-            if record.outcome == "interrupted":
-                lost = lost or record.reason
-            self._past.add(PastRun.of(record))
-        return Result(assignment, arrived, lost)
-
-    def _out_of_memory(self, assignment: Assignment, why: str) -> tuple[RecordFolder, RunRecord]:
-        """The record of a run that Ray's memory monitor ended: no process was left to write it."""
-        config = assignment.run.config
-        folder = RecordFolder.create(self._records)
-        folder.write(folder.config, config)
-        blank = unmeasured(config, folder, "oom", why, datetime.now(timezone.utc))
-        found = blank.replaced(environment=assignment.environment)
-        return folder, finish(folder, found, why, process=None, telemetry=None)

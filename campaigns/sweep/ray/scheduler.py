@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from bench.config import RunConfig
-from bench.records import Environment
-from bench.records.folders import new_record_id
+from bench.launcher.measurement import finish, unmeasured
+from bench.records import Environment, RunRecord
+from bench.records.folders import RecordFolder, new_record_id
 from bench.records.journal import Event
 from campaigns.sweep.executor import (
     Deliver,
@@ -18,20 +21,33 @@ from campaigns.sweep.executor import (
     turn_too_large,
 )
 from campaigns.sweep.past import PastRun, PastRuns
-from campaigns.sweep.ray.cluster_nodes import Node, NodePool
-from campaigns.sweep.ray.record_transfer import (
-    Assignment,
-    Finished,
-    PlannedRun,
-    RecordInbox,
-    Result,
-)
+from campaigns.sweep.ray.cluster_nodes import Finished, Node, NodePool
+from campaigns.sweep.ray.record_transfer import ArchiveError, unpack
 
 #: A run during which so many nodes were lost may be what ends them.
 _MAX_ATTEMPTS = 3
 _TICK_S = 1.0
 #: Wait after Ctrl-C for the last records; a worker has 20 s to write what it measured.
 _LAST_RECORDS_S = 40.0
+
+
+@dataclass
+class PlannedRun:
+    """One run of the plan, how often it was started, and what it was last started on."""
+
+    number: int
+    config: RunConfig
+    attempts: int = 0
+    environment: Environment | None = None
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The records of a finished task, on disk; `lost` says why `run` has none that counts."""
+
+    run: PlannedRun | None
+    records: list[tuple[RecordFolder, RunRecord]]
+    lost: str | None
 
 
 class RaySweep:
@@ -56,11 +72,11 @@ class RaySweep:
         self._retry_failed = order.retry_failed
         self._settle_s = order.settle_s
         self._past = PastRuns(order.records, order.campaign, None, elsewhere)
-        self._inbox = RecordInbox(order.records, self._past, note)
+        self._records = order.records
         self._waiting = [
             PlannedRun(number, config) for number, config in enumerate(order.plan.runs)
         ]
-        self._assignments: dict[str, Assignment] = {}  # by record identifier
+        self._started: dict[str, PlannedRun] = {}  # by record identifier
         self._finished = 0
         self._seen: object = None
         self._without_s: dict[str, float] = {}  # since when no node has had a backend
@@ -86,7 +102,7 @@ class RaySweep:
     def _turns(self, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
         # What nodes kept of an earlier sweep, first: it need not be measured.
         yield from self._wait(0.0, deliver, watch)
-        while self._waiting or self._assignments:
+        while self._waiting or self._started:
             self._nodes.refresh()
             seen = (tuple(self._nodes.nodes), self._nodes.identifying, self._finished)
             if seen != self._seen:
@@ -95,19 +111,19 @@ class RaySweep:
                 self._place(watch)
                 self._request_nodes()
             yield from self._left_over()
-            if self._waiting or self._assignments:
+            if self._waiting or self._started:
                 yield from self._wait(_TICK_S, deliver, watch)
                 watch.on_event(Event("tick", time.perf_counter(), {}))
 
     def _wait(self, timeout_s: float, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
         """Wait for records, at most so long, and take them in."""
-        results = [self._take_in(finished) for finished in self._nodes.wait(timeout_s)]
-        turns = [self._turn(result) for result in results]
-        if any(result.assignment for result in results):
+        arrivals = [self._take_in(finished) for finished in self._nodes.wait(timeout_s)]
+        turns = [self._turn(arrival) for arrival in arrivals]
+        if any(arrival.run for arrival in arrivals):
             # Nodes that are free go on while the records of the runs before are uploaded.
             self._place(watch)
-        for result in results:
-            for folder, record in result.records:
+        for arrival in arrivals:
+            for folder, record in arrival.records:
                 deliver(folder, record)
         yield from (turn for turn in turns if turn is not None)
 
@@ -150,7 +166,8 @@ class RaySweep:
         watch.starting(run.number, run.config)
         run.attempts += 1
         record_id = new_record_id()
-        self._assignments[record_id] = Assignment(run, environment)
+        run.environment = environment
+        self._started[record_id] = run
         self._nodes.start(record_id, node, run.config, environment, self._settle_s)
 
     def _request_nodes(self) -> None:
@@ -178,34 +195,56 @@ class RaySweep:
                 why = f"no node had {backend} for {self._node_wait_s:.0f} s"
                 yield from (Turn(run.config, "left over", None, why, None) for run in runs)
 
-    def _take_in(self, finished: Finished) -> Result:
-        known = finished.record_id
-        assignment = self._assignments.pop(known) if known is not None else None
+    def _take_in(self, finished: Finished) -> Arrival:
+        """Write what arrived to disk and note that it is measured."""
+        run = self._started.pop(finished.record_id) if finished.record_id is not None else None
         self._finished += 1
-        return self._inbox.take_in(finished, assignment)
+        arrived = []
+        lost = finished.lost
+        for archive in finished.archives:
+            try:
+                arrived.append(unpack(archive, self._records))
+            except ArchiveError as error:
+                lost = str(error)
+                self._note(f"node {finished.node_name}: {error}")
+        if run is not None and finished.out_of_memory:
+            arrived.append(self._out_of_memory(run, f"node {finished.node_name}: {lost}"))
+        for _, record in arrived:
+            if record.outcome == "interrupted":
+                lost = lost or record.reason
+            self._past.add(PastRun.of(record))
+        return Arrival(run, arrived, lost)
 
-    def _turn(self, result: Result) -> Turn | None:
+    def _out_of_memory(self, run: PlannedRun, why: str) -> tuple[RecordFolder, RunRecord]:
+        """The record of a run that Ray's memory monitor ended: no process was left to write it."""
+        folder = RecordFolder.create(self._records)
+        folder.write(folder.config, run.config)
+        blank = unmeasured(run.config, folder, "oom", why, datetime.now(timezone.utc))
+        found = blank.replaced(environment=run.environment)
+        return folder, finish(folder, found, why, process=None, telemetry=None)
+
+    def _turn(self, arrival: Arrival) -> Turn | None:
         """The turn of a run that has ended; one whose node was lost waits again."""
-        if result.assignment is None:
+        run = arrival.run
+        if run is None:
             return None
-        for _, record in result.records:
+        for _, record in arrival.records:
             if record.outcome != "interrupted":
                 return Turn.of(record)
-        run = result.assignment.run
         if run.attempts < _MAX_ATTEMPTS:
-            self._note(f"{run.config.arch} bs{run.config.batch_size} starts again: {result.lost}")
+            self._note(f"{run.config.arch} bs{run.config.batch_size} starts again: {arrival.lost}")
             self._waiting.insert(0, run)
             return None
-        why = f"started {run.attempts} times, the last time: {result.lost}"
+        why = f"started {run.attempts} times, the last time: {arrival.lost}"
         return Turn(run.config, "left over", None, why, None)
 
     def _interrupted(self, deliver: Deliver) -> Iterator[Turn]:
         """End all workers and take in what they had measured."""
         self._nodes.cancel()
         deadline_s = time.monotonic() + _LAST_RECORDS_S
-        while self._assignments and time.monotonic() < deadline_s:
-            for result in map(self._take_in, self._nodes.wait(_TICK_S)):
-                for folder, record in result.records:
+        while self._started and time.monotonic() < deadline_s:
+            for arrival in map(self._take_in, self._nodes.wait(_TICK_S)):
+                for folder, record in arrival.records:
                     deliver(folder, record)
-                    if result.assignment is not None:
+                    if arrival.run is not None:
                         yield Turn.of(record)

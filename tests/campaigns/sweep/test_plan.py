@@ -6,9 +6,8 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from campaigns.sweep.durations import Durations, estimate
-from campaigns.sweep.matrix import Block, Matrix
-from campaigns.sweep.plan import plan_runs
+from campaigns.sweep.durations import Durations
+from campaigns.sweep.matrix import Block, Matrix, plan_runs
 
 
 def matrix(*blocks, seed=0):
@@ -77,9 +76,7 @@ def past_run(batch_size=8, arch="resnet18", real_s=10.0, **config):
 
 
 def known(*records, flops=None):
-    durations = Durations(lambda config: flops)
-    durations.learn(records)
-    return durations
+    return Durations(records, lambda config: flops)
 
 
 def test_what_was_measured_before_takes_what_it_took():
@@ -113,8 +110,7 @@ def test_what_nothing_tells_stays_unknown():
     durations = known(past_run(), samples.failed_record())
     assert durations.of(amp, HERE) is None
     assert durations.of(past_run().config, elsewhere) is None
-    found = estimate([past_run().config, amp], (HERE,), durations)
-    assert (found.known_s, found.unknown) == (10.0, 1)
+    assert durations.of_all([past_run().config, amp], (HERE,)) == (10.0, 1)
 
 
 def test_one_backends_blocks_can_be_asked_for():

@@ -12,11 +12,11 @@ import pytest
 
 from bench.config import RunConfig
 from bench.records.folders import read_records, record_folders
-from campaigns.sweep.executor import SweepWatch
-from campaigns.sweep.local import Sweep
+from campaigns.sweep.executor import SweepOrder, SweepWatch
+from campaigns.sweep.local import LocalExecutor
 from campaigns.sweep.local_devices import exclusive, identify_machine
+from campaigns.sweep.matrix import Plan
 from campaigns.sweep.past import take_over
-from campaigns.sweep.plan import Plan
 
 PROJECT = Path(__file__).resolve().parents[3]
 MODELS = PROJECT / "tests" / "bench"
@@ -46,11 +46,10 @@ def config(batch_size=4, model="small", **changes):
     return RunConfig(**{**known, **changes})
 
 
-def swept(machine, records, *configs, watch=None, deliver=None, **options):
-    sweep = Sweep(Plan(configs, ()), "c", machine, records, **options)
-    return list(
-        sweep.run(deliver or (lambda *_: None), watch or SweepWatch(), settle=lambda *_: None)
-    )
+def swept(machine, records, *configs, watch=None, deliver=None, retry_failed=False):
+    order = SweepOrder(Plan(configs, ()), "c", records, retry_failed, settle_s=0.0)
+    deliver = deliver or (lambda *_: None)
+    return list(LocalExecutor(machine).sweep(order, (), deliver, watch or SweepWatch()))
 
 
 def states(turns):
