@@ -24,10 +24,9 @@ from bench.cost.step_tracer import SavedTensors, StepTracer, TracedCall
 from bench.errors import UserError
 from bench.records import MathMode, MemoryFootprint, Phase
 from bench.training.models import build_model, default_image_size
-from bench.training.phases import Phases
 from bench.training.precision.amp import AmpBf16, AmpFp16, keep_depthwise_in_fp32
 from bench.training.precision.fp32 import Fp32
-from bench.training.step import TrainingStep, make_optimizer
+from bench.training.step import Phases, TrainingStep, make_optimizer
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
 _ASK_VALUE = torch.ops.aten._local_scalar_dense.default

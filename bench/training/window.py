@@ -15,7 +15,7 @@ from bench.records import DistributedFigures, Measurement, WorkSet
 from bench.records.journal import Clock
 from bench.training.devices import Device, IterationTimer
 from bench.training.inputs.base import Batch, NextBatch
-from bench.training.phases import Phases
+from bench.training.step import Phases
 
 #: A window that a time limit may end holds at least this many iterations.
 MIN_ITERATIONS = 5
@@ -110,10 +110,10 @@ class Window:
         self.barrier()
         self.start_unix_s = time.time()
         self.start_clock_s = self.clock()
-        self.timer.start()
+        self.timer.mark()
         for done in range(1, iterations + 1):
             loss = step()
-            self.timer.lap()
+            self.timer.mark()
             self.phases.lap()
             self.data_wait_s.append(self._waited_s)
             self._waited_s = 0.0

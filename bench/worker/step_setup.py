@@ -22,10 +22,17 @@ from bench.training.devices import Device
 from bench.training.inputs import open_batches
 from bench.training.inputs.base import NextBatch
 from bench.training.models import build_model
-from bench.training.phases import NvtxPhases, Phases, TimedPhases
 from bench.training.precision import Fp32, keep_depthwise_in_fp32, open_precision
 from bench.training.resolve import resolve
-from bench.training.step import FetchingStep, GraphedStep, TrainingStep, make_optimizer
+from bench.training.step import (
+    FetchingStep,
+    GraphedStep,
+    NvtxPhases,
+    Phases,
+    TimedPhases,
+    TrainingStep,
+    make_optimizer,
+)
 from bench.training.team import Team
 from bench.training.window import Step, Window
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, Protocol
+from itertools import pairwise
+from typing import Literal
 
 import torch
 
@@ -12,21 +13,25 @@ from bench.records import DeviceInfo
 from bench.records.journal import Clock
 
 
-class IterationTimer(Protocol):
-    """Times the iterations of one window without stopping the device between them."""
+class IterationTimer:
+    """Times the iterations of one window without stopping the device between them.
 
-    @property
-    def kind(self) -> Literal["wall", "cuda_events", "mps_events"]:
-        """Which clock ran."""
+    The base reads the host's clock, for devices whose operations end when their call returns.
+    """
 
-    def start(self) -> None:
-        """Mark the start of the first iteration; the device is idle."""
+    kind: Literal["wall", "cuda_events", "mps_events"] = "wall"
 
-    def lap(self) -> None:
-        """Mark the end of an iteration, which is the start of the next."""
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._marks: list[float] = []
+
+    def mark(self) -> None:
+        """Mark the start of the first iteration, or the end of one, where the next starts."""
+        self._marks.append(self._clock())
 
     def times_s(self) -> list[float]:
         """Seconds of each iteration; the device has been synchronised."""
+        return [end - begin for begin, end in pairwise(self._marks)]
 
 
 class Device(ABC):
@@ -67,7 +72,7 @@ class Device(ABC):
 
     def timer(self, clock: Clock) -> IterationTimer:
         """Return a timer of iterations on this device, `clock` being the host's."""
-        return WallTimer(clock)
+        return IterationTimer(clock)
 
     def reset_peak_memory(self) -> None:
         """Restart the accounting of peak memory."""
@@ -79,25 +84,3 @@ class Device(ABC):
     def hidden_syncs(self, step: Callable[[], object]) -> int | None:
         """Run `step` once and count the host's waits for the device in it, or None untried."""
         return None
-
-
-class WallTimer:
-    """Laps of the host's clock, for devices whose operations end when their call returns."""
-
-    kind: Literal["wall"] = "wall"
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._marks: list[float] = []
-
-    def start(self) -> None:
-        """Mark the start of the first iteration."""
-        self._marks.append(self._clock())
-
-    def lap(self) -> None:
-        """Mark the end of an iteration."""
-        self._marks.append(self._clock())
-
-    def times_s(self) -> list[float]:
-        """Seconds between neighbouring marks."""
-        return [end - begin for begin, end in zip(self._marks, self._marks[1:], strict=False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -78,28 +79,20 @@ class CudaDevice(Device):
         return torch.cuda.get_device_capability(self.torch_device) >= _FIRST_CAPABILITY[mode]
 
 
-class CudaEventTimer:
+class CudaEventTimer(IterationTimer):
     """An event after every iteration, read only after the window's last synchronisation."""
 
-    kind: Literal["cuda_events"] = "cuda_events"
+    kind = "cuda_events"
 
     def __init__(self) -> None:
         self._events: list[torch.cuda.Event] = []
 
-    def _record(self) -> None:
+    def mark(self) -> None:
+        """Record an event in the current stream."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._events.append(event)
 
-    def start(self) -> None:
-        """Record the first event."""
-        self._record()
-
-    def lap(self) -> None:
-        """Record the event that ends an iteration."""
-        self._record()
-
     def times_s(self) -> list[float]:
         """Seconds between neighbouring events (resolution about 0.5 us)."""
-        pairs = zip(self._events, self._events[1:], strict=False)
-        return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
+        return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(self._events)]

@@ -9,7 +9,7 @@ import torch
 from bench.machine import mps_device_info
 from bench.records import DeviceInfo
 from bench.records.journal import Clock
-from bench.training.devices.base import Device, IterationTimer, WallTimer
+from bench.training.devices.base import Device, IterationTimer
 
 
 class MpsDevice(Device):
@@ -37,10 +37,10 @@ class MpsDevice(Device):
         return mode in ("fp32", "fp16")
 
 
-class SynchronizedTimer(WallTimer):
+class SynchronizedTimer(IterationTimer):
     """Wall time of each iteration, the queue drained at its end."""
 
-    def lap(self) -> None:
+    def mark(self) -> None:
         """Wait for the iteration, then mark its end."""
         torch.mps.synchronize()
-        super().lap()
+        super().mark()

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from types import MethodType
+from typing import Literal
 
 import torch
 
+from bench.records import MathMode
 from bench.training.precision.fp32 import Fp32
 
 
 class AmpBf16(Fp32):
     """Autocast to bf16, which has fp32's range and needs no scaling."""
 
-    math_mode = "bf16"
-    autocast_dtype = "bf16"
+    math_mode: MathMode = "bf16"
+    autocast_dtype: Literal["bf16", "fp16"] = "bf16"
+    _dtype = torch.bfloat16
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
 
     def forward(self) -> AbstractContextManager[object]:
-        """Autocast to bf16."""
-        return torch.autocast(self._device_type, dtype=torch.bfloat16)
+        """Autocast to 16 bits."""
+        return torch.autocast(self._device_type, dtype=self._dtype)
 
 
-class AmpFp16(Fp32):
+class AmpFp16(AmpBf16):
     """Autocast to fp16; the loss is scaled so that small gradients do not vanish."""
 
     math_mode = "fp16"
     autocast_dtype = "fp16"
     loss_scaling = True
+    _dtype = torch.float16
 
     def __init__(self, device_type: str) -> None:
-        self._device_type = device_type
+        super().__init__(device_type)
         self._scaler = torch.amp.GradScaler(device_type)
-
-    def forward(self) -> AbstractContextManager[object]:
-        """Autocast to fp16."""
-        return torch.autocast(self._device_type, dtype=torch.float16)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Accumulate the gradients of the scaled loss."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from bench.records import MathMode
 from bench.training.precision.fp32 import Fp32
 
 
 class Tf32(Fp32):
     """Inputs rounded to 10 bits of mantissa, sums kept in 32 bits."""
 
-    math_mode: MathMode = "tf32"
-    fp32_math: Literal["ieee", "tf32"] = "tf32"
+    math_mode = "tf32"
+    fp32_math = "tf32"

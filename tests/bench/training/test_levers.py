@@ -8,9 +8,9 @@ import torch
 from bench.config import RunConfig
 from bench.training.devices import open_device
 from bench.training.inputs import open_batches
-from bench.training.phases import Phases
 from bench.training.precision import open_precision
 from bench.training.resolve import resolve
+from bench.training.step import Phases
 from bench.training.team import Team
 from bench.worker.step_setup import build_step, set_switches
 

@@ -8,13 +8,13 @@ from torch.nn import functional
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.training.devices import open_device
-from bench.training.phases import Phases
 from bench.training.precision import Fp32, open_precision
 from bench.training.precision.tf32 import Tf32
 from bench.training.step import (
     LEARNING_RATE,
     WEIGHT_DECAY,
     GraphedStep,
+    Phases,
     TrainingStep,
     make_optimizer,
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fakes import QueueingDevice, ScriptedClock
 
-from bench.training.phases import TimedPhases
+from bench.training.step import TimedPhases
 from bench.training.window import MIN_ITERATIONS, MeasurementContext, Window, WindowPlan
 
 LOSS = torch.tensor(1.5)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.training.team.stop import CommonStop
+from bench.training.team.ddp import CommonStop
 
 
 class Store(dict):
