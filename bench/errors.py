@@ -9,3 +9,8 @@ class UserError(Exception):
 
 class UnsupportedError(UserError):
     """A valid request that this very device cannot fulfil, such as tf32 on a CPU."""
+
+
+def one_line(message: object) -> str:
+    """Return an error or its message with every run of blanks and line ends as one space."""
+    return " ".join(str(message).split())

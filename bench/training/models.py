@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from bench.errors import UserError
+from bench.errors import UserError, one_line
 
 #: Classes of ImageNet-1k: every torchvision name is built with this many outputs.
 NUM_CLASSES = 1000
@@ -85,7 +85,7 @@ def _call_users(arch: str) -> torch.nn.Module:
     except (MemoryError, torch.OutOfMemoryError):
         raise  # a result of its own, not a mistake
     except Exception as error:
-        raise UserError(f"arch={arch!r}: {attribute}() raised {_one_line(error)}") from error
+        raise UserError(f"arch={arch!r}: {attribute}() raised {_described(error)}") from error
     if not isinstance(model, torch.nn.Module):
         raise UserError(
             f"arch={arch!r}: {attribute}() returned a {type(model).__name__}; "
@@ -102,13 +102,13 @@ def _import(arch: str, module_name: str) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise UserError(f"arch={arch!r}: importing it raised {_one_line(error)}") from error
+            raise UserError(f"arch={arch!r}: importing it raised {_described(error)}") from error
         raise UserError(
             f"arch={arch!r}: no module named {error.name!r} here; "
             "run from the folder that holds it, or install it"
         ) from None
     except Exception as error:
-        raise UserError(f"arch={arch!r}: importing it raised {_one_line(error)}") from error
+        raise UserError(f"arch={arch!r}: importing it raised {_described(error)}") from error
 
 
 def _find(arch: str, module: Any, attribute: str) -> Any:
@@ -120,5 +120,5 @@ def _find(arch: str, module: Any, attribute: str) -> Any:
         ) from None
 
 
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"

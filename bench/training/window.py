@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bench.records import DistributedFigures, Measurement, WorkSet
+from bench.records import Measurement
 from bench.records.journal import Clock
 from bench.training.devices import Device, IterationTimer
 from bench.training.inputs.base import Batch, NextBatch
@@ -33,23 +33,6 @@ class WindowPlan:
     iterations: int
     max_seconds: float | None = None
     ended_early: str | None = None
-
-
-@dataclass(frozen=True)
-class MeasurementContext:
-    """What a measurement says beside the window's times.
-
-    `startup_s` are seconds by part of the start-up. `hidden_syncs` and `work` are of one step
-    outside the window. `no_model` says why there was no model, and so no loss and no work.
-    """
-
-    images_per_iteration: int
-    compiled: bool = False
-    startup_s: dict[str, float] = field(default_factory=dict)
-    hidden_syncs: int | None = None
-    work: WorkSet | None = None
-    ranks: DistributedFigures | None = None
-    no_model: str | None = None
 
 
 @dataclass
@@ -130,8 +113,14 @@ class Window:
         self.last_loss = float(loss)
         self.ended_early = self.ended_early or plan.ended_early
 
-    def measurement(self, context: MeasurementContext) -> Measurement | None:
-        """Return the raw times, up to where an interrupt cut them; None without an iteration."""
+    def measurement(
+        self, *, compiled: bool = False, no_model: str | None = None, **known: Any
+    ) -> Measurement | None:
+        """Return the raw times, up to where an interrupt cut them; None without an iteration.
+
+        `known` are the fields of `Measurement` that a window does not know. `no_model` says why
+        there was no model, and so no loss and no work.
+        """
         if self.timer is None:
             return None
         if not self.end_clock_s:
@@ -140,36 +129,27 @@ class Window:
         times = self.timer.times_s()[: len(self.data_wait_s)]
         if not times:
             return None
-        peak = self.device.peak_memory_bytes()
+        peak = self.device.peak_memory_bytes() or (None, None)
         phase_times = self.phases.times_s()
-        facts: dict[str, Any] = {
-            "phase_times_s": phase_times
-            and {name: phase[: len(times)] for name, phase in phase_times.items()},
-            "ended_early": self.ended_early,
-            "compile_time_s": self._compile_time_s() if context.compiled else None,
-            "peak_memory_allocated_bytes": peak and peak[0],
-            "peak_memory_reserved_bytes": peak and peak[1],
-            "hidden_syncs": context.hidden_syncs,
-            "work": context.work,
-            "ranks": context.ranks,
-            "first_loss": _finite(self.first_loss),
-            "last_loss": _finite(self.last_loss),
-        }
-        why = dict(_WHY_MISSING)
-        if context.no_model:
-            why |= dict.fromkeys(_MODEL_FACTS, context.no_model)
-        return Measurement(
+        return Measurement.of(
+            "",
+            _WHY_MISSING | (dict.fromkeys(_MODEL_FACTS, no_model) if no_model else {}),
             iteration_times_s=tuple(times),
             iteration_clock=self.timer.kind,
             data_wait_s=tuple(self.data_wait_s[: len(times)]),
+            phase_times_s=phase_times
+            and {name: phase[: len(times)] for name, phase in phase_times.items()},
             warmup_times_s=tuple(self.warmup_times_s),
             window_start_clock_s=self.start_clock_s,
             window_end_clock_s=self.end_clock_s,
             window_start_unix_s=self.start_unix_s,
-            images_per_iteration=context.images_per_iteration,
-            startup_s=context.startup_s,
-            missing={name: why[name] for name, fact in facts.items() if fact is None},
-            **facts,
+            ended_early=self.ended_early,
+            compile_time_s=self._compile_time_s() if compiled else None,
+            peak_memory_allocated_bytes=peak[0],
+            peak_memory_reserved_bytes=peak[1],
+            first_loss=_finite(self.first_loss),
+            last_loss=_finite(self.last_loss),
+            **known,
         )
 
     def _compile_time_s(self) -> float:

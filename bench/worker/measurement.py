@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -23,7 +22,6 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.step import NO_MODEL
 from bench.training.team import Team
-from bench.training.window import MeasurementContext
 from bench.worker.outcome import attempt, or_reason
 from bench.worker.step_setup import ReadyStep, StepSetup
 
@@ -47,28 +45,22 @@ def write_account(
 ) -> None:
     """Write `worker.json`: what was measured up to where it ended."""
     setup = measurement.setup
-    missing = dict.fromkeys(LAUNCHER_FACTS, "known to the launching process")
-    facts: dict[str, Any] = {
-        "reason": reason,
-        "resolved": setup.resolved,
-        "measurement": or_reason("measurement", measurement.measurement, missing),
-        "environment": or_reason("environment", lambda: setup.environment(folder), missing),
-        "complexity": or_reason("complexity", measurement.complexity, missing),
-    }
+    why = dict.fromkeys(LAUNCHER_FACTS, "known to the launching process")
     if setup.config.data_only:
-        missing["complexity"] = NO_MODEL
-    for name, value in facts.items():
-        if value is None:
-            missing.setdefault(name, "the outcome is ok" if name == "reason" else str(reason))
-    record = RunRecord(
+        why["complexity"] = NO_MODEL
+    record = RunRecord.of(
+        reason or "the outcome is ok",
+        why,
         record_id=folder.record_id,
         created=created,
         config=setup.config,
         config_id=setup.config.config_id,
         outcome=outcome,
-        missing=missing,
-        **facts,
-        **dict.fromkeys(LAUNCHER_FACTS),
+        reason=reason,
+        resolved=setup.resolved,
+        measurement=or_reason("measurement", measurement.measurement, why),
+        environment=or_reason("environment", lambda: setup.environment(folder), why),
+        complexity=or_reason("complexity", measurement.complexity, why),
     )
     folder.release_reserve()
     folder.write(folder.worker, record)
@@ -123,15 +115,13 @@ class WorkerMeasurement:
         config = ready.config
         batches = config.grad_accum_steps * config.world_size
         return ready.window.measurement(
-            MeasurementContext(
-                images_per_iteration=ready.resolved.batch_size * batches,
-                compiled=config.compile != "none",
-                startup_s=self.setup.startup_s,
-                hidden_syncs=self._hidden_syncs,
-                work=self._work,
-                ranks=self.ranks,
-                no_model=NO_MODEL if config.data_only else None,
-            )
+            images_per_iteration=ready.resolved.batch_size * batches,
+            compiled=config.compile != "none",
+            startup_s=self.setup.startup_s,
+            hidden_syncs=self._hidden_syncs,
+            work=self._work,
+            ranks=self.ranks,
+            no_model=NO_MODEL if config.data_only else None,
         )
 
     def complexity(self) -> Complexity | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from bench.config import RunConfig
@@ -15,22 +14,14 @@ from bench.profilers.fingerprint import work_set
 from bench.profilers.ncu.profiled_range import profiled_range
 from bench.profilers.ops.op_profile import profile_ops
 from bench.profilers.perf.perf_control import counting
-from bench.records import OpProfile, ProfiledStep, ToolName, WorkSet
+from bench.records import ProfiledStep, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.worker.outcome import attempt, or_reason
 from bench.worker.step_setup import ReadyStep, StepSetup
 
-
-@dataclass
-class ProfileResult:
-    """What one tool found in the worker; the tool's files are read by the launcher."""
-
-    work: WorkSet | None = None
-    iterations: int | None = None
-    window_s: float | None = None
-    ops: OpProfile | None = None
-    missing: dict[str, str] = field(default_factory=dict)
+#: What one tool found, by the fields of `ProfiledStep`; the launcher reads the tool's files.
+Found = dict[str, Any]
 
 
 def profile(folder: RecordFolder, journal: JournalWriter) -> None:
@@ -38,42 +29,39 @@ def profile(folder: RecordFolder, journal: JournalWriter) -> None:
     asked = json.loads(folder.config.read_text(encoding="utf-8"))
     tool: ToolName = asked["tool"]
     setup = StepSetup(RunConfig.model_validate(asked["config"]), journal)
-    found = ProfileResult()
+    found: Found = dict.fromkeys(("work", "iterations", "window_s", "ops"))
+    why: dict[str, str] = {}
 
     def run() -> None:
         with setup.opened() as ready:
             ready.warm_up()
-            _TOOLS[tool](ready, found, asked["task"])
+            _TOOLS[tool](ready, found, why, asked["task"])
 
     outcome, reason = attempt(run)
     journal.note("ended", outcome=outcome)
-    missing = dict(found.missing)
-    facts: dict[str, Any] = {
-        "reason": reason,
-        "resolved": setup.resolved,
-        "environment": or_reason("environment", lambda: setup.environment(folder), missing),
-        "complexity": or_reason("complexity", setup.complexity, missing),
-        "work": found.work,
-        "iterations": found.iterations,
-        "window_s": found.window_s,
-        "ops": found.ops,
-    }
-    for name, value in facts.items():
-        if value is None:
-            missing.setdefault(name, reason or f"{tool} does not give it to the worker")
+    account = ProfiledStep.of(
+        reason or f"{tool} does not give it to the worker",
+        why,
+        tool=tool,
+        outcome=outcome,
+        reason=reason,
+        resolved=setup.resolved,
+        environment=or_reason("environment", lambda: setup.environment(folder), why),
+        complexity=or_reason("complexity", setup.complexity, why),
+        **found,
+    )
     folder.release_reserve()
-    folder.write(folder.worker, ProfiledStep(tool=tool, outcome=outcome, missing=missing, **facts))
+    folder.write(folder.worker, account)
 
 
-def _torch(ready: ReadyStep, found: ProfileResult, task: dict[str, str]) -> None:
+def _torch(ready: ReadyStep, found: Found, why: dict[str, str], task: dict[str, str]) -> None:
     """PyTorch's profiler: time per op, beside the cost model's work of the same op."""
-    found.work = work_set(ready.step, ready.device)
+    found["work"] = work_set(ready.step, ready.device)
     try:
-        found.ops = profile_ops(ready.step, ready.device, _op_work(ready))
+        found["ops"] = ops = profile_ops(ready.step, ready.device, _op_work(ready))
+        found["iterations"] = ops.iterations
     except UserError as error:  # kernels may not be seen; counters perhaps may
-        found.missing["ops"] = str(error)
-        return
-    found.iterations = found.ops.iterations
+        why["ops"] = str(error)
 
 
 def _op_work(ready: ReadyStep) -> tuple[CallWork, ...]:
@@ -84,25 +72,25 @@ def _op_work(ready: ReadyStep) -> tuple[CallWork, ...]:
         return ()
 
 
-def _ncu(ready: ReadyStep, found: ProfileResult, task: dict[str, str]) -> None:
+def _ncu(ready: ReadyStep, found: Found, why: dict[str, str], task: dict[str, str]) -> None:
     """Nsight Compute replays the kernels of one step; its time is not the training's."""
     with profiled_range(ready.device):
         ready.step()
         ready.device.synchronize()
-    found.iterations = 1
-    found.missing["window_s"] = "ncu replays each kernel: the time says nothing of training"
+    found["iterations"] = 1
+    why["window_s"] = "ncu replays each kernel: the time says nothing of training"
 
 
-def _perf(ready: ReadyStep, found: ProfileResult, task: dict[str, str]) -> None:
+def _perf(ready: ReadyStep, found: Found, why: dict[str, str], task: dict[str, str]) -> None:
     """Perf counts the measured window alone."""
     with counting(task):
         begin = time.perf_counter()
         ready.measure()
-        found.window_s = time.perf_counter() - begin
-    found.iterations = len(ready.window.data_wait_s)
+        found["window_s"] = time.perf_counter() - begin
+    found["iterations"] = len(ready.window.data_wait_s)
 
 
-_TOOLS: dict[ToolName, Callable[[ReadyStep, ProfileResult, dict[str, str]], None]] = {
+_TOOLS: dict[ToolName, Callable[[ReadyStep, Found, dict[str, str], dict[str, str]], None]] = {
     "torch": _torch,
     "ncu": _ncu,
     "perf": _perf,

@@ -47,13 +47,13 @@ def measure_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ended_unix_s = time.time()
     journal.note("ended", outcome=outcome)
-    account = RankAccount(
+    account = RankAccount.of(
+        "the outcome is ok",
         rank=team.shard.rank,
         outcome=outcome,
         reason=reason,
         cause=_cause(reason),
         ended_unix_s=ended_unix_s,
-        missing={"reason": "the outcome is ok"} if reason is None else {},
     )
     folder.write(folder.rank(account.rank), account)
     if outcome != "ok":
@@ -101,20 +101,17 @@ class RankMeasurement(WorkerMeasurement):
     def _figures(self, ready: ReadyStep) -> RankFigures:
         window, info = self.measurement(), ready.device.info()
         assert window is not None  # it has just been measured  # noqa: S101
-        facts = {
-            "device_uuid": info.uuid,
-            "peak_memory_allocated_bytes": window.peak_memory_allocated_bytes,
-            "peak_memory_reserved_bytes": window.peak_memory_reserved_bytes,
-        }
-        reasons = {**window.missing, "device_uuid": info.missing.get("uuid", "")}
-        return RankFigures(
+        return RankFigures.of(
+            "",
+            {**window.missing, "device_uuid": info.missing.get("uuid", "")},
             rank=self._team.shard.rank,
             node=self._team.node,
             device=info.name,
+            device_uuid=info.uuid,
             iteration_times_s=window.iteration_times_s,
             data_wait_s=window.data_wait_s,
-            missing={name: reasons[name] for name, fact in facts.items() if fact is None},
-            **facts,
+            peak_memory_allocated_bytes=window.peak_memory_allocated_bytes,
+            peak_memory_reserved_bytes=window.peak_memory_reserved_bytes,
         )
 
 

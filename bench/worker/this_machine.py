@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from typing import Any
 
 from bench.errors import UnsupportedError
 from bench.machine import read_environment
-from bench.records import (
-    Backend,
-    CacheRoof,
-    Ceiling,
-    CeilingSample,
-    CeilingsRecord,
-    Environment,
-    Machine,
-)
+from bench.records import Backend, CeilingsRecord, Environment, Machine
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device, open_device
@@ -48,42 +41,29 @@ def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:
     backend = json.loads(folder.config.read_text(encoding="utf-8"))["backend"]
     created = datetime.now(timezone.utc)
     device: Device | None = None
-    ceilings: tuple[Ceiling, ...] = ()
-    samples: tuple[CeilingSample, ...] = ()
-    cache_roofs: tuple[CacheRoof, ...] = ()
+    roofs: dict[str, tuple[Any, ...]] = dict.fromkeys(("ceilings", "samples", "cache_roofs"), ())
 
     def progress(probe: str) -> None:
         journal.note("probe", probe=probe)
 
     def work() -> None:
-        nonlocal device, ceilings, samples, cache_roofs
+        nonlocal device
         device = open_device(backend)
         journal.note("device", backend=device.backend, uuid=device.info().uuid)
-        ceilings, samples = measure_ceilings(device, progress=progress)
-        cache_roofs = measure_cache_roofs(device, progress=progress)
+        roofs["ceilings"], roofs["samples"] = measure_ceilings(device, progress=progress)
+        roofs["cache_roofs"] = measure_cache_roofs(device, progress=progress)
 
     outcome, reason = attempt(work)
     journal.note("ended", outcome=outcome)
-    environment = read_environment(device.info(), folder.path, "auto") if device else None
-    missing = dict.fromkeys(("telemetry", "verdict"), "known to the launching process")
-    if reason is None:
-        missing["reason"] = "the outcome is ok"
-    if environment is None:
-        missing["environment"] = "no device was opened"
-    folder.release_reserve()
-    folder.write(
-        folder.worker,
-        CeilingsRecord(
-            record_id=folder.record_id,
-            created=created,
-            outcome=outcome,
-            reason=reason,
-            environment=environment,
-            ceilings=ceilings,
-            samples=samples,
-            cache_roofs=cache_roofs,
-            telemetry=None,
-            verdict=None,
-            missing=missing,
-        ),
+    record = CeilingsRecord.of(
+        "the outcome is ok" if reason is None else "no device was opened",
+        dict.fromkeys(("telemetry", "verdict"), "known to the launching process"),
+        record_id=folder.record_id,
+        created=created,
+        outcome=outcome,
+        reason=reason,
+        environment=read_environment(device.info(), folder.path, "auto") if device else None,
+        **roofs,
     )
+    folder.release_reserve()
+    folder.write(folder.worker, record)

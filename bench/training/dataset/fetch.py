@@ -1,4 +1,7 @@
-"""Fetches and unpacks Imagenette, ten easy classes of ImageNet, from its publisher or a mirror."""
+"""Fetches and unpacks Imagenette, ten easy classes of ImageNet, from its publisher or a mirror.
+
+A download goes on where an earlier attempt stopped.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import hashlib
 import re
 import shutil
 import tarfile
+import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import urlsplit
 
-from bench.errors import UserError
-from bench.training.dataset.download import OnBytes, download
+import requests
+
+from bench.errors import UserError, one_line
 from bench.training.dataset.folder import disk_errors_named
 
 Size = Literal["160", "320", "full"]
@@ -34,6 +40,19 @@ PUBLISHED: dict[Size, tuple[str, str]] = {
 }
 #: Checksums by their length in hexadecimal digits.
 _ALGORITHMS = {32: "md5", 64: "sha256"}
+
+#: Called with the bytes on disk and the bytes in all, where the server says so.
+OnBytes = Callable[[int, "int | None"], None]
+
+CONNECT_TIMEOUT_S = 10
+SILENCE_TIMEOUT_S = 60
+ATTEMPTS = 5  # in a row, of which at most the first brought something
+CHUNK_BYTES = 1 << 16
+OFFLINE_REMEDY = "check the network, or make images without one: mlproject dataset generate"
+
+
+class _BrokenOffError(Exception):
+    """The transfer failed in a way that may pass."""
 
 
 def fetch_imagenette(
@@ -64,7 +83,7 @@ def fetch_imagenette(
             return root / stem
         archive, part = root / name, root / f"{name}.part"
         if not archive.exists():
-            download(url, part, on_bytes)
+            _download(url, part, on_bytes)
             part.rename(archive)
         if not _matches(archive, checksum):
             archive.unlink()
@@ -117,9 +136,9 @@ def _unpack(archive: Path, folder: Path) -> None:
         tops = list(unfinished.iterdir())
         (tops[0] if len(tops) == 1 and tops[0].is_dir() else unfinished).rename(folder)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        reason = " ".join(str(error).split())
         raise UserError(
-            f"{str(archive)!r}: not a whole tar archive ({reason}): get it from another --url"
+            f"{str(archive)!r}: not a whole tar archive ({one_line(error)}): "
+            "get it from another --url"
         ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -141,3 +160,96 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) ->
     assert content is not None  # noqa: S101 - a regular file always has content
     with content, target.open("wb") as stream:
         shutil.copyfileobj(content, stream, 1 << 20)
+
+
+def _download(url: str, part: Path, on_bytes: OnBytes | None) -> None:
+    """Download `url` into `part`, keeping what `part` already holds.
+
+    A transfer that breaks off is taken up again after a second, then twice as long, and so on.
+    Raises `UserError` without network, for an HTTP error, and when attempts bring nothing more;
+    `part` stays for the next call. Raises `OSError` if `part` cannot be written.
+    """
+    failures = 0
+    while True:
+        before = _size(part)
+        try:
+            _transfer(url, part, on_bytes)
+            return
+        except requests.ConnectionError as error:
+            if not failures and _size(part) == before:
+                raise UserError(f"url={url!r}: {_cause(error)}: {OFFLINE_REMEDY}") from None
+            problem: Exception = error
+        except (requests.Timeout, _BrokenOffError) as error:
+            problem = error
+        except requests.RequestException as error:
+            raise UserError(f"url={url!r}: {one_line(error)[:200]}: give another --url") from None
+        failures = 1 if _size(part) > before else failures + 1
+        if failures >= ATTEMPTS:
+            raise UserError(
+                f"url={url!r}: broken off at {_size(part)} bytes, {failures} times "
+                f"({one_line(problem)[:200]}): run the same command again to go on from there"
+            )
+        time.sleep(2.0 ** (failures - 1))
+
+
+def _transfer(url: str, part: Path, on_bytes: OnBytes | None) -> None:
+    """Make one request and write what it brings."""
+    have = _size(part)
+    headers = {"Accept-Encoding": "identity"}  # bytes as stored, so that ranges count alike
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    with requests.get(
+        url, headers=headers, stream=True, timeout=(CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S)
+    ) as response:
+        if response.status_code == requests.codes.requested_range_not_satisfiable:
+            if _range_numbers(response)[-1:] != [have]:
+                _start_over(part)
+            return  # the whole file is here already
+        if response.status_code >= 500:
+            raise _BrokenOffError(f"the server answered {response.status_code}")
+        if response.status_code >= 400:
+            raise UserError(
+                f"url={url!r}: the server answered {response.status_code} {response.reason}: "
+                "give another --url, or make images without a network: mlproject dataset generate"
+            )
+        resumed = response.status_code == requests.codes.partial_content
+        if resumed and _range_numbers(response)[:1] != [have]:
+            _start_over(part)
+        _write(response, part, have if resumed else 0, on_bytes)
+
+
+def _write(response: requests.Response, part: Path, have: int, on_bytes: OnBytes | None) -> None:
+    length = response.headers.get("Content-Length", "")
+    total = have + int(length) if length.isdecimal() else None
+    with part.open("ab" if have else "wb") as stream:
+        try:
+            for chunk in response.iter_content(CHUNK_BYTES):
+                stream.write(chunk)
+                have += len(chunk)
+                if on_bytes is not None:
+                    on_bytes(have, total)
+        except requests.RequestException as error:
+            raise _BrokenOffError(one_line(error)) from None
+    if total is not None and have < total:
+        raise _BrokenOffError(f"{total - have} bytes are missing")
+
+
+def _range_numbers(response: requests.Response) -> list[int]:
+    """Start, end and total of `Content-Range: bytes 5-9/10`; total alone of `bytes */10`."""
+    found = re.findall(r"\d+", response.headers.get("Content-Range", ""))
+    return [int(number) for number in found]
+
+
+def _start_over(part: Path) -> None:
+    part.unlink()
+    raise _BrokenOffError("what was downloaded before does not belong to this file")
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _cause(error: requests.ConnectionError) -> str:
+    """What stood in the way, without the layers of urllib3 around it."""
+    reason = getattr(error.args[0], "reason", error) if error.args else error
+    return one_line(reason)[:200].split(": ", 1)[-1]

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
-from bench.errors import UserError
+from bench.errors import UserError, one_line
 
 #: The files that torchvision's ImageFolder takes (`torchvision.datasets.folder.IMG_EXTENSIONS`).
 IMAGE_EXTENSIONS = (
@@ -58,8 +58,8 @@ def check_image_folder(path: str | Path) -> ImageFolderSummary:
     for file in chosen:
         try:
             dimensions.append(_look_into(file))
-        except _FaultError as error:
-            faults.append((file, error))
+        except Exception as error:  # Pillow's decoders raise many kinds on damaged data
+            faults.append((file, _fault(error)))
     if faults:
         file, fault = faults[0]
         count = "1 file" if len(faults) == 1 else f"{len(faults)} files"
@@ -138,29 +138,22 @@ def _image_files(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield file, file.stat().st_size
 
 
-class _FaultError(Exception):
-    """What is wrong with one file."""
-
-
 def _look_into(file: Path) -> tuple[int, int]:
-    """Width and height of a sound image; raises `_FaultError` for any other file."""
-    try:
-        with file.open("rb") as stream, Image.open(stream) as image:
-            width, height = image.size
-            if min(width, height) < 1:
-                raise _FaultError(f"{width} x {height} pixels")
-            if not _ends_well(stream, image.format):
-                # Cameras add data of their own behind the end, so what decodes is sound.
-                image.load()
-            return width, height
-    except _FaultError:
-        raise
-    except UnidentifiedImageError:
-        raise _FaultError("not an image, or its header is damaged") from None
-    except OSError as error:
-        raise _FaultError(error.strerror or str(error)) from None
-    except Exception as error:  # Pillow's decoders raise many kinds on damaged data
-        raise _FaultError(" ".join(str(error).split())) from None
+    """Width and height of a sound image; raises what `_fault` puts into words for any other."""
+    with file.open("rb") as stream, Image.open(stream) as image:
+        width, height = image.size
+        if min(width, height) < 1:
+            raise ValueError(f"{width} x {height} pixels")
+        if not _ends_well(stream, image.format):
+            # Cameras add data of their own behind the end, so what decodes is sound.
+            image.load()
+        return width, height
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image, or its header is damaged"
+    return (error.strerror if isinstance(error, OSError) else None) or one_line(error)
 
 
 def _ends_well(stream: BinaryIO, image_format: str | None) -> bool:

@@ -49,7 +49,7 @@ def generate_image_folder(
             "seed": seed,
         }
         claim(root, settings)
-        made = _Painter(root, images_per_class, seed, on_image).paint(classes)
+        made = _paint(root, classes, images_per_class, seed, on_image)
         finish(root)
     return made
 
@@ -59,43 +59,37 @@ def _require(name: str, value: int, least: int, most: int) -> None:
         raise UserError(f"{name}={value}: give a number from {least} to {most}")
 
 
-class _Painter:
-    """Draws the missing pictures, one thread per class: numpy and Pillow release Python's lock."""
+def _paint(
+    root: Path, classes: int, images_per_class: int, seed: int, on_image: Callable[[], None]
+) -> int:
+    """Draw the missing pictures and return their number.
 
-    def __init__(
-        self, root: Path, images_per_class: int, seed: int, on_image: Callable[[], None]
-    ) -> None:
-        self._root = root
-        self._images_per_class = images_per_class
-        self._seed = seed
-        self._on_image = on_image
-        self._stopped = Event()
+    Each class has a thread: numpy and Pillow release Python's lock.
+    """
+    stopped = Event()
 
-    def paint(self, classes: int) -> int:
-        """Draw what is missing of all classes; return how many pictures that were."""
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            futures = [threads.submit(self._paint_class, number) for number in range(classes)]
-            try:
-                return sum(future.result() for future in as_completed(futures))
-            except BaseException:
-                self._stopped.set()
-                threads.shutdown(cancel_futures=True)
-                raise
-
-    def _paint_class(self, number: int) -> int:
-        folder = self._root / f"class_{number:03d}"
+    def paint_class(number: int) -> int:
+        folder = root / f"class_{number:03d}"
         folder.mkdir(exist_ok=True)
-        files = [folder / f"{image:05d}.jpg" for image in range(self._images_per_class)]
+        files = [folder / f"{image:05d}.jpg" for image in range(images_per_class)]
         missing = [(image, file) for image, file in enumerate(files) if not file.exists()]
         if not missing:
             return 0
-        look = draw_look(np.random.default_rng([self._seed, number]))
+        look = draw_look(np.random.default_rng([seed, number]))
         for image, file in missing:
-            if self._stopped.is_set():
+            if stopped.is_set():
                 break
-            picture = draw_photo(look, np.random.default_rng([self._seed, number, image]))
             unfinished = file.with_name(f"{file.name}.part")
-            unfinished.write_bytes(picture)
+            unfinished.write_bytes(draw_photo(look, np.random.default_rng([seed, number, image])))
             unfinished.replace(file)
-            self._on_image()
+            on_image()
         return len(missing)
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        futures = [threads.submit(paint_class, number) for number in range(classes)]
+        try:
+            return sum(future.result() for future in as_completed(futures))
+        except BaseException:
+            stopped.set()
+            threads.shutdown(cancel_futures=True)
+            raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -13,11 +14,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 NextBatch = Callable[[], Batch]
 
 
-class Batches(Protocol):
+class Batches(ABC):
     """An endless stream of full batches."""
 
-    workers: int  # processes that prepare them
-
+    @abstractmethod
     def next(self) -> Batch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], both on the device.
 
@@ -28,7 +28,7 @@ class Batches(Protocol):
         """
 
     def close(self) -> None:
-        """End the loader processes; may be called twice."""
+        """End the loader processes, where there are some; may be called twice."""
 
 
 class Shard(NamedTuple):

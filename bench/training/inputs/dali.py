@@ -12,11 +12,18 @@ from typing import Any
 
 import torch
 
+from bench.config import RunConfig
 from bench.errors import UserError
-from bench.training.inputs.base import Batch
-from bench.training.inputs.cutting import MIRRORED, RATIO, SCALE, shorter_side
-from bench.training.inputs.image_folder import check_batch_fills, list_images
-from bench.training.inputs.loader import LoaderOptions
+from bench.records import ResolvedConfig
+from bench.training.inputs.base import Batch, Batches, Shard
+from bench.training.inputs.image_folder import (
+    MIRRORED,
+    RATIO,
+    SCALE,
+    check_batch_fills,
+    list_images,
+    shorter_side,
+)
 from bench.training.inputs.transfer import Normalise
 
 #: How DALI's messages begin where a file is to blame, and not the machine.
@@ -24,7 +31,7 @@ _BLAMES_A_FILE = ("Failed to decode", "nvImageCodec failure", "File mapping fail
 _OUTPUTS = ["images", "labels"]
 
 
-class DaliBatches:
+class DaliBatches(Batches):
     """Full, shuffled batches of a folder's images, epoch after epoch; `workers` threads make them.
 
     What would not fill a batch of each rank is left out of every epoch; the seed says what. The
@@ -32,16 +39,10 @@ class DaliBatches:
     """
 
     def __init__(
-        self,
-        path: str,
-        device: torch.device,
-        options: LoaderOptions,
-        *,
-        image_size: int,
-        augment: bool,
+        self, config: RunConfig, resolved: ResolvedConfig, device: torch.device, shard: Shard
     ) -> None:
-        files = list_images(Path(path).expanduser())
-        check_batch_fills(path, len(files), options.batch_size, options.shard.ranks)
+        files = list_images(Path(config.data).expanduser())
+        check_batch_fills(config, resolved, len(files))
         try:
             from nvidia.dali.plugin.base_iterator import LastBatchPolicy
             from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -50,12 +51,11 @@ class DaliBatches:
                 "decoder=dali: NVIDIA DALI is not installed: "
                 "pip install nvidia-dali-cuda120 (Linux only), or give decoder=cpu"
             ) from None
-        self.workers = options.workers
-        self._path = path
+        self._path = config.data
         self._device = device
-        self._normalise = Normalise(device, channels_last=options.channels_last)
+        self._normalise = Normalise(device, channels_last=resolved.channels_last)
         self._batches = DALIGenericIterator(
-            [_pipeline(files, device, options, image_size, augment)],
+            [_pipeline(files, config, resolved, device, shard)],
             _OUTPUTS,
             reader_name="files",
             auto_reset=True,
@@ -85,18 +85,18 @@ class DaliBatches:
 
 def _pipeline(
     files: list[tuple[str, int]],
+    config: RunConfig,
+    resolved: ResolvedConfig,
     device: torch.device,
-    options: LoaderOptions,
-    image_size: int,
-    augment: bool,
+    shard: Shard,
 ) -> Any:
     from nvidia.dali import Pipeline, fn, math, types
 
     on_gpu = device.type == "cuda"
     # In an order of the seed's own, so that a rank's shard and DALI's buffer see every class; whole
     # batches, since DALI would begin the next epoch with the rest.
-    whole = options.batch_size * options.shard.ranks
-    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(options.seed))
+    whole = resolved.batch_size * shard.ranks
+    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(config.seed))
     kept = [files[number] for number in order[: len(files) // whole * whole]]
     decoding = {
         "device": "mixed" if on_gpu else "cpu",
@@ -104,36 +104,37 @@ def _pipeline(
         "jpeg_fancy_upsampling": True,
         "adjust_orientation": False,
     }
+    crop = (resolved.image_size, resolved.image_size)
     resizing = {"interp_type": types.INTERP_LINEAR, "antialias": True}
     pipeline = Pipeline(
-        batch_size=options.batch_size,
-        num_threads=options.workers,
+        batch_size=resolved.batch_size,
+        num_threads=resolved.workers,
         device_id=device.index if on_gpu else None,
-        seed=options.shard.seed(options.seed),
-        prefetch_queue_depth=options.prefetch_factor,
+        seed=shard.seed(config.seed),
+        prefetch_queue_depth=config.prefetch_factor,
     )
     with pipeline:
         encoded, labels = fn.readers.file(
             files=[file for file, _ in kept],
             labels=[label for _, label in kept],
             random_shuffle=True,
-            seed=options.seed,
-            shard_id=options.shard.rank,
-            num_shards=options.shard.ranks,
+            seed=config.seed,
+            shard_id=shard.rank,
+            num_shards=shard.ranks,
             name="files",
         )
-        if augment:
+        if config.augment:
             part = fn.decoders.image_random_crop(
                 encoded, random_area=SCALE, random_aspect_ratio=RATIO, **decoding
             )
-            cut = fn.resize(part, size=(image_size, image_size), **resizing)
+            cut = fn.resize(part, size=crop, **resizing)
             cut = fn.flip(cut, horizontal=fn.random.coin_flip(probability=MIRRORED))
         else:
             picture = fn.decoders.image(encoded, **decoding)
             # As torchvision does: the longer side is rounded down, whatever that does to the ratio.
             sides = fn.peek_image_shape(encoded, adjust_orientation=False)[:2]
-            size = math.floor(shorter_side(image_size) * sides / fn.reductions.min(sides))
-            cut = fn.crop(fn.resize(picture, size=size, **resizing), crop=(image_size, image_size))
+            size = math.floor(shorter_side(resolved.image_size) * sides / fn.reductions.min(sides))
+            cut = fn.crop(fn.resize(picture, size=size, **resizing), crop=crop)
         pipeline.set_outputs(cut, labels)
     return pipeline
 

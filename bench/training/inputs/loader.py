@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils.data import DataLoader, Sampler, default_collate
 
+from bench.config import RunConfig
 from bench.errors import UserError
-from bench.training.inputs.base import ALL, Batch, NextBatch, Shard
-from bench.training.inputs.prefetch import DeviceSlot, PrefetchedTransfer
-from bench.training.inputs.transfer import Normalise, Transfer
+from bench.records import ResolvedConfig
+from bench.training.inputs.base import ALL, Batch, Batches, Shard
+from bench.training.inputs.transfer import Normalise, open_transfer
 
 _MAX_EXIT_S = 2.0
 
@@ -49,22 +50,7 @@ class Images(Protocol):
     def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int] | Unreadable: ...
 
 
-@dataclass(frozen=True)
-class LoaderOptions:
-    """How batches are loaded and moved to the device."""
-
-    batch_size: int
-    seed: int
-    workers: int
-    prefetch_factor: int
-    persistent_workers: bool
-    pin_memory: bool
-    non_blocking: bool
-    channels_last: bool
-    shard: Shard = ALL
-
-
-class LoaderBatches:
+class LoaderBatches(Batches):
     """Full, shuffled batches of `images`, epoch after epoch.
 
     Order and augmentation depend on the seed alone, not on the number of workers. The processes
@@ -73,11 +59,20 @@ class LoaderBatches:
     new ones start.
     """
 
-    def __init__(self, images: Images, device: torch.device, options: LoaderOptions) -> None:
-        self.workers = options.workers
-        self._loader: DataLoader[Any] | None = _data_loader(images, options)
+    def __init__(
+        self,
+        images: Images,
+        config: RunConfig,
+        resolved: ResolvedConfig,
+        device: torch.device,
+        shard: Shard = ALL,
+    ) -> None:
+        self._loader: DataLoader[Any] | None = _data_loader(images, config, resolved, shard)
         self._iterator = self._start()
-        self._transfer = _open_transfer(self._fetch, device, options)
+        normalise = Normalise(device, channels_last=resolved.channels_last)
+        self._transfer = open_transfer(
+            self._fetch, normalise, device, non_blocking=config.non_blocking
+        )
 
     def next(self) -> Batch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
@@ -117,39 +112,23 @@ class LoaderBatches:
             return iter(self._loader)
 
 
-def _open_transfer(
-    fetch: NextBatch, device: torch.device, options: LoaderOptions
-) -> Transfer | PrefetchedTransfer:
-    normalise = Normalise(device, channels_last=options.channels_last)
-    if device.type != "cuda":
-        return Transfer(fetch, normalise, device, non_blocking=options.non_blocking)
-
-    def make_slot(host: Batch) -> DeviceSlot:
-        return DeviceSlot(host, normalise, device, non_blocking=options.non_blocking)
-
-    return PrefetchedTransfer(fetch, make_slot, device)
-
-
-def _data_loader(images: Images, options: LoaderOptions) -> DataLoader[Any]:
-    has_processes = options.workers > 0
-    persistent = options.persistent_workers and has_processes
+def _data_loader(
+    images: Images, config: RunConfig, resolved: ResolvedConfig, shard: Shard
+) -> DataLoader[Any]:
+    has_processes = resolved.workers > 0
+    persistent = config.persistent_workers and has_processes
+    batch_size, seed = resolved.batch_size, config.seed
     return DataLoader(
         images,  # type: ignore[arg-type]  # map-style data sets need not derive from Dataset
-        batch_size=options.batch_size,
-        sampler=ShuffledDraws(
-            len(images),
-            options.batch_size,
-            options.seed,
-            endless=persistent,
-            shard=options.shard,
-        ),
-        num_workers=options.workers,
+        batch_size=batch_size,
+        sampler=ShuffledDraws(len(images), batch_size, seed, endless=persistent, shard=shard),
+        num_workers=resolved.workers,
         collate_fn=_collate,
-        pin_memory=options.pin_memory,
+        pin_memory=resolved.pin_memory,
         drop_last=True,
         worker_init_fn=_end_silently,
-        generator=torch.Generator().manual_seed(options.seed),
-        prefetch_factor=options.prefetch_factor if has_processes else None,
+        generator=torch.Generator().manual_seed(seed),
+        prefetch_factor=config.prefetch_factor if has_processes else None,
         persistent_workers=persistent,
     )
 

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import torch
 
-from bench.training.inputs.base import Batch
+from bench.config import RunConfig
+from bench.records import ResolvedConfig
+from bench.training.inputs.base import Batch, Batches, Shard
 from bench.training.models import NUM_CLASSES
 
 
-class SyntheticBatches:
+class SyntheticBatches(Batches):
     """The same random normal images and random labels every time, whatever their layout.
 
     Never zeros: multiplying them takes less power, so clocks rise and the step looks faster.
     """
 
-    workers = 0
-
     def __init__(
-        self,
-        device: torch.device,
-        *,
-        batch_size: int,
-        image_size: int,
-        channels_last: bool,
-        seed: int,
+        self, config: RunConfig, resolved: ResolvedConfig, device: torch.device, shard: Shard
     ) -> None:
-        generator = torch.Generator(device=device).manual_seed(seed)
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        shape = (batch_size, 3, image_size, image_size)
-        images = torch.randn(shape, device=device, generator=generator)
+        drawn = torch.Generator(device=device).manual_seed(shard.seed(config.seed))
+        layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
+        n, size = resolved.batch_size, resolved.image_size
+        images = torch.randn((n, 3, size, size), device=device, generator=drawn)
         self._images = images.contiguous(memory_format=layout)
-        self._labels = torch.randint(NUM_CLASSES, (batch_size,), device=device, generator=generator)
+        self._labels = torch.randint(NUM_CLASSES, (n,), device=device, generator=drawn)
 
     def next(self) -> Batch:
         """Return the batch."""
         return self._images, self._labels
-
-    def close(self) -> None:
-        """Do nothing: there are no loader processes."""

@@ -1,10 +1,14 @@
 """How a batch gets from the loader's memory to the device, and from grey levels to a model's input.
 
-Grey levels are moved and normalised on the device: a quarter of the bytes. The base moves a batch
-when it is asked for one.
+Grey levels are moved and normalised on the device: a quarter of the bytes. `Transfer` moves a batch
+when it is asked for one, `PrefetchedTransfer` the next one while the device computes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -54,12 +58,7 @@ class Transfer:
     """
 
     def __init__(
-        self,
-        fetch: NextBatch,
-        normalise: Normalise,
-        device: torch.device,
-        *,
-        non_blocking: bool,
+        self, fetch: NextBatch, normalise: Normalise, device: torch.device, *, non_blocking: bool
     ) -> None:
         self._fetch = fetch
         self._normalise = normalise
@@ -75,3 +74,86 @@ class Transfer:
 
     def close(self) -> None:
         """Do nothing: no copy is under way."""
+
+
+class DeviceSlot:
+    """Room for one batch, as grey levels and normalised, made for batches like `host`."""
+
+    def __init__(
+        self, host: Batch, normalise: Normalise, device: torch.device, *, non_blocking: bool
+    ) -> None:
+        images, labels = host
+        self._levels = torch.empty_like(images, device=device)
+        #: The tensors that every `fill` writes.
+        self.batch: Batch = normalise.empty(self._levels), torch.empty_like(labels, device=device)
+        self._normalise = normalise
+        self._non_blocking = non_blocking
+
+    def fill(self, host: Batch) -> None:
+        """Queue the copy and the normalisation in the current stream."""
+        images, labels = host
+        self._levels.copy_(images, non_blocking=self._non_blocking)
+        self.batch[1].copy_(labels, non_blocking=self._non_blocking)
+        self._normalise(self._levels, self.batch[0])
+
+
+class PrefetchedTransfer:
+    """Two slots on the device: one is computed on while a side stream fills the other.
+
+    They are made once, not per batch: a host that runs ahead of the device would otherwise hold as
+    many batches there as it is ahead. A slot is filled again only after everything that was queued
+    on it, and read only after it is full; the two streams wait for each other, the host for none.
+    """
+
+    def __init__(
+        self,
+        fetch: NextBatch,
+        make_slot: Callable[[Batch], DeviceSlot],
+        device: torch.device,
+        cuda: Any = torch.cuda,
+    ) -> None:
+        self._fetch = fetch
+        self._make_slot = make_slot
+        self._device = device
+        self._cuda = cuda
+        self._side = cuda.Stream(device)
+        self._resting: list[DeviceSlot] = []
+        self._ahead: DeviceSlot | None = None
+        self._given: DeviceSlot | None = None
+
+    def next(self) -> Batch:
+        """Return the batch whose way began a call ago, and send the one after it on its way.
+
+        It holds until the next call, before which all work on it must be queued.
+        """
+        current = self._cuda.current_stream(self._device)
+        full = self._ahead or self._send(current)
+        current.wait_stream(self._side)
+        if self._given is not None:
+            self._resting.append(self._given)
+        self._given, self._ahead = full, None
+        self._ahead = self._send(current)
+        return full.batch
+
+    def close(self) -> None:
+        """Wait for the batch that is on its way."""
+        self._side.synchronize()
+
+    def _send(self, current: Any) -> DeviceSlot:
+        host = self._fetch()
+        slot = self._resting.pop() if self._resting else self._make_slot(host)
+        # The slot's last reader, or the last owner of its new memory, is in the current stream.
+        self._side.wait_stream(current)
+        with self._cuda.stream(self._side):
+            slot.fill(host)
+        return slot
+
+
+def open_transfer(
+    fetch: NextBatch, normalise: Normalise, device: torch.device, *, non_blocking: bool
+) -> Transfer | PrefetchedTransfer:
+    """Return the way to `device`: beside the computation where it has streams."""
+    if device.type != "cuda":
+        return Transfer(fetch, normalise, device, non_blocking=non_blocking)
+    make_slot = partial(DeviceSlot, normalise=normalise, device=device, non_blocking=non_blocking)
+    return PrefetchedTransfer(fetch, make_slot, device)

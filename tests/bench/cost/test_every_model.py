@@ -15,37 +15,33 @@ from bench.cost import StepSpec, step_complexity
 from bench.cost.fake_step import build_fake_model
 from bench.training.models import default_image_size
 
-#: One of each family; `test_golden` has a resnet, a vgg and a mobilenet_v2 too.
-REPRESENTATIVES = (
-    "alexnet",
+#: Convolutions plain, grouped and depthwise, attention and auxiliary outputs; `test_golden` has a
+#: resnet, a vgg and a mobilenet_v2 too.
+REPRESENTATIVES = ("alexnet", "googlenet", "mobilenet_v3_small", "shufflenet_v2_x0_5", "vit_b_32")
+#: One more of each family.
+FAMILIES = (
     "convnext_tiny",
     "densenet121",
     "efficientnet_b0",
-    "googlenet",
     "inception_v3",
     "maxvit_t",
     "mnasnet0_5",
-    "mobilenet_v3_small",
     "regnet_y_400mf",
     "resnext50_32x4d",
-    "shufflenet_v2_x0_5",
     "squeezenet1_1",
     "swin_t",
     "swin_v2_t",
-    "vit_b_32",
 )
-OTHERS = tuple(sorted(set(torchvision_architectures()) - set(REPRESENTATIVES)))
+OTHERS = sorted(set(torchvision_architectures()) - {*REPRESENTATIVES, *FAMILIES})
 BATCH = 2
-_HEAVY = {"densenet121", "maxvit_t", "swin_v2_t"}
-_CASES = [
-    pytest.param(arch, marks=pytest.mark.slow) if arch in _HEAVY else arch
-    for arch in REPRESENTATIVES
-]
 
-representatives = pytest.mark.parametrize("arch", _CASES)
-every_model = pytest.mark.parametrize(
-    "arch", [*_CASES, *(pytest.param(arch, marks=pytest.mark.long) for arch in OTHERS)]
-)
+
+def _cases(*later):
+    return [*REPRESENTATIVES, *(pytest.param(arch, marks=pytest.mark.long) for arch in later)]
+
+
+one_of_each_family = pytest.mark.parametrize("arch", _cases(*FAMILIES))
+every_model = pytest.mark.parametrize("arch", _cases(*FAMILIES, *OTHERS))
 
 
 class _CalledProducts(TorchFunctionMode):
@@ -115,7 +111,7 @@ def test_flops_are_those_of_the_layers_that_are_called_and_torchs_own_count(arch
     assert flops == counter.get_total_flops()
 
 
-@representatives
+@one_of_each_family
 def test_what_holds_for_every_batch_size(arch):
     one = _complexity(arch)
     other = step_complexity(
@@ -130,7 +126,9 @@ def test_what_holds_for_every_batch_size(arch):
         assert one.step_flops_per_image == other.step_flops_per_image
 
 
-@pytest.mark.parametrize("arch", ["mobilenet_v3_small", "vit_b_32"])
+@pytest.mark.parametrize(
+    "arch", ["mobilenet_v3_small", pytest.param("vit_b_32", marks=pytest.mark.long)]
+)
 def test_amp_moves_less_and_keeps_the_order(arch):
     amp = step_complexity(StepSpec(arch, batch_size=BATCH, precision="amp"), cache_bytes=0)
     assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes

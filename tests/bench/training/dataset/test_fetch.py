@@ -9,8 +9,8 @@ import pytest
 from range_server import serving
 
 from bench.errors import UserError
-from bench.training.dataset import check_image_folder, download
-from bench.training.dataset.fetch import PUBLISHED, fetch_imagenette
+from bench.training.dataset import check_image_folder
+from bench.training.dataset.fetch import ATTEMPTS, CHUNK_BYTES, PUBLISHED, fetch_imagenette
 
 NAME = "imagenette2-320.tgz"
 PART = f"{NAME}.part"
@@ -45,7 +45,7 @@ def server(archive):
 def pauses(monkeypatch):
     """The pauses asked for between attempts; none is taken."""
     taken = []
-    monkeypatch.setattr(download.time, "sleep", taken.append)
+    monkeypatch.setattr("time.sleep", taken.append)
     return taken
 
 
@@ -94,13 +94,13 @@ def test_dropped_transfer_goes_on_where_it_stopped(server, tmp_path, generated, 
     assert_whole(fetch(server, tmp_path), generated)
     starts = [int(asked[len("bytes=") : -1]) for asked in server.ranges[1:]]
     half = len(server.body) // 2
-    assert half - download.CHUNK_BYTES <= starts[0] <= half
+    assert half - CHUNK_BYTES <= starts[0] <= half
     assert starts[0] < starts[1] < len(server.body)
     assert pauses == [1.0, 1.0]
 
 
 def test_next_call_goes_on_too(server, tmp_path, generated, pauses):
-    server.script = ["drop"] + ["drop at once"] * download.ATTEMPTS
+    server.script = ["drop"] + ["drop at once"] * ATTEMPTS
     message = refusal(server, tmp_path)
     part = tmp_path / PART
     assert f"broken off at {part.stat().st_size} bytes" in message
@@ -120,7 +120,7 @@ def test_server_without_ranges_starts_over(server, tmp_path, generated):
 def test_server_without_ranges_that_always_drops_is_given_up(server, tmp_path, pauses):
     server.script = ["no ranges, drop"] * 20
     assert "broken off" in refusal(server, tmp_path)
-    assert len(server.ranges) == download.ATTEMPTS
+    assert len(server.ranges) == ATTEMPTS
 
 
 def test_whole_part_needs_no_more_bytes(server, tmp_path, generated):
@@ -156,7 +156,7 @@ def test_not_found(server, tmp_path):
 
 
 def test_server_in_trouble(server, tmp_path, generated, pauses):
-    server.script = [500] * download.ATTEMPTS
+    server.script = [500] * ATTEMPTS
     assert "answered 500" in refusal(server, tmp_path)
     server.script = [503]
     assert_whole(fetch(server, tmp_path), generated)

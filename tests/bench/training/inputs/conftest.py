@@ -2,9 +2,6 @@ import platform
 import sys
 
 import pytest
-import samples
-
-from bench.config import RunConfig
 
 
 @pytest.fixture
@@ -14,38 +11,18 @@ def dali():
         pytest.skip("NVIDIA DALI is not installed on this kind of machine")
 
 
-@pytest.fixture(params=["cpu", "dali"])
-def decoder(request):
-    """Each of `RunConfig.decoder`."""
-    if request.param == "dali":
-        request.getfixturevalue("dali")
-    return request.param
-
-
 @pytest.fixture
-def resolved():
-    """A `ResolvedConfig` on a CPU with the given values."""
-
-    def make(**values):
-        small = {"batch_size": 4, "image_size": 32, "max_seconds": 60.0, "threads": 1}
-        return samples.resolved(**{**small, **values})
-
-    return make
-
-
-@pytest.fixture
-def opened(resolved):
-    """Opens batches on the CPU; the test's end closes them."""
-    import torch
-
-    from bench.training.inputs import open_batches
+def opened(request):
+    """`opened_batches`, closed at the test's end."""
+    from opened_batches import opened_batches
 
     still_open = []
 
-    def open_(config, **values):
-        batches = open_batches(RunConfig(**config), resolved(**values), torch.device("cpu"))
-        still_open.append(batches)
-        return batches
+    def open_(*shard, **settings):
+        if settings.get("decoder") == "dali":
+            request.getfixturevalue("dali")
+        still_open.append(opened_batches(*shard, **settings))
+        return still_open[-1]
 
     yield open_
     for batches in still_open:

@@ -1,86 +1,42 @@
 """NVIDIA DALI for real on the CPU; of the GPU only what it is asked to do there."""
 
 import sys
-from collections import Counter
-from functools import partial
 from itertools import combinations, product
 
 import pytest
+import samples
 import torch
+from opened_batches import grey_levels, sums, take
 from PIL import Image
 from test_against_torchvision import stock
 from torchvision.datasets.folder import pil_loader
 
-from bench.config import RunConfig, parse_config
+from bench.config import RunConfig
 from bench.errors import UserError
 from bench.training.inputs import open_batches
 from bench.training.inputs.base import Shard
 from bench.training.inputs.image_folder import list_images
 
 pytestmark = pytest.mark.usefixtures("dali")
-CPU = torch.device("cpu")
 MEAN_GREY_LEVELS = 0.5
-
-
-@pytest.fixture
-def resolved(resolved):
-    """With the thread that DALI has at least."""
-    return partial(resolved, workers=1)
-
-
-def take(batches, count):
-    return [batches.next() for _ in range(count)]
-
-
-def sums(taken):
-    """Each image by its sum, which tells the generated ones apart."""
-    return [round(image.sum().item()) for images, _ in taken for image in images]
 
 
 def apart(image, other):
     """The mean difference in grey levels: half a pixel is rounded up here and to even there."""
-    std = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
     moved = (other.roll(by, (1, 2)) for by in product((-1, 0, 1), repeat=2))
     inner = (slice(None), slice(1, -1), slice(1, -1))
-    return min(((image - each) * std * 255)[inner].abs().mean().item() for each in moved)
+    return min(grey_levels(image, each)[inner].mean().item() for each in moved)
 
 
 @pytest.mark.parametrize("size", [99, 64])
 def test_batches_are_torchvisions_to_a_pixel(opened, generated, size):
-    batches = opened({"data": str(generated), "decoder": "dali"}, batch_size=18, image_size=size)
+    batches = opened(data=str(generated), decoder="dali", batch_size=18, image_size=size)
     images, labels = batches.next()
     theirs = {label: [] for label in range(3)}
     for file, label in list_images(generated):
         theirs[label].append(stock(size)(pil_loader(file)))
     for image, label in zip(images, labels.tolist(), strict=True):
         assert min(apart(image, other) for other in theirs[label]) <= MEAN_GREY_LEVELS
-
-
-def test_every_epoch_has_every_image_once_in_a_new_order(opened, generated):
-    batches = opened({"data": str(generated), "decoder": "dali"}, batch_size=9)
-    epochs = [take(batches, 2) for _ in range(3)]
-    for epoch in epochs:
-        assert Counter(torch.cat([labels for _, labels in epoch]).tolist()) == {0: 6, 1: 6, 2: 6}
-    orders = [sums(epoch) for epoch in epochs]
-    assert len(set(orders[0])) == 18
-    assert {frozenset(order) for order in orders} == {frozenset(orders[0])}
-    assert len({tuple(order) for order in orders}) == 3
-
-
-def test_what_would_not_fill_a_batch_is_left_out_of_the_epoch(opened, generated):
-    batches = opened({"data": str(generated), "decoder": "dali"}, batch_size=8)
-    epochs = [sums(take(batches, 2)) for _ in range(3)]
-    assert [len(set(epoch)) for epoch in epochs] == [16, 16, 16]
-
-
-def test_threads_change_nothing_and_the_seed_everything(opened, generated):
-    def drawn(seed, workers):
-        config = {"data": str(generated), "decoder": "dali", "augment": True, "seed": seed}
-        return torch.cat([images for images, _ in take(opened(config, workers=workers), 6)])
-
-    first = drawn(0, 1)
-    assert torch.equal(first, drawn(0, 2))
-    assert not torch.equal(first, drawn(1, 1))
 
 
 def ramps(folder):
@@ -93,33 +49,19 @@ def ramps(folder):
 
 
 def test_augmentation_cuts_anew_each_epoch_and_mirrors_half(opened, tmp_path):
-    batches = opened(ramps(tmp_path), batch_size=2)
-    seen = torch.cat([images for images, _ in take(batches, 16)])
+    seen = torch.cat([images for images, _ in take(opened(**ramps(tmp_path), batch_size=2), 16)])
     assert len(set(sums([(seen, None)]))) > 28
     rightwards = (seen[..., -1] > seen[..., 0]).all(dim=(1, 2))
     assert 8 < rightwards.sum() < 24
 
 
-def test_the_seed_and_the_rank_draw_the_augmentation(resolved, tmp_path):
-    config = RunConfig(**ramps(tmp_path))
-    drawn = []
-    for seed, shard in ((0, Shard()), (1, Shard()), (0, Shard(1, 2))):
-        seeded = config.model_copy(update={"seed": seed})
-        batches = open_batches(seeded, resolved(batch_size=1), CPU, shard)
-        drawn.append(sums(take(batches, 4)))
-        batches.close()
+def test_the_seed_and_the_rank_draw_the_augmentation(opened, tmp_path):
+    known = ramps(tmp_path)
+    drawn = [
+        sums(take(opened(shard, **known, batch_size=1, seed=seed), 4))
+        for seed, shard in ((0, Shard()), (1, Shard()), (0, Shard(1, 2)))
+    ]
     assert all(one != other for one, other in combinations(drawn, 2))
-
-
-def test_ranks_read_different_images(generated, resolved):
-    config = RunConfig(data=str(generated), decoder="dali")
-    read = []
-    for rank in range(2):
-        batches = open_batches(config, resolved(batch_size=3), CPU, Shard(rank, 2))
-        read.append(set(sums(take(batches, 3))))
-        batches.close()
-    assert [len(each) for each in read] == [9, 9]
-    assert not read[0] & read[1]
 
 
 def test_orientation_is_left_as_stored(opened, tmp_path):
@@ -130,14 +72,14 @@ def test_orientation_is_left_as_stored(opened, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         picture.save(tmp_path / name / "picture.jpg", exif=exif, quality=95)
-    images, _ = opened({"data": str(tmp_path), "decoder": "dali"}, batch_size=2).next()
+    images, _ = opened(data=str(tmp_path), decoder="dali", batch_size=2).next()
     assert (images[:, :, :12] > 2).all()
     assert (images[:, :, 20:] < -1).all()
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "gone"])
 def test_a_file_that_cannot_be_decoded_is_the_users_to_mend(opened, photos, damage):
-    batches = opened({"data": str(photos), "decoder": "dali"}, batch_size=18)
+    batches = opened(data=str(photos), decoder="dali", batch_size=18)
     file = next(photos.glob("*/*.jpg"))
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:3000])
@@ -150,7 +92,7 @@ def test_a_file_that_cannot_be_decoded_is_the_users_to_mend(opened, photos, dama
 
 
 def test_whatever_else_dali_says_is_no_fault_of_a_file(opened, generated, monkeypatch):
-    batches = opened({"data": str(generated), "decoder": "dali"})
+    batches = opened(data=str(generated), decoder="dali")
 
     class Exhausted:
         def __next__(self):
@@ -161,29 +103,14 @@ def test_whatever_else_dali_says_is_no_fault_of_a_file(opened, generated, monkey
         batches.next()
 
 
-def test_too_few_images_are_refused(opened, generated):
-    with pytest.raises(UserError, match="18 images do not fill a batch of 19"):
-        opened({"data": str(generated), "decoder": "dali"}, batch_size=19)
-
-
 def test_without_dali_the_remedy_is_told(opened, generated, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali.plugin.pytorch", None)
     with pytest.raises(UserError, match=r"DALI is not installed: pip install nvidia-dali"):
-        opened({"data": str(generated), "decoder": "dali"})
-
-
-def test_it_has_a_thread_at_least():
-    with pytest.raises(UserError, match=r"decoder=dali works in threads .* workers=1"):
-        parse_config({"decoder": "dali", "data": "photos", "workers": 0})
-
-
-def test_there_is_nothing_to_decode_in_synthetic_data():
-    with pytest.raises(UserError, match=r"decoder=dali decodes images, which data=synthetic"):
-        parse_config({"decoder": "dali"})
+        opened(data=str(generated), decoder="dali")
 
 
 @pytest.mark.parametrize("augment", [True, False])
-def test_on_a_gpu_the_gpu_is_asked_to_decode_and_cut(generated, resolved, monkeypatch, augment):
+def test_on_a_gpu_the_gpu_is_asked_to_decode_and_cut(generated, monkeypatch, augment):
     from nvidia.dali import Pipeline
     from nvidia.dali.plugin import pytorch
 
@@ -200,5 +127,5 @@ def test_on_a_gpu_the_gpu_is_asked_to_decode_and_cut(generated, resolved, monkey
     monkeypatch.setattr(Pipeline, "set_outputs", set_outputs)
     monkeypatch.setattr("bench.training.inputs.dali.Normalise", lambda device, channels_last: None)
     config = RunConfig(data=str(generated), decoder="dali", augment=augment)
-    open_batches(config, resolved(), torch.device("cuda", 1))
+    open_batches(config, samples.resolved(workers=1), torch.device("cuda", 1))
     assert asked == {"device": 1, "nodes": ["gpu", "cpu"]}

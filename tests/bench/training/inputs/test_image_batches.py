@@ -7,14 +7,23 @@ from collections import Counter
 import psutil
 import pytest
 import torch
+from opened_batches import sums, take
 
 from bench.errors import UserError
 from bench.training.inputs.image_folder import DecodedImages, decode_rgb
 from bench.training.inputs.loader import Draw
 
-
-def take(batches, count):
-    return [batches.next() for _ in range(count)]
+DECODERS = pytest.mark.parametrize("decoder", ["cpu", "dali"])
+#: What loads: the step itself, processes that stay or end with an epoch, DALI's threads.
+LOADERS = pytest.mark.parametrize(
+    "loader",
+    [
+        {"workers": 0},
+        {"workers": 1},
+        {"workers": 1, "persistent_workers": False},
+        {"decoder": "dali"},
+    ],
+)
 
 
 @pytest.fixture
@@ -34,52 +43,56 @@ def loaders():
     return running
 
 
-def test_full_batches_in_the_asked_layout(opened, generated, decoder):
-    for channels_last in (True, False):
-        config = {"data": str(generated), "decoder": decoder}
-        workers = int(decoder == "dali")
-        batches = opened(config, batch_size=5, workers=workers, channels_last=channels_last)
-        for images, labels in take(batches, 4):  # an epoch has three
-            assert images.shape == (5, 3, 32, 32)
-            assert images.dtype == torch.float32
-            assert images.is_contiguous(memory_format=torch.channels_last) == channels_last
-            assert labels.shape == (5,)
-            assert labels.dtype == torch.int64
+@DECODERS
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_full_batches_in_the_asked_layout(opened, generated, decoder, channels_last):
+    layout = str(channels_last).lower()
+    batches = opened(data=str(generated), decoder=decoder, batch_size=5, channels_last=layout)
+    for images, labels in take(batches, 4):  # an epoch has three
+        assert images.shape == (5, 3, 32, 32)
+        assert images.dtype == torch.float32
+        assert images.is_contiguous(memory_format=torch.channels_last) == channels_last
+        assert labels.shape == (5,)
+        assert labels.dtype == torch.int64
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, True), (1, True), (1, False)])
-def test_every_epoch_has_every_image_once_in_a_new_order(opened, generated, workers, persistent):
-    config = {"data": str(generated), "persistent_workers": persistent}
-    batches = opened(config, batch_size=9, workers=workers)
+@LOADERS
+def test_every_epoch_has_every_image_once_in_a_new_order(opened, generated, loader):
+    batches = opened(data=str(generated), batch_size=9, **loader)
     epochs = [take(batches, 2) for _ in range(3)]
-    orders = []
     for epoch in epochs:
-        labels = torch.cat([labels for _, labels in epoch])
-        assert Counter(labels.tolist()) == {0: 6, 1: 6, 2: 6}
-        orders.append([round(image.sum().item(), 2) for images, _ in epoch for image in images])
+        assert Counter(torch.cat([labels for _, labels in epoch]).tolist()) == {0: 6, 1: 6, 2: 6}
+    orders = [sums(epoch) for epoch in epochs]
     assert len(set(orders[0])) == 18
     assert {frozenset(order) for order in orders} == {frozenset(orders[0])}
     assert len({tuple(order) for order in orders}) == 3
 
 
-def test_what_would_not_fill_a_batch_is_left_out_of_the_epoch(opened, generated):
-    batches = opened({"data": str(generated), "persistent_workers": False}, batch_size=8, workers=1)
-    sums = [image.sum().item() for images, _ in take(batches, 4) for image in images]
-    assert [len(set(sums[:16])), len(set(sums[16:]))] == [16, 16]
+@LOADERS
+def test_what_would_not_fill_a_batch_is_left_out_of_the_epoch(opened, generated, loader):
+    batches = opened(data=str(generated), batch_size=8, **loader)
+    assert [len(set(sums(take(batches, 2)))) for _ in range(3)] == [16, 16, 16]
 
 
-def test_workers_change_nothing_and_the_seed_everything(opened, generated):
-    def drawn(seed, workers, persistent=True, threads=1):
-        config = {"data": str(generated), "augment": True, "seed": seed}
-        config["persistent_workers"] = persistent
-        batches = opened(config, workers=workers, threads=threads)
+@pytest.mark.parametrize(
+    ("one", "others"),
+    [
+        (
+            {},
+            [{"threads": 3}, {"workers": 2}, {"workers": 1, "persistent_workers": False}],
+        ),
+        ({"decoder": "dali"}, [{"decoder": "dali", "workers": 2}]),
+    ],
+)
+def test_workers_change_nothing_and_the_seed_everything(opened, generated, one, others):
+    def drawn(**settings):
+        batches = opened(data=str(generated), augment=True, **settings)
         return torch.cat([images for images, _ in take(batches, 6)])
 
-    first = drawn(0, 0)
-    assert torch.equal(first, drawn(0, 0, threads=3))
-    assert torch.equal(first, drawn(0, 2))
-    assert torch.equal(first, drawn(0, 1, persistent=False))
-    assert not torch.equal(first, drawn(1, 0))
+    first = drawn(**one)
+    for other in others:
+        assert torch.equal(first, drawn(**other))
+    assert not torch.equal(first, drawn(**one, seed=1))
 
 
 def test_without_loader_processes_the_threads_of_the_step_decode(opened, generated, monkeypatch):
@@ -90,7 +103,7 @@ def test_without_loader_processes_the_threads_of_the_step_decode(opened, generat
         return decode_rgb(file)
 
     monkeypatch.setattr("bench.training.inputs.image_folder.decode_rgb", decode)
-    assert len(take(opened({"data": str(generated)}, workers=0, threads=2), 2)) == 2
+    assert len(take(opened(data=str(generated), threads=2), 2)) == 2
 
 
 def test_augmentation_differs_from_draw_to_draw(generated):
@@ -102,17 +115,17 @@ def test_augmentation_differs_from_draw_to_draw(generated):
     assert torch.equal(plain[Draw(0, 1)][0], plain[Draw(0, 2)][0])
 
 
-def test_torchs_own_generator_is_left_alone(opened, generated):
+@pytest.mark.parametrize("settings", [{}, {"augment": True}, {"augment": True, "workers": 1}])
+def test_torchs_own_generator_is_left_alone(opened, generated, settings):
     before = torch.get_rng_state()
-    take(opened({"data": str(generated), "augment": True}), 3)
-    take(opened({"data": str(generated), "augment": True}, workers=1), 3)
+    take(opened(data=str(generated) if settings else "synthetic", **settings), 3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(("workers", "damage"), [(0, "cut off"), (2, "cut off"), (0, "deleted")])
 def test_damaged_or_deleted_image_is_named(opened, photos, workers, damage):
     file = photos / "class_001" / "00004.jpg"
-    batches = opened({"data": str(photos)}, workers=workers, batch_size=18)
+    batches = opened(data=str(photos), workers=workers, batch_size=18)
     take(batches, 1)
     if damage == "deleted":
         file.unlink()
@@ -125,17 +138,17 @@ def test_damaged_or_deleted_image_is_named(opened, photos, workers, damage):
     assert "replace or delete it" in str(error.value)
 
 
-def test_too_few_images_for_a_batch(opened, generated):
-    with pytest.raises(UserError) as error:
-        opened({"data": str(generated)}, batch_size=19)
-    assert "18 images do not fill a batch of 19: give batch_size=18" in str(error.value)
-    images, _ = opened({"data": str(generated)}, batch_size=18).next()
+@DECODERS
+def test_too_few_images_for_a_batch(opened, generated, decoder):
+    with pytest.raises(UserError, match=r"18 images do not fill a batch of 19: give batch_size=18"):
+        opened(data=str(generated), decoder=decoder, batch_size=19)
+    images, _ = opened(data=str(generated), decoder=decoder, batch_size=18).next()
     assert len(images) == 18
 
 
 def test_folder_that_is_none(opened, tmp_path):
     with pytest.raises(UserError, match="no class sub-folders"):
-        opened({"data": str(tmp_path)})
+        opened(data=str(tmp_path))
 
 
 def test_more_classes_than_the_models_tell_apart(opened, generated, tmp_path):
@@ -147,29 +160,27 @@ def test_more_classes_than_the_models_tell_apart(opened, generated, tmp_path):
     shutil.copy(next(generated.glob("*/*.jpg")), image)
     for number in range(1000):
         add_class(number)
-    opened({"data": str(tmp_path)})
+    opened(data=str(tmp_path))
     add_class(1000)
     with pytest.raises(UserError, match="1001 classes: give a folder of at most 1000"):
-        opened({"data": str(tmp_path)})
+        opened(data=str(tmp_path))
 
 
-def test_close_ends_the_processes(opened, generated, loaders):
-    for persistent in (True, False):
-        config = {"data": str(generated), "persistent_workers": persistent}
-        batches = opened(config, workers=1)
-        assert batches.workers == 1
-        take(batches, 1)
-        assert len(loaders()) >= 1
-        batches.close()
-        assert loaders() == []
-        batches.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            batches.next()
+@pytest.mark.parametrize("persistent", [True, False])
+def test_close_ends_the_processes(opened, generated, loaders, persistent):
+    batches = opened(data=str(generated), persistent_workers=persistent, workers=1)
+    take(batches, 1)
+    assert len(loaders()) == 1
+    batches.close()
+    assert loaders() == []
+    batches.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        batches.next()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 def test_killed_loader_process_is_told_and_can_be_closed(opened, generated, loaders):
-    batches = opened({"data": str(generated)}, workers=1)
+    batches = opened(data=str(generated), workers=1)
     take(batches, 1)
     victim = loaders()[0]
 
@@ -186,29 +197,21 @@ def test_killed_loader_process_is_told_and_can_be_closed(opened, generated, load
 
 def test_fakedata_goes_through_the_loader(opened):
     first, again, other = (
-        opened({"data": "fakedata", "seed": seed}, workers=workers)
+        opened(data="fakedata", seed=seed, workers=workers).next()
         for seed, workers in ((0, 0), (0, 1), (1, 0))
     )
-    images, labels = first.next()
-    assert images.shape == (4, 3, 32, 32)
-    assert labels.dtype == torch.int64
-    assert torch.equal(images, again.next()[0])
-    assert not torch.equal(images, other.next()[0])
+    assert first[0].shape == (4, 3, 32, 32)
+    assert first[1].dtype == torch.int64
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[0], other[0])
 
 
 @pytest.mark.cuda
-def test_pinned_batches_arrive_whole_on_the_gpu(generated, resolved):
-    from bench.config import RunConfig
-    from bench.training.inputs import open_batches
-
-    def drawn(device, **values):
-        batches = open_batches(RunConfig(data=str(generated)), resolved(**values), device)
-        taken = [[part.cpu() for part in batches.next()] for _ in range(8)]
-        batches.close()
-        return taken
-
-    on_gpu = drawn(torch.device("cuda"), backend="cuda", pin_memory=True, workers=2)
-    on_cpu = drawn(torch.device("cpu"))
+def test_pinned_batches_arrive_whole_on_the_gpu(opened, generated):
+    on_gpu, on_cpu = (
+        take(opened(data=str(generated), **where), 8)
+        for where in ({"backend": "cuda", "pin_memory": "true", "workers": 2}, {})
+    )
     for (images, labels), (expected, expected_labels) in zip(on_gpu, on_cpu, strict=True):
-        torch.testing.assert_close(images, expected)
-        assert torch.equal(labels, expected_labels)
+        torch.testing.assert_close(images.cpu(), expected)
+        assert torch.equal(labels.cpu(), expected_labels)

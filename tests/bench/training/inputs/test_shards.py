@@ -6,14 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torchvision.datasets import FakeData
+from opened_batches import sums, take
 
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.training.devices import open_device
-from bench.training.inputs import open_batches
 from bench.training.inputs.base import Shard
-from bench.training.inputs.image_folder import open_image_folder
 from bench.training.inputs.loader import ShuffledDraws
 from bench.training.precision import Fp32
 from bench.training.resolve import resolve
@@ -55,51 +53,29 @@ def test_seeds_of_ranks_are_their_own():
     assert all(0 <= seed < 2**32 for seed in seeds)  # all that torch's CPU generator keeps
 
 
-def opened(config, shard=None):
-    device = open_device("cpu")
-    resolved = resolve(config, device, Fp32())
-    return open_batches(config, resolved, device.torch_device, *([shard] if shard else []))
-
-
-def test_synthetic_data_differ_between_ranks():
-    config = RunConfig(backend="cpu", devices=2, batch_size=2, image_size=16, seed=1)
+def test_synthetic_data_differ_between_ranks(opened):
     alone, first, second = (
-        opened(config, shard).next() for shard in (None, Shard(0, 2), Shard(1, 2))
+        opened(*shard, seed=1).next()[0] for shard in ((), (Shard(0, 2),), (Shard(1, 2),))
     )
-    assert torch.equal(alone[0], first[0])
-    assert not torch.equal(first[0], second[0])
+    assert torch.equal(alone, first)
+    assert not torch.equal(first, second)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Six images whose labels tell them apart."""
-    for number, (image, _) in enumerate(FakeData(6, image_size=(3, 16, 16))):
-        (tmp_path / f"class{number}").mkdir()
-        image.save(tmp_path / f"class{number}" / "image.png")
-    return str(tmp_path)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_real_images_are_shared_out_without_overlap(folder, workers):
-    config = RunConfig(
-        backend="cpu", devices=2, data=folder, batch_size=3, image_size=16, workers=workers
+@pytest.mark.parametrize("loader", [{"workers": 0}, {"workers": 1}, {"decoder": "dali"}])
+def test_real_images_are_shared_out_without_overlap(opened, generated, loader):
+    ranks = (
+        opened(Shard(rank, 2), devices=2, data=str(generated), batch_size=3, **loader)
+        for rank in (0, 1)
     )
-    labels = []
-    for rank in (0, 1):
-        batches = opened(config, Shard(rank, 2))
-        labels.append(batches.next()[1].tolist())
-        batches.close()
-    assert sorted(labels[0] + labels[1]) == [0, 1, 2, 3, 4, 5]
+    read = [set(sums(take(batches, 3))) for batches in ranks]
+    assert [len(each) for each in read] == [9, 9]
+    assert not read[0] & read[1]
 
 
-def test_a_folder_must_fill_a_batch_of_every_device(folder):
-    known = {"image_size": 16, "augment": False}
-    assert len(open_image_folder(folder, batch_size=3, devices=2, **known)) == 6
-    with pytest.raises(UserError, match=r"batch of 4 on each of 2 devices: give batch_size=3 or"):
-        open_image_folder(folder, batch_size=4, devices=2, **known)
-    config = RunConfig(backend="cpu", devices=2, data=folder, batch_size=4, image_size=16)
-    with pytest.raises(UserError, match="on each of 2 devices"):
-        opened(config, Shard(0, 2))
+def test_a_folder_must_fill_a_batch_of_every_device(opened, generated):
+    opened(Shard(0, 2), devices=2, data=str(generated), batch_size=9)
+    with pytest.raises(UserError, match=r"batch of 10 on each of 2 devices: give batch_size=9 or"):
+        opened(Shard(0, 2), devices=2, data=str(generated), batch_size=10)
 
 
 def test_processes_of_one_machine_share_its_cores(monkeypatch):

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from bench.training.inputs.prefetch import DeviceSlot, PrefetchedTransfer
-from bench.training.inputs.transfer import Normalise
+from bench.training.inputs.transfer import DeviceSlot, Normalise, PrefetchedTransfer
 
 
 class FakeStream:
@@ -57,10 +56,7 @@ class FakeSlot:
     def __init__(self, cuda, host):
         self._cuda = cuda
         self.held = None
-
-    @property
-    def batch(self):
-        return self, None
+        self.batch = self, None
 
     def fill(self, host):
         self._cuda.current_stream().queue.append(lambda: setattr(self, "held", host))
@@ -127,15 +123,6 @@ def test_close_waits_for_what_is_under_way(cuda, transfer):
     train(cuda, transfer, 3)
     transfer.close()
     assert cuda.side.done == len(cuda.side.queue)
-
-
-def test_a_batch_that_cannot_be_had_is_told(cuda):
-    def fetch():
-        raise ValueError("no more")
-
-    transfer = PrefetchedTransfer(fetch, lambda host: FakeSlot(cuda, host), None, cuda)
-    with pytest.raises(ValueError, match="no more"):
-        transfer.next()
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
