@@ -8,9 +8,9 @@ for the number of configurations before they decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from scipy import special
 
@@ -112,16 +112,6 @@ class Comparison:
         return {"better": better, "worse": worse}.get(self.judgement, self.judgement)
 
 
-@dataclass(frozen=True)
-class _Tested:
-    a: Group
-    b: Group
-    estimate: RatioEstimate
-    p_more: float  # of the hypothesis that B is not more than the threshold above A
-    p_less: float
-    p_tie: float
-
-
 def compare_pairs(
     pairs: Sequence[tuple[Group, Group]],
     metric: ComparedMetric,
@@ -131,99 +121,80 @@ def compare_pairs(
     correction: str = "holm",
 ) -> list[Comparison]:
     """Judge every pair (A, B): a change of less than `threshold` (a share) is of no consequence."""
-    limit = 1 + threshold
-    estimates = [
-        estimate_ratio(b.repeats(metric.name), a.repeats(metric.name), level=level)
-        for a, b in pairs
-    ]
-    tested = [
-        _test(a, b, estimate, limit)
-        for (a, b), estimate in zip(pairs, estimates, strict=True)
-        if estimate.deviation is not None
-    ]
-    correct = CORRECTIONS[correction]
-    different = correct([min(1.0, 2 * min(one.p_more, one.p_less)) for one in tested])
-    ties = correct([min(1.0, 2 * one.p_tie) for one in tested])
-    found = {
-        (id(one.a), id(one.b)): _judged(one, metric, p_different, p_tie, 1 - level, limit)
-        for one, p_different, p_tie in zip(tested, different, ties, strict=True)
+    limit, correct = 1 + threshold, CORRECTIONS[correction]
+    found = []
+    for a, b in pairs:
+        estimate = estimate_ratio(b.repeats(metric.name), a.repeats(metric.name), level=level)
+        found.append(Comparison(a, b, metric, estimate, None, None, "undecided", ""))
+    tests = [(one, p) for one in found if (p := _test(one.estimate, limit)) is not None]
+    different = correct([min(1.0, 2 * min(p.more, p.less)) for _, p in tests])
+    ties = correct([min(1.0, 2 * p.tie) for _, p in tests])
+    judged = {
+        id(one): _judged(replace(one, p_different=p_different, p_tie=p_tie), p, 1 - level, limit)
+        for (one, p), p_different, p_tie in zip(tests, different, ties, strict=True)
     }
     return [
-        found.get((id(a), id(b))) or _unrepeated(a, b, metric, estimate, limit, level)
-        for (a, b), estimate in zip(pairs, estimates, strict=True)
+        judged.get(id(one)) or replace(one, because=_why_unknown(one, limit, level))
+        for one in found
     ]
 
 
-def _test(a: Group, b: Group, estimate: RatioEstimate, limit: float) -> _Tested:
-    p = _known
-    return _Tested(
-        a,
-        b,
-        estimate,
-        p_more=p(estimate.p_above, limit),
-        p_less=p(estimate.p_below, 1 / limit),
-        p_tie=max(p(estimate.p_above, 1 / limit), p(estimate.p_below, limit)),
-    )
+class _PValues(NamedTuple):
+    """One-sided and uncorrected: that B is not more, not less, or not within the threshold."""
+
+    more: float
+    less: float
+    tie: float
 
 
-def _known(test: Callable[[float], float | None], limit: float) -> float:
-    value = test(limit)
-    return 1.0 if value is None else value
+def _test(estimate: RatioEstimate, limit: float) -> _PValues | None:
+    """The p-values of an estimate, None where it has no interval."""
+    below, above = estimate.p_above(1 / limit), estimate.p_below(limit)
+    more, less = estimate.p_above(limit), estimate.p_below(1 / limit)
+    if below is None or above is None or more is None or less is None:
+        return None
+    return _PValues(more, less, tie=max(below, above))
 
 
-def _judged(
-    one: _Tested,
-    metric: ComparedMetric,
-    p_different: float,
-    p_tie: float,
-    alpha: float,
-    limit: float,
-) -> Comparison:
-    more = one.p_more < one.p_less
+def _judged(one: Comparison, p: _PValues, alpha: float, limit: float) -> Comparison:
+    span, margin = _span(one.estimate), percent(limit - 1)
     judgement: Judgement = "undecided"
-    span = _span(one.estimate)
-    because = f"the interval ({span}) leaves open whether the change passes {percent(limit - 1)}"
-    if p_different <= alpha:
-        judgement = "better" if more == (metric.better == "higher") else "worse"
-        because = f"{span}, beyond {percent(limit - 1)}"
-    elif p_tie <= alpha:
-        judgement, because = "tie", f"{span}, within {percent(limit - 1)}"
-    elif min(2 * min(one.p_more, one.p_less), 2 * one.p_tie) <= alpha:
+    because = f"the interval ({span}) leaves open whether the change passes {margin}"
+    if one.p_different is not None and one.p_different <= alpha:
+        judgement = "better" if (p.more < p.less) == (one.metric.better == "higher") else "worse"
+        because = f"{span}, beyond {margin}"
+    elif one.p_tie is not None and one.p_tie <= alpha:
+        judgement, because = "tie", f"{span}, within {margin}"
+    elif 2 * min(p) <= alpha:
         because = f"{span} alone would decide, but not among so many configurations"
-    return Comparison(one.a, one.b, metric, one.estimate, p_different, p_tie, judgement, because)
+    return replace(one, judgement=judgement, because=because)
 
 
 def _span(estimate: RatioEstimate) -> str:
     return f"{times(estimate.low or 0.0)} to {times(estimate.high or 0.0)}"
 
 
-def _unrepeated(
-    a: Group,
-    b: Group,
-    metric: ComparedMetric,
-    estimate: RatioEstimate,
-    limit: float,
-    level: float,
-) -> Comparison:
+def _why_unknown(one: Comparison, limit: float, level: float) -> str:
     """One window on each side decides nothing; say what it shows."""
     because = "one run on each side: repeat-to-repeat variance unknown"
-    deviation = _within_windows(a, b, metric)
+    ratio, deviation = one.estimate.ratio, _within_windows(one)
     quantile = float(special.ndtri((1 + level) / 2))
     if deviation is not None:
-        low, high = (estimate.ratio * math.exp(s * quantile * deviation) for s in (-1, 1))
+        low, high = (ratio * math.exp(sign * quantile * deviation) for sign in (-1, 1))
         because += f"; between these two windows {times(low)} to {times(high)}"
-    excess = abs(math.log(estimate.ratio)) - math.log(limit)
+    excess = abs(math.log(ratio)) - math.log(limit)
     room = (excess / quantile) ** 2 - (deviation or 0.0) ** 2
     if excess > 0 and room > 0:
         most = math.sqrt(room / 2)
         because += f"; would hold for repeats that scatter by less than {percent(most)}"
-    return Comparison(a, b, metric, estimate, None, None, "undecided", because)
+    return because
 
 
-def _within_windows(a: Group, b: Group, metric: ComparedMetric) -> float | None:
+def _within_windows(one: Comparison) -> float | None:
     """Standard error of the ratio's logarithm from the iterations of two windows alone."""
-    if metric.window is None or len(a.runs) + len(b.runs) != 2:
+    runs = (*one.a.runs, *one.b.runs)
+    if one.metric.window is None or len(runs) != 2:
         return None
-    found = [estimate_window(group.first.iteration_times_s, metric.window) for group in (a, b)]
+    found = [estimate_window(run.iteration_times_s, one.metric.window) for run in runs]
     errors = [window.deviation / window.value for window in found if window is not None]
     return math.hypot(*errors) if len(errors) == 2 else None

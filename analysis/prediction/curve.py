@@ -109,6 +109,11 @@ class PredictedCurve:
     deviation: float
 
     @property
+    def runs(self) -> tuple[str, ...]:
+        """The ids of all runs that the model was fitted to."""
+        return tuple(name for one in self.measured for name in one.runs)
+
+    @property
     def held_out_error(self) -> float:
         """The root mean square of the held-out errors."""
         return math.sqrt(sum(error**2 for _, error in self.held_out) / len(self.held_out))

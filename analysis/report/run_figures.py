@@ -39,7 +39,7 @@ from analysis.figures.style import OTHER_MODELS, machine_dashes
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatters
 from analysis.report.figure_files import FigureFile, saved_figure
-from analysis.report.tables.batch_tables import predicted_curves
+from analysis.report.tables.group_tables import predicted_curves
 from analysis.report.tables.numbered_table import RunNumbers
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
@@ -228,5 +228,5 @@ def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_D
             label = f"{first.env} {first.arch} {first.precision}"
             draw_prediction(one, curve, label, colours.get(first.arch, OTHER_MODELS))
         caption = "Markers are measured; the line is the model, the band a new measurement's 95 %"
-        names = [name for _, curve in part for one in curve.measured for name in one.runs]
+        names = [name for one in part for name in one.curve.runs]
         yield _Drawn("Throughput predicted between batch sizes", caption, figure, tuple(names))

@@ -35,21 +35,18 @@ class RatioEstimate:
 
     def p_above(self, limit: float) -> float | None:
         """Return the one-sided p-value of the hypothesis that the ratio is at most `limit`."""
-        if self.deviation is None:
-            return None
-        distance = math.log(self.ratio) - math.log(limit)
-        if self.deviation == 0:
-            return 0.0 if distance > 0 else 1.0
-        return float(special.stdtr(self.degrees, -distance / self.deviation))
+        return self._p(math.log(self.ratio) - math.log(limit))
 
     def p_below(self, limit: float) -> float | None:
         """Return the one-sided p-value of the hypothesis that the ratio is at least `limit`."""
+        return self._p(math.log(limit) - math.log(self.ratio))
+
+    def _p(self, beyond: float) -> float | None:
         if self.deviation is None:
             return None
-        distance = math.log(self.ratio) - math.log(limit)
         if self.deviation == 0:
-            return 0.0 if distance < 0 else 1.0
-        return float(special.stdtr(self.degrees, distance / self.deviation))
+            return 0.0 if beyond > 0 else 1.0
+        return float(special.stdtr(self.degrees, -beyond / self.deviation))
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,7 @@ def command(
 
 
 def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out: Path) -> None:
-    from analysis.comparison.comparison_table import comparison_table
-    from analysis.comparison.forest import draw_forest, forest_height_in
+    from analysis.comparison.shown import comparison_table, draw_forest, forest_height_in
     from analysis.figures import save_figure, single_axes
 
     table = comparison_table(found, pairing)
@@ -118,7 +117,7 @@ def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
 def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
     from rich.text import Text
 
-    from analysis.comparison.comparison_table import comparison_table
+    from analysis.comparison.shown import comparison_table
     from commands.views.terminal import output, text_table
 
     console = output(140)
@@ -133,7 +132,7 @@ def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
     difference = (
         ", ".join(pairing.differing) or "no setting: the same configurations in two sets of runs"
     )
-    console.print(Text(f"{table.title}; A and B are differ in {difference}"))
+    console.print(Text(f"{table.title}; A and B differ in {difference}"))
     console.print(view)
     for line in _notes(found, pairing):
         console.print(Text(line))

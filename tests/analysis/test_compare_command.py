@@ -10,7 +10,7 @@ from test_analysis_commands import invoke, records_on_disk
 
 import commands.analyse.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs, read_sides
-from analysis.comparison.forest import draw_forest, forest_height_in
+from analysis.comparison.shown import draw_forest, forest_height_in
 from analysis.figures import single_axes
 from bench.config import RunConfig
 from bench.errors import UserError

@@ -7,7 +7,7 @@ from observed import observation, published, repeated
 from test_statistics import windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
-from analysis.comparison.comparison_table import comparison_table
+from analysis.comparison.shown import comparison_table
 from analysis.runs.placed import imported_run, place_runs
 from bench.config import RunConfig
 from bench.errors import UserError

@@ -3,10 +3,8 @@
 import csv
 import re
 import shlex
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from html.parser import HTMLParser
-from typing import Annotated
 
 import factories as make
 import pytest
@@ -17,7 +15,7 @@ from analysis.report import write_report
 from analysis.report.markup import latex_text, markdown_text
 from analysis.report.sentences import run_command, summary
 from analysis.report.tables.group_tables import imported_table, scaling_table
-from analysis.report.tables.numbered_table import Shown, make_table, number_runs
+from analysis.report.tables.numbered_table import make_table, number, number_runs, text
 from analysis.report.tables.run_tables import environments_table
 from analysis.report.write import markdown_fence
 from bench.config import RunConfig, parse_config
@@ -120,9 +118,9 @@ def test_every_section_and_number_is_there(simple):
 
 def test_tables_and_figures_are_numbered_from_one(simple):
     _, markdown, html = simple
-    for text, mark in ((markdown, r"\*\*"), (html, "<strong>")):
-        tables = [int(n) for n in re.findall(rf"{mark}Table (\d+)\.", text)]
-        figures = [int(n) for n in re.findall(rf"{mark}Figure (\d+)\.", text)]
+    for page, mark in ((markdown, r"\*\*"), (html, "<strong>")):
+        tables = [int(n) for n in re.findall(rf"{mark}Table (\d+)\.", page)]
+        figures = [int(n) for n in re.findall(rf"{mark}Figure (\d+)\.", page)]
         assert tables == list(range(1, 11))
         assert figures == list(range(1, len(figures) + 1))
         assert len(figures) == 3
@@ -406,31 +404,28 @@ def test_devices_are_held_against_one_of_them():
     assert row["runs"] == "two one"
 
 
-@dataclass(frozen=True)
-class Row:
-    a: Annotated[str, Shown("a_b")]
-    n: Annotated[float | None, Shown("n")]
-    low: Annotated[int | None, Shown("ends", lambda low, high: f"{low}..{high}")]
-    high: int | None
+COLUMNS = (
+    text("a", "a_b", lambda row: row[0]),
+    number("n", "n", lambda row: row[1]),
+    number("low high", "ends", lambda row: row[2:], lambda low, high: f"{low}..{high}"),
+)
+ROWS = [("x|y", 2 / 3, 1, 2), ("#", None, None, None)]
 
 
-ROWS = [Row("x|y", 2 / 3, 1, 2), Row("#", None, None, None)]
-
-
-def test_a_row_says_how_programs_and_people_read_it():
-    table = make_table("t", "50 %", Row, ROWS, shown=1)
+def test_a_column_says_how_programs_and_people_read_it():
+    table = make_table("t", "50 %", ROWS, *COLUMNS, shown=1)
     assert table.csv() == "a,n,low,high\nx|y,0.6666666666666666,1,2\n#,,,\n"
     assert [column.numeric for column in table.columns] == [False, True, True]
     assert table.cells == [["x|y", "0.667", "1..2"]]
     assert table.hidden == 1
-    assert make_table("t", "none", Row, []).csv() == "a,n,low,high\n"
+    assert make_table("t", "none", [], *COLUMNS).csv() == "a,n,low,high\n"
 
 
 def test_the_same_tables_for_latex_and_markdown_are_escaped():
     assert latex_text("50 % of a_b & \\x{y} <z>") == (
         r"50 \% of a\_b \& \textbackslash{}x\{y\} \textless{}z\textgreater{}"
     )
-    table = make_table("t", "50 %", Row, ROWS, shown=1)
+    table = make_table("t", "50 %", ROWS, *COLUMNS, shown=1)
     assert table.latex().splitlines() == [
         r"\begin{table}",
         r"\caption{50 \%}\label{tab:t}",

@@ -1,19 +1,18 @@
 """Numbered tables: exact values for CSV, short ones for people.
 
-A row is a frozen dataclass. Its fields are the columns of the CSV, with units in their names;
-`Annotated[float, Shown("images/s")]` says how people read one. A field without `Shown` belongs to
-the column before it: it is the other end of an interval, say.
+A table is a list of columns over rows of any kind. `number("fixed_ms", "ms a step", value)` has the
+name in the CSV, with its unit, the heading for people, and the value of a row. A column of several
+names, such as `"low_ms high_ms"`, has a tuple of values: the two ends of an interval, say.
 """
 
 from __future__ import annotations
 
 import csv
-import functools
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, get_args, get_type_hints
+from typing import Any, Generic, TypeVar
 
 from analysis.report.markup import latex_text, markdown_text
 from analysis.runs.placed import Run, recorded
@@ -22,6 +21,8 @@ from analysis.runs.quantities import three_digits
 ABSENT = "-"
 #: Spreadsheets run a text that starts like this as a formula.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -71,27 +72,56 @@ def _first(value: object, *_: object) -> str:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """How people read a field: heading, text of the column's values, and its width at least.
+class Column(Generic[Row]):
+    """A heading over the values of one or several `keys`, the columns of the CSV.
 
-    Numbers have three digits and are aligned right where nothing else is said.
+    `value` returns a row's value, for several keys one for each; `show` makes one text of them.
     """
 
     heading: str
-    show: Callable[..., str] | None = None
-    wraps_em: int = 0  # long text wraps, but not narrower than this
-    numeric: bool | None = None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A heading over the values of one or several `keys`, the columns of the CSV."""
-
-    heading: str
     keys: tuple[str, ...]
+    value: Callable[[Row], Any]
     show: Callable[..., str] = _first
     numeric: bool = False
-    wraps_em: int = 0
+    wraps_em: int = 0  # long text wraps, but not narrower than this
+
+    def values(self, row: Row) -> tuple[Any, ...]:
+        """Return a row's value of each key."""
+        found = self.value(row)
+        return found if len(self.keys) > 1 else (found,)
+
+
+def text(
+    keys: str,
+    heading: str,
+    value: Callable[[Row], Any],
+    show: Callable[..., str] = _first,
+    *,
+    wraps_em: int = 0,
+) -> Column[Row]:
+    """Return a column of words; `keys` has spaces between several."""
+    return Column(heading, tuple(keys.split()), value, show, wraps_em=wraps_em)
+
+
+def whole(keys: str, heading: str, value: Callable[[Row], Any]) -> Column[Row]:
+    """Return a column of whole numbers, of which the first of several is shown."""
+    return Column(heading, tuple(keys.split()), value, numeric=True)
+
+
+def number(
+    keys: str, heading: str, value: Callable[[Row], Any], show: Callable[..., str] = three_digits
+) -> Column[Row]:
+    """Return a column of numbers, of which people see three digits by default."""
+    return Column(heading, tuple(keys.split()), value, show, numeric=True)
+
+
+def of_run(run: Callable[[Row], Run]) -> list[Column[Row]]:
+    """Return the columns of machine, model and precision of a row's run."""
+    return [
+        text("machine", "machine", lambda row: run(row).env),
+        text("arch", "model", lambda row: run(row).arch),
+        text("precision", "precision", lambda row: run(row).precision),
+    ]
 
 
 @dataclass(frozen=True)
@@ -104,7 +134,7 @@ class Table:
 
     name: str
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[Column[Any], ...]
     rows: tuple[tuple[tuple[Any, ...], ...], ...]
     shown: int | None = None
     number: int = 1
@@ -165,33 +195,11 @@ class Table:
 
 
 def make_table(
-    name: str, title: str, row_type: type, rows: Iterable[object], *, shown: int | None = None
+    name: str, title: str, rows: Iterable[Row], *columns: Column[Row], shown: int | None = None
 ) -> Table:
-    """Return a table of `rows`, dataclasses of `row_type`."""
-    columns = _columns(row_type)
-    values = tuple(
-        tuple(tuple(getattr(row, key) for key in column.keys) for column in columns) for row in rows
-    )
+    """Return a table of what `columns` take from each of `rows`."""
+    values = tuple(tuple(column.values(row) for column in columns) for row in rows)
     return Table(name, title, columns, values, shown)
-
-
-@functools.cache
-def _columns(row_type: type) -> tuple[Column, ...]:
-    columns: list[Column] = []
-    for key, hint in get_type_hints(row_type, include_extras=True).items():
-        shown = next((one for one in get_args(hint) if isinstance(one, Shown)), None)
-        if shown is None:
-            columns[-1] = replace(columns[-1], keys=(*columns[-1].keys, key))
-            continue
-        kinds = {hint.__origin__, *get_args(hint.__origin__)}  # of `float | None` too
-        numeric = bool(kinds & {int, float}) if shown.numeric is None else shown.numeric
-        show = shown.show or (_first_three_digits if float in kinds else _first)
-        columns.append(Column(shown.heading, (key,), show, numeric, shown.wraps_em))
-    return tuple(columns)
-
-
-def _first_three_digits(value: float, *_: object) -> str:
-    return three_digits(value)
 
 
 def _exact(value: object) -> object:

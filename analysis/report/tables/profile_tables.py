@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from analysis.profiles.kernel_places import KernelPlace
+from analysis.profiles.kernel_places import KernelPlace, MemoryLevel
 from analysis.profiles.op_places import OpPlace
-from analysis.report.tables.numbered_table import Shown, Table, make_table
+from analysis.report.tables.numbered_table import Column, Table, make_table, number, text, whole
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.quantities import interval, percent, three_digits
+from bench.records import Copies, CpuCounters, OpProfile
 
 #: Rows of ops and kernels for people; the CSV holds them all.
 _SHOWN = 25
@@ -26,157 +26,127 @@ def _per(value: float | None, other: float | None) -> float | None:
     return value / other if value is not None and other else None
 
 
-@dataclass(frozen=True)
-class _ProfileRow:
-    profile: Annotated[int, Shown("no.")]
-    record: str
-    explains_runs: Annotated[str | None, Shown("of run")]
-    label: Annotated[str, Shown("configuration", wraps_em=12)]
-    outcome: Annotated[str, Shown("outcome")]
-    profiled_step_ms: Annotated[float | None, Shown("profiled step ms")]
-    ops_time_share: Annotated[float | None, Shown("ops of it", percent)]
-    device_busy_share: Annotated[float | None, Shown("device busy", percent)]
-    launch_gap_ms: Annotated[float | None, Shown("launch gaps ms")]
-    ops_matched_share: Annotated[float | None, Shown("ops matched", percent)]
-    counted_dram_gb: Annotated[float | None, Shown("counted GB")]
-    executed_gflop: Annotated[float | None, Shown("executed GFLOP")]
-    verdict: Annotated[str, Shown("verdict")]
+def _metric(name: str, heading: str, show: Callable[..., str]) -> Column[PlacedProfile]:
+    return number(name, heading, lambda profile: profile.metrics.get(name), show)
 
 
 def profiles_table(profiles: Sequence[PlacedProfile]) -> Table:
     """One row per profile."""
-    rows = [
-        _ProfileRow(
-            profile=profile.number,
-            record=profile.name,
-            explains_runs=", ".join(str(run.number) for run in profile.runs) or None,
-            label=profile.label,
-            outcome=profile.record.outcome,
-            profiled_step_ms=ops.step_time_s * 1e3 if ops else None,
-            ops_time_share=_per(ops.ops_time_s, ops.step_time_s) if ops else None,
-            device_busy_share=profile.metrics.get("device_busy_share"),
-            launch_gap_ms=_scaled(ops.launch_gap_s, 1e3) if ops else None,
-            ops_matched_share=profile.metrics.get("ops_matched_share"),
-            counted_dram_gb=profile.metrics.get("counted_dram_gb"),
-            executed_gflop=profile.metrics.get("executed_gflop"),
-            verdict=profile.verdict,
-        )
-        for profile in profiles
-        for ops in (profile.record.ops,)
-    ]
-    return make_table("profiles", "Profiles", _ProfileRow, rows)
+
+    def of_ops(
+        key: str,
+        heading: str,
+        value: Callable[[OpProfile], float | None],
+        show: Callable[..., str] = three_digits,
+    ) -> Column[PlacedProfile]:
+        return number(key, heading, lambda one: one.record.ops and value(one.record.ops), show)
+
+    return make_table(
+        "profiles",
+        "Profiles",
+        profiles,
+        whole("profile record", "no.", lambda profile: (profile.number, profile.name)),
+        text("explains_runs", "of run",
+             lambda profile: ", ".join(str(run.number) for run in profile.runs) or None),
+        text("label", "configuration", lambda profile: profile.label, wraps_em=12),
+        text("outcome", "outcome", lambda profile: profile.record.outcome),
+        of_ops("profiled_step_ms", "profiled step ms", lambda ops: 1e3 * ops.step_time_s),
+        of_ops("ops_time_share", "ops of it",
+               lambda ops: _per(ops.ops_time_s, ops.step_time_s), percent),
+        _metric("device_busy_share", "device busy", percent),
+        of_ops("launch_gap_ms", "launch gaps ms", lambda ops: _scaled(ops.launch_gap_s, 1e3)),
+        _metric("ops_matched_share", "ops matched", percent),
+        _metric("counted_dram_gb", "counted GB", three_digits),
+        _metric("executed_gflop", "executed GFLOP", three_digits),
+        text("verdict", "verdict", lambda profile: profile.verdict),
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _CopiesRow:
-    profile: Annotated[int, Shown("profile")]
-    direction: Annotated[str, Shown("direction")]
-    calls: Annotated[int, Shown("calls")]
-    megabytes: Annotated[float, Shown("MB")]
-    time_ms: Annotated[float, Shown("ms")]
-    gb_per_s: Annotated[float | None, Shown("GB/s")]
+class _Copied(NamedTuple):
+    profile: int
+    copies: Copies
 
 
 def copies_table(profiles: Sequence[PlacedProfile]) -> Table:
     """Copies between host and device in one step of each profile that saw any."""
     rows = [
-        _CopiesRow(
-            profile=profile.number,
-            direction=copies.direction,
-            calls=copies.calls,
-            megabytes=copies.bytes / 1e6,
-            time_ms=copies.time_s * 1e3,
-            gb_per_s=copies.bytes / copies.time_s / 1e9 if copies.time_s else None,
-        )
+        _Copied(profile.number, copies)
         for profile in profiles
         if profile.record.ops
         for copies in profile.record.ops.copies or ()
     ]
-    return make_table("copies", "Copies in one step", _CopiesRow, rows)
+    return make_table(
+        "copies",
+        "Copies in one step",
+        rows,
+        whole("profile", "profile", lambda row: row.profile),
+        text("direction", "direction", lambda row: row.copies.direction),
+        whole("calls", "calls", lambda row: row.copies.calls),
+        number("megabytes", "MB", lambda row: row.copies.bytes / 1e6),
+        number("time_ms", "ms", lambda row: row.copies.time_s * 1e3),
+        number("gb_per_s", "GB/s",
+               lambda row: _scaled(_per(row.copies.bytes, row.copies.time_s), 1e-9)),
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _CpuRow:
-    profile: Annotated[int, Shown("profile")]
-    source: Annotated[str, Shown("source")]
-    scope: Annotated[str, Shown("scope")]
-    iterations: Annotated[int | None, Shown("iterations")]
-    ipc: Annotated[float | None, Shown("IPC")]
-    cpi: Annotated[float | None, Shown("CPI")]
-    cache_miss_share: Annotated[float | None, Shown("cache misses", percent)]
-    branch_miss_share: Annotated[float | None, Shown("branch misses", percent)]
-    executed_gflop_per_step: Annotated[float | None, Shown("GFLOP a step")]
-    machine_dram_gb_per_step: Annotated[float | None, Shown("GB a step, whole machine")]
-    least_running_share: Annotated[float | None, Shown("counted in", percent)]
+class _Counted(NamedTuple):
+    profile: PlacedProfile
+    counters: CpuCounters
 
 
 def cpu_counters_table(profiles: Sequence[PlacedProfile]) -> Table:
     """What the processor counted over the profiled window of each profile that has it."""
-    rows = [
-        _CpuRow(
-            profile=profile.number,
-            source=counters.source,
-            scope=counters.scope,
-            iterations=counters.iterations,
-            ipc=counters.ipc,
-            cpi=counters.cpi,
-            cache_miss_share=profile.metrics.get("cache_miss_share"),
-            branch_miss_share=profile.metrics.get("branch_miss_share"),
-            executed_gflop_per_step=_per(_scaled(counters.flops, 1e-9), counters.iterations),
-            machine_dram_gb_per_step=_per(_scaled(counters.dram_bytes, 1e-9), counters.iterations),
-            least_running_share=min(counters.running_share.values(), default=None),
-        )
-        for profile in profiles
-        if (counters := profile.record.cpu_counters)
-    ]
-    return make_table("cpu-counters", "Processor counters", _CpuRow, rows)
-
-
-def _eager_to_fused(eager: float, fused: float | None) -> str:
-    return f"{three_digits(eager)} and up" if fused is None else interval(eager, fused)
-
-
-@dataclass(frozen=True)
-class _OpRow:
-    number: Annotated[int, Shown("no.")]
-    label: Annotated[str, Shown("op")]
-    op: str
-    phase: Annotated[str, Shown("phase")]
-    calls: Annotated[int, Shown("calls")]
-    time_ms: Annotated[float, Shown("ms")]
-    time_share: Annotated[float, Shown("of the ops' time", percent)]
-    gflop: Annotated[float | None, Shown("GFLOP")]
-    elementwise_gflop: Annotated[float | None, Shown("elementwise GFLOP")]
-    attained_gflop_per_s: Annotated[float | None, Shown("GFLOP/s")]
-    intensity_eager_flop_per_byte: Annotated[float | None, Shown("FLOP/byte", _eager_to_fused)]
-    intensity_fused_flop_per_byte: float | None
-    eager_gb_per_s: Annotated[float | None, Shown("eager GB/s")]
-    remark: Annotated[str | None, Shown("remark", wraps_em=14)]
+    return make_table(
+        "cpu-counters",
+        "Processor counters",
+        [_Counted(one, found) for one in profiles if (found := one.record.cpu_counters)],
+        whole("profile", "profile", lambda row: row.profile.number),
+        text("source", "source", lambda row: row.counters.source),
+        text("scope", "scope", lambda row: row.counters.scope),
+        whole("iterations", "iterations", lambda row: row.counters.iterations),
+        number("ipc", "IPC", lambda row: row.counters.ipc),
+        number("cpi", "CPI", lambda row: row.counters.cpi),
+        number("cache_miss_share", "cache misses",
+               lambda row: row.profile.metrics.get("cache_miss_share"), percent),
+        number("branch_miss_share", "branch misses",
+               lambda row: row.profile.metrics.get("branch_miss_share"), percent),
+        number("executed_gflop_per_step", "GFLOP a step",
+               lambda row: _per(_scaled(row.counters.flops, 1e-9), row.counters.iterations)),
+        number("machine_dram_gb_per_step", "GB a step, whole machine",
+               lambda row: _per(_scaled(row.counters.dram_bytes, 1e-9), row.counters.iterations)),
+        number("least_running_share", "counted in",
+               lambda row: min(row.counters.running_share.values(), default=None), percent),
+    )  # fmt: skip
 
 
 def ops_table(profile: PlacedProfile) -> Table:
     """Time and work of a profile's ops, the longest first."""
-    rows = [
-        _OpRow(
-            number=op.rank,
-            label=op.time.label,
-            op=op.time.op,
-            phase=op.part,
-            calls=op.time.calls,
-            time_ms=op.time.time_s * 1e3,
-            time_share=op.share,
-            gflop=_scaled(op.time.flops, 1e-9),
-            elementwise_gflop=_scaled(op.time.elementwise_flops, 1e-9),
-            attained_gflop_per_s=_scaled(op.flops_per_s, 1e-9),
-            intensity_eager_flop_per_byte=op.intensity_min if op.kind else None,
-            intensity_fused_flop_per_byte=op.intensity_max if op.kind else None,
-            eager_gb_per_s=_scaled(_per(op.time.eager_bytes, op.time.time_s), 1e-9),
-            remark=_remark(op),
-        )
-        for op in (profile.ops.ops if profile.ops else ())
-    ]
-    title = f"Ops of profile {profile.number}, {profile.label}"
-    return make_table(f"ops-{profile.number}", title, _OpRow, rows, shown=_SHOWN)
+    return make_table(
+        f"ops-{profile.number}",
+        f"Ops of profile {profile.number}, {profile.label}",
+        profile.ops.ops if profile.ops else (),
+        whole("number", "no.", lambda op: op.rank),
+        text("label op", "op", lambda op: (op.time.label, op.time.op)),
+        text("phase", "phase", lambda op: op.part),
+        whole("calls", "calls", lambda op: op.time.calls),
+        number("time_ms", "ms", lambda op: op.time.time_s * 1e3),
+        number("time_share", "of the ops' time", lambda op: op.share, percent),
+        number("gflop", "GFLOP", lambda op: _scaled(op.time.flops, 1e-9)),
+        number("elementwise_gflop", "elementwise GFLOP",
+               lambda op: _scaled(op.time.elementwise_flops, 1e-9)),
+        number("attained_gflop_per_s", "GFLOP/s", lambda op: _scaled(op.flops_per_s, 1e-9)),
+        number("intensity_eager_flop_per_byte intensity_fused_flop_per_byte", "FLOP/byte",
+               lambda op: (op.intensity_min, op.intensity_max) if op.kind else (None, None),
+               _eager_to_fused),
+        number("eager_gb_per_s", "eager GB/s",
+               lambda op: _scaled(_per(op.time.eager_bytes, op.time.time_s), 1e-9)),
+        text("remark", "remark", _remark, wraps_em=14),
+        shown=_SHOWN,
+    )  # fmt: skip
+
+
+def _eager_to_fused(eager: float, fused: float | None) -> str:
+    return f"{three_digits(eager)} and up" if fused is None else interval(eager, fused)
 
 
 def _remark(op: OpPlace) -> str | None:
@@ -185,45 +155,34 @@ def _remark(op: OpPlace) -> str | None:
     return "faster than DRAM: partly from a cache" if op.from_cache else None
 
 
-@dataclass(frozen=True)
-class _KernelRow:
-    number: Annotated[int, Shown("no.")]
-    kernel: Annotated[str, Shown("kernel")]
-    launches: Annotated[int, Shown("launches")]
-    duration_ms: Annotated[float | None, Shown("ms")]
-    time_share: Annotated[float | None, Shown("of the kernels' time", percent)]
-    executed_gflop: Annotated[float | None, Shown("executed GFLOP")]
-    tensor_gflop: Annotated[float | None, Shown("on tensor cores")]
-    executed_gflop_per_s: Annotated[float | None, Shown("GFLOP/s")]
-    intensity_l1_flop_per_byte: Annotated[float | None, Shown("FLOP/L1 byte")]
-    intensity_l2_flop_per_byte: Annotated[float | None, Shown("FLOP/L2 byte")]
-    intensity_dram_flop_per_byte: Annotated[float | None, Shown("FLOP/DRAM byte")]
-    dram_gb_per_s: Annotated[float | None, Shown("DRAM GB/s")]
-    name: Annotated[str, Shown("full name", wraps_em=20)]
-
-
 def kernels_table(profile: PlacedProfile) -> Table:
     """Counters of a profile's kernels, the longest first."""
-    kernels = profile.kernels.kernels if profile.kernels else ()
-    title = f"Kernels of profile {profile.number}, {profile.label}"
-    rows = map(_kernel_row, kernels)
-    return make_table(f"kernels-{profile.number}", title, _KernelRow, rows, shown=_SHOWN)
 
+    def intensity(level: MemoryLevel) -> Column[KernelPlace]:
+        key, heading = f"intensity_{level.lower()}_flop_per_byte", f"FLOP/{level} byte"
+        return number(key, heading, lambda kernel: kernel.intensities.get(level))
 
-def _kernel_row(kernel: KernelPlace) -> _KernelRow:
-    totals = kernel.totals
-    return _KernelRow(
-        number=kernel.rank,
-        kernel=kernel.name,
-        launches=totals.launches,
-        duration_ms=_scaled(totals.duration_s, 1e3),
-        time_share=kernel.share,
-        executed_gflop=_scaled(totals.flops, 1e-9),
-        tensor_gflop=_scaled(totals.tensor_flops, 1e-9),
-        executed_gflop_per_s=_scaled(kernel.flops_per_s, 1e-9),
-        intensity_l1_flop_per_byte=kernel.intensities.get("L1"),
-        intensity_l2_flop_per_byte=kernel.intensities.get("L2"),
-        intensity_dram_flop_per_byte=kernel.intensities.get("DRAM"),
-        dram_gb_per_s=_scaled(_per(totals.dram_bytes, totals.duration_s), 1e-9),
-        name=totals.name,
-    )
+    return make_table(
+        f"kernels-{profile.number}",
+        f"Kernels of profile {profile.number}, {profile.label}",
+        profile.kernels.kernels if profile.kernels else (),
+        whole("number", "no.", lambda kernel: kernel.rank),
+        text("kernel", "kernel", lambda kernel: kernel.name),
+        whole("launches", "launches", lambda kernel: kernel.totals.launches),
+        number("duration_ms", "ms", lambda kernel: _scaled(kernel.totals.duration_s, 1e3)),
+        number("time_share", "of the kernels' time", lambda kernel: kernel.share, percent),
+        number("executed_gflop", "executed GFLOP",
+               lambda kernel: _scaled(kernel.totals.flops, 1e-9)),
+        number("tensor_gflop", "on tensor cores",
+               lambda kernel: _scaled(kernel.totals.tensor_flops, 1e-9)),
+        number("executed_gflop_per_s", "GFLOP/s",
+               lambda kernel: _scaled(kernel.flops_per_s, 1e-9)),
+        intensity("L1"),
+        intensity("L2"),
+        intensity("DRAM"),
+        number("dram_gb_per_s", "DRAM GB/s",
+               lambda kernel: _scaled(
+                   _per(kernel.totals.dram_bytes, kernel.totals.duration_s), 1e-9)),
+        text("name", "full name", lambda kernel: kernel.totals.name, wraps_em=20),
+        shown=_SHOWN,
+    )  # fmt: skip

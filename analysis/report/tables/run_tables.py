@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import NamedTuple
 
-from analysis.report.tables.numbered_table import Column, Shown, Table, make_table
+from analysis.report.tables.numbered_table import (
+    Column,
+    Table,
+    make_table,
+    number,
+    of_run,
+    text,
+    whole,
+)
 from analysis.runs.placed import PlacedRun
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import interval, percent, percent_interval, three_digits
 from bench.records import Environment
+
+_NUMBERED: Column[PlacedRun] = whole("number run", "no.", lambda run: (run.number, run.name))
+_OF_RUN: list[Column[PlacedRun]] = of_run(lambda run: run)
+_BATCH: Column[PlacedRun] = whole("batch_size", "batch", lambda run: run.settings["batch_size"])
 
 
 def utc(moment: datetime) -> str:
@@ -19,105 +30,62 @@ def utc(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def _tenths_percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _day(moment: str, *_: object) -> str:
-    return moment[:10]
-
-
-@dataclass(frozen=True)
-class _Numbered:
-    number: Annotated[int, Shown("no.")]
-    run: str
-
-
-@dataclass(frozen=True)
-class _RunRow:
-    number: Annotated[int, Shown("no.")]
-    run: Annotated[str, Shown("run")]
-    machine: Annotated[str, Shown("machine")]
-    arch: Annotated[str, Shown("model")]
-    precision: Annotated[str, Shown("precision")]
-    batch_size: Annotated[str, Shown("batch", numeric=True)]
-    math_mode: Annotated[str | None, Shown("arithmetic")]
-    data: Annotated[str, Shown("data", wraps_em=7)]
-    warmup_iterations: Annotated[int, Shown("warm-up")]
-    iterations: Annotated[int | None, Shown("iterations")]
-    repeat: Annotated[int, Shown("repeat")]
-    measured: Annotated[datetime, Shown("measured", utc)]
-    outcome: Annotated[str, Shown("outcome")]
-
-
 def runs_table(runs: Sequence[PlacedRun]) -> Table:
     """What was measured: one row per run, failed ones too."""
-    rows = [
-        _RunRow(
-            number=run.number,
-            run=run.name,
-            machine=run.env,
-            arch=run.arch,
-            precision=run.precision,
-            batch_size=run.settings["batch_size"],
-            math_mode=run.record.resolved.math_mode if run.record.resolved else None,
-            data=run.record.config.data,
-            warmup_iterations=run.record.config.warmup_iters,
-            iterations=run.iterations,
-            repeat=run.record.config.repeat,
-            measured=run.record.created,
-            outcome=run.outcome,
-        )
-        for run in runs
-    ]
-    return make_table("runs", "What was measured", _RunRow, rows)
+    return make_table(
+        "runs",
+        "What was measured",
+        runs,
+        whole("number", "no.", lambda run: run.number),
+        text("run", "run", lambda run: run.name),
+        *_OF_RUN,
+        _BATCH,
+        text("math_mode", "arithmetic", _math_mode),
+        text("data", "data", lambda run: run.record.config.data, wraps_em=7),
+        whole("warmup_iterations", "warm-up", lambda run: run.record.config.warmup_iters),
+        whole("iterations", "iterations", lambda run: run.iterations),
+        whole("repeat", "repeat", lambda run: run.record.config.repeat),
+        text("measured", "measured", lambda run: run.record.created, utc),
+        text("outcome", "outcome", lambda run: run.outcome),
+    )
 
 
-@dataclass(frozen=True)
-class _MeasurementRow(_Numbered):
-    machine: Annotated[str, Shown("machine")]
-    arch: Annotated[str, Shown("model")]
-    precision: Annotated[str, Shown("precision")]
-    batch_size: Annotated[str, Shown("batch", numeric=True)]
-    throughput_images_per_s: Annotated[float | None, Shown("images/s")]
-    iteration_time_ms_p50: Annotated[float | None, Shown("ms p50")]
-    iteration_time_ms_p95: Annotated[float | None, Shown("ms p95")]
-    data_wait_share: Annotated[float | None, Shown("data wait", _tenths_percent)]
-    attained_gflops: Annotated[float | None, Shown("GFLOP/s")]
-    intensity_min: Annotated[float | None, Shown("FLOP/byte", interval)]
-    intensity_max: float | None
-    fraction_of_roof_min: Annotated[float | None, Shown("of the roof", percent_interval)]
-    fraction_of_roof_max: float | None
-    bound: Annotated[str | None, Shown("bound")]
-    verdict: Annotated[str, Shown("verdict")]
+def _math_mode(run: PlacedRun) -> str | None:
+    return run.record.resolved.math_mode if run.record.resolved else None
+
+
+def _metric(name: str, heading: str) -> Column[PlacedRun]:
+    return number(name, heading, lambda run: run.metrics.get(name))
 
 
 def measurements_table(runs: Sequence[PlacedRun]) -> Table:
     """Throughput, times and the place under the roof of every run that has a measurement."""
-    rows = [
-        _MeasurementRow(
-            number=run.number,
-            run=run.name,
-            machine=run.env,
-            arch=run.arch,
-            precision=run.precision,
-            batch_size=run.settings["batch_size"],
-            throughput_images_per_s=run.metrics.get("throughput_images_per_s"),
-            iteration_time_ms_p50=run.metrics.get("iteration_time_ms_p50"),
-            iteration_time_ms_p95=run.metrics.get("iteration_time_ms_p95"),
-            data_wait_share=run.metrics.get("data_wait_share"),
-            attained_gflops=run.metrics.get("attained_gflops"),
-            intensity_min=run.metrics.get("intensity_min"),
-            intensity_max=run.metrics.get("intensity_max"),
-            fraction_of_roof_min=run.point.fraction_of_roof_min if run.point else None,
-            fraction_of_roof_max=run.point.fraction_of_roof_max if run.point else None,
-            bound=_bound(run.point) if run.point else None,
-            verdict=run.verdict,
-        )
-        for run in runs
-        if run.outcome == "ok"
-    ]
-    return make_table("measurements", "Measurements", _MeasurementRow, rows)
+    return make_table(
+        "measurements",
+        "Measurements",
+        (run for run in runs if run.outcome == "ok"),
+        _NUMBERED,
+        *_OF_RUN,
+        _BATCH,
+        _metric("throughput_images_per_s", "images/s"),
+        _metric("iteration_time_ms_p50", "ms p50"),
+        _metric("iteration_time_ms_p95", "ms p95"),
+        number("data_wait_share", "data wait", lambda run: run.metrics.get("data_wait_share"),
+               lambda share: f"{100 * share:.1f} %"),
+        _metric("attained_gflops", "GFLOP/s"),
+        number("intensity_min intensity_max", "FLOP/byte",
+               lambda run: [run.metrics.get(f"intensity_{end}") for end in ("min", "max")],
+               interval),
+        number("fraction_of_roof_min fraction_of_roof_max", "of the roof",
+               lambda run: _of_the_roof(run.point) if run.point else (None, None),
+               percent_interval),
+        text("bound", "bound", lambda run: _bound(run.point) if run.point else None),
+        text("verdict", "verdict", lambda run: run.verdict),
+    )  # fmt: skip
+
+
+def _of_the_roof(point: RooflinePoint) -> tuple[float, float]:
+    return point.fraction_of_roof_min, point.fraction_of_roof_max
 
 
 def _bound(point: RooflinePoint) -> str:
@@ -125,137 +93,119 @@ def _bound(point: RooflinePoint) -> str:
     return point.bound + ("" if point.bound_sure else "?")
 
 
-@dataclass(frozen=True)
-class _PointRow(_Numbered):
-    label: Annotated[str, Shown("configuration", wraps_em=12)]
-    math_mode: Annotated[str, Shown("arithmetic")]
-    attained_gflops: Annotated[float, Shown("attained GFLOP/s")]
-    attainable_min_gflop_per_s: Annotated[float, Shown("attainable", interval)]
-    attainable_max_gflop_per_s: float
-    ridge_flop_per_byte: Annotated[float, Shown("ridge FLOP/byte")]
-    fraction_of_roof_min: Annotated[float, Shown("of the roof", percent_interval)]
-    fraction_of_roof_max: float
-    fraction_of_peak: Annotated[float, Shown("of the peak", percent)]
-    bound: Annotated[str, Shown("bound")]
-    ceiling_kind: Annotated[str, Shown("roof")]
-    # The table of ceilings has each source once; here it would take most of the page.
-    ceiling_date: Annotated[str, Shown("of", _day)]
-    ceiling_source: str
+class _Placed(NamedTuple):
+    run: PlacedRun
+    point: RooflinePoint
+
+
+def _placed(runs: Sequence[PlacedRun]) -> list[_Placed]:
+    return [_Placed(run, run.point) for run in runs if run.point]
+
+
+_NUMBERED_PLACE: Column[_Placed] = whole(
+    "number run", "no.", lambda row: (row.run.number, row.run.name)
+)
 
 
 def points_table(runs: Sequence[PlacedRun]) -> Table:
     """Every placed run under its own roof."""
-    rows = [
-        _PointRow(
-            number=run.number,
-            run=run.name,
-            label=run.label,
-            math_mode=point.math_mode,
-            attained_gflops=point.attained_flops_per_s / 1e9,
-            attainable_min_gflop_per_s=point.attainable_min_flops_per_s / 1e9,
-            attainable_max_gflop_per_s=point.attainable_max_flops_per_s / 1e9,
-            ridge_flop_per_byte=point.ridge_flop_per_byte,
-            fraction_of_roof_min=point.fraction_of_roof_min,
-            fraction_of_roof_max=point.fraction_of_roof_max,
-            fraction_of_peak=point.fraction_of_peak,
-            bound=_bound(point),
-            ceiling_kind=point.ceiling.kind,
-            ceiling_date=point.ceiling.date,
-            ceiling_source=point.ceiling.source,
-        )
-        for run in runs
-        if (point := run.point)
-    ]
-    return make_table("points", "Places under the roof", _PointRow, rows)
+    return make_table(
+        "points",
+        "Places under the roof",
+        _placed(runs),
+        _NUMBERED_PLACE,
+        text("label", "configuration", lambda row: row.run.label, wraps_em=12),
+        text("math_mode", "arithmetic", lambda row: row.point.math_mode),
+        number("attained_gflops", "attained GFLOP/s",
+               lambda row: row.point.attained_flops_per_s / 1e9),
+        number("attainable_min_gflop_per_s attainable_max_gflop_per_s", "attainable",
+               lambda row: (row.point.attainable_min_flops_per_s / 1e9,
+                            row.point.attainable_max_flops_per_s / 1e9), interval),
+        number("ridge_flop_per_byte", "ridge FLOP/byte",
+               lambda row: row.point.ridge_flop_per_byte),
+        number("fraction_of_roof_min fraction_of_roof_max", "of the roof",
+               lambda row: _of_the_roof(row.point), percent_interval),
+        number("fraction_of_peak", "of the peak", lambda row: row.point.fraction_of_peak, percent),
+        text("bound", "bound", lambda row: _bound(row.point)),
+        text("ceiling_kind", "roof", lambda row: row.point.ceiling.kind),
+        # The table of ceilings has each source once; here it would take most of the page.
+        text("ceiling_date ceiling_source", "of",
+             lambda row: (row.point.ceiling.date, row.point.ceiling.source), _day),
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _BoundRow(_Numbered):
-    label: Annotated[str, Shown("configuration", wraps_em=14)]
-    bound: Annotated[str, Shown("bound")]
-    because: Annotated[str, Shown("because", wraps_em=24)]
+def _day(moment: str, *_: object) -> str:
+    return moment[:10]
 
 
 def bounds_table(runs: Sequence[PlacedRun]) -> Table:
     """What holds each placed run back, with the numbers that say so."""
-    rows = [
-        _BoundRow(run.number, run.name, run.label, _bound(run.point), run.point.bound_because)
-        for run in runs
-        if run.point
-    ]
-    return make_table("bounds", "What holds each run back", _BoundRow, rows)
-
-
-@dataclass(frozen=True)
-class _IntensityRow(_Numbered):
-    label: Annotated[str, Shown("configuration", wraps_em=12)]
-    intensity_fused_flop_per_byte: Annotated[float, Shown("FLOP/byte, fused")]
-    intensity_eager_flop_per_byte: Annotated[float, Shown("eager")]
-    intensity_counted: Annotated[float | None, Shown("counted")]
-    step_fused_gb: Annotated[float, Shown("GB, fused")]
-    step_eager_gb: Annotated[float, Shown("eager")]
-    counted_dram_gb: Annotated[float | None, Shown("counted")]
-    traffic_amplification: Annotated[float | None, Shown("counted / fused")]
-    executed_per_algorithmic_flop: Annotated[float | None, Shown("executed / algorithmic FLOP")]
-    not_counted_because: Annotated[str | None, Shown("not counted because", wraps_em=16)]
+    return make_table(
+        "bounds",
+        "What holds each run back",
+        _placed(runs),
+        _NUMBERED_PLACE,
+        text("label", "configuration", lambda row: row.run.label, wraps_em=14),
+        text("bound", "bound", lambda row: _bound(row.point)),
+        text("because", "because", lambda row: row.point.bound_because, wraps_em=24),
+    )
 
 
 def intensities_table(runs: Sequence[PlacedRun]) -> Table:
     """FLOP per byte of every placed run by the model's two counts and by counters."""
-    rows = [
-        _IntensityRow(
-            number=run.number,
-            run=run.name,
-            label=run.label,
-            intensity_fused_flop_per_byte=point.intensity_max,
-            intensity_eager_flop_per_byte=point.intensity_min,
-            intensity_counted=counted,
-            step_fused_gb=point.step_flops / point.intensity_max / 1e9,
-            step_eager_gb=point.step_flops / point.intensity_min / 1e9,
-            counted_dram_gb=point.step_flops / counted / 1e9 if counted else None,
-            traffic_amplification=point.traffic_amplification,
-            executed_per_algorithmic_flop=point.executed_per_algorithmic,
-            not_counted_because=point.intensity_counted_missing or None,
-        )
-        for run in runs
-        if (point := run.point)
-        for counted in (point.intensity_counted,)
-    ]
-    title = "Arithmetic intensity by fused, eager and counted bytes, per step"
-    return make_table("intensities", title, _IntensityRow, rows)
 
+    def gigabytes(point: RooflinePoint, intensity: float | None) -> float | None:
+        return point.step_flops / intensity / 1e9 if intensity else None
 
-@dataclass(frozen=True)
-class _CeilingRow:
-    device: Annotated[str, Shown("device", wraps_em=8)]
-    math_mode: Annotated[str, Shown("arithmetic")]
-    peak_gflop_per_s: Annotated[float, Shown("GFLOP/s")]
-    peak_gb_per_s: Annotated[float, Shown("GB/s")]
-    ridge_flop_per_byte: Annotated[float, Shown("ridge FLOP/byte")]
-    kind: Annotated[str, Shown("kind")]
-    source: Annotated[str, Shown("source", wraps_em=24)]
-    date: Annotated[str, Shown("date", _day)]
-    run: Annotated[str | None, Shown("run")]
+    return make_table(
+        "intensities",
+        "Arithmetic intensity by fused, eager and counted bytes, per step",
+        _placed(runs),
+        _NUMBERED_PLACE,
+        text("label", "configuration", lambda row: row.run.label, wraps_em=12),
+        number("intensity_fused_flop_per_byte", "FLOP/byte, fused",
+               lambda row: row.point.intensity_max),
+        number("intensity_eager_flop_per_byte", "eager", lambda row: row.point.intensity_min),
+        number("intensity_counted", "counted", lambda row: row.point.intensity_counted),
+        number("step_fused_gb", "GB, fused",
+               lambda row: gigabytes(row.point, row.point.intensity_max)),
+        number("step_eager_gb", "eager", lambda row: gigabytes(row.point, row.point.intensity_min)),
+        number("counted_dram_gb", "counted",
+               lambda row: gigabytes(row.point, row.point.intensity_counted)),
+        number("traffic_amplification", "counted / fused",
+               lambda row: row.point.traffic_amplification),
+        number("executed_per_algorithmic_flop", "executed / algorithmic FLOP",
+               lambda row: row.point.executed_per_algorithmic),
+        text("not_counted_because", "not counted because",
+             lambda row: row.point.intensity_counted_missing or None, wraps_em=16),
+    )  # fmt: skip
 
 
 def ceilings_table(runs: Sequence[PlacedRun], run_ids: Mapping[str, str]) -> Table:
     """The roofs that the runs stand under, once each; `run_ids` maps records to tracked runs."""
-    rows: dict[tuple[str, ...], _CeilingRow] = {}
-    for point in (run.point for run in runs if run.point):
-        record_id, ceiling, roof = point.ceiling_record_id, point.ceiling, point.roof
-        run_id = None if record_id is None else run_ids.get(record_id, record_id)
-        rows[point.device, point.math_mode, run_id or "", ceiling.source] = _CeilingRow(
-            device=ceiling.device,
-            math_mode=ceiling.math_mode,
-            peak_gflop_per_s=roof.peak_flops_per_s / 1e9,
-            peak_gb_per_s=roof.peak_bytes_per_s / 1e9,
-            ridge_flop_per_byte=roof.peak_flops_per_s / roof.peak_bytes_per_s,
-            kind=ceiling.kind,
-            source=ceiling.source,
-            date=ceiling.date,
-            run=run_id,
-        )
-    return make_table("ceilings", "Ceilings", _CeilingRow, [rows[key] for key in sorted(rows)])
+
+    def run_id(point: RooflinePoint) -> str | None:
+        return run_ids.get(point.ceiling_record_id or "", point.ceiling_record_id)
+
+    points = (run.point for run in runs if run.point)
+    once = {
+        (point.device, point.math_mode, run_id(point) or "", point.ceiling.source): point
+        for point in points
+    }
+    return make_table(
+        "ceilings",
+        "Ceilings",
+        [once[key] for key in sorted(once)],
+        text("device", "device", lambda point: point.ceiling.device, wraps_em=8),
+        text("math_mode", "arithmetic", lambda point: point.ceiling.math_mode),
+        number("peak_gflop_per_s", "GFLOP/s", lambda point: point.roof.peak_flops_per_s / 1e9),
+        number("peak_gb_per_s", "GB/s", lambda point: point.roof.peak_bytes_per_s / 1e9),
+        number("ridge_flop_per_byte", "ridge FLOP/byte", lambda point: point.ridge_flop_per_byte),
+        text("kind", "kind", lambda point: point.ceiling.kind),
+        text("source", "source", lambda point: point.ceiling.source, wraps_em=24),
+        text("date", "date", lambda point: point.ceiling.date, _day),
+        text("run", "run", run_id),
+    )
 
 
 def environments_table(runs: Sequence[PlacedRun]) -> Table:
@@ -263,26 +213,24 @@ def environments_table(runs: Sequence[PlacedRun]) -> Table:
 
     Environments that differ in a fact are columns of their own, numbered if they share a label.
     """
-    found = {
-        (run.record.environment.label, tuple(_facts(run.record.environment).values())): _facts(
-            run.record.environment
-        )
-        for run in runs
-        if run.record.environment
-    }
+    known = [run.record.environment for run in runs if run.record.environment]
+    found = {(one.label, tuple(_facts(one).values())): _facts(one) for one in known}
     labels = [label for label, _ in found]
     headings = [
         label if labels.count(label) == 1 else f"{label} ({labels[: index + 1].count(label)})"
         for index, label in enumerate(labels)
     ]
-    columns = [Column(heading, (heading,), wraps_em=12) for heading in headings]
-    names = dict.fromkeys(name for facts in found.values() for name in facts)
-    rows = tuple(
-        ((name,), *((facts[name],) for facts in found.values()))
-        for name in names
+    fact: Column[str] = text("fact", "", str)
+    columns: list[Column[str]] = [
+        Column(heading, (heading,), facts.get, wraps_em=12)
+        for heading, facts in zip(headings, found.values(), strict=True)
+    ]
+    names = [
+        name
+        for name in dict.fromkeys(name for facts in found.values() for name in facts)
         if any(facts[name] is not None for facts in found.values())
-    )
-    return Table("environments", "Environments", (Column("", ("fact",)), *columns), rows)
+    ]
+    return make_table("environments", "Environments", names, fact, *columns)
 
 
 def _facts(env: Environment) -> dict[str, object]:

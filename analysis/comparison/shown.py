@@ -1,15 +1,64 @@
-"""The forest plot: each comparison's ratio with its interval, against no change."""
+"""A comparison for people: the table of its pairs, and the forest plot of their ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 
 from analysis.comparison.judgement import Comparison, Judgement
+from analysis.comparison.pairs import Pairing
 from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, say_empty
+from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
+from analysis.runs.groups import Group
+from analysis.runs.quantities import interval, three_digits
+
+#: Settings that a configuration's label shows already.
+_IN_LABEL = frozenset({"env", "arch", "precision", "batch_size"})
+
+
+def comparison_table(comparisons: Sequence[Comparison], pairing: Pairing) -> Table:
+    """Return one row per pair, the ratio being B over A; CSV cells name the runs of both sides."""
+    metric = comparisons[0].metric
+
+    def setting(name: str) -> Column[Comparison]:
+        def values(one: Comparison) -> tuple[str, ...]:
+            return tuple(side.first.settings.get(name, "unknown") for side in (one.a, one.b))
+
+        return text(f"a_{name} b_{name}", name, values, lambda a, b: f"{a} -> {b}")
+
+    def side(letter: str, group: Callable[[Comparison], Group]) -> Column[Comparison]:
+        def values(one: Comparison) -> tuple[float, int]:
+            repeats = group(one).repeats(metric.name)
+            return repeats.centre, repeats.count
+
+        keys = f"{letter.lower()}_{metric.name} {letter.lower()}_repeats"
+        return number(keys, letter, values, _centre_and_count)
+
+    return make_table(
+        "comparison",
+        f"B against A by {metric.name} ({metric.unit})",
+        comparisons,
+        text("configuration", "configuration", lambda one: one.label, wraps_em=14),
+        *(setting(name) for name in pairing.differing if name not in _IN_LABEL),
+        side("A", lambda one: one.a),
+        side("B", lambda one: one.b),
+        number("ratio", "B / A", lambda one: one.estimate.ratio),
+        number("ratio_low ratio_high", "95 % interval",
+               lambda one: (one.estimate.low, one.estimate.high), interval),
+        number("p_corrected", "p", lambda one: one.p_different),
+        text("verdict", "verdict", lambda one: one.word),
+        text("because", "because", lambda one: one.because, wraps_em=20),
+        text("a_runs", "runs of A", lambda one: " ".join(one.a.names)),
+        text("b_runs", "runs of B", lambda one: " ".join(one.b.names)),
+    )  # fmt: skip
+
+
+def _centre_and_count(value: float, count: int) -> str:
+    return three_digits(value) if count == 1 else f"{three_digits(value)} ({count})"
+
 
 #: A shape and a colour for each judgement, so that either alone is enough.
 _STYLES: Mapping[Judgement, tuple[str, str]] = {
