@@ -1,6 +1,43 @@
-"""What the runs of a report show, in words, the gravest first."""
+"""What the runs of a report show, in words, in the order of the report: the gravest first."""
 
-from analysis.findings.all_findings import KINDS, find_all
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from analysis.findings.batches import find_batch_knees, find_memory_spills
+from analysis.findings.bottlenecks import find_input_bound, find_launch_bound, find_next_knobs
+from analysis.findings.differences import find_precision_uplift, find_variability
+from analysis.findings.faults import (
+    find_above_roof,
+    find_drift,
+    find_foreign_processes,
+    find_inconsistent_flops,
+    find_shrinking_steps,
+    find_throttling,
+)
 from analysis.findings.report_finding import ReportFinding
+from analysis.runs.placed import Run
 
 __all__ = ["KINDS", "ReportFinding", "find_all"]
+
+#: Kind -> its search; faults first, then what holds runs back, then what they are worth.
+KINDS: Mapping[str, Callable[[Sequence[Run]], Iterator[ReportFinding]]] = {
+    "above the roof": find_above_roof,
+    "inconsistent FLOP": find_inconsistent_flops,
+    "inconsistent times": find_shrinking_steps,
+    "memory spill": find_memory_spills,
+    "throttled": find_throttling,
+    "drifting": find_drift,
+    "foreign process": find_foreign_processes,
+    "input-bound": find_input_bound,
+    "launch-bound": find_launch_bound,
+    "precision uplift": find_precision_uplift,
+    "batch knee": find_batch_knees,
+    "variability": find_variability,
+    "next knob": find_next_knobs,
+}
+
+
+def find_all(runs: Sequence[Run]) -> list[ReportFinding]:
+    """Return what `runs` show; a kind that their data do not support has no finding."""
+    return [finding for find in KINDS.values() for finding in find(runs)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from analysis.runs.groups import Group
 from analysis.runs.placed import Run
 from analysis.runs.quantities import interval, percent, three_digits
-from analysis.statistics.ratio import RatioEstimate
+from analysis.statistics.repeats import RatioEstimate
 from bench.records import Finding
 
 

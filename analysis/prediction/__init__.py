@@ -7,8 +7,7 @@ from analysis.prediction.curve import (
     fit_curve,
     measured_batches,
 )
-from analysis.prediction.memory_model import MemoryModel, memory_of
-from analysis.prediction.predict import Prediction, predict_batch
+from analysis.prediction.predict import MemoryModel, Prediction, memory_of, predict_batch
 
 __all__ = [
     "MeasuredBatch",

@@ -1,17 +1,114 @@
-"""One prediction, or the reason why there is none."""
+"""Images/s at a batch size by a fitted curve, as far as the device's memory holds the batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from analysis.findings.batches import cliff_of
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
-from analysis.prediction.memory_model import failed_batches, memory_of
 from analysis.runs.groups import Group
 from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
 from bench.errors import UserError
+from bench.records import Complexity, RunRecord
+
+#: The driver, the context and fragmentation need the rest.
+USABLE_SHARE = 0.95
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Bytes of a step and of the device: need(b) = fixed + per_image * b.
+
+    Weights, gradients and optimizer state are needed once, activations for each image. Measured
+    peaks of two batch sizes or more give both terms, workspaces included. With one, or none, the
+    model of the records' complexity does, raised to the one measured peak where that is higher;
+    `source` says which.
+    """
+
+    fixed_bytes: float
+    bytes_per_image: float
+    device_bytes: int
+    source: str
+
+    def need_bytes(self, batch_size: int) -> float:
+        """Return what a step of `batch_size` needs."""
+        return self.fixed_bytes + self.bytes_per_image * batch_size
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch that fits into 95 % of the device's memory."""
+        room = USABLE_SHARE * self.device_bytes - self.fixed_bytes
+        return max(int(room // self.bytes_per_image), 0)
+
+
+def memory_of(curve: Sequence[Group]) -> MemoryModel | str:
+    """Return the memory model of a curve, or why there is none."""
+    records = [run.record for group in curve for run in group.runs if run.record]
+    if not records:
+        return "imported runs do not tell how much memory they used, or what the device has"
+    totals = {total for record in records if (total := _device_bytes(record))}
+    if not totals:
+        return "the device's memory is not recorded"
+    peaks = _peaks(records)
+    if len(peaks) > 1:
+        sizes, needs = np.array(sorted(peaks.items()), dtype=float).T
+        per_image, fixed = np.polyfit(sizes, needs, 1)
+        if per_image > 0:
+            return MemoryModel(max(fixed, 0.0), per_image, min(totals), "measured peaks")
+    modelled = next((one for one in map(_modelled, records) if one is not None), None)
+    if modelled is None:
+        return "neither peaks of two batch sizes nor a cost model tell what an image needs"
+    fixed, per_image = modelled
+    batch, peak = max(peaks.items(), default=(1, 0.0))
+    raised = max(1.0, peak / (fixed + per_image * batch))
+    source = "the cost model" if raised == 1 else "the cost model, raised to the measured peak"
+    return MemoryModel(fixed * raised, per_image * raised, min(totals), source)
+
+
+def failed_batches(curve: Sequence[Group], runs: Sequence[Run]) -> list[Run]:
+    """Return runs of the curve's configuration that ran out of memory, smallest batch first."""
+    key = _but_batch(curve[0].first)
+    found = [run for run in runs if run.outcome == "oom" and _but_batch(run) == key]
+    return sorted((run for run in found if run.batch_size), key=lambda run: run.batch_size or 0)
+
+
+def _but_batch(run: Run) -> dict[str, str]:
+    return {name: value for name, value in run.settings.items() if name != "batch_size"}
+
+
+def _device_bytes(record: RunRecord) -> int | None:
+    environment = record.environment
+    if environment is None:
+        return None
+    device = environment.device
+    return environment.memory_bytes if device.backend == "cpu" else device.memory_bytes
+
+
+def _peaks(records: Sequence[RunRecord]) -> dict[int, float]:
+    """The highest measured peak by batch size."""
+    found: dict[int, float] = {}
+    for record in records:
+        measurement, resolved = record.measurement, record.resolved
+        if measurement is None or resolved is None:
+            continue
+        peak = measurement.peak_memory_reserved_bytes or measurement.peak_memory_allocated_bytes
+        if peak:
+            found[resolved.batch_size] = max(found.get(resolved.batch_size, 0.0), float(peak))
+    return found
+
+
+def _modelled(record: RunRecord) -> tuple[float, float] | None:
+    complexity: Complexity | None = record.complexity
+    if complexity is None or not complexity.memory.activations_bytes:
+        return None
+    memory = complexity.memory
+    fixed = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    return float(fixed), memory.activations_bytes / complexity.batch_size
+
 
 #: Two terms are a fair model between measured sizes and near them, and a guess far from them.
 MOST_BEYOND = 4
@@ -28,11 +125,6 @@ class Prediction:
     curve: PredictedCurve
     memory: str  # why the batch fits
     label: str
-
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """The ids of all runs that the model was fitted to."""
-        return tuple(name for one in self.curve.measured for name in one.runs)
 
 
 def predict_batch(curve: Sequence[Group], batch_size: int, runs: Sequence[Run] = ()) -> Prediction:

@@ -10,8 +10,7 @@ from analysis.profiles.counter_checks import check_counters
 from analysis.profiles.kernel_places import KernelPlaces, place_kernels
 from analysis.profiles.op_places import OpPlaces, check_ops, place_ops
 from analysis.profiles.profiled_step import explains
-from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
-from analysis.roofs.peaks import NoCeiling
+from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.runs.placed import PlacedRun, Trust, trust
 from bench.records import CeilingsRecord, Finding, ProfileRecord
 from bench.records.verdict.record_metrics import profile_summary

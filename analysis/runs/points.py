@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.profiles.profiled_step import profiled_step
-from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
-from analysis.roofs.peaks import NoCeiling
+from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.roofs.roof import Roof
 from analysis.runs.bounds import Bound, StepTimes, decide_bound
 from analysis.runs.step_work import StepWork, check_possible, step_work

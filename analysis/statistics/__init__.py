@@ -1,10 +1,23 @@
 """Intervals that hold for repeats of windows of iterations; `docs/statistics.md` says why."""
 
-from analysis.statistics.multiple import CORRECTIONS, benjamini_hochberg, holm
-from analysis.statistics.ratio import RatioEstimate, estimate_ratio
-from analysis.statistics.repeats import RepeatEstimate, Repeats, repeats_of
-from analysis.statistics.series import Outliers, block_length, effective_count, find_outliers
-from analysis.statistics.window_estimate import WindowEstimate, estimate_window
+from analysis.statistics.repeats import (
+    CORRECTIONS,
+    RatioEstimate,
+    RepeatEstimate,
+    Repeats,
+    benjamini_hochberg,
+    estimate_ratio,
+    holm,
+    repeats_of,
+)
+from analysis.statistics.window import (
+    Outliers,
+    WindowEstimate,
+    block_length,
+    effective_count,
+    estimate_window,
+    find_outliers,
+)
 
 __all__ = [
     "CORRECTIONS",

@@ -1,4 +1,4 @@
-"""What repeats of one configuration say together.
+"""What repeats say together: of one configuration, of two, and of many pairs at once.
 
 Each repeat gives one number, the logarithm of its value, so that ratios are differences and a
 deviation is a relative one. The numbers hold both kinds of noise, that between repeats and what is
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scipy import special
@@ -84,3 +84,134 @@ def joined(parts: Sequence[Repeats]) -> Repeats:
     within = sum((part.count - 1) * (part.log_variance or 0.0) for part in parts)
     between = sum(part.count * (part.log_mean - mean) ** 2 for part in parts)
     return Repeats(count, mean, (within + between) / (count - 1))
+
+
+#: From so many repeats on either side, Welch's interval alone covers what it says.
+_ENOUGH = 3
+
+
+@dataclass(frozen=True)
+class RatioEstimate:
+    """value(a) / value(b); `deviation` is the standard error of its logarithm.
+
+    Without repeats on either side only the ratio is known.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    deviation: float | None
+    degrees: float | None  # of freedom, of Student's t
+    method: str
+
+    def p_above(self, limit: float) -> float | None:
+        """Return the one-sided p-value of the hypothesis that the ratio is at most `limit`."""
+        return self._p(math.log(self.ratio) - math.log(limit))
+
+    def p_below(self, limit: float) -> float | None:
+        """Return the one-sided p-value of the hypothesis that the ratio is at least `limit`."""
+        return self._p(math.log(limit) - math.log(self.ratio))
+
+    def _p(self, beyond: float) -> float | None:
+        if self.deviation is None:
+            return None
+        if self.deviation == 0:
+            return 0.0 if beyond > 0 else 1.0
+        return float(special.stdtr(self.degrees, -beyond / self.deviation))
+
+
+@dataclass(frozen=True)
+class _Spread:
+    deviation: float
+    degrees: float
+    method: str
+
+    def half(self, level: float) -> float:
+        return float(special.stdtrit(self.degrees, (1 + level) / 2)) * self.deviation
+
+
+def estimate_ratio(a: Repeats, b: Repeats, *, level: float = 0.95) -> RatioEstimate:
+    """Return value(a) / value(b) with its interval at `level`.
+
+    Three repeats or more on either side: Welch's t, which lets the two sides scatter differently.
+    Two on one side: the wider of Welch's and the pooled interval, since Welch's is too narrow for
+    two repeats against many. One on one side: pooled, which takes the scatter of the side that has
+    repeats for both. One on both: no interval, because nothing shows how much repeats differ.
+    """
+    difference = a.log_mean - b.log_mean
+    spread = _spread(a, b, level)
+    if spread is None:
+        method = "one window on each side: repeat-to-repeat variance unknown"
+        return RatioEstimate(math.exp(difference), None, None, None, None, method)
+    half = spread.half(level)
+    return RatioEstimate(
+        math.exp(difference),
+        math.exp(difference - half),
+        math.exp(difference + half),
+        spread.deviation,
+        spread.degrees,
+        spread.method,
+    )
+
+
+def _spread(a: Repeats, b: Repeats, level: float) -> _Spread | None:
+    if a.log_variance is None and b.log_variance is None:
+        return None
+    pooled = _pooled(a, b)
+    if a.log_variance is None or b.log_variance is None:
+        return pooled
+    welch = _welch(a, b)
+    if min(a.count, b.count) >= _ENOUGH:
+        return welch
+    return max(welch, pooled, key=lambda spread: spread.half(level))
+
+
+def _pooled(a: Repeats, b: Repeats) -> _Spread:
+    known = [side for side in (a, b) if side.log_variance is not None]
+    degrees = sum(side.count - 1 for side in known)
+    squares = sum((side.count - 1) * (side.log_variance or 0.0) for side in known)
+    deviation = math.sqrt(squares / degrees * (1 / a.count + 1 / b.count))
+    lacking = "pooled t: the scatter of the side with repeats stands for both"
+    return _Spread(deviation, degrees, "pooled t" if len(known) > 1 else lacking)
+
+
+def _welch(a: Repeats, b: Repeats) -> _Spread:
+    shares = [(side.log_variance or 0.0) / side.count for side in (a, b)]
+    total = sum(shares)
+    if total == 0:
+        return _Spread(0.0, a.count + b.count - 2, "Welch's t")
+    squares = sum(share**2 / (side.count - 1) for share, side in zip(shares, (a, b), strict=True))
+    return _Spread(math.sqrt(total), total**2 / squares, "Welch's t")
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values for which the chance of any false finding stays under the level.
+
+    Holm, Scandinavian Journal of Statistics 6, 1979.
+    """
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = highest
+    return adjusted
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """Return p-values for which the expected share of false findings stays under the level.
+
+    Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995.
+    """
+    from scipy import stats  # takes half a second to import, which `import analysis` does without
+
+    adjusted: list[float] = stats.false_discovery_control(list(p_values)).tolist()
+    return adjusted
+
+
+#: By name; p-values are raised so that chance alone does not find an effect among many.
+CORRECTIONS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {
+    "holm": holm,
+    "bh": benjamini_hochberg,
+    "none": list,
+}

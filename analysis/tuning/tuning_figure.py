@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.axes import FONT_PT, legend_below, say_empty
-from analysis.tuning.tuning import effects
+from analysis.tuning.account import effects
 from campaigns.tune.result import Effect, PairedComparison, Trial, TuneResult
 from campaigns.tune.stopping_rule import Interval
 

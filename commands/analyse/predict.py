@@ -75,7 +75,7 @@ def _facts(one: Prediction) -> dict[str, object]:
         "held_out_error": one.curve.held_out_error,
         "held_out": dict(one.curve.held_out),
         "memory": one.memory,
-        "runs": list(one.runs),
+        "runs": list(one.curve.runs),
     }
 
 
@@ -95,4 +95,4 @@ def _print(found: Sequence[Prediction]) -> None:
         f"{three_digits(1e3 * curve.model.per_image_s)} ms an image"
     )
     click.echo(f"held out: missed by {percent(curve.held_out_error)} ({errors})")
-    click.echo(f"runs: {' '.join(found[0].runs)}")
+    click.echo(f"runs: {' '.join(found[0].curve.runs)}")

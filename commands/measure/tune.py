@@ -222,8 +222,7 @@ def _close(
     result: TuneResult, out: Path, records: Path, delivery: AnyDelivery, tracked: bool
 ) -> int:
     """Print what was found, write it to `out` and to the server, and return the exit code."""
-    from analysis.tuning.account import tuning_markdown
-    from analysis.tuning.tuning import place_best
+    from analysis.tuning.account import place_best, tuning_markdown
     from commands.views.tune_view import log_files, print_result, write_files
 
     place = place_best(result, _known_ceilings(records, tracked=tracked))

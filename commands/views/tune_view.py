@@ -18,7 +18,7 @@ from commands.views.options import writing
 from commands.views.terminal import Bar
 
 if TYPE_CHECKING:
-    from analysis.tuning.tuning import Place
+    from analysis.tuning.account import Place
     from campaigns.tune import Effect, PairedComparison, TuneResult
 
 
@@ -73,7 +73,7 @@ class TuneProgress(Bar, TuneWatch):
 
 def print_result(result: TuneResult, place: Place) -> None:
     """Print the best command line, what each knob gave, and what to know besides."""
-    from analysis.tuning.tuning import (
+    from analysis.tuning.account import (
         best_command,
         caveats,
         effects,
@@ -93,7 +93,7 @@ def print_result(result: TuneResult, place: Place) -> None:
 
 
 def _print_effects(effects: list[Effect]) -> None:
-    from analysis.tuning.tuning import times
+    from analysis.tuning.account import times
 
     names = [f"{each.name}: {each.best_value} over {each.other_value}" for each in effects]
     width = max(map(len, names))
@@ -123,7 +123,7 @@ def write_files(result: TuneResult, place: Place, out: Path) -> None:
 
 def log_files(result: TuneResult, place: Place, out: Path, run_id: str | None) -> str | None:
     """Log the files as a run of their own, or as `run_id`; return why not, or None."""
-    from analysis.tuning.tuning import best_command, roof_line, verdict_line
+    from analysis.tuning.account import best_command, roof_line, verdict_line
     from tracking import schema
     from tracking.store import TrackingError
     from tracking.upload.upload import log_report

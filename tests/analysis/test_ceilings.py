@@ -3,8 +3,7 @@
 import factories as make
 import pytest
 
-from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
-from analysis.roofs.peaks import NoCeiling
+from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.runs.points import roofline_point
 from bench.records import Finding, Verdict
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from analysis.report import print_pdf
-from analysis.report.pdf import BROWSERS
+from analysis.report.write import BROWSERS
 from bench.errors import UserError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="scripted browsers are scripts")

@@ -3,7 +3,7 @@
 import factories as make
 import pytest
 
-from analysis.roofs.peaks import NoCeiling, datasheet_ceiling
+from analysis.roofs.ceilings import NoCeiling, datasheet_ceiling
 
 
 def peaks(name, mode, **device):

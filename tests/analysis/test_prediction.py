@@ -143,7 +143,7 @@ def test_within_the_measured_range_memory_is_no_question():
     found = predict_batch(curve_of(RATES), 24)
     assert found.memory == "batch 32 was measured, so a smaller one fits"
     assert found.images_per_s == pytest.approx(24 / 0.34)
-    assert found.runs == ("b8", "b16", "b32")
+    assert found.curve.runs == ("b8", "b16", "b32")
 
 
 def test_past_a_spill_and_past_an_oom_nothing_is_predicted():

@@ -9,12 +9,13 @@ from simulated_device import START, Device, environment
 
 from analysis.figures import save_figure, single_axes
 from analysis.runs.points import Refusal
-from analysis.tuning.account import tuning_facts, tuning_markdown
-from analysis.tuning.tuning import (
+from analysis.tuning.account import (
     best_command,
     best_record,
     place_best,
     roof_line,
+    tuning_facts,
+    tuning_markdown,
     verdict_line,
 )
 from analysis.tuning.tuning_figure import draw_ablation, tuning_figure
