@@ -66,24 +66,19 @@ def line_of(popen):
     return popen.stdout.readline().strip()
 
 
+FAMILY = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])"
+
+
 @posix_only
-def test_times_of_a_child_that_computes(start):
-    watched = WatchedProcess(start(BURN))
-    assert end_of(watched) == 0
+@pytest.mark.parametrize("program", [BURN, FAMILY], ids=["child", "grandchild"])
+def test_times_are_those_of_the_child_and_of_what_it_waited_for(start, program):
+    readings = iter([10.0, 14.5])
+    watched = WatchedProcess(start(f"{program}\nraise SystemExit(3)"), lambda: next(readings))
+    assert end_of(watched) == watched.poll() == 3
     figures = watched.figures()
     assert figures.user_s + figures.system_s >= 0.25
-    assert figures.real_s > 0
+    assert figures.real_s == 4.5
     assert figures.missing.keys() <= {"max_rss_bytes"}
-
-
-@posix_only
-def test_a_grandchilds_time_counts_once_it_was_waited_for(start):
-    watched = WatchedProcess(
-        start(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])")
-    )
-    assert end_of(watched) == 0
-    figures = watched.figures()
-    assert figures.user_s + figures.system_s >= 0.25
 
 
 #: This very process may be larger than any child that a test should start.
@@ -132,13 +127,6 @@ def test_a_signal_is_a_negative_code(start, signum):
     assert describe_exit(-signum, 0, 0).startswith(f"ended by {signum.name} (signal {int(signum)})")
 
 
-@posix_only
-def test_an_exit_code_is_kept(start):
-    watched = WatchedProcess(start("raise SystemExit(3)"))
-    assert end_of(watched) == 3
-    assert watched.poll() == 3
-
-
 def test_a_running_child_has_no_figures_yet(start):
     watched = WatchedProcess(start(WAIT))
     assert watched.poll() is None
@@ -155,14 +143,6 @@ def test_a_child_that_somebody_else_reaped_has_reasons(start):
     figures = watched.figures()
     assert figures.user_s is None
     assert figures.missing["user_s"] == "the process was reaped before its usage was read"
-
-
-@posix_only
-def test_real_time_is_the_clocks(start):
-    readings = iter([10.0, 14.5])
-    watched = WatchedProcess(start(""), clock=lambda: next(readings))
-    end_of(watched)
-    assert watched.figures().real_s == 4.5
 
 
 @posix_only

@@ -56,14 +56,15 @@ def profiled(records, asked=None, **options):
     return folder, record
 
 
-def codes(record):
-    return [finding.code for finding in record.verdict.findings]
-
-
-def test_a_profile_explains_the_timed_run_of_the_same_work(tmp_path, perf):
-    timed = launch_measurement(config(), RecordFolder.create(tmp_path))
-    launch_measurement(config(iters=7), RecordFolder.create(tmp_path))
-    folder, record = profiled(tmp_path)
+def test_a_profile_explains_the_timed_run_of_the_same_work(tmp_path, perf, monkeypatch):
+    asked = config("doubled_when_asked")
+    timed = launch_measurement(asked, RecordFolder.create(tmp_path))
+    other = RecordFolder.create(tmp_path)
+    longer = config("doubled_when_asked", iters=7)
+    other.close(
+        timed.replaced(record_id=other.record_id, config=longer, config_id=longer.config_id)
+    )
+    folder, record = profiled(tmp_path, asked)
     assert record.outcome == "ok"
     assert record.timed_record_id == timed.record_id
     assert record.work == timed.measurement.work
@@ -76,22 +77,14 @@ def test_a_profile_explains_the_timed_run_of_the_same_work(tmp_path, perf):
     rows = (folder.path / "ops.csv").read_text().splitlines()
     assert len(rows) == len(record.ops.ops) + 1
     assert record.verdict.level == "clean", record.verdict
-
-
-def test_other_work_than_the_timed_runs_is_found_out(tmp_path, monkeypatch):
-    launch_measurement(config("doubled_when_asked"), RecordFolder.create(tmp_path))
+    # The step now does other work, and a tool that is not here does not keep the other from it.
     monkeypatch.setenv("CRASHING_MODELS_DOUBLED", "1")
-    _, record = profiled(tmp_path, config("doubled_when_asked"), tools=["torch"])
-    assert record.timed_record_id is not None
+    monkeypatch.setenv("PATH", "/nowhere")
+    _, record = profiled(tmp_path, asked)
+    assert record.outcome == "ok"
+    assert record.timed_record_id == timed.record_id
     assert record.verdict.level == "invalid"
     assert any("relu" in finding.message for finding in record.verdict.findings)
-
-
-def test_a_tool_that_is_not_here_is_told_and_the_others_go_on(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    _, record = profiled(tmp_path)
-    assert record.outcome == "ok"
-    assert record.ops is not None
     assert "install" in record.missing["cpu_counters"]
 
 
@@ -111,6 +104,7 @@ def test_a_step_that_fails_ends_the_profile_with_its_reason(tmp_path, perf):
     assert record.missing["ops"] == record.missing["cpu_counters"] == record.reason
 
 
+@pytest.mark.long
 def test_a_tools_own_refusal_concerns_its_section_alone(tmp_path, monkeypatch):
     class Refused(TorchTool):
         def explain(self, console):
@@ -144,6 +138,7 @@ launch_profile(config(iters=10**6, max_seconds=2.0), RecordFolder.create(Path({r
 """
 
 
+@pytest.mark.long
 def test_a_killed_launcher_leaves_what_its_workers_found(tmp_path, perf):
     records = tmp_path / "records"
     program = PROGRAM.format(

@@ -41,11 +41,18 @@ def order(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_measurement_comes_back_whole(order, tmp_path):
+def test_a_measurement_comes_back_whole_now_or_when_the_node_is_asked_again(order, tmp_path):
     _, record = unpack(node.measure(order), tmp_path / "home")
     assert record.outcome == "ok"
     assert record.record_id == order["record_id"]
     assert record.model_dump(mode="json")["config"] == order["config"]
+    facts, [parcel] = node.identify("auto", "c", [])
+    assert facts["environments"][-1]["device"]["backend"] == "cpu"
+    assert len(facts["at_rest_c"]) == len(facts["environments"])
+    assert facts["code"] == code_id()
+    assert unpack(parcel, tmp_path / "second")[1] == record
+    assert node.unsent_records("c", [order["record_id"]]) == []
+    assert node.unsent_records("another", []) == []
 
 
 @pytest.mark.slow
@@ -72,18 +79,6 @@ def test_a_closed_pipe_ends_the_worker_and_keeps_what_it_measured(order, tmp_pat
     assert record.outcome == "interrupted"
     assert record.process is not None  # by the launcher, not by recovery
     assert not folder.in_use()
-
-
-@pytest.mark.slow
-def test_a_node_says_what_it_has_and_gives_what_the_driver_lacks(order, tmp_path):
-    node.measure(order)
-    facts, [parcel] = node.identify("auto", "c", [])
-    assert facts["environments"][-1]["device"]["backend"] == "cpu"
-    assert len(facts["at_rest_c"]) == len(facts["environments"])
-    assert facts["code"] == code_id()
-    assert unpack(parcel, tmp_path / "home")[1].record_id == order["record_id"]
-    assert node.unsent_records("c", [order["record_id"]]) == []
-    assert node.unsent_records("another", []) == []
 
 
 def test_what_keeps_a_node_from_measuring_is_said_in_one_line(order, tmp_path, monkeypatch):

@@ -67,18 +67,18 @@ def test_the_last_run_of_a_configuration_counts(tmp_path):
     assert runs.of(config()).outcome == "ok"
 
 
-def test_a_run_that_went_well_counts_whatever_comes_late(tmp_path):
-    well = PastRun(config(), HERE, "ok", None, "20260102T000000Z-00000000")
-    older = PastRun(config(), HERE, "interrupted", "lost", "20260101T000000Z-00000000")
-    newer = PastRun(config(), HERE, "crashed", "lost", "20260103T000000Z-00000000")
-    runs = past(tmp_path, elsewhere=[well, older, newer])
-    assert runs.of(config()) == well
+OLDER = PastRun(config(), HERE, "interrupted", "lost", "20260101T000000Z-00000000")
+WELL = PastRun(config(), HERE, "ok", None, "20260102T000000Z-00000000")
+NEWER = PastRun(config(), HERE, "crashed", "lost", "20260103T000000Z-00000000")
 
 
-def test_the_newer_of_two_failures_counts_in_whatever_order_they_come(tmp_path):
-    older = PastRun(config(), HERE, "interrupted", "lost", "20260101T000000Z-00000000")
-    newer = PastRun(config(), HERE, "crashed", "no", "20260103T000000Z-00000000")
-    assert past(tmp_path, elsewhere=[newer, older]).of(config()) == newer
+@pytest.mark.parametrize(
+    ("elsewhere", "counts"),
+    [([], None), ([WELL], WELL), ([NEWER, OLDER], NEWER), ([WELL, OLDER, NEWER], WELL)],
+    ids=["none yet", "one", "newer of two failures", "one that went well"],
+)
+def test_of_runs_that_only_the_server_knows_one_counts(tmp_path, elsewhere, counts):
+    assert past(tmp_path / "none", elsewhere=elsewhere).of(config()) == counts
 
 
 def test_over_many_machines_every_environment_counts_and_memory_by_device(tmp_path):
@@ -98,15 +98,6 @@ def test_half_written_and_damaged_folders_are_passed_over(tmp_path):
     damaged = RecordFolder.create(tmp_path)
     damaged.record.write_text("{")
     assert past(tmp_path).of(config()) is None
-
-
-def test_no_records_yet_is_no_error(tmp_path):
-    assert past(tmp_path / "none").of(config()) is None
-
-
-def test_runs_that_only_the_server_knows_count_too(tmp_path):
-    known = PastRun(config(), HERE, "ok", None, "20260101T000000Z-00000000")
-    assert past(tmp_path, elsewhere=[known]).of(config()) == known
 
 
 def test_larger_batches_of_what_ran_out_of_memory_are_too_large(tmp_path):

@@ -5,7 +5,7 @@ import time
 import psutil
 import pytest
 
-from bench.launcher.telemetry import HostSource, Sampler
+from bench.launcher.telemetry import HostSource
 from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.probes import UnknownFactError
 
@@ -106,40 +106,17 @@ def test_a_gauge_that_is_dear_to_read_is_left_out(child, clock, monkeypatch):
     assert "cpu_frequency_mhz" not in source.read().values
 
 
-def test_frequency_and_temperature_where_they_are_told(child, clock, monkeypatch):
-    sensors = {
-        "nvme": [psutil._ntp.shwtemp("Composite", 80.0, None, None)],
-        "coretemp": [
-            psutil._ntp.shwtemp("Core 0", 55.0, None, None),
-            psutil._ntp.shwtemp("Core 1", 61.0, None, None),
-        ],
-    }
+def test_frequency_and_temperature_are_the_systems_or_have_a_reason(child, clock, monkeypatch):
+    cores = [psutil._ntp.shwtemp("Core", heat_c, None, None) for heat_c in (55.0, 61.0)]
+    sensors = {"nvme": [psutil._ntp.shwtemp("Composite", 80.0, None, None)], "coretemp": cores}
     monkeypatch.setattr(psutil, "sensors_temperatures", lambda: sensors, raising=False)
     monkeypatch.setattr(psutil, "cpu_freq", lambda: psutil._ntp.scpufreq(3100.0, 0.0, 0.0))
-    values = HostSource(child(IDLE).pid, clock).read().values
+    worker = child(IDLE)
+    values = HostSource(worker.pid, clock).read().values
     assert values["cpu_temperature_c"] == 61.0
     assert values["cpu_frequency_mhz"] == 3100.0
-
-
-def test_a_machine_without_sensors_says_so(child, clock, monkeypatch):
-    monkeypatch.setattr(psutil, "sensors_temperatures", dict, raising=False)
+    sensors.clear()
     monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
-    source = HostSource(child(IDLE).pid, clock)
+    source = HostSource(worker.pid, clock)
     assert source.missing["cpu_temperature_c"] == "the system shows no processor sensor"
     assert source.missing["cpu_frequency_mhz"] == "the system shows no frequency"
-
-
-def test_a_real_run_on_the_real_clock(child):
-    popen = child(BUSY)
-    sampler = Sampler(0.02, [HostSource(popen.pid)])
-    start_s = time.perf_counter()
-    wait_until_it_used(popen.pid, 0.05)
-    for _ in range(3):
-        sampler.sample_now()
-        wait_until_it_used(popen.pid, 0.03)
-    end_s = time.perf_counter()
-    series = {one.name: one for one in sampler.telemetry(start_s, end_s).series}
-    load = series["worker_cpu_percent"]
-    assert len(load.values) == 3
-    assert all(0 <= time_s <= end_s - start_s for time_s in load.times_s)
-    assert max(load.values) > 0

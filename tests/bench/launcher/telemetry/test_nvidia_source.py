@@ -9,18 +9,16 @@ from bench.machine.probes import UnknownFactError
 NOBODY = 4_000_000_000  # above every system's highest process id
 
 
+IDLE = "import sys; print('on', flush=True); sys.stdin.read()"
+
+
 @pytest.fixture
 def worker(child):
-    return child("import sys; print('on', flush=True); sys.stdin.read()")
-
-
-@pytest.fixture
-def neighbour(child):
-    return child("import sys; print('on', flush=True); sys.stdin.read()")
+    return child(IDLE)
 
 
 def test_units_are_those_in_the_names(nvml, worker):
-    reading = NvidiaSource(nvml, "GPU-1", worker.pid).read()
+    reading = device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml).read()
     assert reading.values == {
         "gpu_utilization_percent": 97.0,
         "gpu_memory_used_mb": 3000.0,
@@ -48,22 +46,6 @@ def test_units_are_those_in_the_names(nvml, worker):
 def test_throttle_bits_have_names(nvml, worker, bits, names):
     nvml.reasons = bits
     assert NvidiaSource(nvml, "GPU-1", worker.pid).read().throttle_reasons == names
-
-
-def test_energy_and_throttling_of_a_window(nvml, worker, clock):
-    source = NvidiaSource(nvml, "GPU-1", worker.pid)
-    sampler = Sampler(0.5, [], clock)
-    sampler.add(source)
-    for step in range(8):  # 400 W; the power cap from the fifth sample on
-        clock.now_s += 0.5
-        nvml.energy_mj += 200_000
-        nvml.reasons = 0x04 if step >= 4 else 0x01
-        sampler.sample()
-    telemetry = sampler.telemetry(100.75, 103.75)
-    assert telemetry.energy_j == pytest.approx(400 * 3.0)
-    assert telemetry.throttle_share == {"SwPowerCap": pytest.approx(3 / 6)}
-    assert telemetry.foreign_processes == ()
-    assert telemetry.missing == {}
 
 
 def test_what_a_card_does_not_support_has_a_reason(nvml, worker, clock):
@@ -96,7 +78,8 @@ def test_the_workers_own_processes_are_not_foreign(nvml, child):
     assert NvidiaSource(nvml, "GPU-1", worker.pid).foreign_processes() == ()
 
 
-def test_neighbours_before_or_after_are_named(nvml, worker, neighbour):
+def test_neighbours_before_or_after_are_named(nvml, worker, child):
+    neighbour = child(IDLE)
     nvml.pids = [worker.pid, neighbour.pid]
     source = NvidiaSource(nvml, "GPU-1", worker.pid)
     nvml.pids = [worker.pid, os.getpid()]
@@ -105,44 +88,39 @@ def test_neighbours_before_or_after_are_named(nvml, worker, neighbour):
     assert all("python" in line or "pytest" in line for line in found)
 
 
-def test_a_worker_seen_under_the_hosts_number_is_not_foreign(nvml, worker):
-    # In a container NVML lists the host's process ids, which have no name here.
+@pytest.mark.parametrize(
+    ("afterwards", "found"), [([], ()), ([NOBODY], (f"{NOBODY} (of another container or user)",))]
+)
+def test_a_nameless_process_is_foreign_if_it_outlives_the_worker(nvml, worker, afterwards, found):
+    # In a container NVML lists the host's process ids, the worker's own too, without names here.
     nvml.pids = [NOBODY]
     source = NvidiaSource(nvml, "GPU-1", worker.pid)
     assert source.foreign_processes() == ()
     worker.kill()
     worker.wait()
-    nvml.pids = []
-    assert source.foreign_processes() == ()
+    nvml.pids = afterwards
+    assert source.foreign_processes() == found
 
 
-def test_a_nameless_process_that_outlives_the_worker_is_foreign(nvml, worker):
-    nvml.pids = [NOBODY]
-    source = NvidiaSource(nvml, "GPU-1", worker.pid)
-    worker.kill()
-    worker.wait()
-    assert source.foreign_processes() == (f"{NOBODY} (of another container or user)",)
-
-
-def test_an_unknown_uuid_is_a_reason(nvml, worker):
-    with pytest.raises(UnknownFactError, match="no device GPU-2"):
-        NvidiaSource(nvml, "GPU-2", worker.pid)
-
-
-def test_a_run_on_cuda_is_sampled_by_nvml(nvml, worker):
-    source = device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
-    assert isinstance(source, NvidiaSource)
-
-
-@pytest.mark.parametrize("uuid", ["GPU-1", None])
-def test_without_nvml_every_series_has_the_reason(worker, clock, uuid):
-    def absent():
-        raise UnknownFactError("NVML: NVML Shared Library Not Found")
+@pytest.mark.parametrize(
+    ("uuid", "has_nvml", "reason"),
+    [
+        ("GPU-1", False, "NVML: NVML Shared Library Not Found"),
+        ("GPU-2", True, "NVML knows no device GPU-2"),
+        (None, True, "the device's UUID is unknown"),
+    ],
+)
+def test_a_card_that_cannot_be_read_has_the_reason_in_every_series(
+    nvml, worker, clock, uuid, has_nvml, reason
+):
+    def opened():
+        if not has_nvml:
+            raise UnknownFactError("NVML: NVML Shared Library Not Found")
+        return nvml
 
     sampler = Sampler(0.5, [], clock)
-    sampler.add(device_source("cuda", uuid, worker.pid, nvml_opener=absent))
+    sampler.add(device_source("cuda", uuid, worker.pid, nvml_opener=opened))
     missing = sampler.telemetry(99.0, 101.0).missing
-    reason = "NVML: NVML Shared Library Not Found" if uuid else "the device's UUID is unknown"
     assert missing == dict.fromkeys(
         [*GPU_SERIES, "energy_j", "throttle_share", "foreign_processes"], reason
     )

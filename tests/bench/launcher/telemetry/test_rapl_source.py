@@ -57,22 +57,6 @@ def test_a_counter_that_wraps_around_counts_on(packages, clock):
     assert source.read().energy_j == pytest.approx(11.0)
 
 
-def test_energy_of_a_window(packages, clock):
-    root, write = packages
-    sampler = Sampler(0.5, [], clock)
-    sampler.add(RaplSource(root, clock))
-    for step in range(1, 9):  # 40 W
-        clock.now_s += 0.5
-        write("intel-rapl:0", 1_000_000 + step * 20_000_000)
-        sampler.sample()
-    telemetry = sampler.telemetry(101.25, 103.25)
-    assert telemetry.energy_j == pytest.approx(80.0)
-    (power,) = telemetry.series
-    assert (power.name, power.source) == ("cpu_package_power_w", "rapl")
-    assert telemetry.missing["throttle_share"] == "not read for CPUs"
-    assert "cpu_utilization_percent" in telemetry.missing["foreign_processes"]
-
-
 def test_a_counter_that_closes_during_the_run_is_a_reason(packages, clock):
     root, _ = packages
     sampler = Sampler(0.5, [], clock)

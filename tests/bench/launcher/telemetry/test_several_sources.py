@@ -1,6 +1,6 @@
 """Several devices as one source: sums where they add up, nothing where one cannot tell."""
 
-from bench.launcher.telemetry import Reading, Sampler, SeveralDevices, Source
+from bench.launcher.telemetry import Reading, SeveralDevices, Source
 
 
 class Card(Source):
@@ -27,10 +27,12 @@ def together(*cards):
 
 
 def test_energy_adds_up_and_quantities_keep_apart():
-    found = together(Card(100.0, 5.0), Card(200.0, 7.0, frozenset({"SwThermal"}))).read()
+    source = together(Card(100.0, 5.0), Card(200.0, 7.0, frozenset({"SwThermal"})))
+    found = source.read()
     assert found.values == {"gpu_power_w": 100.0, "rank1_gpu_power_w": 200.0}
     assert found.energy_j == 12.0
     assert found.throttle_reasons == {"SwThermal"}
+    assert (source.name, source.measures_device) == ("nvml", True)
 
 
 def test_what_one_device_cannot_tell_all_together_cannot():
@@ -46,16 +48,3 @@ def test_what_one_device_cannot_tell_all_together_cannot():
 def test_foreign_processes_are_those_of_any_device():
     source = together(Card(1, 1, processes=("5 x", "7 y")), Card(1, 1, processes=("5 x",)))
     assert source.foreign_processes() == ("5 x", "7 y")
-
-
-def test_the_sampler_reads_them_as_the_device():
-    clock = iter(range(100))
-    sampler = Sampler(clock=lambda: float(next(clock)))
-    source = together(Card(100.0, 5.0), Card(200.0, 7.0))
-    sampler.add(source)
-    for _ in range(4):
-        sampler.sample_now()
-    found = sampler.telemetry(1.5, 8.5)
-    assert found.energy_j == 0.0
-    assert {series.name for series in found.series} == {"gpu_power_w", "rank1_gpu_power_w"}
-    assert {series.source for series in found.series} == {"nvml"}
