@@ -161,11 +161,13 @@ def test_without_wait4_what_can_be_told_is_told_with_reasons(start, monkeypatch)
 
 
 @posix_only
-def test_a_child_that_listens_saves_its_work_and_keeps_its_figures(start):
+def test_a_child_saves_its_work_before_its_loaders_are_ended(start):
+    # A loader that vanishes would make its parent believe that it crashed.
     popen = start(
-        "import signal, sys\n"
+        "import signal, subprocess, sys\n"
+        f"kin = subprocess.Popen([sys.executable, '-c', {WAIT!r}], stdin=subprocess.PIPE)\n"
         "def save(*_):\n"
-        "    print('saved', flush=True)\n"
+        "    print('alive' if kin.poll() is None else 'gone', flush=True)\n"
         "    sys.exit(7)\n"
         "signal.signal(signal.SIGTERM, save)\n"
         "print('up', flush=True)\n" + WAIT
@@ -173,7 +175,7 @@ def test_a_child_that_listens_saves_its_work_and_keeps_its_figures(start):
     watched = WatchedProcess(popen)
     line_of(popen)
     terminate_tree(popen, grace_s=30)
-    assert line_of(popen) == "saved"
+    assert line_of(popen) == "alive"
     assert watched.poll() == 7
     assert watched.figures().user_s is not None
 
@@ -190,23 +192,6 @@ def test_a_deaf_child_and_its_deaf_child_are_killed(start):
     terminate_tree(popen, grace_s=0.1)
     assert watched.poll() == -signal.SIGKILL
     assert not runs(grandchild)
-
-
-@posix_only
-def test_loaders_are_not_asked_before_their_parent(start):
-    # A loader that vanishes would make the parent believe that it crashed.
-    popen = start(
-        "import signal, subprocess, sys\n"
-        f"kin = subprocess.Popen([sys.executable, '-c', {WAIT!r}], stdin=subprocess.PIPE)\n"
-        "def save(*_):\n"
-        "    print('alive' if kin.poll() is None else 'gone', flush=True)\n"
-        "    sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        "print('up', flush=True)\n" + WAIT
-    )
-    line_of(popen)
-    terminate_tree(popen, grace_s=30)
-    assert line_of(popen) == "alive"
 
 
 @posix_only
@@ -240,25 +225,17 @@ def test_a_process_that_got_a_reaped_childs_number_is_left_alone():
         assert stranger.wait() == 0
 
 
+STRUCK = "the kernel's out-of-memory killer struck"
+
+
 @pytest.mark.parametrize(
     ("code", "before", "after", "words"),
     [
         (0, 1, 9, "exit code 0"),
         (1, 0, 0, "exit code 1"),
         (1, None, None, "exit code 1"),
-        (
-            -9,
-            4,
-            5,
-            "ended by SIGKILL (signal 9): the kernel's out-of-memory killer struck "
-            "(1 killed since then)",
-        ),
-        (
-            1,
-            4,
-            6,
-            "exit code 1: the kernel's out-of-memory killer struck (2 killed since then)",
-        ),
+        (-9, 4, 5, f"ended by SIGKILL (signal 9): {STRUCK} (1 killed since then)"),
+        (1, 4, 6, f"exit code 1: {STRUCK} (2 killed since then)"),
         (-9, 4, 4, "ended by SIGKILL (signal 9), not by the out-of-memory killer"),
         (-9, None, 4, "ended by SIGKILL (signal 9)"),
         (-11, 0, 0, "ended by SIGSEGV (signal 11)"),

@@ -12,53 +12,65 @@ def codes(**changes):
     return [finding.code for finding in judge(samples.run_record(**changes)).findings]
 
 
-def window(times_s, **changes):
+def window(times_s=(0.5,) * 6, **changes):
     return {"measurement": samples.measurement(times_s, **changes)}
 
 
-def test_a_steady_run_is_clean_and_has_nothing_to_say():
-    verdict = judge(samples.run_record())
-    assert verdict.level == "clean"
-    assert verdict.findings == ()
+def ramp(last_s):
+    return window([1.0] * 10 + [(1.0 + last_s) / 2] * 10 + [last_s] * 10)
+
+
+def using(other_percent, backend="cpu"):
+    """Two samples of other processes' load; 200 would be both cores of the sample machine."""
+    load = samples.Series(
+        name="other_cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(0.0, other_percent)
+    )
+    device = samples.environment(device=samples.device_info(backend=backend))
+    return {"telemetry": samples.telemetry(series=(load,)), "environment": device}
+
+
+def powered_by(source):
+    return {"environment": samples.environment(power_source=source)}
 
 
 @pytest.mark.parametrize("outcome", ["oom", "crashed", "interrupted", "refused", "unsupported"])
 def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
     verdict = judge(samples.failed_record(outcome, "the reason"))
     assert verdict.level == "invalid"
-    assert verdict.findings[0].code == outcome
-    assert verdict.findings[0].message == "the reason"
+    assert (verdict.findings[0].code, verdict.findings[0].message) == (outcome, "the reason")
 
 
-def test_single_slow_iterations_are_noted_not_dropped():
-    verdict = judge(samples.run_record(**window([0.5] * 9 + [1.5])))
-    assert [finding.code for finding in verdict.findings] == ["outliers"]
-    assert verdict.level == "clean"
+@pytest.mark.parametrize(
+    ("code", "causes", "near_miss"),
+    [
+        ("few-iterations", window([0.5] * 4), window([0.5] * 5)),
+        ("drift", ramp(1.2), ramp(1.02)),
+        ("window-gap", window(window_end_clock_s=1003.1), window(window_end_clock_s=1003.05)),
+        ("input-bound", window(data_wait_s=(0.03,) * 6), window(data_wait_s=(0.02,) * 6)),
+        ("hidden-syncs", window(hidden_syncs=2), window(hidden_syncs=0)),
+        ("loss-not-finite", window(first_loss=None, last_loss=None), window(first_loss=None)),
+        ("busy-host", using(30.0), using(10.0)),
+        ("busy-host", using(200.0), using(200.0, backend="cuda")),
+        ("battery", powered_by("battery"), powered_by("mains")),
+        ("emulated", {"resolved": samples.resolved(native_math=False)}, {}),
+    ],
+)
+def test_a_finding_has_its_cause_and_is_not_made_below_its_limit(code, causes, near_miss):
+    assert code in codes(**causes)
+    assert code not in codes(**near_miss)
 
 
-ON_GPU = samples.environment(device=samples.device_info(backend="cuda"))
+def test_a_steady_run_is_clean_and_single_slow_iterations_are_noted():
+    for slowest_s, found in ((0.5, []), (1.5, ["outliers"])):
+        verdict = judge(samples.run_record(**window([0.5] * 9 + [slowest_s])))
+        assert [finding.code for finding in verdict.findings] == found
+        assert verdict.level == "clean"
 
 
 def test_throttling_by_its_share_of_samples():
     hot = samples.telemetry(throttle_share={"SwThermal": 0.2, "SwPowerCap": 0.01})
     findings = judge(samples.run_record(telemetry=hot)).findings
     assert [finding.message for finding in findings] == ["SwThermal in 20% of the samples"]
-
-
-def using(other_percent):
-    """Two samples of other processes' load; 200 would be both cores of the sample machine."""
-    load = samples.Series(
-        name="other_cpu_percent", source="psutil", times_s=(0.0, 0.5), values=other_percent
-    )
-    return samples.telemetry(series=(load,))
-
-
-def test_roofs_measured_beside_others_are_suspect():
-    record = samples.ceilings_record(telemetry=using((50.0, 50.0)))
-    assert judge(record).level == "suspect"
-    assert judge(samples.ceilings_record(telemetry=using((1.0, 1.0)))).level == "clean"
-    failed = samples.ceilings_record(outcome="crashed", reason="RuntimeError: no")
-    assert judge(failed).level == "invalid"
 
 
 def test_others_on_the_device():
@@ -69,47 +81,15 @@ def test_others_on_the_device():
 
 
 @pytest.mark.parametrize(
-    ("code", "causes", "near_miss"),
+    ("changes", "level"),
     [
-        ("few-iterations", window([0.5] * 4), window([0.5] * 5)),
-        (
-            "drift",
-            window([1.0] * 10 + [1.1] * 10 + [1.2] * 10),
-            window([1.0] * 10 + [1.01] * 10 + [1.02] * 10),
-        ),
-        (
-            "window-gap",
-            window([0.5] * 6, window_end_clock_s=1003.1),
-            window([0.5] * 6, window_end_clock_s=1003.05),
-        ),
-        (
-            "input-bound",
-            window([0.5] * 6, data_wait_s=(0.03,) * 6),
-            window([0.5] * 6, data_wait_s=(0.02,) * 6),
-        ),
-        ("hidden-syncs", window([0.5] * 6, hidden_syncs=2), window([0.5] * 6, hidden_syncs=0)),
-        (
-            "loss-not-finite",
-            window([0.5] * 6, first_loss=None, last_loss=None),
-            window([0.5] * 6, first_loss=None),
-        ),
-        ("busy-host", {"telemetry": using((0.0, 30.0))}, {"telemetry": using((0.0, 10.0))}),
-        (
-            "busy-host",
-            {"telemetry": using((100.0, 100.0))},
-            {"telemetry": using((100.0, 100.0)), "environment": ON_GPU},
-        ),
-        (
-            "battery",
-            {"environment": samples.environment(power_source="battery")},
-            {"environment": samples.environment(power_source="mains")},
-        ),
-        ("emulated", {"resolved": samples.resolved(native_math=False)}, {}),
+        (using(100.0), "suspect"),
+        (using(2.0), "clean"),
+        ({"outcome": "crashed", "reason": "RuntimeError: no"}, "invalid"),
     ],
 )
-def test_a_finding_has_its_cause_and_none_below_its_limit(code, causes, near_miss):
-    assert code in codes(**causes)
-    assert code not in codes(**near_miss)
+def test_roofs_are_judged_by_how_they_were_measured(changes, level):
+    assert judge(samples.ceilings_record(**changes)).level == level
 
 
 # Profiles: the sample step is 1 GFLOP over 0.1 GB eager, 0.05 GB fused and 0.01 GB compulsory.

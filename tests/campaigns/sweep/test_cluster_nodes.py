@@ -25,11 +25,6 @@ def can_start(node, backend, **changes):
     return environment is not None and node.is_free_for(wanted, environment)
 
 
-def start(node, key, backend):
-    wanted = config(backend)
-    node.begin(key, wanted, node.environment_of(wanted))
-
-
 def test_a_run_needs_the_device_it_asks_for():
     host = node(CPU)
     assert can_start(host, "cpu")
@@ -38,27 +33,24 @@ def test_a_run_needs_the_device_it_asks_for():
     assert node(GPU, CPU, gpus=1.0).environment_of(config("auto")) == GPU
 
 
-def test_a_cpu_run_has_the_whole_host():
+@pytest.mark.parametrize(
+    ("under_way", "free_for"),
+    [
+        ([], {("cpu", 1), ("cuda", 1), ("cuda", 2)}),
+        (["cpu"], set()),  # it has the whole host
+        (["cuda"], {("cuda", 1)}),
+        (["cuda", "cuda"], set()),
+    ],
+)
+def test_a_cpu_run_has_the_host_alone_and_a_gpu_takes_one_run(under_way, free_for):
     host = node(GPU, CPU, gpus=2.0)
-    start(host, "a", "cpu")
-    assert not can_start(host, "cpu")
-    assert not can_start(host, "cuda")
-    host.end("a")
-    start(host, "b", "cuda")
-    assert not can_start(host, "cpu")
-    host.end("b")
-    assert can_start(host, "cpu")
-
-
-def test_each_gpu_takes_one_run():
-    host = node(GPU, CPU, gpus=2.0)
-    start(host, "a", "cuda")
-    assert can_start(host, "cuda")
-    assert not can_start(host, "cuda", devices=2)
-    start(host, "b", "cuda")
-    assert not can_start(host, "cuda")
-    host.end("a")
-    assert can_start(host, "cuda")
+    asked = [("cpu", 1), ("cuda", 1), ("cuda", 2)]
+    for number, backend in enumerate(under_way):
+        host.begin(str(number), config(backend), host.environment_of(config(backend)))
+    assert {each for each in asked if can_start(host, each[0], devices=each[1])} == free_for
+    for number in range(len(under_way)):
+        host.end(str(number))
+    assert all(can_start(host, backend, devices=devices) for backend, devices in asked)
 
 
 def test_a_run_on_more_gpus_than_a_node_has_goes_elsewhere():

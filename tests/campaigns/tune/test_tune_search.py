@@ -9,7 +9,6 @@ from bench.config import RunConfig
 from bench.records import Finding, Verdict
 from campaigns.tune import Limits, TuneWatch, tune
 from campaigns.tune.knobs import KNOBS, WINDOWS, differing
-from campaigns.tune.trials import Budget, PastTrials, Trials
 from campaigns.tune.tuner import StartFailedError
 
 LONG_S = 10_000.0
@@ -214,17 +213,6 @@ def test_the_start_is_measured_even_if_getting_ready_took_the_whole_budget():
     assert [trial.stage for trial in result.trials] == ["start"]
 
 
-def test_a_trial_is_expected_to_take_what_the_last_one_like_it_took():
-    device = Device(speed, autotune_s=60.0)
-    trials = Trials(device, PastTrials(), Budget(LONG_S, device.clock), TuneWatch())
-    compiled = START.model_copy(update={"compile": "max-autotune"})
-    assert trials.expected_s(START) == 0.0
-    trials.together([START, compiled], "search")
-    assert trials.expected_s(START.model_copy(update={"threads": 2})) == 12.0
-    assert trials.expected_s(compiled.model_copy(update={"threads": 2})) == 60.0
-    assert trials.expected_s(START.model_copy(update={"batch_size": 64})) == 48.0
-
-
 def test_a_trial_that_takes_too_long_is_given_up_and_says_so():
     device = Device(speed, autotune_s=1200.0)
     result = tuned(device, budget_s=2000.0, fixed_batch=True)
@@ -294,11 +282,7 @@ def test_an_interrupt_right_after_the_first_trial_has_that_to_tell():
     assert result.interrupted
     assert result.best == result.start
     assert [trial.record for trial in result.trials] == device.records
-
-
-def test_an_interrupt_before_the_first_trial_has_nothing_to_tell():
-    device = Device(speed)
-    device.interrupt_at = 0
+    device.interrupt_at = len(device.records)  # before the first trial there is nothing to give
     with pytest.raises(KeyboardInterrupt):
         tuned(device)
 

@@ -1,6 +1,96 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.launcher.telemetry import Reading, Sampler, Source
+from bench.launcher.telemetry.sampler import Sample, Span, energy_j, series_of, throttle_share
+from bench.machine.probes import UnknownFactError
+
+
+def samples(*readings):
+    return [Sample(clock_s, reading) for clock_s, reading in readings]
+
+
+def energies(*points):
+    return samples(*((clock_s, Reading({}, joules)) for clock_s, joules in points))
+
+
+def test_a_series_holds_the_window_alone_and_counts_from_its_start():
+    seen = samples(*((10.0 + i, Reading({"power_w": float(i)})) for i in range(6)))
+    (series,) = series_of(seen, Span(11.0, 13.5), "nvml")
+    assert series.name == "power_w"
+    assert series.source == "nvml"
+    assert series.times_s == (0.0, 1.0, 2.0)
+    assert series.values == (1.0, 2.0, 3.0)
+
+
+def test_a_gauge_that_failed_now_and_then_keeps_its_own_times():
+    seen = samples(
+        (1.0, Reading({"a": 1.0, "b": 10.0})),
+        (2.0, Reading({"a": 2.0})),
+        (3.0, Reading({"a": 3.0, "b": 30.0})),
+    )
+    first, second = series_of(seen, Span(0.0, 4.0), "psutil")
+    assert (first.name, first.times_s) == ("a", (1.0, 2.0, 3.0))
+    assert (second.name, second.times_s, second.values) == ("b", (1.0, 3.0), (10.0, 30.0))
+
+
+def test_energy_is_interpolated_at_both_ends():
+    # 100 W before 2 s, 300 W after: the window from 1.5 s to 4.5 s holds 50 + 2 x 300 + 150 J.
+    seen = energies((1.0, 0.0), (2.0, 100.0), (3.0, 400.0), (4.0, 700.0), (5.0, 1000.0))
+    assert energy_j(seen, Span(1.5, 4.5)) == pytest.approx(50 + 600 + 150)
+
+
+def test_samples_on_the_windows_ends_are_taken_as_they_are():
+    seen = energies((1.0, 7.0), (2.0, 17.0), (3.0, 40.0))
+    assert energy_j(seen, Span(1.0, 3.0)) == 33.0
+
+
+@pytest.mark.parametrize(
+    ("span", "reason"),
+    [
+        (Span(0.5, 3.5), "before the window's start"),
+        (Span(1.5, 4.5), "after the window's end"),
+        (Span(1.9, 2.9), "fewer than two samples"),
+        (Span(10.0, 20.0), "fewer than two samples"),
+    ],
+)
+def test_energy_without_samples_around_the_window_is_unknown(span, reason):
+    seen = energies((1.0, 0.0), (2.0, 10.0), (3.0, 20.0), (4.0, 30.0))
+    with pytest.raises(UnknownFactError, match=reason):
+        energy_j(seen, span)
+
+
+@given(
+    power_w=st.floats(1, 1000),
+    gaps_s=st.lists(st.floats(0.01, 2), min_size=6, max_size=40),
+    cut=st.floats(0.0, 0.99),
+)
+def test_steady_power_gives_power_times_time(power_w, gaps_s, cut):
+    clocks = [sum(gaps_s[:i]) for i in range(len(gaps_s) + 1)]
+    seen = energies(*((clock_s, 1000 + power_w * clock_s) for clock_s in clocks))
+    span = Span(clocks[0] + cut * gaps_s[0], clocks[-1] - cut * gaps_s[-1])
+    expected = power_w * (span.end_s - span.start_s)
+    assert energy_j(seen, span) == pytest.approx(expected, rel=1e-6)
+
+
+def test_throttling_is_a_share_of_the_samples_that_could_tell():
+    seen = samples(
+        (0.0, Reading({}, None, frozenset({"HwSlowdown"}))),  # before the window
+        (1.0, Reading({}, None, frozenset({"SwPowerCap"}))),
+        (2.0, Reading({}, None, frozenset({"SwPowerCap", "SwThermal"}))),
+        (3.0, Reading({}, None, None)),
+        (4.0, Reading({}, None, frozenset())),
+        (5.0, Reading({}, None, frozenset())),
+    )
+    assert throttle_share(seen, Span(1.0, 5.0)) == {"SwPowerCap": 0.5, "SwThermal": 0.25}
+
+
+def test_never_throttled_is_empty_and_never_told_is_unknown():
+    never = samples((1.0, Reading({}, None, frozenset())))
+    assert throttle_share(never, Span(0.0, 2.0)) == {}
+    with pytest.raises(UnknownFactError):
+        throttle_share(samples((1.0, Reading())), Span(0.0, 2.0))
 
 
 class ScriptedSource(Source):
