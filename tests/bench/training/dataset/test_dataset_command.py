@@ -1,14 +1,10 @@
 import hashlib
 import json
-import subprocess
-import sys
 import tarfile
 
-import pytest
 from click.testing import CliRunner
 from range_server import serving
 
-from bench.errors import UserError
 from commands.keep.dataset import command
 
 
@@ -56,18 +52,3 @@ def test_fetch_tells_of_the_training_split(generated, tmp_path):
         where = ("--out", tmp_path / "data", "--url", server.url, "--checksum", checksum)
         printed = run("fetch", *where, "--format", "json")
     assert json.loads(printed)["path"] == str(tmp_path / "data" / "small" / "train")
-
-
-def test_check_refuses(photos):
-    (photos / "class_000" / "00000.jpg").write_bytes(b"\xff\xd8")
-    with pytest.raises(UserError, match="1 file of 18 cannot be decoded"):
-        run("check", photos)
-
-
-def test_a_users_error_is_one_line_and_exit_code_2(tmp_path):
-    words = ["-m", "mlproject", "dataset", "check", str(tmp_path / "nowhere")]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "no such folder" in done.stderr

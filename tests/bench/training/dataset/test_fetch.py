@@ -16,23 +16,21 @@ NAME = "imagenette2-320.tgz"
 PART = f"{NAME}.part"
 
 
-def packed(*members, form="w:gz"):
-    """A tar archive of (TarInfo, content) pairs."""
+def packed(*folders, member=None):
+    """A tar archive of (folder, name in the archive) pairs, and of a lone member."""
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode=form) as tar:
-        for info, content in members:
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for folder, name in folders:
+            tar.add(folder, name)
+        if member is not None:
+            member.size = 4 * member.isreg()
+            tar.addfile(member, io.BytesIO(b"evil"))
     return file.getvalue()
 
 
 @pytest.fixture(scope="module")
 def archive(generated):
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as tar:
-        for split in ("train", "val"):
-            tar.add(generated, f"imagenette2-320/{split}")
-    return file.getvalue()
+    return packed(*((generated, f"imagenette2-320/{split}") for split in ("train", "val")))
 
 
 @pytest.fixture
@@ -84,11 +82,6 @@ def test_fetches_and_unpacks_once(server, tmp_path, generated):
     assert server.ranges == [None]
 
 
-def test_sha256_will_do(server, tmp_path, generated):
-    digest = hashlib.sha256(server.body).hexdigest()
-    assert_whole(fetch(server, tmp_path, checksum=digest.upper()), generated)
-
-
 def test_dropped_transfer_goes_on_where_it_stopped(server, tmp_path, generated, pauses):
     server.script = ["drop", "drop", "well"]
     assert_whole(fetch(server, tmp_path), generated)
@@ -111,10 +104,26 @@ def test_next_call_goes_on_too(server, tmp_path, generated, pauses):
     assert server.ranges[-1] == f"bytes={kept}-"
 
 
-def test_server_without_ranges_starts_over(server, tmp_path, generated):
-    (tmp_path / PART).write_bytes(server.body[:1000])
-    server.script = ["no ranges"]
+@pytest.mark.parametrize(
+    ("held", "script", "asked"),
+    [
+        (0, ["no length"], [0]),
+        (0, [503], [0, 0]),
+        (1000, ["no ranges"], [1000]),
+        (1000, ["another range"], [1000, 0]),  # not appended
+        ("all", [], ["all"]),
+        ("all and more", [], ["all and more", 0]),
+    ],
+)
+def test_whatever_was_there_and_however_it_comes_the_file_is_whole(
+    server, tmp_path, generated, pauses, held, script, asked
+):
+    sizes = {"all": len(server.body), "all and more": len(server.body) + 4}
+    (tmp_path / PART).write_bytes((server.body + b"more")[: sizes.get(held, held)])
+    server.script = script
     assert_whole(fetch(server, tmp_path), generated)
+    starts = [sizes.get(start, start) for start in asked]
+    assert server.ranges == [f"bytes={start}-" if start else None for start in starts]
 
 
 def test_server_without_ranges_that_always_drops_is_given_up(server, tmp_path, pauses):
@@ -123,43 +132,13 @@ def test_server_without_ranges_that_always_drops_is_given_up(server, tmp_path, p
     assert len(server.ranges) == ATTEMPTS
 
 
-def test_whole_part_needs_no_more_bytes(server, tmp_path, generated):
-    (tmp_path / PART).write_bytes(server.body)
-    assert_whole(fetch(server, tmp_path), generated)
-    assert server.ranges == [f"bytes={len(server.body)}-"]
-
-
-def test_part_longer_than_the_file_is_dropped(server, tmp_path, generated, pauses):
-    (tmp_path / PART).write_bytes(server.body + b"more")
-    assert_whole(fetch(server, tmp_path), generated)
-    assert server.ranges == [f"bytes={len(server.body) + 4}-", None]
-
-
-def test_bytes_from_elsewhere_are_not_appended(server, tmp_path, generated, pauses):
-    (tmp_path / PART).write_bytes(server.body[:1000])
-    server.script = ["another range"]
-    assert_whole(fetch(server, tmp_path), generated)
-    assert server.ranges == ["bytes=1000-", None]
-
-
-def test_length_untold(server, tmp_path, generated):
-    server.script = ["no length"]
-    assert_whole(fetch(server, tmp_path), generated)
-
-
-def test_not_found(server, tmp_path):
-    server.script = [404]
+@pytest.mark.parametrize(("code", "requests"), [(404, 1), (500, ATTEMPTS)])
+def test_a_server_that_refuses(server, tmp_path, pauses, code, requests):
+    server.script = [code] * ATTEMPTS
     message = refusal(server, tmp_path)
-    assert "answered 404" in message
+    assert f"answered {code}" in message
     assert server.url in message
-    assert len(server.ranges) == 1
-
-
-def test_server_in_trouble(server, tmp_path, generated, pauses):
-    server.script = [500] * ATTEMPTS
-    assert "answered 500" in refusal(server, tmp_path)
-    server.script = [503]
-    assert_whole(fetch(server, tmp_path), generated)
+    assert len(server.ranges) == requests
 
 
 def test_no_network(tmp_path, pauses):
@@ -180,17 +159,19 @@ def test_wrong_checksum_unpacks_nothing(server, tmp_path, generated):
     assert_whole(fetch(server, tmp_path), generated)
 
 
-@pytest.mark.parametrize("checksum", ["abc", "g" * 32])
-def test_no_checksum_at_all(server, tmp_path, checksum):
-    assert "give an MD5" in refusal(server, tmp_path, checksum=checksum)
-    assert server.ranges == []
-
-
 @pytest.mark.parametrize(
-    "url", ["http://mirror.invalid/", "http://mirror.invalid/..", "no-address.tgz"]
+    ("option", "value", "words"),
+    [
+        ("checksum", "abc", "give an MD5"),
+        ("checksum", "g" * 32, "give an MD5"),
+        ("url", "http://mirror.invalid/", "'http://mirror.invalid/': names no archive"),
+        ("url", "http://mirror.invalid/..", "'http://mirror.invalid/..': names no archive"),
+        ("url", "no-address.tgz", "'no-address.tgz'"),
+    ],
 )
-def test_addresses_of_nothing(server, tmp_path, url):
-    assert repr(url) in refusal(server, tmp_path, url=url)
+def test_what_no_server_need_be_asked_for(server, tmp_path, option, value, words):
+    assert words in refusal(server, tmp_path, **{option: value})
+    assert server.ranges == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
@@ -218,7 +199,8 @@ def test_disk_full_while_unpacking(server, tmp_path, generated, monkeypatch):
 def test_leftovers_of_an_interrupted_unpacking_vanish(server, tmp_path, generated):
     leftover = tmp_path / ".imagenette2-320.unpacking" / "imagenette2-320" / "train" / "class_009"
     leftover.mkdir(parents=True)
-    assert_whole(fetch(server, tmp_path), generated)
+    sha256 = hashlib.sha256(server.body).hexdigest().upper()  # which will do too
+    assert_whole(fetch(server, tmp_path, checksum=sha256), generated)
 
 
 def hostile(name, kind=tarfile.REGTYPE, target=""):
@@ -239,12 +221,11 @@ def hostile(name, kind=tarfile.REGTYPE, target=""):
     ],
     ids=lambda member: member.name,
 )
-def test_hostile_archives(tmp_path, member):
+def test_hostile_archives(generated, tmp_path, member):
     (tmp_path / "outside.txt").write_text("untouched")
     out = tmp_path / "a" / "b"
-    good = (tarfile.TarInfo("imagenette2-320/good.jpg"), b"good")
-    content = b"evil" if member.type == tarfile.REGTYPE else b""
-    with serving(packed(good, (member, content)), NAME) as server:
+    good = (generated / "class_000" / "00000.jpg", "imagenette2-320/good.jpg")
+    with serving(packed(good, member=member), NAME) as server:
         assert f"member {member.name!r} is a link" in refusal(server, out)
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["a", "b", "outside.txt"]
     assert not Path("/tmp/evil-member-of-an-archive.jpg").exists()

@@ -43,41 +43,29 @@ def test_same_seed_same_pictures(generated, tmp_path):
     assert len(set(first.values()) | set(other.values())) == 18 + 2
 
 
-def test_imagefolder_sees_the_classes_alone(generated):
-    from torchvision.datasets import ImageFolder
-
-    folder = ImageFolder(generated)
-    assert folder.classes == ["class_000", "class_001", "class_002"]
-    assert len(folder) == 18
-    assert (generated / "dataset.json").is_file()
-
-
-def test_files_are_like_a_cameras(generated):
-    tables = [Image.open(_jpeg(quality)).quantization[0] for quality in (95, 85)]
-    for file in generated.glob("*/*.jpg"):
-        image = Image.open(file)
+def test_files_are_like_a_cameras_and_sizes_like_imagenets(generated):
+    files = sorted(generated.glob("*/*.jpg"))
+    assert len(files) == 18
+    tables = [sum(Image.open(_jpeg(quality)).quantization[0]) for quality in (95, 85)]
+    images = [Image.open(file) for file in files]
+    for image in images:
         assert image.format == "JPEG"
         assert not image.info.get("progressive")
         assert [layer[1:3] for layer in image.layer] == [(2, 2), (1, 1), (1, 1)]  # 4:2:0
-        assert sum(tables[0]) <= sum(image.quantization[0]) <= sum(tables[1])
+        assert tables[0] <= sum(image.quantization[0]) <= tables[1]
+    file_bytes = np.array([file.stat().st_size for file in files])
+    pixels = np.array([image.width * image.height for image in images])
+    assert 95_000 < file_bytes.mean() < 125_000
+    assert file_bytes.std() > 15_000
+    assert 3.5 < 8 * file_bytes.sum() / pixels.sum() < 5.5
+    assert {image.width > image.height for image in images} == {True, False}
+    assert 0.8 * 500 * 375 < pixels.mean() < 1.2 * 500 * 375
 
 
 def _jpeg(quality):
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "JPEG", quality=quality)
     return file
-
-
-def test_sizes_are_like_imagenets(generated):
-    files = list(generated.glob("*/*.jpg"))
-    shapes = [Image.open(file).size for file in files]
-    file_bytes = np.array([file.stat().st_size for file in files])
-    pixels = np.array([width * height for width, height in shapes])
-    assert 95_000 < file_bytes.mean() < 125_000
-    assert file_bytes.std() > 15_000
-    assert 3.5 < 8 * file_bytes.sum() / pixels.sum() < 5.5
-    assert {width > height for width, height in shapes} == {True, False}
-    assert 0.8 * 500 * 375 < pixels.mean() < 1.2 * 500 * 375
 
 
 def test_spectrum_is_a_photographs(generated):
@@ -121,12 +109,6 @@ def _colours(file):
     return np.bincount(codes.ravel(), minlength=64) / codes.size
 
 
-def test_running_again_does_nothing(photos):
-    before = {file: file.stat().st_mtime_ns for file in photos.rglob("*")}
-    assert generate_image_folder(photos, classes=3, images_per_class=6) == 0
-    assert {file: file.stat().st_mtime_ns for file in photos.rglob("*")} == before
-
-
 def test_interrupted_folder_is_completed(generated, tmp_path):
     out = tmp_path / "out"
     interrupted(out, after=4)
@@ -144,7 +126,10 @@ def test_interrupt_stops_all_threads(tmp_path):
     assert len(list(tmp_path.glob("*/*.jpg"))) < 40
 
 
-def test_lost_picture_is_made_again(photos, generated):
+def test_running_again_makes_what_was_lost_and_nothing_else(photos, generated):
+    before = {file: file.stat().st_mtime_ns for file in photos.rglob("*")}
+    assert generate_image_folder(photos, classes=3, images_per_class=6) == 0
+    assert {file: file.stat().st_mtime_ns for file in photos.rglob("*")} == before
     (photos / "class_001" / "00003.jpg").unlink()
     assert generate_image_folder(photos, classes=3, images_per_class=6) == 1
     assert contents(photos) == contents(generated)
