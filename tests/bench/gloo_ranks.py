@@ -3,6 +3,7 @@
 import os
 
 import torch
+from small_models import ten_classes
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from bench.config import RunConfig
@@ -11,17 +12,6 @@ from bench.training.step import TrainingStep, make_optimizer
 from bench.training.team.ddp import DdpTeam
 
 RANKS, STEPS, ACCUMULATED, IMAGES = 2, 3, 2, 2
-
-
-def small_model():
-    torch.manual_seed(3)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.AdaptiveAvgPool2d(2),
-        torch.nn.Flatten(),
-        torch.nn.Linear(32, 10),
-    )
 
 
 def batch(step, part, rank):
@@ -42,7 +32,7 @@ def train(rank, port, folder):
     config = RunConfig(backend="cpu", devices=RANKS, seed=7)
     team = DdpTeam(config, os.environ)
     device = team.open_device(config)
-    model = small_model()
+    model = ten_classes()
     shared = team.wrap(model, device)
     exchanges = []
 

@@ -16,3 +16,22 @@ def batch_normed():
         torch.nn.Flatten(),
         torch.nn.Linear(32, 1000),
     )
+
+
+def linear():
+    """The least that learns."""
+    return torch.nn.Sequential(
+        torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 1000)
+    )
+
+
+def ten_classes():
+    """Always with the same weights."""
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32, 10),
+    )

@@ -53,6 +53,12 @@ def test_torchvisions_names_are_read_without_importing_it():
             ["data_only=true runs no step", "phases, compile"],
         ),
         ({"data_only": "true", "data": "photos", "devices": "2"}, ["devices=1 and nodes=1"]),
+        ({"depthwise_fp32": "true"}, ["depthwise_fp32=true", "precision=fp32"]),
+        (
+            {"decoder": "dali", "data": "photos", "workers": "0"},
+            ["decoder=dali works in threads", "workers=1"],
+        ),
+        ({"decoder": "dali"}, ["decoder=dali decodes images, which data=synthetic"]),
     ],
 )
 def test_a_wrong_value_is_named_with_its_remedy_in_one_line(values, words):
@@ -101,11 +107,6 @@ def test_a_later_field_defines_the_measurement_unless_it_means_what_was_before(f
     before = RunConfig(**legacy_defaults(RunConfig))
     after = RunConfig.model_construct(**{**dict(before), field: NOT_AS_BEFORE[field]})
     assert after.config_id != before.config_id
-
-
-def test_devices_and_nodes_are_not_the_same_measurement():
-    assert RunConfig(devices=2).config_id != RunConfig(nodes=2).config_id
-    assert RunConfig(devices=2, nodes=3).world_size == 6
 
 
 @pytest.mark.parametrize("field", sorted(FILING_FIELDS))

@@ -18,6 +18,7 @@ def test_a_machine_alone_meets_nobody_whatever_the_environment_holds():
 def test_machines_meet_where_torchruns_variables_say():
     assert meeting_point(TWO, WHOLE) == MeetingPoint(1, "10.0.0.1", 29500)
     assert node_rank(TWO, WHOLE) == 1
+    assert RunConfig(devices=2, nodes=3).world_size == 6
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ import torch
 from small_models import batch_normed
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.config import RunConfig, parse_config
+from bench.config import RunConfig
 from bench.cost import StepSpec, step_complexity
-from bench.errors import UserError
 from bench.records.journal import JournalWriter
 from bench.training.devices import open_device
 from bench.training.precision import keep_depthwise_in_fp32, open_precision
@@ -52,10 +51,8 @@ def test_only_strided_depthwise_convolutions_are_kept():
 def test_a_layer_kept_in_fp32_compiles_into_one_graph():
     layer = torch.nn.Conv2d(4, 4, 3, stride=2, groups=4)
     keep_depthwise_in_fp32(layer)
-    compiled, images = (
-        torch.compile(layer, backend="eager", fullgraph=True),
-        torch.randn(1, 4, 8, 8),
-    )
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    images = torch.randn(1, 4, 8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(compiled(images), layer(images))
         assert layer(images).dtype == torch.bfloat16  # as the layers beside it expect
@@ -69,11 +66,9 @@ def test_modules_names_and_weights_stay():
     assert all(weights[name] is weight for name, weight in model.named_parameters())
 
 
-@pytest.mark.parametrize(("arch", "in_use"), [("mobilenet_v2", True), ("alexnet", False)])
-def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, arch, in_use):
-    config = RunConfig(
-        arch=arch, backend="cpu", precision="amp", batch_size=1, cudnn_benchmark=False
-    )
+@pytest.mark.parametrize(("model", "in_use"), [("batch_normed", True), ("linear", False)])
+def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, model, in_use):
+    config = RunConfig(arch=f"small_models:{model}", backend="cpu", precision="amp", batch_size=1)
     setup = StepSetup(config, JournalWriter(tmp_path / "journal.jsonl"))
     with setup.opened() as ready:
         assert ready.resolved.depthwise_fp32 is in_use
@@ -81,34 +76,20 @@ def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, arch, in_use):
 
 
 @pytest.mark.parametrize(
-    ("precision", "asked", "used"),
+    ("precision", "asked", "on_a_cpu", "elsewhere"),
     [
-        ("amp", "auto", True),
-        ("amp", "true", True),
-        ("amp", "false", False),
-        ("fp32", "auto", False),
+        ("amp", "auto", True, False),
+        ("amp", "true", True, True),
+        ("amp", "false", False, False),
+        ("fp32", "auto", False, False),
     ],
 )
-def test_auto_keeps_them_under_amp_on_a_cpu(precision, asked, used):
+def test_auto_keeps_them_under_amp_on_a_cpu(monkeypatch, precision, asked, on_a_cpu, elsewhere):
     device = open_device("cpu")
-    config = RunConfig(precision=precision, depthwise_fp32=asked)
-    assert resolve(config, device, open_precision(precision, device)).depthwise_fp32 is used
-
-
-def test_a_device_that_gains_nothing_by_it_keeps_none_unless_asked(monkeypatch):
-    device = open_device("cpu")
+    known = RunConfig(precision=precision, depthwise_fp32=asked), device
+    assert resolve(*known, open_precision(precision, device)).depthwise_fp32 is on_a_cpu
     monkeypatch.setattr(device, "prefers_fp32_depthwise", False)
-    precision = open_precision("amp", device)
-    kept = [
-        resolve(RunConfig(precision="amp", depthwise_fp32=asked), device, precision).depthwise_fp32
-        for asked in ("auto", "true")
-    ]
-    assert kept == [False, True]
-
-
-def test_there_is_nothing_to_keep_in_fp32():
-    with pytest.raises(UserError, match=r"depthwise_fp32=true .* precision=fp32"):
-        parse_config({"depthwise_fp32": "true", "precision": "fp32"})
+    assert resolve(*known, open_precision(precision, device)).depthwise_fp32 is elsewhere
 
 
 def test_the_cost_model_counts_the_fp32_copies():
