@@ -1,26 +1,36 @@
 """From a large store to answers: pulls and reports of `mlproject` beside MLflow's own search.
 
-On embedded stores of as many runs as asked (`run_store.py`). Every measurement runs in a process of
-its own and says how long it took, with how much processor time and memory: MLflow's
-`search_runs`, the first pull, one that finds nothing new, one that finds a hundred runs late, and a
-report over a campaign of 1,000 runs. Lines through the sizes show whether time and memory grow
-linearly.
+On embedded stores of as many runs as asked, put there row by row past MLflow's API, through which
+ten thousand would take hours; each has the params, metrics, tags and record that our upload gives
+it. Every measurement runs in a process of its own and says how long it took, with how much
+processor time and memory: MLflow's `search_runs`, the first pull, one that finds nothing new, one
+that finds a hundred runs late, and a report over a campaign of 1,000 runs. Lines through the sizes
+show whether time and memory grow linearly.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import cycle, islice, product
 from pathlib import Path
+from typing import Any
 
-from run_store import fill  # beside this file; it puts the project on the path
+from side_by_side import PROJECT, output_of
+
+sys.path[1:1] = [str(PROJECT / "tests")]
+
+import samples  # noqa: E402
+
+from bench.config import RunConfig  # noqa: E402
+from bench.records import CeilingsRecord, RunRecord  # noqa: E402
 
 REPORTED = 1000
 LATE = 100
@@ -28,6 +38,11 @@ LATE = 100
 QUIET = timedelta(hours=1)
 #: Seconds on the clock, seconds of the processor, and MB at most.
 Took = tuple[float, float, float]
+ARCHS = ("resnet18", "resnet50", "vgg16", "mobilenet_v2")
+PRECISIONS = ("fp32", "amp", "amp-bf16")
+BATCHES = (8, 16, 32, 64, 128, 256, 512)
+#: Runs written at once.
+ROWS = 2000
 
 
 def main() -> int:
@@ -78,20 +93,13 @@ def measure(folder: Path, runs: int, rounds: int, limit_s: float) -> dict[str, T
 
 def in_process(name: str, folder: Path, limit_s: float, number: int = 0) -> Took:
     """Return what a step says that it took, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--step", name, str(folder), str(number)],
-        env={
-            **os.environ,
-            "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
-            "XDG_CACHE_HOME": str(folder / "cache"),
-        },
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=limit_s,
-        check=True,
-    )
-    seconds, processor_s, mb = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, __file__, "--step", name, str(folder), str(number)]
+    store = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+    printed = output_of(command, folder, store, timeout_s=limit_s)
+    seconds, processor_s, mb = json.loads(printed.splitlines()[-1])
     return seconds, processor_s, mb
 
 
@@ -117,6 +125,94 @@ def step(name: str, folder: Path, number: int) -> int:
     seconds, processor_s = time.perf_counter() - began, time.process_time() - began_cpu
     print(json.dumps([seconds, processor_s, peak_bytes() / 1e6]))
     return 0
+
+
+def records(number: int, last: datetime, interval: timedelta) -> list[tuple[RunRecord, datetime]]:
+    """Return records of every configuration by turns, and when each was uploaded."""
+    settings = islice(cycle(product(ARCHS, PRECISIONS, BATCHES)), number)
+    made = []
+    for index, (arch, precision, batch) in enumerate(settings):
+        repeat = index // (len(ARCHS) * len(PRECISIONS) * len(BATCHES)) + 1
+        step_s = batch / (40 + 10 * ARCHS.index(arch)) * (1 + 0.01 * (repeat * 7 % 5))
+        uploaded = last - interval * (number - index)
+        record = samples.run_record(
+            RunConfig(arch=arch, precision=precision, batch_size=batch, repeat=repeat),
+            record_id=uuid.uuid4().hex,
+            created=uploaded - timedelta(minutes=2),
+            resolved=samples.resolved(batch_size=batch),
+            measurement=samples.measurement([step_s] * 100, images=batch),
+        )
+        made.append((record, uploaded))
+    return made
+
+
+def fill(folder: Path, number: int, last: datetime, *, late: bool = False) -> None:
+    """Put runs into the store as our upload leaves them; late ones began before all others."""
+    from mlflow.store.tracking.dbmodels import models
+    from sqlalchemy import create_engine
+
+    from tracking.store import open_client
+
+    root = Path(open_client().get_experiment("0").artifact_location.removeprefix("file://"))
+    tables = [models.SqlRun, models.SqlParam, models.SqlTag, models.SqlLatestMetric]
+    engine = create_engine(f"sqlite:///{folder}/mlflow.db")
+    kept: list[tuple[RunRecord | CeilingsRecord, datetime]] = [
+        *records(number, last, timedelta(seconds=1 if late else 60))
+    ]
+    if not late:
+        kept.append((samples.ceilings_record(), last))
+    with engine.begin() as connection:
+        for start in range(0, len(kept), ROWS):
+            rows = [rows_of(*each, root, late=late) for each in kept[start : start + ROWS]]
+            for table, of_runs in zip(tables, zip(*rows, strict=True), strict=True):
+                if found := [row for of_run in of_runs for row in of_run]:
+                    connection.execute(table.__table__.insert(), found)
+    engine.dispose()
+
+
+def rows_of(
+    record: RunRecord | CeilingsRecord, uploaded: datetime, root: Path, *, late: bool
+) -> Sequence[list[dict[str, Any]]]:
+    """Return the rows of runs, params, tags and metrics, and write the record's artifact."""
+    from tracking import schema
+    from tracking.upload.run_content import content_of
+
+    content, run_id = content_of(record), uuid.uuid4().hex
+    artifacts = root / run_id / "artifacts"
+    artifacts.mkdir(parents=True)
+    (artifacts / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+    started_ms = int((record.created - timedelta(days=3650 if late else 0)).timestamp() * 1000)
+    run = {
+        "run_uuid": run_id,
+        "name": content.tags[schema.RUN_NAME],
+        "experiment_id": 0,
+        "status": content.status,
+        "lifecycle_stage": "active",
+        "start_time": started_ms,
+        "end_time": started_ms + 60_000,
+        "artifact_uri": str(artifacts),
+        "user_id": "benchmark",
+        "source_type": "LOCAL",
+    }
+    tags = {**content.tags, **schema.whole_tags(uploaded)}
+    last_values = {point.key: point for point in content.metrics}
+    metrics = [
+        {
+            "key": key,
+            "value": point.value,
+            "timestamp": int(point.unix_s * 1000),
+            "step": point.step,
+            "is_nan": False,
+            "run_uuid": run_id,
+        }
+        for key, point in last_values.items()
+    ]
+    return [
+        [run],
+        [{"key": key, "value": text, "run_uuid": run_id} for key, text in content.params.items()],
+        [{"key": key, "value": text, "run_uuid": run_id} for key, text in tags.items()],
+        metrics,
+    ]
 
 
 def peak_bytes() -> int:
@@ -157,7 +253,7 @@ def print_tables(took: dict[int, dict[str, Took]]) -> int:
     print(f"| s (of the processor; MB at most) | {heads} | fit |")
     print("|---|" + "---|" * (len(sizes) + 1))
     for name, title in names.items():
-        cells = [told(took[size].get(name)) for size in sizes]
+        cells = [cell(took[size].get(name)) for size in sizes]
         if any(cells):
             print(f"| {title} | {' | '.join(cells)} | {fit(took, name)} |")
     ratios = {size: each["first"][0] / each["mlflow"][0] for size, each in took.items()}
@@ -178,7 +274,7 @@ def print_tables(took: dict[int, dict[str, Took]]) -> int:
     return 1 if missed else 0
 
 
-def told(found: Took | None) -> str:
+def cell(found: Took | None) -> str:
     """Format one cell."""
     return f"{found[0]:.1f} ({found[1]:.1f}; {found[2]:.0f})" if found else ""
 
@@ -190,13 +286,15 @@ def fit(took: dict[int, dict[str, Took]], name: str) -> str:
     sizes = [size for size, each in took.items() if name in each]
     if len(sizes) < 3:
         return ""
-    told = []
+    lines = []
     for which, unit in ((1, "s"), (2, "MB")):
         values = np.array([took[size][name][which] for size in sizes])
         slope, start = np.polyfit(sizes, values, 1)
         off = np.max(np.abs(values - (start + slope * np.array(sizes))) / values)
-        told.append(f"{start:.2g} + {slope * 1000:.2g} {unit} per 1,000 (off by {100 * off:.0f} %)")
-    return "; ".join(told)
+        lines.append(
+            f"{start:.2g} + {slope * 1000:.2g} {unit} per 1,000 (off by {100 * off:.0f} %)"
+        )
+    return "; ".join(lines)
 
 
 if __name__ == "__main__":

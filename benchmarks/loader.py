@@ -13,19 +13,17 @@ of the whole process tree: what a machine with so many cores to spare can load.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import psutil
-from side_by_side import ratio_with_interval
-
-from bench.machine import cpu_model, usable_cores
+from side_by_side import ratio_with_interval, take_turns, this_machine
 
 OURS, STOCK = "mlproject", "torchvision"
 PREFETCH = 2
@@ -95,44 +93,33 @@ class Task:
         return fetch, getattr(batches, "_shutdown_workers", lambda: None)
 
 
-@dataclass
-class Rounds:
-    """Images per second, and per second of processor time, round by round."""
+def timed(task: Task, fetch: Callable[[], Any], batches: int) -> tuple[float, float]:
+    """Return the images loaded per second, and per second of processor time."""
+    for _ in range(1 + max(1, task.workers) * PREFETCH):
+        fetch()
+    busy_s, begin_s = _processor_s(), time.perf_counter()
+    for _ in range(batches):
+        fetch()
+    _wait(task.device)
+    images = batches * task.batch_size
+    return images / (time.perf_counter() - begin_s), images / (_processor_s() - busy_s)
 
-    task: Task
-    per_s: dict[str, list[float]] = field(default_factory=lambda: {OURS: [], STOCK: []})
-    per_core: dict[str, list[float]] = field(default_factory=lambda: {OURS: [], STOCK: []})
 
-    def run(self, rounds: int, batches: int) -> None:
-        """Open both once and let them take turns."""
-        opened = {OURS: self.task.ours(), STOCK: self.task.stock()}
-        try:
-            for number in range(rounds):
-                names = [OURS, STOCK] if number % 2 else [STOCK, OURS]
-                for name in names:
-                    self._time(name, opened[name][0], batches)
-        finally:
-            for _, close in opened.values():
-                close()
-
-    def _time(self, name: str, fetch: Callable[[], Any], batches: int) -> None:
-        for _ in range(1 + max(1, self.task.workers) * PREFETCH):
-            fetch()
-        busy_s, begin_s = _processor_s(), time.perf_counter()
-        for _ in range(batches):
-            fetch()
-        _wait(self.task.device)
-        images = batches * self.task.batch_size
-        self.per_s[name].append(images / (time.perf_counter() - begin_s))
-        self.per_core[name].append(images / (_processor_s() - busy_s))
-
-    def row(self) -> str:
-        """Return the medians and the two ratios."""
-        cells = [str(self.task.workers), "random cut" if self.task.augment else "centre"]
-        for rates in (self.per_s, self.per_core):
-            cells += [f"{statistics.median(rates[name]):.0f}" for name in (OURS, STOCK)]
-            cells.append(ratio_with_interval(rates[OURS], rates[STOCK], digits=2))
-        return f"| {' | '.join(cells)} |"
+def row(task: Task, rounds: int, batches: int) -> str:
+    """Open both, let them take turns, and return the medians and the two ratios."""
+    opened = {STOCK: task.stock(), OURS: task.ours()}
+    try:
+        sides = {name: partial(timed, task, fetch, batches) for name, (fetch, _) in opened.items()}
+        rates = take_turns(sides, rounds)
+    finally:
+        for _, close in opened.values():
+            close()
+    cells = [str(task.workers), "random cut" if task.augment else "centre"]
+    measures = (zip(*rates[name], strict=True) for name in (OURS, STOCK))
+    for ours, stock in zip(*measures, strict=True):  # per second, then per core
+        cells += [f"{statistics.median(side):.0f}" for side in (ours, stock)]
+        cells.append(ratio_with_interval(ours, stock, digits=2))
+    return f"| {' | '.join(cells)} |"
 
 
 def _processor_s() -> float:
@@ -166,29 +153,17 @@ HEADER = (
 @click.option("--augment", is_flag=True, help="random cuts and flips instead of the centre")
 @click.option("--decoder", default="cpu", show_default=True, help="of mlproject alone")
 @click.option("--device", "name", default="cpu", show_default=True)
-def main(
-    folder: Path,
-    workers: tuple[int, ...],
-    batch_size: int,
-    image_size: int,
-    batches: int,
-    rounds: int,
-    augment: bool,
-    decoder: str,
-    name: str,
-) -> None:
+def main(workers: tuple[int, ...], batches: int, rounds: int, name: str, **same: Any) -> None:
     """Print a row per number of workers as it is known."""
     import torch
 
     click.echo(
-        f"{cpu_model()}, {usable_cores()} cores, {platform.system()}; {rounds} rounds of {batches} "
-        f"batches of {batch_size}, {image_size} pixels, decoder {decoder}, onto {name}\n\n{HEADER}"
+        f"{this_machine()}; {rounds} rounds of {batches} batches of {same['batch_size']}, "
+        f"{same['image_size']} pixels, decoder {same['decoder']}, onto {name}\n\n{HEADER}"
     )
     for count in workers:
-        task = Task(folder, count, batch_size, image_size, augment, decoder, torch.device(name))
-        measured = Rounds(task)
-        measured.run(rounds, batches)
-        click.echo(measured.row())
+        task = Task(workers=count, device=torch.device(name), **same)
+        click.echo(row(task, rounds, batches))
 
 
 if __name__ == "__main__":

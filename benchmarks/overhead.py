@@ -10,43 +10,41 @@ first warm-up iteration over the bare script's. Medians are quoted; every pair i
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import click
-from side_by_side import bare_run, take_turns, tracked_run
-
-from bench.machine import cpu_model, usable_cores
+from side_by_side import bare_run, take_turns, this_machine, tracked_run
 
 
 def timed_bare(options: list[str], precision: str) -> dict[str, float]:
     """Run the bare loop; return its rate and its time to the first iteration."""
     begin_s = time.perf_counter()
-    told = bare_run(options, precision)
+    answer = bare_run(options, precision)
     return {
-        "images_per_s": told["images_per_s"],
-        "start_s": told["first_iteration_clock_s"] - begin_s,
+        "images_per_s": answer["images_per_s"],
+        "start_s": answer["first_iteration_clock_s"] - begin_s,
     }
 
 
 def timed_tracked(options: list[str], precision: str, folder: Path) -> dict[str, float]:
     """Run `mlproject run` with everything on; return the same two figures."""
     begin_s = time.perf_counter()
-    told = tracked_run([*options, "--precision", precision], folder)
-    journal = Path(told["record"], "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    answer = tracked_run([*options, "--precision", precision], folder)
+    journal = Path(answer["record"], "journal.jsonl").read_text(encoding="utf-8").splitlines()
     events = {event["event"]: event["clock_s"] for event in map(json.loads, journal)}
     return {
-        "images_per_s": told["throughput_images_per_s"],
+        "images_per_s": answer["throughput_images_per_s"],
         "start_s": events["warmup_started"] - begin_s,
     }
 
 
-def table(title: str, pairs: list[tuple[dict[str, float], dict[str, float]]]) -> str:
+def table(title: str, pairs: Iterable[tuple[dict[str, float], ...]]) -> str:
     """Return the pairs and the medians of their ratios as Markdown."""
     lines = [
         f"### {title}",
@@ -75,8 +73,7 @@ def _head(iters: int, warmup_iters: int) -> str:
         "same configuration as a plain PyTorch loop, in alternation. Promised: at least 0.99 of "
         "its images/s on a CPU, 0.995 on a GPU, and at most 1.3 times its time to the first "
         "iteration.\n\n"
-        f"{cpu_model()}, {usable_cores()} cores, {platform.system()}; {iters} iterations after "
-        f"{warmup_iters} of warm-up; `{command}`"
+        f"{this_machine()}; {iters} iterations after {warmup_iters} of warm-up; `{command}`"
     )
 
 
@@ -103,12 +100,11 @@ def main(
     tables = []
     with tempfile.TemporaryDirectory() as name:
         for precision in precisions:
-            who = {
+            sides = {
                 "tracked": partial(timed_tracked, options, precision, Path(name)),
                 "bare": partial(timed_bare, options, precision),
             }
-            told = take_turns(who, pairs)
-            measured = list(zip(told["tracked"], told["bare"], strict=True))
+            measured = zip(*take_turns(sides, pairs).values(), strict=True)
             tables.append(table(f"{arch} {precision}, batch {batch_size}", measured))
             click.echo(tables[-1])
     if out is not None:

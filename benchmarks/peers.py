@@ -11,20 +11,20 @@ t-interval over the rounds. `--set KNOB=VALUE` gives this framework a tuned sett
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 from side_by_side import (
     bare_run,
     measured_on,
-    ratio_with_interval,
+    output_of,
     rounds_options,
-    said,
+    table_row,
     take_turns,
     tracked_run,
 )
@@ -54,26 +54,22 @@ class Task:
         ]
 
 
-@dataclass(frozen=True)
-class Timm:
-    """A checkout of pytorch-image-models, and a Python that has what it imports."""
+def timm(task: Task, checkout: Path, python: str) -> float:
+    """Run timm's training benchmark as it ships, on the device that torch finds."""
+    import torch
 
-    checkout: Path
-    python: str
-
-    def images_per_s(self, task: Task) -> float:
-        """Run its training benchmark as it ships, on the device that torch finds."""
-        command = [
-            *(self.python, "benchmark.py", "--bench", "train", "--no-retry"),
-            *("--model", _TIMM_NAMES.get(task.arch, task.arch)),
-            *("--batch-size", str(task.batch_size), "--device", _device()),
-            *("--num-warm-iter", str(task.warmup_iters), "--num-bench-iter", str(task.iters)),
-        ]
-        if task.precision != "fp32":
-            command += ["--amp", "--amp-dtype", "bfloat16"]
-        printed = said(command, self.checkout)
-        told = json.loads(printed[printed.index("--result") + len("--result") :])
-        return float(told["train_samples_per_sec"])
+    command = [
+        *(python, "benchmark.py", "--bench", "train", "--no-retry"),
+        *("--model", _TIMM_NAMES.get(task.arch, task.arch)),
+        *("--batch-size", str(task.batch_size)),
+        *("--device", "cuda" if torch.cuda.is_available() else "cpu"),
+        *("--num-warm-iter", str(task.warmup_iters), "--num-bench-iter", str(task.iters)),
+    ]
+    if task.precision != "fp32":
+        command += ["--amp", "--amp-dtype", "bfloat16"]
+    printed = output_of(command, checkout)
+    answer = json.loads(printed[printed.index("--result") + len("--result") :])
+    return float(answer["train_samples_per_sec"])
 
 
 def ours(task: Task, folder: Path) -> float:
@@ -85,20 +81,9 @@ def ours(task: Task, folder: Path) -> float:
     return float(tracked_run(options, folder)["throughput_images_per_s"])
 
 
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def row(task: Task, rates: dict[str, list[float]]) -> str:
-    """Return the medians of images/s, and this framework's ratio to each of the others."""
-    cells = [task.arch, task.precision, str(task.batch_size), " ".join(task.knobs) or "default"]
-    for name in (OURS, BARE, TIMM):
-        cells.append(f"{statistics.median(rates[name]):.2f}" if name in rates else "-")
-    for name in (BARE, TIMM):
-        cells.append(ratio_with_interval(rates[OURS], rates[name]) if name in rates else "-")
-    return f"| {' | '.join(cells)} |"
+def bare(task: Task) -> float:
+    """Run the bare loop."""
+    return float(bare_run(task.options, task.precision)["images_per_s"])
 
 
 HEADER = (
@@ -126,22 +111,19 @@ def main(
 ) -> None:
     """Run the rounds and print a row per model and precision as it is known."""
     click.echo(f"{measured_on(rounds, iters, warmup_iters)}\n\n{HEADER}")
-    timm = Timm(checkout, timm_python) if checkout else None
     with tempfile.TemporaryDirectory() as folder:
         for arch in archs:
             for precision in precisions:
                 task = Task(arch, precision, batch_size, warmup_iters, iters, knobs)
-                click.echo(row(task, take_turns(_everyone(task, timm, Path(folder)), rounds)))
-
-
-def _everyone(task: Task, timm: Timm | None, folder: Path) -> dict[str, Callable[[], float]]:
-    who: dict[str, Callable[[], float]] = {
-        OURS: lambda: ours(task, folder),
-        BARE: lambda: float(bare_run(task.options, task.precision)["images_per_s"]),
-    }
-    if timm is not None:
-        who[TIMM] = lambda: timm.images_per_s(task)
-    return who
+                sides: dict[str, Callable[[], float]] = {
+                    OURS: partial(ours, task, Path(folder)),
+                    BARE: partial(bare, task),
+                }
+                if checkout is not None:
+                    sides[TIMM] = partial(timm, task, checkout, timm_python)
+                setting = " ".join(knobs) or "default"
+                cells = [arch, precision, str(batch_size), setting]
+                click.echo(table_row(cells, take_turns(sides, rounds), (OURS, BARE, TIMM)))
 
 
 if __name__ == "__main__":

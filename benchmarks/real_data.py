@@ -11,19 +11,12 @@ training, so that a model's ratio is the better, the more it computes per image.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from functools import partial
 from pathlib import Path
 
 import click
-from side_by_side import (
-    measured_on,
-    ratio_with_interval,
-    rounds_options,
-    take_turns,
-    tracked_run,
-)
+from side_by_side import measured_on, rounds_options, table_row, take_turns, tracked_run
 
 REAL, SYNTHETIC = "real", "synthetic"
 
@@ -55,16 +48,12 @@ def main(
         for arch in archs:
             for precision in precisions:
                 what = ["--arch", arch, "--precision", precision, "--batch-size", str(batch_size)]
-                who = {
-                    name: partial(
-                        _images_per_s, [*what, *window, "--data", *data[name]], Path(records)
-                    )
-                    for name in (SYNTHETIC, REAL)
+                sides = {
+                    name: partial(_images_per_s, [*what, *window, "--data", *words], Path(records))
+                    for name, words in data.items()
                 }
-                rates = take_turns(who, rounds)
-                medians = (f"{statistics.median(rates[name]):.2f}" for name in (REAL, SYNTHETIC))
-                ratio = ratio_with_interval(rates[REAL], rates[SYNTHETIC])
-                click.echo(f"| {' | '.join([arch, precision, str(batch_size), *medians, ratio])} |")
+                cells = [arch, precision, str(batch_size)]
+                click.echo(table_row(cells, take_turns(sides, rounds), (REAL, SYNTHETIC)))
 
 
 def _images_per_s(options: list[str], folder: Path) -> float:

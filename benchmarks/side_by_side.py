@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -40,36 +41,44 @@ def rounds_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def this_machine() -> str:
+    """Return the machine in a few words."""
+    return f"{cpu_model()}, {usable_cores()} cores, {platform.system()}"
+
+
 def measured_on(rounds: int, iters: int, warmup_iters: int) -> str:
-    """Return the machine and how long everyone was measured, as a line above a table."""
+    """Return the machine and how long each side was measured, as a line above a table."""
     return (
-        f"{cpu_model()}, {usable_cores()} cores, {platform.system()}; {rounds} rounds of {iters} "
-        f"iterations after {warmup_iters} of warm-up"
+        f"{this_machine()}; {rounds} rounds of {iters} iterations after {warmup_iters} of warm-up"
     )
 
 
-def take_turns(who: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """Return what everyone told in each round.
+def take_turns(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """Return the results of each side, round by round.
 
-    Whoever was first goes last in the next round, so that none profits from drift.
+    The first one goes last in the next round, so that none profits from drift.
     """
-    names = list(who)
-    told: dict[str, list[T]] = {name: [] for name in names}
+    names = list(sides)
+    results: dict[str, list[T]] = {name: [] for name in names}
     for number in range(rounds):
         first = number % len(names)
         for name in [*names[first:], *names[:first]]:
-            told[name].append(who[name]())
-    return told
+            results[name].append(sides[name]())
+    return results
 
 
-def said(
-    command: Sequence[str], folder: Path = PROJECT, environment: Mapping[str, str] | None = None
+def output_of(
+    command: Sequence[str],
+    folder: Path = PROJECT,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> str:
     """Run a program to its end and return what it printed; ClickException where it failed."""
     done = subprocess.run(
         command,
         cwd=folder,
         env={**os.environ, **(environment or {})},
+        timeout=timeout_s,
         check=False,
         capture_output=True,
         text=True,
@@ -84,23 +93,38 @@ def tracked_run(options: Sequence[str], folder: Path) -> dict[str, Any]:
     command = [sys.executable, str(PROJECT / "mlproject.py"), "run", *options]
     command += ["--records", str(folder / "records"), "--format", "json"]
     store = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    return _last_json(said(command, environment=store))
+    return _last_json(output_of(command, environment=store))
 
 
 def bare_run(options: Sequence[str], precision: str) -> dict[str, Any]:
     """Return what the loop that one would write by hand prints."""
     command = [sys.executable, str(PROJECT / "benchmarks" / "bare_loop.py"), *options]
-    return _last_json(said([*command, *(["--bf16"] if precision != "fp32" else [])]))
+    return _last_json(output_of([*command, *(["--bf16"] if precision != "fp32" else [])]))
 
 
 def _last_json(printed: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
-    return told
+    answer: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+    return answer
 
 
 def ratio_with_interval(a: Sequence[float], b: Sequence[float], digits: int = 3) -> str:
     """Return the geometric mean of a/b over the rounds, with a 95 % t-interval where it has one."""
-    found = paired_interval([math.log(mine / theirs) for mine, theirs in zip(a, b, strict=True)])
+    found = paired_interval([math.log(one / other) for one, other in zip(a, b, strict=True)])
     if found.low is None or found.high is None:
         return f"{found.ratio:.{digits}f}"
     return f"{found.ratio:.{digits}f} ({found.low:.{digits}f} to {found.high:.{digits}f})"
+
+
+def table_row(
+    cells: Sequence[str], rates: Mapping[str, Sequence[float]], names: Sequence[str]
+) -> str:
+    """Return a row of `cells`, each side's median, and the first one's ratio to each other.
+
+    A side without rates has a dash.
+    """
+    medians = [f"{statistics.median(rates[name]):.2f}" if name in rates else "-" for name in names]
+    ratios = [
+        ratio_with_interval(rates[names[0]], rates[name]) if name in rates else "-"
+        for name in names[1:]
+    ]
+    return f"| {' | '.join([*cells, *medians, *ratios])} |"

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,11 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))
-
-from bench.machine import cpu_model, usable_cores  # noqa: E402
+from side_by_side import PROJECT, output_of, this_machine
 
 
 @dataclass(frozen=True)
@@ -60,13 +54,7 @@ def sweep(arch: str, batch_size: int, iters: int, repeats: int, folder: Path) ->
     command = [sys.executable, str(PROJECT / "mlproject.py"), "sweep", str(matrix)]
     store = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     begin_s = time.perf_counter()
-    subprocess.run(
-        [*command, "--records", str(records)],
-        env=store | os.environ,
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
+    output_of([*command, "--records", str(records)], folder, store | os.environ)
     end_s = time.perf_counter()
     runs = sorted(map(_events, records.glob("*/journal.jsonl")), key=lambda run: run["started"])
     return Timeline(
@@ -104,8 +92,8 @@ def page(timeline: Timeline, what: str) -> str:
         "# What a sweep costs beside its measurements\n\n"
         "Promised: at most 2 s a run, and at most 5 % of a run of 60 s.\n\n"
         f"| {len(timeline.workers_s)} runs of {what} | s |\n|---|---|\n{table}\n\n"
-        f"That is {median_s / (median_s + 60):.1%} of a run of 60 s. {cpu_model()}, "
-        f"{usable_cores()} cores, {platform.system()}; `{command}`\n"
+        f"That is {median_s / (median_s + 60):.1%} of a run of 60 s. {this_machine()}; "
+        f"`{command}`\n"
     )
 
 

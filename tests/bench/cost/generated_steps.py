@@ -1,15 +1,17 @@
-"""Random steps: passes over whole values, for the properties of traffic."""
+"""Steps to test with: random passes, specs of tiny models, and functions that are traced."""
 
 from hypothesis import strategies as st
 
+from bench.cost import StepSpec
 from bench.cost.passes import Access, Pass, Role
+from bench.cost.step_tracer import StepTracer
 
 PHASES = ("forward", "backward", "optimizer")
 
 
 @st.composite
 def steps(draw, roles=tuple(Role), phases=PHASES, longest=7):
-    """Return passes, the sizes of their values, and the values that outlive them."""
+    """Passes over whole values, the sizes of these, and the values that outlive them."""
     count = draw(st.integers(1, longest))
     in_order = sorted((draw(st.sampled_from(phases)) for _ in range(count)), key=PHASES.index)
     sizes = [draw(st.integers(1, 100)) for _ in range(draw(st.integers(1, 4)))]
@@ -34,3 +36,20 @@ def steps(draw, roles=tuple(Role), phases=PHASES, longest=7):
             )
         )
     return passes, sizes, frozenset(lasting)
+
+
+def tiny(model, **changes):
+    """The spec of a model of `tiny_models` on two images of 4x4."""
+    options = {"batch_size": 2, "precision": "fp32", "image_size": 4} | changes
+    return StepSpec(f"tiny_models:{model}", **options)
+
+
+def traced(forward, backward=lambda result: None):
+    """What `forward` returns, and the tracer of it and of `backward`, which takes that."""
+    tracer = StepTracer()
+    with tracer:
+        tracer.phase = "forward"
+        result = forward()
+        tracer.phase = "backward"
+        backward(result)
+    return result, tracer

@@ -4,14 +4,16 @@ A convolution of ones with ones sums a one for every multiply-add, and so does e
 sum: their totals are the brute-force count.
 """
 
+from functools import partial
+
 import pytest
 import torch
+from generated_steps import tiny, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from bench.cost import StepSpec, step_complexity
-from bench.cost.step_tracer import StepTracer
+from bench.cost import step_complexity
 from bench.errors import UserError
 
 sizes = st.integers(1, 4)
@@ -38,17 +40,11 @@ def convolutions(draw):
 
 def _traced(function):
     """Return the multiply-adds of forward and backward of a function that returns a tensor."""
-    tracer = StepTracer()
-    with tracer:
-        tracer.phase = "forward"
-        result = function()
-        tracer.phase = "backward"
-        result.sum().backward()
-        tracer.phase = None
-    by_phase = {"forward": 0, "backward": 0}
+    result, tracer = traced(function, lambda result: result.sum().backward())
+    macs = {"forward": 0, "backward": 0}
     for item in tracer.passes:
-        by_phase[item.phase] += item.macs
-    return result, by_phase["forward"], by_phase["backward"]
+        macs[item.phase] += item.macs
+    return result, macs["forward"], macs["backward"]
 
 
 def _ones(shape, *, learned):
@@ -72,12 +68,7 @@ def test_convolution_and_its_gradients(case, first_layer, transposed):
     channels = weight.shape[1] * case["groups"] if transposed else weight.shape[0]
     bias = torch.zeros(channels, dtype=torch.float64, requires_grad=True) if case["bias"] else None
     options = {key: case[key] for key in ("stride", "dilation", "groups")}
-    _check(
-        lambda i, w, b: getattr(functional, name)(i, w, b, **options),
-        inputs,
-        weight,
-        bias,
-    )
+    _check(partial(getattr(functional, name), **options), inputs, weight, bias)
 
 
 @given(convolutions(), st.integers(0, 2))
@@ -123,17 +114,14 @@ def test_attention_is_two_products_forward_and_four_backward(batch, heads, queri
 
 
 def test_einsum_is_a_product():
-    complexity = step_complexity(
-        StepSpec("tiny_models:einsum", batch_size=4, precision="fp32", image_size=4)
-    )
+    complexity = step_complexity(tiny("einsum", batch_size=4))
     assert complexity.forward_macs == 4 * 48 * 10
     assert complexity.step_flops == 2 * 2 * 4 * 48 * 10  # the images need no gradient
 
 
 def test_a_frozen_stem_has_no_gradient_products():
-    options = {"batch_size": 2, "precision": "fp32", "image_size": 4}
-    whole = step_complexity(StepSpec("tiny_models:conv_norm_relu_conv", **options))
-    frozen = step_complexity(StepSpec("tiny_models:frozen_stem", **options))
+    whole = step_complexity(tiny("conv_norm_relu_conv"))
+    frozen = step_complexity(tiny("frozen_stem"))
     first, second = 2 * 16 * 3 * 8, 2 * 16 * 8 * 4
     assert whole.step_flops == 2 * (2 * first + 3 * second)
     assert frozen.step_flops == 2 * (first + 2 * second)
@@ -142,16 +130,13 @@ def test_a_frozen_stem_has_no_gradient_products():
 
 def test_an_op_without_a_formula_is_refused_by_name():
     with pytest.raises(UserError, match=r"rnn.* whose FLOP cannot be counted"):
-        step_complexity(
-            StepSpec("tiny_models:recurrent", batch_size=2, precision="fp32", image_size=4)
-        )
+        step_complexity(tiny("recurrent"))
 
 
 def test_an_op_from_another_library_is_refused_by_name():
     with torch.library._scoped_library("tinylib", "DEF") as library:
         library.define("product(Tensor a, Tensor b) -> Tensor")
         library.impl("product", torch.matmul, "CompositeExplicitAutograd")
-        tracer = StepTracer()
-        tracer.phase = "forward"
-        with pytest.raises(UserError, match=r"tinylib\.product"), tracer:
-            torch.ops.tinylib.product(torch.ones(2, 2), torch.ones(2, 2))
+        square = torch.ones(2, 2)
+        with pytest.raises(UserError, match=r"tinylib\.product"):
+            traced(lambda: torch.ops.tinylib.product(square, square))

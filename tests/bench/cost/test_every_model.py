@@ -1,6 +1,5 @@
 """FLOP of torchvision's models against two counts made another way; and what holds for all."""
 
-from functools import cache
 from math import prod
 
 import pytest
@@ -15,33 +14,10 @@ from bench.cost import StepSpec, step_complexity
 from bench.cost.fake_step import build_fake_model
 from bench.training.models import default_image_size
 
-#: Convolutions plain, grouped and depthwise, attention and auxiliary outputs; `test_golden` has a
-#: resnet, a vgg and a mobilenet_v2 too.
-REPRESENTATIVES = ("alexnet", "googlenet", "mobilenet_v3_small", "shufflenet_v2_x0_5", "vit_b_32")
-#: One more of each family.
-FAMILIES = (
-    "convnext_tiny",
-    "densenet121",
-    "efficientnet_b0",
-    "inception_v3",
-    "maxvit_t",
-    "mnasnet0_5",
-    "regnet_y_400mf",
-    "resnext50_32x4d",
-    "squeezenet1_1",
-    "swin_t",
-    "swin_v2_t",
-)
-OTHERS = sorted(set(torchvision_architectures()) - {*REPRESENTATIVES, *FAMILIES})
+#: Of those with few ops one with a product of each kind; the rest takes minutes.
+QUICK = ("alexnet", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "vit_b_32")
+OTHERS = (arch for arch in torchvision_architectures() if arch not in QUICK)
 BATCH = 2
-
-
-def _cases(*later):
-    return [*REPRESENTATIVES, *(pytest.param(arch, marks=pytest.mark.long) for arch in later)]
-
-
-one_of_each_family = pytest.mark.parametrize("arch", _cases(*FAMILIES))
-every_model = pytest.mark.parametrize("arch", _cases(*FAMILIES, *OTHERS))
 
 
 class _CalledProducts(TorchFunctionMode):
@@ -88,35 +64,28 @@ class _CalledProducts(TorchFunctionMode):
         self._product(macs, query, key)
 
 
-@cache
-def _complexity(arch):
-    return step_complexity(StepSpec(arch, batch_size=BATCH, precision="fp32"), cache_bytes=0)
-
-
-@every_model
-def test_flops_are_those_of_the_layers_that_are_called_and_torchs_own_count(arch):
+@pytest.mark.parametrize(
+    "arch", [*QUICK, *(pytest.param(arch, marks=pytest.mark.long) for arch in sorted(OTHERS))]
+)
+def test_flops_are_those_of_two_other_counts_and_bytes_are_in_order(arch):
     """Torch's counter is right for forward passes; some versions lack attention on a CPU."""
-    complexity = _complexity(arch)
+    one, other = (
+        step_complexity(StepSpec(arch, images, "fp32"), cache_bytes=cache_bytes)
+        for images, cache_bytes in ((BATCH, 0), (BATCH + 1, 2**20))
+    )
     fake, called, counter = FakeTensorMode(), _CalledProducts(), FlopCounterMode(display=False)
     size = default_image_size(arch)
     model = build_fake_model(arch, fake)
     with fake, counter, called:
         model(torch.empty(BATCH, 3, size, size))
-    assert complexity.forward_macs == called.forward_macs
-    assert complexity.step_flops == 2 * called.step_macs
-    flops = 2 * complexity.forward_macs
+    assert one.forward_macs == called.forward_macs
+    assert one.step_flops == 2 * called.step_macs
+    flops = 2 * one.forward_macs
     if torch.ops.aten._scaled_dot_product_flash_attention_for_cpu not in flop_registry:
-        forward = (op for op in complexity.ops if op.phase == "forward")
+        forward = (op for op in one.ops if op.phase == "forward")
         flops -= sum(op.flops for op in forward if "attention" in op.op)
     assert flops == counter.get_total_flops()
 
-
-@one_of_each_family
-def test_what_holds_for_every_batch_size(arch):
-    one = _complexity(arch)
-    other = step_complexity(
-        StepSpec(arch, batch_size=BATCH + 1, precision="fp32"), cache_bytes=2**20
-    )
     for complexity in (one, other):
         assert complexity.compulsory_bytes < complexity.fused_bytes < complexity.eager_bytes
     assert 0 < other.compulsory_bytes < one.compulsory_bytes * 1.5
@@ -126,9 +95,6 @@ def test_what_holds_for_every_batch_size(arch):
         assert one.step_flops_per_image == other.step_flops_per_image
 
 
-@pytest.mark.parametrize(
-    "arch", ["mobilenet_v3_small", pytest.param("vit_b_32", marks=pytest.mark.long)]
-)
-def test_amp_moves_less_and_keeps_the_order(arch):
-    amp = step_complexity(StepSpec(arch, batch_size=BATCH, precision="amp"), cache_bytes=0)
+def test_amp_keeps_the_order_of_the_bytes():
+    amp = step_complexity(StepSpec("vit_b_32", BATCH, "amp"), cache_bytes=0)
     assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes

@@ -5,7 +5,7 @@ from collections import defaultdict
 from itertools import combinations, pairwise
 
 import pytest
-from generated_steps import steps
+from generated_steps import steps, tiny
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -121,10 +121,7 @@ def test_floor_without_a_cache_by_hand():
     expected = (x + first + hidden) + (hidden + second + logits)
     expected += (logits + second + hidden) + (logits + hidden + second) + (hidden + x + first)
     expected += 5 * (first + second)
-    complexity = step_complexity(
-        StepSpec("tiny_models:conv_relu_conv", batch_size=2, precision="fp32", image_size=4),
-        cache_bytes=0,
-    )
+    complexity = step_complexity(tiny("conv_relu_conv"), cache_bytes=0)
     assert complexity.compulsory_bytes == 4 * expected
 
 
@@ -142,10 +139,7 @@ def test_weights_that_do_not_fit_move_at_any_batch_size():
 
 
 def test_the_products_of_an_attention_may_become_one_kernel():
-    complexity = step_complexity(
-        StepSpec("tiny_models:attention_by_hand", batch_size=2, precision="fp32", image_size=16),
-        cache_bytes=0,
-    )
+    complexity = step_complexity(tiny("attention_by_hand", image_size=16), cache_bytes=0)
     scores_bytes = 4 * 2 * 256 * 256
     assert complexity.compulsory_bytes < 0.1 * scores_bytes
     assert complexity.fused_bytes > 4 * scores_bytes

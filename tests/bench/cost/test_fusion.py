@@ -6,6 +6,7 @@ from graphlib import TopologicalSorter
 import pytest
 from generated_steps import steps
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.cost import StepSpec
 from bench.cost.fake_step import record_step
@@ -33,19 +34,13 @@ def _check(passes):
     TopologicalSorter(needs).prepare()  # raises where kernels wait for each other
 
 
-@given(steps(longest=12, phases=("forward",)))
-@settings(deadline=None, max_examples=800)
-def test_kernels_of_a_random_phase_could_run(step):
-    _check(step[0])
-
-
-@given(steps(longest=12))
-@settings(deadline=None)
+@given(st.one_of(steps(longest=12), steps(longest=12, phases=("forward",))))
+@settings(deadline=None, max_examples=300)
 def test_kernels_of_random_steps_could_run(step):
     _check(step[0])
 
 
-@pytest.mark.parametrize("arch", ["mobilenet_v3_small", "swin_t"])
+@pytest.mark.parametrize("arch", ["resnet18", pytest.param("swin_t", marks=pytest.mark.long)])
 def test_kernels_of_a_model_could_run(arch):
     step = record_step(StepSpec(arch, batch_size=2, precision="amp", fused_optimizer=False))
     _check(step.passes)

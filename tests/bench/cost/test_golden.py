@@ -30,12 +30,6 @@ def test_parameters_flops_and_what_is_saved_are_exact(arch):
     assert memory.weights_bytes == 4 * parameters
 
 
-@pytest.mark.parametrize("precision", ["amp", "amp-fp16", "tf32"])
-def test_precision_changes_no_flop(precision):
-    complexity = step_complexity(StepSpec("resnet18", batch_size=1, precision=precision))
-    assert complexity.step_flops == GOLDEN["resnet18"][2]
-
-
 def test_fvcore_counts_the_same_macs():
     analysis = FlopCountAnalysis(build_model("resnet18"), torch.empty(1, 3, 224, 224))
     analysis.unsupported_ops_warnings(False)

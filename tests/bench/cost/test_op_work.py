@@ -4,25 +4,24 @@ from collections import Counter
 
 import pytest
 import torch
+from generated_steps import tiny, traced
 
 from bench.cost import StepSpec, op_work, step_complexity
 from bench.cost.op_calls import plain_label
-from bench.cost.step_tracer import StepTracer
 
 SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
 
 
 @pytest.mark.parametrize(
-    ("arch", "precision"),
+    "spec",
     [
-        ("mobilenet_v2", "amp-fp16"),
-        ("tiny_models:other_norms", "fp32"),
-        ("tiny_models:tied", "amp"),
-        ("tiny_models:frozen_stem", "fp32"),
+        StepSpec("resnet18", 2, "amp-fp16"),
+        tiny("other_norms"),
+        tiny("tied", precision="amp"),
+        tiny("frozen_stem"),
     ],
 )
-def test_the_calls_add_up_to_the_ops_and_to_the_step(arch, precision):
-    spec = StepSpec(arch, 2, precision, image_size=4 if ":" in arch else None)
+def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
     calls, step = op_work(spec), step_complexity(spec)
     for op in step.ops:
         same = [call for call in calls if (call.op, call.phase) == (op.op, op.phase)]
@@ -38,18 +37,8 @@ def test_the_calls_add_up_to_the_ops_and_to_the_step(arch, precision):
 
 
 def test_unfused_updates_are_one_call_per_parameter_and_kind():
-    calls = op_work(
-        StepSpec("tiny_models:conv_relu_conv", batch_size=2, precision="fp32", image_size=4)
-    )
-    unfused = op_work(
-        StepSpec(
-            "tiny_models:conv_relu_conv",
-            batch_size=2,
-            precision="fp32",
-            image_size=4,
-            fused_optimizer=False,
-        )
-    )
+    calls = op_work(tiny("conv_relu_conv"))
+    unfused = op_work(tiny("conv_relu_conv", fused_optimizer=False))
     assert [call.op for call in calls if call.phase == "optimizer"] == ["_fused_sgd_"]
     updates = Counter(call.op for call in unfused if call.phase == "optimizer")
     assert set(updates.values()) <= {2, 4}  # two weights, each updated once or twice by an op
@@ -80,13 +69,8 @@ def test_mobilenet_has_pointwise_and_depthwise_convolutions_in_both_directions()
     ],
 )
 def test_a_convolution_is_named_by_what_sets_its_intensity(layer, label):
-    tracer = StepTracer()
     images = torch.zeros(1, 4, 8, 8, requires_grad=True)
-    with tracer:
-        tracer.phase = "forward"
-        result = layer(images)
-        tracer.phase = "backward"
-        result.backward(torch.ones_like(result))
+    _, tracer = traced(lambda: layer(images), lambda result: result.sum().backward())
     found = [call.label for call in tracer.calls if call.op.startswith("convolution")]
     assert found == [label, label]
 
@@ -112,19 +96,15 @@ def test_an_op_is_named_after_its_layer(name, label):
 
 
 def test_shapes_are_those_of_tensors_alone():
-    tracer = StepTracer()
-    with tracer:
-        tracer.phase = "forward"
-        torch.cat([torch.ones(2), torch.ones(3)])
-        torch.ones(2, 3) * torch.tensor(2.0)
-    assert {call.op: call.shapes for call in tracer.calls}["cat"] == ()
-    assert {call.op: call.shapes for call in tracer.calls}["mul"] == ((2, 3),)
+    matrix, number = torch.ones(2, 3), torch.tensor(2.0)
+    _, tracer = traced(lambda: (torch.cat([matrix, matrix]), matrix * number))
+    shapes = {call.op: call.shapes for call in tracer.calls}
+    assert (shapes["cat"], shapes["mul"]) == ((), ((2, 3),))
 
 
 def test_accumulated_batches_repeat_forward_and_backward_and_add_gradients():
-    options = {"batch_size": 2, "precision": "fp32", "image_size": 4}
-    once = op_work(StepSpec("tiny_models:conv_relu_conv", **options))
-    thrice = op_work(StepSpec("tiny_models:conv_relu_conv", **options), grad_accum_steps=3)
+    once = op_work(tiny("conv_relu_conv"))
+    thrice = op_work(tiny("conv_relu_conv"), grad_accum_steps=3)
     counts = [Counter((call.op, call.phase) for call in calls) for calls in (once, thrice)]
     assert counts[1]["convolution", "forward"] == 3 * counts[0]["convolution", "forward"]
     assert counts[1]["_fused_sgd_", "optimizer"] == 1

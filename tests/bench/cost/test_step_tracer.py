@@ -2,17 +2,13 @@
 
 import pytest
 import torch
+from generated_steps import traced
 
 from bench.cost.passes import Role, Traffic
-from bench.cost.step_tracer import StepTracer
 
 
 def _passes(function, *tensors):
-    tracer = StepTracer()
-    with tracer:
-        tracer.phase = "forward"
-        function(*tensors)
-    return tracer.passes
+    return traced(lambda: function(*tensors))[1].passes
 
 
 def _bytes(item):
@@ -55,12 +51,8 @@ def test_contents_of_an_empty_tensor_are_not_read():
 
 
 def test_both_operands_of_the_same_storage_are_read_once_in_eager_bytes():
-    tracer = StepTracer()
     tensor = torch.zeros(6)
-    with tracer:
-        tracer.phase = "forward"
-        tensor * tensor
-        tensor[:4] * tensor[2:]
+    _, tracer = traced(lambda: (tensor * tensor, tensor[:4] * tensor[2:]))
     sizes = tracer.values.sizes_bytes
     assert [Traffic().add(item.reads, sizes) for item in tracer.passes] == [24, 24]
 

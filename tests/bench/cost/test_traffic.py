@@ -3,7 +3,10 @@
 Elements per step of two images: x 96, hidden (z, a) 256, out 128, logits 8; weights 24 and 32.
 """
 
+from functools import cache
+
 import pytest
+from generated_steps import tiny
 
 from bench.cost import StepSpec, step_complexity
 
@@ -14,9 +17,9 @@ X, HIDDEN, OUT, LOGITS, FIRST, SECOND = 96, 256, 128, 8, 24, 32
 NORM_VECTORS, NORM_BACKWARD_VECTORS = 8 * 10, 8 * 12
 
 
+@cache
 def _complexity(arch, **changes):
-    options = {"batch_size": 2, "precision": "fp32", "image_size": 4} | changes
-    return step_complexity(StepSpec(f"tiny_models:{arch}", **options), cache_bytes=0)
+    return step_complexity(tiny(arch, **changes), cache_bytes=0)
 
 
 def _elements(complexity, field, op, phase):
@@ -56,20 +59,12 @@ def test_fused_moves_only_what_another_kernel_needs():
 
 
 def test_a_batch_norm_reads_its_input_twice_forward_and_twice_backward():
-    complexity = _complexity("conv_norm_relu_conv")
-    eager = [
-        _elements(complexity, "eager_bytes", op, phase)
-        for op, phase in (
-            ("native_batch_norm", "forward"),
-            ("relu_", "forward"),
-            ("native_batch_norm_backward", "backward"),
-        )
-    ]
-    assert eager == [
-        3 * HIDDEN + NORM_VECTORS,
-        2 * HIDDEN,
-        5 * HIDDEN + NORM_BACKWARD_VECTORS,
-    ]
+    def eager(op, phase):
+        return _elements(_complexity("conv_norm_relu_conv"), "eager_bytes", op, phase)
+
+    assert eager("native_batch_norm", "forward") == 3 * HIDDEN + NORM_VECTORS
+    assert eager("relu_", "forward") == 2 * HIDDEN
+    assert eager("native_batch_norm_backward", "backward") == 5 * HIDDEN + NORM_BACKWARD_VECTORS
 
 
 def test_fusion_folds_statistics_into_the_convolution_and_normalisation_into_the_next():
@@ -119,7 +114,7 @@ def test_amp_moves_half_the_activations_and_casts_the_weights():
 )
 def test_optimizer_bytes_per_parameter(precision, fused_optimizer, eager, fused):
     complexity = step_complexity(
-        StepSpec("resnet18", batch_size=8, precision=precision, fused_optimizer=fused_optimizer)
+        StepSpec("alexnet", batch_size=8, precision=precision, fused_optimizer=fused_optimizer)
     )
     update = [op for op in complexity.ops if op.phase == "optimizer"]
     per_parameter = [
