@@ -17,9 +17,10 @@ def filed(records, record=None):
     folder = RecordFolder.create(records)
     record = record or samples.run_record(telemetry=samples.telemetry())
     record = type(record).model_validate({**record.model_dump(), "record_id": folder.record_id})
-    folder.write(folder.config, record.config)
+    if record.kind == "measurement":
+        folder.write(folder.config, record.config)
+        write_exports(folder, record)
     folder.close(record)
-    write_exports(folder, record)
     return folder, record
 
 
@@ -52,10 +53,6 @@ class Store:
     def active(self, run_ids):
         sql = "SELECT lifecycle_stage FROM runs WHERE run_uuid = ?"
         return [run_id for run_id in run_ids if self.query(sql, run_id) == [("active",)]]
-
-    def running(self):
-        sql = "SELECT run_uuid FROM runs WHERE status = 'RUNNING' AND lifecycle_stage = 'active'"
-        return [run_id for (run_id,) in self.query(sql)]
 
     def metrics(self, run_id):
         sql = "SELECT key, step, timestamp, value FROM metrics WHERE run_uuid = ?"

@@ -22,11 +22,6 @@ def cluster():
     return cluster
 
 
-def workers(cluster):
-    types = cluster["available_node_types"]
-    return {name: node for name, node in types.items() if name != cluster["head_node_type"]}
-
-
 def test_ray_refuses_what_it_does_not_know(cluster):
     import jsonschema
     from ray.autoscaler._private.util import validate_config
@@ -35,25 +30,20 @@ def test_ray_refuses_what_it_does_not_know(cluster):
         validate_config(cluster | {"iddle_timeout_minutes": 5})
 
 
-def test_workers_have_one_l4_each_and_none_runs_unasked(cluster):
-    assert workers(cluster)
-    for node in workers(cluster).values():
+def test_workers_have_one_l4_each_none_runs_unasked_and_nothing_is_measured_on_the_head(cluster):
+    types = dict(cluster["available_node_types"])
+    head = types.pop(cluster["head_node_type"])
+    assert not any(head["resources"].values())
+    assert types
+    for node in types.values():
         assert node["min_workers"] == 0
         assert node["max_workers"] >= 2
         assert node["resources"]["GPU"] == 1
         assert node["node_config"]["machineType"].startswith("g2-standard-")  # Google's L4 family
 
 
-def test_nothing_is_measured_on_the_head(cluster):
-    head = cluster["available_node_types"][cluster["head_node_type"]]
-    assert not any(head["resources"].values())
-
-
-def test_idle_workers_are_shut_down(cluster):
+def test_idle_workers_are_shut_down_and_no_machine_outlives_a_day_even_if_the_head_dies(cluster):
     assert 0 < cluster["idle_timeout_minutes"] <= 15
-
-
-def test_no_machine_outlives_a_day_even_if_the_head_dies(cluster):
     for node in cluster["available_node_types"].values():
         scheduling = node["node_config"]["scheduling"]
         assert scheduling["maxRunDuration"]["seconds"] <= 24 * 60 * 60

@@ -75,35 +75,20 @@ def skypilot(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_skypilot_takes_whichever_gpu_there_is_on_any_cloud(skypilot):
+def test_skypilot_takes_any_gpu_on_any_cloud_takes_it_down_and_keeps_the_password(skypilot):
     assert {"T4", "L4", "A10G", "A100", "H100"} <= set(skypilot["accelerators"])
     assert skypilot["clouds"] == []
     assert skypilot["in_any_order"]
-
-
-@pytest.mark.long
-def test_skypilot_takes_every_such_machine_down(skypilot):
     assert skypilot["autostop"]
     assert all(each == [True, True] for each in skypilot["autostop"])
-
-
-@pytest.mark.long
-def test_skypilot_refuses_a_sweep_whose_records_would_not_come_home(skypilot):
+    # without a bucket the records would not come home
     assert "RECORDS_BUCKET" in skypilot["refusal"]
     assert skypilot["mounts"] == {"/records-bucket": "gs://my-bucket"}
-
-
-@pytest.mark.long
-def test_skypilot_keeps_the_password_to_itself(skypilot):
+    assert skypilot["workdir"] == "."
+    assert skypilot["envs"]["SWEEP"] == "smoke"
     assert skypilot["secrets"] == ["MLFLOW_TRACKING_PASSWORD"]
     assert "MLFLOW_TRACKING_PASSWORD" not in skypilot["envs"]
     assert "hidden word" not in skypilot["shown"]
-    assert skypilot["envs"]["SWEEP"] == "smoke"
-
-
-@pytest.mark.long
-def test_skypilot_sends_this_folder(skypilot):
-    assert skypilot["workdir"] == "."
 
 
 # Its commands
@@ -175,17 +160,13 @@ def test_an_empty_setting_is_none_at_all(rented):
 
 
 @posix
-def test_a_sweep_that_fails_comes_home_with_its_code(rented):
-    (rented.facts / "sweep-code").write_text("1")
-    assert rented.start().wait() == 1
-    assert rented.home_coming() == ("measured\n", "1\n")
-
-
-@posix
-def test_a_machine_without_a_usable_gpu_says_so_in_the_bucket(rented):
-    (rented.facts / "no-gpu").touch()
-    assert rented.start().wait() == 2
-    assert rented.home_coming() == (None, "2\n")
+@pytest.mark.parametrize(
+    ("fact", "code", "record"), [("sweep-code", 1, "measured\n"), ("no-gpu", 2, None)]
+)
+def test_a_sweep_that_fails_comes_home_with_its_code(rented, fact, code, record):
+    (rented.facts / fact).write_text(str(code))
+    assert rented.start().wait() == code
+    assert rented.home_coming() == (record, f"{code}\n")
 
 
 @posix

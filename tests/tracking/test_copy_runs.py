@@ -6,7 +6,7 @@ import os
 import pytest
 import samples
 from faulty_proxy import faulty_proxy
-from mlflow.entities import Metric, Param
+from mlflow.entities import Metric
 from stored_runs import assert_equals_record, filed
 
 from bench.config import RunConfig
@@ -16,7 +16,7 @@ from tracking import schema
 from tracking.retry import RetryPolicy
 from tracking.store import TrackingError, open_client
 from tracking.upload.copy_runs import Copier, source_uri
-from tracking.upload.upload import upload
+from tracking.upload.upload import log_all, upload
 
 pytestmark = pytest.mark.slow
 
@@ -28,31 +28,25 @@ def laptop(tmp_path, monkeypatch, embedded):
     return embedded
 
 
-@pytest.fixture
-def elsewhere(server, laptop):
-    """The client of the shared server."""
-    return open_client(server)
-
-
-def any_run(client, tmp_path, name="any", experiment="0", parent=None):
+def any_run(client, tmp_path, name="any", experiment="0", points=20, params=3, tags=None):
     """A run that this project did not make, with everything a run may hold."""
-    tags = {"mlflow.parentRunId": parent} if parent else {}
     run = client.create_run(experiment, start_time=1000, tags=tags, run_name=name)
     run_id = run.info.run_id
-    points = [
-        Metric("loss", 1 / (step + 1), 2000 + step, step) for step in range(20 if parent else 1500)
-    ]
-    params = [Param(f"p{number}", f"value {number}") for number in range(120)]
-    for start in (0,) if parent else (0, 750):
-        client.log_batch(run_id, points[start : start + 750])
-    for start in (0,) if parent else (0, 60):
-        client.log_batch(run_id, params=params[start : start + 60])
+    loss = [Metric("loss", 1 / (step + 1), 2000 + step, step) for step in range(points)]
+    named = {f"p{number}": f"value {number}" for number in range(params)}
+    log_all(client, RetryPolicy(5.0), run_id, loss, named, {"team": "a | b"})
     client.log_metric(run_id, "broken", math.nan, timestamp=5, step=0)
-    client.set_tag(run_id, "team", "a | b")
     (tmp_path / "plot.svg").write_text("<svg/>")
     client.log_artifact(run_id, str(tmp_path / "plot.svg"), "figures/deep")
     client.set_terminated(run_id, "FAILED", end_time=9000)
     return run_id
+
+
+def one_copier(uri):
+    """A copier from the settings' store to `uri`, and the one run that it finds."""
+    copier = Copier(source_uri(None, uri), uri)
+    *_, run = copier.runs()
+    return copier, run
 
 
 def copies(store, run_id):
@@ -63,8 +57,7 @@ def test_a_record_becomes_the_same_run_there(laptop, server, store, tmp_path):
     record = samples.run_record(config=RunConfig(campaign="c1"), telemetry=samples.telemetry())
     folder, record = filed(tmp_path / "records", record)
     upload(folder, record)
-    copier = Copier(source_uri(None, server), server)
-    [run] = copier.runs()
+    copier, run = one_copier(server)
     assert copier.copy(run) == "copied"
     [there] = store.runs_of(record.record_id)
     assert_equals_record(store, there, folder, record)
@@ -74,11 +67,12 @@ def test_a_record_becomes_the_same_run_there(laptop, server, store, tmp_path):
 
 
 def test_any_run_becomes_the_same_run_there_in_an_experiment_of_the_same_name(
-    laptop, elsewhere, server, store, tmp_path
+    laptop, server, store, tmp_path
 ):
+    elsewhere = open_client(server)
     experiment = laptop.create_experiment(f"nights {tmp_path.name}")
-    parent = any_run(laptop, tmp_path, "parent", experiment)
-    child = any_run(laptop, tmp_path, "child", experiment, parent)
+    parent = any_run(laptop, tmp_path, "parent", experiment, points=1500, params=120)
+    child = any_run(laptop, tmp_path, "child", experiment, tags={"mlflow.parentRunId": parent})
     copier = Copier(source_uri(None, server), server)
     states = {copier.copy(run) for run in copier.runs()}
     assert states == {"copied"}
@@ -94,22 +88,14 @@ def test_any_run_becomes_the_same_run_there_in_an_experiment_of_the_same_name(
     assert elsewhere.get_experiment(where).name == f"nights {tmp_path.name}"
     [child_there] = copies(store, child)
     assert store.tags(child_there)["mlflow.parentRunId"] == there
-
-
-def test_a_run_on_its_way_back_is_known(laptop, server, store, tmp_path):
-    run_id = any_run(laptop, tmp_path, parent="none")
-    there = Copier(source_uri(None, server), server)
-    [run] = there.runs()
-    there.copy(run)
-    back = Copier(server, os.environ["MLFLOW_TRACKING_URI"])
-    [copied] = [run for run in back.runs() if run.info.run_id in copies(store, run_id)]
+    back = Copier(server, os.environ["MLFLOW_TRACKING_URI"])  # they are known on their way back
+    [copied] = [run for run in back.runs() if run.info.run_id == there]
     assert back.copy(copied) == "there already"
 
 
 def test_a_run_that_goes_on_is_left(laptop, server):
     laptop.create_run("0")
-    copier = Copier(source_uri(None, server), server)
-    [run] = copier.runs()
+    copier, run = one_copier(server)
     assert copier.copy(run) == "still running"
 
 
@@ -122,23 +108,19 @@ def test_whatever_answer_is_lost_the_next_copy_completes_it_once(
     number = 0
     while True:
         number += 1
-        run_id = any_run(laptop, tmp_path, parent="none")
-        [run] = [
-            run for run in Copier(source_uri(None, uri), uri).runs() if run.info.run_id == run_id
-        ]
+        run_id = any_run(laptop, tmp_path, points=1500, params=120)
+        copiers = [Copier(source_uri(None, uri), uri) for _ in range(2)]
+        [run] = [run for run in copiers[0].runs() if run.info.run_id == run_id]
         proxy.fail(number, "lost")
-        copier = Copier(source_uri(None, uri), uri)
-        copier.runs()
         try:
-            copier.copy(run)
+            copiers[0].copy(run)
         except TrackingError:
             assert proxy.hit.is_set()
         proxy.heal()
         if not proxy.hit.is_set():  # more than there are requests
             break
-        copier = Copier(source_uri(None, uri), uri)
-        copier.runs()
-        copier.copy(run)
+        copiers[1].runs()
+        copiers[1].copy(run)
         [there] = copies(store, run_id)
         assert store.info(there)[0] == "FAILED"
         assert store.tags(there)[schema.COPIED] == "true"
@@ -151,10 +133,9 @@ def test_a_create_whose_answer_is_lost_is_looked_for_before_it_is_repeated(
     laptop, proxied, store, tmp_path
 ):
     proxy, uri = proxied
-    first, second = (any_run(laptop, tmp_path, parent="none") for _ in range(2))
-    runs = {run.info.run_id: run for run in Copier(source_uri(None, uri), uri).runs()}
+    first, second = (any_run(laptop, tmp_path) for _ in range(2))
     copier = Copier(source_uri(None, uri), uri)
-    copier.runs()
+    runs = {run.info.run_id: run for run in copier.runs()}
     proxy.fail(0, None)
     copier.copy(runs[first])
     [create] = [at for at, line in enumerate(proxy.requests) if line.endswith("/runs/create")]
@@ -162,7 +143,7 @@ def test_a_create_whose_answer_is_lost_is_looked_for_before_it_is_repeated(
     copier.copy(runs[second])
     assert proxy.requests[create - 1].endswith("/runs/create")
     assert proxy.hit.is_set()
-    assert len(store.runs_of(second, schema.COPIED_FROM)) == 1
+    assert len(copies(store, second)) == 1
 
 
 def test_the_command_copies_what_was_asked_for_and_no_run_twice(
@@ -206,9 +187,8 @@ def test_a_wrong_value_is_one_line(laptop, server, tmp_path, capsys, arguments, 
 
 
 def test_an_artifact_whose_name_leads_out_is_refused(laptop, server, tmp_path, monkeypatch):
-    any_run(laptop, tmp_path, parent="none")
-    copier = Copier(source_uri(None, server), server)
-    [run] = copier.runs()
+    any_run(laptop, tmp_path)
+    copier, run = one_copier(server)
     bad = type("Bad", (), {"path": "../../outside.txt", "is_dir": False})
     monkeypatch.setattr(copier._from, "list_artifacts", lambda *_: [bad])
     with pytest.raises(UserError, match="leads out"):

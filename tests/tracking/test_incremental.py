@@ -1,5 +1,6 @@
 """A second search of a large selection: what it must see, what it may miss, and what it reads."""
 
+import shutil
 import sqlite3
 import threading
 from contextlib import closing
@@ -7,7 +8,6 @@ from datetime import datetime, timezone
 
 import pytest
 import samples
-from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
 from stored_runs import filed
 
@@ -28,13 +28,11 @@ START_MS = 1_700_000_000_000
 
 
 class Runs:
-    """An experiment of this test's own, filled as our upload would."""
+    """The runs of a store, filled as our upload would."""
 
-    def __init__(self, uri, name):
-        self.uri, self.name = uri, name
+    def __init__(self, uri, made=0):
+        self.uri, self.made = uri, made
         self.client = MlflowClient(uri)
-        self.experiment = self.client.create_experiment(name)
-        self.made = 0
 
     def add(self, *, start_ms=None, uploaded_at=None, whole=True, ended=True, tags=None):
         self.made += 1
@@ -44,33 +42,39 @@ class Runs:
         if uploaded_at is not None:
             tags[schema.UPLOADED_AT] = uploaded_at
         start_ms = START_MS + self.made * 1000 if start_ms is None else start_ms
-        run = self.client.create_run(self.experiment, start_time=start_ms, tags=tags)
+        run = self.client.create_run("0", start_time=start_ms, tags=tags)
         self.client.log_metric(run.info.run_id, "speed", self.made)
         self.client.log_param(run.info.run_id, "arch", "resnet18")
         if ended:
             self.client.set_terminated(run.info.run_id)
         return run.info.run_id
 
-    def asked(self, filter_string=MEASURED, **how):
-        return {"experiments": [self.name], "tracking_uri": self.uri, **how}
-
     def kept(self, **how):
-        return search_kept_runs(MEASURED, **self.asked(**how))
+        return search_kept_runs(MEASURED, tracking_uri=self.uri, **how)
 
     def all(self):
-        return search_runs(MEASURED, **self.asked())
+        return search_runs(MEASURED, tracking_uri=self.uri)
 
     @property
     def file(self):
-        return kept_file(public_uri(self.uri), [self.name], MEASURED)
+        return kept_file(public_uri(self.uri), None, MEASURED)
+
+
+@pytest.fixture(scope="module")
+def known_runs(empty_store, tmp_path_factory):
+    """A store with ten runs, to copy."""
+    store = shutil.copy(empty_store, tmp_path_factory.mktemp("known"))
+    runs = Runs(f"sqlite:///{store}")
+    for day in range(1, KNOWN + 1):
+        runs.add(uploaded_at=f"2026-01-{day:02}T00:00:00.000000Z")
+    return store
 
 
 @pytest.fixture
-def runs(server, request, monkeypatch):
+def runs(known_runs, tmp_path, monkeypatch):
+    """Ten runs in a store of this test's own, searched once."""
     monkeypatch.setattr(incremental, "KEPT_FROM", 2)
-    runs = Runs(server, request.node.name)
-    for day in range(1, KNOWN + 1):
-        runs.add(uploaded_at=f"2026-01-{day:02}T00:00:00.000000Z")
+    runs = Runs(f"sqlite:///{shutil.copy(known_runs, tmp_path)}", KNOWN)
     assert runs.kept() == runs.all()
     return runs
 
@@ -159,38 +163,25 @@ def test_a_renamed_run_shows_with_refresh_and_a_retagged_one_when_it_leaves(runs
     assert tagged not in [run.run_id for run in runs.kept()]
 
 
-def test_a_store_made_anew_has_nothing_of_the_old_one(runs, server_folder):
-    runs.kept()
-    with (
-        closing(sqlite3.connect(server_folder / "server.db", timeout=30)) as connection,
-        connection,
-    ):
-        connection.execute(
-            "UPDATE experiments SET creation_time = creation_time + 1 WHERE experiment_id = ?",
-            (runs.experiment,),
-        )
-        connection.execute(
-            "UPDATE latest_metrics SET value = 1000 WHERE run_uuid IN"
-            " (SELECT run_uuid FROM runs WHERE experiment_id = ?)",
-            (runs.experiment,),
-        )
+def test_a_store_made_anew_has_nothing_of_the_old_one(runs, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "mlflow.db", timeout=30)) as connection, connection:
+        connection.execute("UPDATE experiments SET creation_time = creation_time + 1")
+        connection.execute("UPDATE latest_metrics SET value = 1000")
     assert {run.metrics["speed"] for run in runs.kept()} == {1000.0}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda text: text.replace(b"resnet18", b"resnet19", 1),
-        lambda text: b"\xff\xfe" + text,
-        lambda text: text.replace(b'"format": 1', b'"format": 0'),
-    ],
-)
-def test_a_damaged_file_is_read_from_the_server_again(runs, damage):
-    runs.file.write_bytes(damage(runs.file.read_bytes()))
-    assert read_kept(runs.file) is None
-    assert runs.kept() == runs.all()
-    assert read_kept(runs.file) is not None
+def test_a_damaged_file_is_read_from_the_server_again(runs):
+    text = runs.file.read_bytes()
+    for damaged in (
+        text[: len(text) // 2],
+        text.replace(b"resnet18", b"resnet19", 1),
+        b"\xff\xfe" + text,
+        text.replace(b'"format": 1', b'"format": 0'),
+    ):
+        runs.file.write_bytes(damaged)
+        assert read_kept(runs.file) is None
+        assert runs.kept() == runs.all()
+        assert read_kept(runs.file) is not None
 
 
 def test_two_searches_at_once_both_tell_all_and_leave_a_whole_file(runs):
@@ -244,16 +235,20 @@ def test_times_begin_with_few_prefixes_that_leave_no_gap(since, until, expected)
     assert list(time_prefixes(since, until)) == expected
 
 
-def now():
-    return datetime.now(timezone.utc)
-
-
-def test_what_our_upload_leaves_is_final(server, tmp_path, monkeypatch):
+def test_what_our_upload_leaves_on_a_server_is_final_and_read_once(
+    server, read_ids, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(incremental, "KEPT_FROM", 1)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
-    folder, record = filed(tmp_path, samples.run_record(RunConfig(campaign="final")))
-    began = schema.sortable(now())
-    run_id = upload(folder, record)
-    client = MlflowClient(server)
-    [run] = client.search_runs(["0"], f"attributes.run_id IN ('{run_id}')", ViewType.ACTIVE_ONLY)
-    assert began <= run.data.tags[schema.UPLOADED_AT] <= schema.sortable(now())
-    assert run.info.status == "FINISHED"
+    wanted = f"tags.`{schema.CAMPAIGN}` = 'final'"
+    config = RunConfig(campaign="final")
+    began = schema.sortable(datetime.now(timezone.utc))
+    ids = {upload(*filed(tmp_path, samples.run_record(config))) for _ in range(3)}
+    found = search_kept_runs(wanted)
+    assert {run.run_id for run in found} == ids
+    for run in found:
+        assert began <= run.tags[schema.UPLOADED_AT] <= schema.sortable(datetime.now(timezone.utc))
+        assert run.status == "FINISHED"
+    kept = read_kept(kept_file(public_uri(server), None, wanted))
+    assert kept.runs.keys() == ids
+    assert search_kept_runs(wanted) == search_runs(wanted)

@@ -19,7 +19,7 @@ def records(proxy, mlproject_command):
     return mlproject_command.folder / "records"
 
 
-def run(mlproject_command, iters=5):
+def run(mlproject_command, iters=1):
     options = {"arch": "crashing_models:small", "backend": "cpu", "batch-size": 2}
     options |= {"image-size": 32, "warmup-iters": 1, "iters": iters, "max-seconds": "none"}
     words = [f"--{name}={value}" for name, value in options.items()]
@@ -50,6 +50,7 @@ def test_a_server_that_fails_ends_the_command_with_one_line_and_sync_goes_on(
     assert_one_run(store, *only(records))
 
 
+@pytest.mark.long
 def test_a_command_killed_while_it_uploads_is_completed_by_sync(
     proxy, store, records, mlproject_command
 ):

@@ -74,19 +74,18 @@ def test_other_requirements_are_another_environment(project):
     assert projects.is_whole(second)
 
 
-def test_half_an_environment_is_replaced(project):
+def test_what_is_half_there_is_replaced_and_what_a_killed_set_up_left_removed(project):
     folder = projects.project_environment(project)
     (folder / "lib" / "half-a-package").mkdir(parents=True)
+    (folder.parent / f"{folder.name}.new-abc").mkdir(parents=True)
     projects.make_environment(project)
     assert projects.is_whole(folder)
     assert not (folder / "lib").exists()
-
-
-def test_what_a_killed_set_up_left_is_removed(project):
-    folder = projects.project_environment(project)
-    (folder.parent / f"{folder.name}.new-abc").mkdir(parents=True)
-    projects.make_environment(project)
     assert folders(project) == [folder.name]
+    (folder / "bin" / "python").unlink()
+    assert not projects.is_whole(folder)
+    projects.make_environment(project)
+    assert projects.is_whole(folder)
 
 
 @pytest.mark.parametrize("imports", ["0", "1"])
@@ -103,24 +102,15 @@ def test_environment_that_mlflow_built_is_kept_if_its_packages_import(project, u
     assert uv_log.exists() == (imports == "1")
 
 
-def test_environment_whose_python_is_gone_is_replaced(project):
-    folder = projects.make_environment(project)
-    (folder / "bin" / "python").unlink()
-    assert not projects.is_whole(folder)
-    projects.make_environment(project)
-    assert projects.is_whole(folder)
-
-
-def test_failed_installation_leaves_nothing(project, tmp_path):
-    (tmp_path / "uv.log.no-network").touch()
-    with pytest.raises(UserError, match="run `make setup` again"):
-        projects.make_environment(project)
-    assert folders(project) == []
-
-
-def test_packages_that_do_not_import_leave_nothing(project, monkeypatch):
-    monkeypatch.setenv("IMPORTS", "1")
-    with pytest.raises(UserError, match="do not import"):
+@pytest.mark.parametrize(
+    ("fault", "words"), [("network", "run `make setup` again"), ("imports", "do not import")]
+)
+def test_a_set_up_that_fails_leaves_nothing(project, tmp_path, monkeypatch, fault, words):
+    if fault == "network":
+        (tmp_path / "uv.log.no-network").touch()
+    else:
+        monkeypatch.setenv("IMPORTS", "1")
+    with pytest.raises(UserError, match=words):
         projects.make_environment(project)
     assert folders(project) == []
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 import samples
@@ -21,6 +22,21 @@ HOUR_S = 3600.0
 @pytest.fixture
 def client(embedded):
     return embedded
+
+
+@contextmanager
+def alive(*words, **environment):
+    """A process of this machine, with these words in its command line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    process.stdout.readline()
+    yield
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture
@@ -45,8 +61,9 @@ def ours(process, host=None):
     }
 
 
-def test_a_run_whose_process_is_gone_is_ended_with_the_reason(client, gone):
-    run_id = running(client, **ours(gone))
+@pytest.mark.parametrize("number", ["of none", "another process has now"])
+def test_a_run_whose_process_is_gone_is_ended_with_the_reason(client, gone, number):
+    run_id = running(client, **ours(gone if number == "of none" else f"{os.getpid()}@1000000.0"))
     [reaped] = reap()
     assert reaped.ended
     run = client.get_run(run_id)
@@ -56,28 +73,21 @@ def test_a_run_whose_process_is_gone_is_ended_with_the_reason(client, gone):
 
 
 def test_a_run_whose_process_lives_is_left_however_old(client):
-    me = owner.owner_tags()
-    running(client, 100 * HOUR_S, **{schema.KIND: "sweep"}, **me)
+    running(client, 100 * HOUR_S, **{schema.KIND: "sweep"}, **owner.owner_tags())
     [reaped] = reap(older_than_s=1.0)
     assert not reaped.ended
 
 
-def test_a_process_number_that_another_process_has_now_is_gone(client):
-    running(client, **ours(f"{os.getpid()}@1000000.0"))
-    [reaped] = reap()
-    assert reaped.ended
-
-
-@pytest.mark.parametrize(("age_h", "ended"), [(1, False), (3, True)])
-def test_a_run_of_another_machine_is_ended_only_past_the_age_given(client, gone, age_h, ended):
-    running(client, age_h * HOUR_S, **ours(f"1@{time.time() - age_h * HOUR_S:.2f}", "f" * 12))
+@pytest.mark.parametrize(
+    ("measured_h", "uploading_h", "ended"), [(1, 1, False), (3, 3, True), (99, 0, False)]
+)
+def test_a_run_of_another_machine_is_ended_only_past_the_age_given(
+    client, measured_h, uploading_h, ended
+):
+    process = f"1@{time.time() - uploading_h * HOUR_S:.2f}"
+    running(client, measured_h * HOUR_S, **ours(process, "f" * 12))
     assert [reaped.ended for reaped in reap()] == [False]
     assert [reaped.ended for reaped in reap(older_than_s=2 * HOUR_S)] == [ended]
-
-
-def test_an_old_measurement_that_another_machine_uploads_now_is_not_old(client):
-    running(client, 99 * HOUR_S, **ours(f"1@{time.time():.2f}", "f" * 12))
-    assert [reaped.ended for reaped in reap(older_than_s=2 * HOUR_S)] == [False]
 
 
 def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(client):
@@ -87,36 +97,13 @@ def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(
     assert client.get_run(run_id).data.tags[schema.OUTCOME] == "interrupted"
 
 
-def test_a_run_that_mlflow_started_for_a_living_process_is_left(client):
-    run_id = running(client, **{"mlflow.source.type": "PROJECT"})
-    alive = subprocess.Popen(
-        [sys.executable, "-c", "print(flush=True); input()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "MLFLOW_RUN_ID": run_id},
-    )
-    try:
-        alive.stdout.readline()
+def test_a_run_that_mlflow_started_for_a_living_process_or_makes_room_for_is_left(client):
+    with alive("mlflow", "run", "."):  # which makes the environment
+        run_id = running(client, **{"mlflow.source.type": "PROJECT"})
         assert [reaped.ended for reaped in reap()] == [False]
-    finally:
-        alive.kill()
-        alive.wait()
+    with alive(MLFLOW_RUN_ID=run_id):
+        assert [reaped.ended for reaped in reap()] == [False]
     assert [reaped.ended for reaped in reap()] == [True]
-
-
-def test_a_run_for_which_mlflow_still_makes_the_environment_is_left(client):
-    alive = subprocess.Popen(
-        [sys.executable, "-c", "print(flush=True); input()", "mlflow", "run", "."],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        alive.stdout.readline()
-        running(client, **{"mlflow.source.type": "PROJECT"})
-        assert [reaped.ended for reaped in reap()] == [False]
-    finally:
-        alive.kill()
-        alive.wait()
 
 
 def test_runs_of_other_programs_are_not_looked_at(client):

@@ -3,13 +3,13 @@
 import pytest
 import samples
 from servers import free_port
+from stored_runs import filed
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.launcher.exports import write_exports
-from bench.records.folders import RecordFolder
 from tracking import log_record, schema
 from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.retry import RetryPolicy
 from tracking.store import TrackingError, open_client
 from tracking.upload.upload import end_refused_run, is_uploaded, upload
 
@@ -20,16 +20,6 @@ pytestmark = pytest.mark.slow
 def tracking(server, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     return open_client()
-
-
-def filed(tmp_path, record):
-    """Write `record` as `mlproject run` would, under an id of its own."""
-    folder = RecordFolder.create(tmp_path)
-    record = type(record).model_validate({**record.model_dump(), "record_id": folder.record_id})
-    folder.write(folder.record, record)
-    if record.kind == "measurement":
-        write_exports(folder, record)
-    return folder, record
 
 
 def long_record():
@@ -95,18 +85,14 @@ def test_under_mlflow_run_the_record_fills_the_run_that_it_made(tracking, tmp_pa
     assert upload(other, other_record) != run.info.run_id
 
 
-@pytest.mark.parametrize(
-    ("outcome", "status"),
-    [("oom", "FAILED"), ("crashed", "FAILED"), ("refused", "FAILED"), ("interrupted", "KILLED")],
-)
-def test_what_did_not_end_well_ends_on_the_server_with_its_reason(
-    tracking, tmp_path, outcome, status
-):
-    folder, record = filed(tmp_path, samples.failed_record(outcome, "the reason"))
-    run = tracking.get_run(upload(folder, record))
-    assert run.info.status == status
-    assert run.data.tags[schema.REASON] == "the reason"
-    assert run.data.tags[schema.OUTCOME] == outcome
+def test_what_did_not_end_well_ends_on_the_server_with_its_reason(tracking, tmp_path):
+    ends = {"oom": "FAILED", "crashed": "FAILED", "refused": "FAILED", "interrupted": "KILLED"}
+    for outcome, status in ends.items():
+        folder, record = filed(tmp_path, samples.failed_record(outcome, "the reason"))
+        run = tracking.get_run(upload(folder, record))
+        assert run.info.status == status
+        assert run.data.tags[schema.REASON] == "the reason"
+        assert run.data.tags[schema.OUTCOME] == outcome
 
 
 def test_a_refused_configuration_does_not_stay_running(tracking, monkeypatch):
@@ -127,16 +113,17 @@ def test_ceilings_are_a_run_of_their_own_kind(tracking, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_said_in_seconds_and_without_its_password(
-    tmp_path, monkeypatch
+    tracking, tmp_path, monkeypatch
 ):
-    uri = f"http://someone:secret@127.0.0.1:{free_port()}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     folder, record = filed(tmp_path, samples.run_record())
-    with pytest.raises(TrackingError) as caught:
-        upload(folder, record)
+    with monkeypatch.context() as away:
+        away.setenv("MLFLOW_TRACKING_URI", f"http://someone:secret@127.0.0.1:{free_port()}")
+        with pytest.raises(TrackingError, match="refused") as caught:
+            upload(folder, record, fresh=True, ask=RetryPolicy(0.0))
+        assert not is_uploaded(folder)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert not is_uploaded(folder)
+    assert tracking.get_run(upload(folder, record)).info.status == "FINISHED"  # nothing is lost
 
 
 def test_a_search_over_more_than_a_page_finds_all(tracking, monkeypatch):
@@ -150,13 +137,10 @@ def test_a_search_over_more_than_a_page_finds_all(tracking, monkeypatch):
         search_runs(experiments=["nowhere"])
 
 
-def test_a_malformed_filter_is_one_line(tracking):
+def test_a_malformed_filter_and_a_record_that_is_none_are_refused_in_one_line(tracking, tmp_path):
     with pytest.raises(TrackingError) as caught:
         search_runs("this is not a filter")
     assert "\n" not in str(caught.value)
-
-
-def test_a_record_that_is_no_record_is_refused(tracking, tmp_path):
     run = tracking.create_run("0")
     (tmp_path / "record.json").write_text('{"kind": "measurement", "__reduce__": "os.system"}')
     tracking.log_artifact(run.info.run_id, str(tmp_path / "record.json"))

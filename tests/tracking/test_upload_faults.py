@@ -7,7 +7,6 @@ from itertools import product
 
 import pytest
 from faulty_proxy import WAYS
-from servers import free_port
 from stored_runs import assert_equals_record, assert_one_run, filed
 
 from bench.records.folders import RecordFolder
@@ -55,7 +54,7 @@ def every(step, points):
     ]
 
 
-@pytest.mark.parametrize(("way", "number"), every(8, product(WAYS, range(1, REQUESTS + 1))))
+@pytest.mark.parametrize(("way", "number"), every(20, product(WAYS, range(1, REQUESTS + 1))))
 def test_whatever_request_fails_a_later_sync_completes_it_once(proxy, store, tmp_path, way, number):
     folder, record = filed(tmp_path)
     proxy.fail(number, way)
@@ -74,7 +73,7 @@ def test_whatever_request_fails_a_later_sync_completes_it_once(proxy, store, tmp
 
 @pytest.mark.parametrize(
     ("way", "number"),
-    every(8, product(["refuse", "lost", "half", "500", "503", "429"], range(1, REQUESTS + 1))),
+    every(15, product(["refuse", "lost", "half", "500", "503", "429"], range(1, REQUESTS + 1))),
 )
 def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, way, number):
     folder, record = filed(tmp_path)
@@ -84,7 +83,7 @@ def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, way, 
     assert_one_run(store, folder, record)
 
 
-@pytest.mark.parametrize("number", every(5, product(range(1, 12))))
+@pytest.mark.parametrize("number", every(11, product(range(1, 12))))
 def test_a_sync_that_fails_is_completed_by_the_next(proxy, store, tmp_path, number):
     """The eleven requests of one that must look for the record first, each lost on its way back."""
     folder, record = filed(tmp_path)
@@ -98,9 +97,9 @@ def test_a_sync_that_fails_is_completed_by_the_next(proxy, store, tmp_path, numb
 
 
 def test_a_slow_server_that_gets_on_is_not_cut_off(proxy, store, tmp_path):
-    proxy.delay_s = 0.4
+    proxy.delay_s = 0.3
     folder, record = filed(tmp_path)
-    upload(folder, record, ask=RetryPolicy(2.0))  # eleven requests take 4.4 s
+    upload(folder, record, ask=RetryPolicy(2.0))  # eleven requests take 3.3 s
     assert_one_run(store, folder, record)
 
 
@@ -168,17 +167,6 @@ def test_a_command_that_cannot_upload_says_so_in_one_line_and_sync_goes_on(
         assert_one_run(store, folder, record)
 
 
-def test_a_server_that_is_gone_at_the_start_loses_nothing(store, tmp_path, monkeypatch, proxied):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
-    folder, record = filed(tmp_path)
-    with pytest.raises(TrackingError, match="refused"):
-        upload(folder, record, fresh=True, ask=impatient())
-    assert store.runs_of(record.record_id) == []
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxied[1])
-    upload(folder, record)
-    assert_one_run(store, folder, record)
-
-
 @pytest.mark.long
 def test_syncs_at_once_upload_each_record_once(proxy, store, tmp_path, mlproject_command):
     filed_here = [filed(tmp_path) for _ in range(4)]
@@ -198,18 +186,15 @@ def test_syncs_at_once_of_two_copies_of_a_folder_leave_one_run(
     """As on two machines, which share no lock: the runs are made at once, and one is deleted."""
     folder, record = filed(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
+    places = [tmp_path / name for name in ("one", "two")]
     proxy.delay_s = 0.3
-    syncs = [
-        mlproject_command.start("sync", "--records", str(tmp_path / name))
-        for name in ("one", "two")
-    ]
-    codes = [(sync.communicate(timeout=180), sync.returncode)[1] for sync in syncs]
+    syncs = [mlproject_command.start("sync", "--records", place) for place in places]
+    for sync in syncs:
+        sync.communicate(timeout=180)
     proxy.delay_s = 0.0
-    for name, code in zip(("one", "two"), codes, strict=True):
-        if code:  # its run was deleted while it filled it
-            mlproject_command.start("sync", "--records", str(tmp_path / name)).communicate(
-                timeout=120
-            )
+    for place, sync in zip(places, syncs, strict=True):
+        if sync.returncode:  # its run was deleted while it filled it
+            mlproject_command("sync", "--records", place)
     [run_id] = store.active(store.runs_of(record.record_id))
     assert_equals_record(store, run_id, folder, record)
 
@@ -265,20 +250,12 @@ def test_a_folder_of_somebody_else_sends_no_file_of_this_machine(proxy, store, t
     assert "console.log" not in kept
 
 
-def test_what_a_folder_remembers_is_data_and_nothing_else(proxy, store, tmp_path):
+def test_what_a_folder_remembers_is_data_and_a_run_says_who_brings_it(proxy, store, tmp_path):
     folder, record = filed(tmp_path)
-    hostile = {proxy_uri(): {"run_id": "../../0/x'; DROP TABLE runs", "whole": "yes"}}
+    server = os.environ["MLFLOW_TRACKING_URI"]
+    hostile = {server: {"run_id": "../../0/x'; DROP TABLE runs", "whole": "yes"}}
     folder.uploaded.write_text(json.dumps(hostile))
     upload(folder, record)
-    assert_one_run(store, folder, record)
-
-
-def proxy_uri():
-    return os.environ["MLFLOW_TRACKING_URI"]
-
-
-def test_a_record_says_which_process_brings_it(proxy, store, tmp_path):
-    folder, record = filed(tmp_path)
-    tags = store.tags(upload(folder, record))
+    tags = store.tags(assert_one_run(store, folder, record))
     assert tags[schema.PROCESS].startswith(f"{os.getpid()}@")
     assert len(tags[schema.HOST]) == 12

@@ -1,7 +1,5 @@
 """What a record folder remembers of its uploads."""
 
-import json
-
 import pytest
 
 from bench.records.folders import RecordFolder
@@ -34,13 +32,6 @@ def test_an_embedded_store_has_one_name_from_every_folder(tmp_path, monkeypatch)
     absolute = f"sqlite:///{tmp_path}/mlflow.db"
     assert upload_state.server_name("sqlite:///mlflow.db") == absolute
     assert upload_state.server_name(absolute) == absolute
-
-
-def test_no_secret_is_remembered(folder):
-    name = upload_state.server_name("https://me:secret@server:8443/?token=secret")
-    upload_state.remember(folder, name, "r1", whole=True)
-    assert "secret" not in folder.uploaded.read_text()
-    assert list(json.loads(folder.uploaded.read_text())) == ["https://server:8443"]
 
 
 def test_the_run_that_mlflow_made_is_remembered_before_anything_is_measured(folder, monkeypatch):

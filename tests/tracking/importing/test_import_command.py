@@ -6,7 +6,7 @@ import pytest
 from servers import free_port
 
 from bench.errors import UserError
-from bench.records.folders import RecordFolder, read_records, record_folders
+from bench.records.folders import read_records, record_folders
 from mlproject import main
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
@@ -104,44 +104,27 @@ def test_an_imported_run_is_no_measurement_of_ours(place, capsys):
     assert "382.52" in capsys.readouterr().out
 
 
-def test_facts_of_the_user_fill_what_files_leave_open(place):
-    (place / "bare.csv").write_text("batch_size,images_per_s\n8,100\n")
-    assert main(["import", "bare.csv", "--set", "arch=resnet18", "--set", "env=lab"]) == 0
-    assert list(imported()) == ["lab_resnet18_unknown_bs8"]
+def test_a_wrong_value_is_one_line(place, capsys):
+    for words, why in {
+        "--set speed=9": "FACT=VALUE",
+        "--set batch_size=many": "whole number",
+        "--campaign ../../etc": "letters, digits",
+    }.items():
+        assert main(["import", "table.csv", *words.split()]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert why in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "facts"),
-    [
-        (["--set", "speed=9"], "FACT=VALUE"),
-        (["--set", "batch_size=many"], "whole number"),
-        (["--campaign", "../../etc"], "letters, digits"),
-    ],
-)
-def test_a_wrong_value_is_one_line(place, capsys, arguments, facts):
-    assert main(["import", "table.csv", *arguments]) == 2
-    err = capsys.readouterr().err
-    assert facts in err
-    assert len(err.splitlines()) == 1
-
-
-def test_hostile_text_stays_text(place):
+def test_hostile_text_stays_text_and_facts_of_the_user_fill_what_files_leave_open(place):
     (place / "evil.csv").write_text(
-        "arch,env,batch_size,images_per_s,=cmd|' /C calc'!A0,../../x\n"
-        "resnet18,../../../etc/passwd,8,100,=1+1,${jndi:ldap://x}\n"
+        "env,batch_size,images_per_s,=cmd|' /C calc'!A0,../../x\n"
+        "../../../etc/passwd,8,100,=1+1,${jndi:ldap://x}\n"
     )
-    assert main(["import", "evil.csv"]) == 0
+    assert main(["import", "evil.csv", "--set", "arch=resnet18", "--set", "env=lab"]) == 0
     [run] = imported().values()
+    assert run.name == "etc-passwd_resnet18_unknown_bs8"  # facts of the user fill gaps alone
     assert run.params["env"] == "etc-passwd"
     assert {path.name for path in place.iterdir() if path.is_dir()} <= {"cache", "records"}
     [folder] = record_folders(place / "records")
     assert folder.path.parent == place / "records"
     assert json.loads(folder.record.read_text())["extra"]["../../x"] == "${jndi:ldap://x}"
-
-
-def test_a_record_that_claims_to_be_imported_is_validated_like_any(place):
-    folder = RecordFolder(place / "records" / "imported-x")
-    folder.path.mkdir(parents=True)
-    folder.record.write_text('{"kind": "imported", "record_id": "../../x", "arch": "a"}')
-    with pytest.raises(UserError, match="not a record"):
-        folder.read_record()

@@ -1,18 +1,26 @@
-"""One real server for all tests of this folder: Postgres, MLflow, a user of each kind."""
+"""One real server for all tests of this folder, as `make server` starts it."""
 
+import os
 import shutil
-import socket
+import signal
+import subprocess
+import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
 import pytest
 import requests
+from servers import free_port
 
 from bench.errors import UserError
-from tracking.server import mlflow_process, postgres
+from tracking.server import postgres
+from tracking.server.mlflow_process import settings_in
 from tracking.server.settings import ServerSettings, new_secret
 from tracking.server.users import Users
+
+PROJECT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,8 @@ class Server:
 
     settings: ServerSettings
     passwords: dict = field(repr=False)
+    said: str
+    processes: list
 
     @property
     def url(self):
@@ -32,10 +42,16 @@ class Server:
         return requests.request(method, f"{self.url}{path}", auth=auth, timeout=60, **kwargs)
 
 
-def free_local_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def look(folder, port):
+    """Start what `make server` starts; its output comes line by line."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tracking.server", "look", f"--folder={folder}", f"--port={port}"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # as in a terminal: Ctrl-C reaches its process group alone
+    )
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +62,7 @@ def postgres_programs():
         pytest.skip(str(missing))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def open_folder():
     """A folder that the user `postgres` can enter too: pytest's own are root's alone."""
     folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
@@ -57,18 +73,35 @@ def open_folder():
 
 @pytest.fixture(scope="session")
 def server(postgres_programs):
+    """The server; Ctrl-C ends it, and nothing of it is left running."""
     folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
     folder.chmod(0o755)
-    settings = mlflow_process.settings_in(folder, free_local_port())
+    port = free_port()
+    process = look(folder, port)
+    said = ""
+    while "password:" not in said:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    started = psutil.Process(process.pid).children(recursive=True)
+    postgres_port = int((folder / "postgres" / "postmaster.pid").read_text().splitlines()[3])
+    settings = replace(settings_in(folder, port), postgres_port=postgres_port)
     passwords = {name: new_secret() for name in ("writer", "reader", "stranger")}
-    with mlflow_process.running(settings):
+    try:
         users = Users(settings)
         users.add("writer", passwords["writer"], "writer")
         users.add("reader", passwords["reader"], "reader")
         users.add("stranger", passwords["stranger"], "reader")
         users.take_role("stranger")
-        yield Server(settings, {settings.admin: settings.admin_password, **passwords})
-    shutil.rmtree(folder)
+        passwords[settings.admin] = settings.admin_password
+        yield Server(settings, passwords, said, started)
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.communicate(timeout=60)[0]
+        shutil.rmtree(folder)
+    assert process.returncode == 0, rest
+    assert "Traceback" not in rest
+    assert not [child for child in started if child.is_running()]
 
 
 @pytest.fixture

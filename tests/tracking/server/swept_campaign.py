@@ -4,7 +4,7 @@ import itertools
 import math
 
 import samples
-from filed_records import filed
+from stored_runs import filed
 
 from bench.config import RunConfig
 from bench.records import Series

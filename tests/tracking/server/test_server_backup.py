@@ -5,40 +5,36 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from conftest import free_local_port
+from conftest import PROJECT
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
+from servers import free_port
 
 from bench.errors import UserError
-from tracking.server import backup, mlflow_process, postgres
-from tracking.server.mlflow_process import database_uri
+from tracking.server import backup, postgres
+from tracking.server.mlflow_process import database_uri, settings_in
 from tracking.server.users import Users
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster(postgres_programs):
+def cluster(postgres_programs, open_folder):
     """A Postgres with three runs in a database to copy from."""
-    folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
-    folder.chmod(0o755)
-    made = mlflow_process.settings_in(folder, free_local_port())
+    made = settings_in(open_folder, free_port())
     with (
         pytest.MonkeyPatch.context() as patch,
-        postgres.running(folder, made.postgres_port, made.postgres_password),
+        postgres.running(open_folder, made.postgres_port, made.postgres_password),
     ):
         patch.setenv("PGPASSWORD", made.postgres_password)
         with store(made) as client:
             some_runs(client, 3)
         sql(made, "ALTER DATABASE mlflow RENAME TO three_runs")
         yield made
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -74,18 +70,14 @@ def store(settings):
 
 def stored(settings):
     with store(settings) as client:
-        return everything(client)
-
-
-def everything(client):
-    return [
-        (
-            dict(run.info),
-            run.data.to_dictionary(),
-            [dict(point) for point in client.get_metric_history(run.info.run_id, "m")],
-        )
-        for run in client.search_runs(["0"], order_by=["attributes.run_id"])
-    ]
+        return [
+            (
+                dict(run.info),
+                run.data.to_dictionary(),
+                [dict(point) for point in client.get_metric_history(run.info.run_id, "m")],
+            )
+            for run in client.search_runs(["0"], order_by=["attributes.run_id"])
+        ]
 
 
 def some_runs(client, count):
@@ -100,12 +92,14 @@ def files(settings):
     return {path.name: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("python", ["new", "old"])
-def test_all_is_equal_after_everything_was_dropped_and_again_after_that(
-    settings, monkeypatch, python
-):
-    if python == "old":  # such as Debian 12's, which knows no filters of archives
+@pytest.fixture(params=["new", pytest.param("old", marks=pytest.mark.long)])
+def python(request, monkeypatch):
+    """This Python, and one such as Debian 12's, which knows no filters of archives."""
+    if request.param == "old":
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
+
+
+def test_all_is_equal_after_everything_was_dropped_and_again_after_that(settings, python):
     before = stored(settings)
     assert len(before) == 3
     made = backup.back_up(settings)
@@ -150,12 +144,7 @@ def test_a_damaged_back_up_changes_nothing(settings):
 
 
 @pytest.mark.parametrize("evil", ["../escaped.txt", "FOLDER/escaped.txt", "link"])
-@pytest.mark.parametrize("python", ["new", "old"])
-def test_an_archive_cannot_write_outside_the_artifacts(
-    settings, tmp_path, monkeypatch, evil, python
-):
-    if python == "old":  # such as Debian 12's, which knows no filters of archives
-        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+def test_an_archive_cannot_write_outside_the_artifacts(settings, tmp_path, python, evil):
     made = backup.back_up(settings)
     with tarfile.open(made / "artifacts.tar", "w") as archive:
         member = tarfile.TarInfo(evil.replace("FOLDER", str(tmp_path)))
@@ -187,22 +176,19 @@ def test_the_oldest_back_ups_go(server, tmp_path):
     assert kept == {"20260102T000000Z", made.name, "something of mine"}
 
 
-def test_half_a_back_up_is_told_from_a_whole_one(settings, tmp_path):
+def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings, tmp_path):
     with pytest.raises(UserError, match="no whole back-up"):
         backup.restore(settings, tmp_path, replace=True)
-
-
-def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings):
     sql(settings, "DROP DATABASE mlflow")
     with pytest.raises(UserError, match="pg_dump"):
         backup.back_up(settings)
     assert list(settings.backups.iterdir()) == []
-    unwritable = replace(settings, backups=settings.artifacts_folder / "workspaces" / "x.txt" / "y")
-    (settings.artifacts_folder / "workspaces" / "x.txt").touch()
+    (tmp_path / "a file").touch()
     with pytest.raises(UserError, match="no back-up was made"):
-        backup.back_up(unwritable)
+        backup.back_up(replace(settings, backups=tmp_path / "a file" / "y"))
 
 
+@pytest.mark.long
 def test_an_upgrade_of_a_database_that_needs_none_keeps_the_runs(settings):
     before = stored(settings)
     given = {
@@ -214,7 +200,7 @@ def test_an_upgrade_of_a_database_that_needs_none_keeps_the_runs(settings):
     }
     done = subprocess.run(
         [sys.executable, "-m", "tracking.server", "upgrade"],
-        cwd=Path(__file__).resolve().parents[3],
+        cwd=PROJECT,
         env={**os.environ, **given},
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from commands.analyse.report import command as report
 from tracking.store import open_client
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(
         shutil.which("chromium") is None, reason="no chromium here: apt-get install chromium"
     ),

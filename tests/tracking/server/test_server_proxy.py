@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import requests
 import samples
-from conftest import free_local_port
-from filed_records import filed
+from servers import free_port
+from stored_runs import filed
 
 from tracking.store import open_client
 from tracking.upload.upload import upload
@@ -28,7 +28,7 @@ pytestmark = [
 @contextmanager
 def caddy(folder, upstream, **settings):
     """Run the project's Caddyfile for localhost; yields its URL and the file of its authority."""
-    port = free_local_port()
+    port = free_port()
     text = CADDYFILE.read_text()
     # a test changes no trust store and takes neither port 80 nor Caddy's own
     own = "{\n\tadmin off\n\tskip_install_trust\n\tauto_https disable_redirects\n"
@@ -106,12 +106,14 @@ def test_a_stranger_to_the_certificate_is_not_spoken_to(proxy):
         requests.get(proxy[0], timeout=30)
 
 
-def test_browsers_are_told_to_stay_with_tls(ask):
+def test_answers_carry_what_protects_a_browser(ask):
     answer = ask("GET", "/")
     assert answer.headers["Strict-Transport-Security"].startswith("max-age=")
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["X-Frame-Options"] == "SAMEORIGIN"
     assert "Server" not in answer.headers
+    file = ask("GET", "/get-artifact?run_id=none&path=evil.html")
+    assert file.headers["Content-Security-Policy"] == "sandbox allow-scripts"
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["length told", "in chunks"])
@@ -131,24 +133,16 @@ def test_a_request_beyond_the_limit_is_refused_and_leaves_nothing(ask, server, t
     assert not [file for file in whole if file.stat().st_size >= len(body)]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_what_would_run_commands_or_call_out_is_closed(ask):
+    for path in (
         "/ajax-api/3.0/mlflow/assistant/message",
         "/gateway/some-endpoint/mlflow/invocations",
         "/ajax-api/2.0/mlflow/gateway-proxy",
         "/ajax-api/3.0/mlflow/demo/generate",
         "/ajax-api/3.0/mlflow/jobs/1",
-    ],
-)
-def test_what_would_run_commands_or_call_out_is_closed(ask, path):
-    answer = ask("POST", path, json={})
-    assert (answer.status_code, answer.text) == (403, "")
-
-
-def test_a_file_of_a_run_gets_none_of_the_pages_rights(ask):
-    answer = ask("GET", "/get-artifact?run_id=none&path=evil.html")
-    assert answer.headers["Content-Security-Policy"] == "sandbox allow-scripts"
+    ):
+        answer = ask("POST", path, json={})
+        assert (answer.status_code, answer.text) == (403, ""), path
 
 
 def test_endless_headers_are_refused(ask):

@@ -1,18 +1,17 @@
 """What a server does not start with: each in one line that names the variable, never the value."""
 
-import os
+import itertools
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from bench.errors import UserError
+from tracking.server.__main__ import server
 from tracking.server.settings import SECRETS, checked, new_secret, read_file, write_settings
 
-PROJECT = Path(__file__).resolve().parents[3]
-SERVER = PROJECT / "tracking" / "server"
+SERVER = Path(__file__).resolve().parents[3] / "tracking" / "server"
 GOOD = {"SERVER_NAME": "mlflow.lab.org", **{name: new_secret() for name in SECRETS}}
 
 
@@ -29,7 +28,6 @@ def test_good_settings_are_taken():
     assert checked(GOOD | {"ARTIFACTS": "s3://runs/here"}).artifacts_folder is None
 
 
-@pytest.mark.parametrize("name", SECRETS)
 @pytest.mark.parametrize(
     ("weak", "why"),
     [
@@ -45,19 +43,19 @@ def test_good_settings_are_taken():
         ("1234567890abcdefghij", "placeholder"),
     ],
 )
-def test_a_weak_secret_is_refused(name, weak, why):
-    message = refusal(**{name: weak})
-    assert f"{name} " in message
-    assert why in message
-    assert "\n" not in message
-    assert not weak or weak not in message
+def test_a_weak_secret_is_refused(weak, why):
+    for name in SECRETS:
+        message = refusal(**{name: weak})
+        assert f"{name} {why}" in message.replace("is or holds a placeholder", "placeholder")
+        assert "\n" not in message
+        assert not weak or weak not in message
 
 
-@pytest.mark.parametrize(("first", "second"), [(0, 1), (0, 2), (1, 2)])
-def test_no_two_secrets_are_the_same(first, second):
-    message = refusal(**{SECRETS[first]: GOOD[SECRETS[second]]})
-    assert f"{SECRETS[second]} is the same as {SECRETS[first]}" in message
-    assert GOOD[SECRETS[second]] not in message
+def test_no_two_secrets_are_the_same():
+    for first, second in itertools.combinations(SECRETS, 2):
+        message = refusal(**{first: GOOD[second]})
+        assert f"{second} is the same as {first}" in message
+        assert GOOD[second] not in message
 
 
 def test_everything_that_is_wrong_is_said_at_once():
@@ -65,24 +63,18 @@ def test_everything_that_is_wrong_is_said_at_once():
     assert all(name in message for name in (*SECRETS, "SERVER_NAME"))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("SERVER_NAME", "*"),
-        ("SERVER_NAME", "*.lab.org"),
-        ("SERVER_NAME", "https://mlflow.lab.org"),
-        ("SERVER_NAME", "mlflow.lab.org\nevil"),
-        ("MLFLOW_PORT", "http"),
-        ("POSTGRES_PORT", "-1"),
-        ("BACKUPS_KEPT", "0"),
-        ("MAX_UPLOAD", "lots"),
-        ("MAX_REQUESTS", "0"),
-        ("ARTIFACTS", "somewhere"),
-        ("ARTIFACTS", "http://bucket"),
-    ],
-)
-def test_a_wrong_value_is_named(name, value):
-    assert f"{name} is " in refusal(**{name: value})
+def test_a_wrong_value_is_named():
+    for name, values in {
+        "SERVER_NAME": ("*", "*.lab.org", "https://mlflow.lab.org", "mlflow.lab.org\nevil"),
+        "MLFLOW_PORT": ("http",),
+        "POSTGRES_PORT": ("-1",),
+        "BACKUPS_KEPT": ("0",),
+        "MAX_UPLOAD": ("lots",),
+        "MAX_REQUESTS": ("0",),
+        "ARTIFACTS": ("somewhere", "http://bucket"),
+    }.items():
+        for value in values:
+            assert f"{name} is " in refusal(**{name: value})
 
 
 def test_settings_show_no_secret_when_printed():
@@ -132,17 +124,12 @@ def test_the_example_names_every_setting_and_gives_no_secret():
 
 
 @pytest.mark.parametrize("subcommand", ["check", "start", "backup", "health"])
-def test_every_command_refuses_in_one_line_with_exit_code_2(subcommand):
-    weak = GOOD | {"POSTGRES_PASSWORD": "changeme"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tracking.server", subcommand],
-        cwd=PROJECT,
-        env={**os.environ, **weak},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
+def test_every_command_refuses_in_one_line_that_shows_no_value(subcommand, monkeypatch):
+    for name, value in (GOOD | {"POSTGRES_PASSWORD": "changeme"}).items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(server, [subcommand])
+    assert isinstance(done.exception, UserError)  # `python -m` makes it exit code 2
     assert done.stdout == ""
-    [line] = done.stderr.splitlines()
-    assert "POSTGRES_PASSWORD has 8 characters" in line
-    assert "changeme" not in line
+    assert "POSTGRES_PASSWORD has 8 characters" in str(done.exception)
+    assert "changeme" not in str(done.exception)
+    assert "\n" not in str(done.exception)
