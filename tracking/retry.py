@@ -140,7 +140,8 @@ def http_settings(answer_s: float = ANSWER_LIMIT_S) -> Iterator[None]:
     """
     wanted = {**_SETTINGS, _TIMEOUT: str(max(1, math.ceil(answer_s)))}
     with _changing:
-        ours = {name: text for name, text in wanted.items() if _user_value(name) is None}
+        users = os.environ | _user_values
+        ours = {name: text for name, text in wanted.items() if users.get(name) is None}
     with _environment(ours):
         yield
 
@@ -157,29 +158,25 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
     """Hold `values`; what another thread holds at the time, or the user had, comes back after."""
     with _changing:
         for name in values:
-            _user_values[name] = _user_value(name)
+            _user_values.setdefault(name, os.environ.get(name))
         _holds.append(values)
-        os.environ.update(values)
+        _apply_holds()
     try:
         yield
     finally:
         with _changing:
             _holds[:] = [held for held in _holds if held is not values]
-            for name in values:
-                _restore(name)
+            _apply_holds()
 
 
-def _user_value(name: str) -> str | None:
-    return _user_values[name] if name in _user_values else os.environ.get(name)
-
-
-def _restore(name: str) -> None:
-    others = [held[name] for held in _holds if name in held]
-    text = others[-1] if others else _user_values.pop(name)
-    if text is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = text
+def _apply_holds() -> None:
+    for name in list(_user_values):
+        held = [values[name] for values in _holds if name in values]
+        text = held[-1] if held else _user_values.pop(name)
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = text
 
 
 class RetryPolicy:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 import mlflow
 import requests
@@ -111,38 +111,27 @@ def experiment_named(client: MlflowClient, name: str) -> str:
     return str(found.experiment_id)
 
 
+def is_unmade(tracking_uri: str) -> bool:
+    """Whether this is an embedded store that does not exist, and that MLflow makes if asked."""
+    path = tracking_uri.removeprefix(_SQLITE)
+    return path != tracking_uri and not Path(path).exists()
+
+
 def tracking_checks() -> list[Check]:
-    """Ask the tracking server for its experiments.
-
-    An embedded store that does not exist yet is left so: MLflow would make it by being asked.
-    """
+    """Ask the tracking server for its experiments; an embedded store is not made by that."""
     where = public_uri()
-    if where.startswith(_SQLITE) and not Path(where.removeprefix(_SQLITE)).exists():
+    status: Literal["ok", "warning"] = "ok"
+    remedy = None
+    if is_unmade(where):
         detail = f"{where} will be made by the first tracked run"
-        return [Check(name="tracking server", status="ok", detail=detail, remedy=None)]
-    try:
-        count = _count_experiments()
-    except TrackingError as error:
-        return [
-            Check(
-                name="tracking server",
-                status="warning",
-                detail=str(error),
-                remedy="check MLFLOW_TRACKING_URI and the server; records stay on disk until then, "
-                "and mlproject sync uploads them",
+    else:
+        try:
+            with server_errors(), http_settings(AWAY_LIMIT_S):
+                detail = f"{where} answers, {len(open_client().search_experiments())} experiments"
+        except TrackingError as error:
+            status, detail = "warning", str(error)
+            remedy = (
+                "check MLFLOW_TRACKING_URI and the server; records stay on disk until then, "
+                "and mlproject sync uploads them"
             )
-        ]
-    return [
-        Check(
-            name="tracking server",
-            status="ok",
-            detail=f"{where} answers, {count} experiments",
-            remedy=None,
-        )
-    ]
-
-
-@tracking_call
-def _count_experiments() -> int:
-    with http_settings(AWAY_LIMIT_S):
-        return len(open_client().search_experiments())
+    return [Check(name="tracking server", status=status, detail=detail, remedy=remedy)]

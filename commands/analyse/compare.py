@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.text import Text
 
 from commands.views.options import format_option, server_needed, writing
+from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
@@ -115,10 +117,7 @@ def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
 
 
 def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
-    from rich.text import Text
-
     from analysis.comparison.shown import comparison_table
-    from commands.views.terminal import output, text_table
 
     console = output(140)
     table = comparison_table(found, pairing)

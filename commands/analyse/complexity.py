@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import click
+from rich.table import Table
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from commands.views.options import table_option
+from commands.views.terminal import output, text_table, watched
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from bench.records import Complexity
 
 
@@ -71,7 +71,6 @@ def command(
         for batch_size in batch_sizes
     ]
     from bench.cost import config_complexity
-    from commands.views.terminal import watched
 
     each = map(config_complexity, configs)
     complexities = list(watched(each, "complexity", len(configs)))
@@ -102,8 +101,6 @@ def _print_json(complexities: list[Complexity], *, with_ops: bool) -> None:
 
 
 def _print_tables(complexities: list[Complexity], *, with_ops: bool) -> None:
-    from commands.views.terminal import output
-
     console = output(100)
     console.print(_work_table(complexities), _memory_table(complexities))
     for item in complexities if with_ops else []:
@@ -123,7 +120,6 @@ def _figure(number: float) -> str:
 
 def _work_table(complexities: list[Complexity]) -> Table:
     from bench.cost import complexity_row
-    from commands.views.terminal import text_table
 
     columns = {
         "forward\nGMAC": ("forward_macs_per_image", 1e9),
@@ -145,8 +141,6 @@ def _work_table(complexities: list[Complexity]) -> Table:
 
 
 def _memory_table(complexities: list[Complexity]) -> Table:
-    from commands.views.terminal import text_table
-
     headings = ["model", "batch", "parameters", "weights", "gradients", "optimizer", "activations"]
     rows = [
         [item.arch, str(item.batch_size), f"{item.parameters:,}"]
@@ -158,8 +152,6 @@ def _memory_table(complexities: list[Complexity]) -> Table:
 
 
 def _ops_table(item: Complexity) -> Table:
-    from commands.views.terminal import text_table
-
     headings = ["op", "phase", "calls", "GFLOP", "small GFLOP", "fused MB", "eager MB"]
     rows = [
         [op.op, op.phase, str(op.calls)]

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from rich.table import Table
+from rich.text import Text
 
 from bench.errors import UserError
 from bench.profilers.files.ncu_metrics import CHIPS, metrics_for_chip
 from commands.views.options import table_option
+from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from bench.profilers.files.ncu_metrics import Translation
     from bench.records import Counters, CpuCounters, KernelTotals
 
@@ -129,17 +130,8 @@ def _counted(item: Counters, *, per_kernel: bool) -> _Entry:
         row["missing"]["intensity_dram"] = item.intensity_dram_missing
     row["notes"] = [why for name, why in item.missing.items() if name not in row]
     if per_kernel:
-        row["per_kernel"] = [_kernel_row(kernel) for kernel in item.per_kernel]
+        row["per_kernel"] = [kernel.model_dump() for kernel in item.per_kernel]
     return _Entry(row, lambda: _print_counters(row, item.per_kernel if per_kernel else ()))
-
-
-def _kernel_row(kernel: KernelTotals) -> dict[str, Any]:
-    return {
-        "name": kernel.name,
-        "launches": kernel.launches,
-        **{name: getattr(kernel, name) for name in _FIGURES},
-        "missing": kernel.missing,
-    }
 
 
 def _perf(file: Path, item: CpuCounters) -> _Entry:
@@ -181,10 +173,6 @@ def _metric_names(chip: str) -> str:
 
 def _print_counters(row: dict[str, Any], kernels: Sequence[KernelTotals]) -> None:
     """Print the totals of one file as `mlproject counters` gives them, and of its kernels."""
-    from rich.text import Text
-
-    from commands.views.terminal import output, text_table
-
     console = output(100)
     chip = f", {row['chip']}" if row["chip"] else ""
     console.print(Text(f"{row['file']} ({row['source']}{chip})"))
@@ -200,8 +188,6 @@ def _print_counters(row: dict[str, Any], kernels: Sequence[KernelTotals]) -> Non
 
 
 def _kernels_table(kernels: Sequence[KernelTotals]) -> Table:
-    from commands.views.terminal import text_table
-
     columns = ("launches", *_FIGURES)
     shown = [
         [kernel.name, *(_figure(getattr(kernel, name)) for name in columns)]

@@ -64,12 +64,9 @@ def command(
 
 
 def _facts(one: Prediction) -> dict[str, object]:
+    own = ("label", "batch_size", "images_per_s", "low", "high")
     return {
-        "label": one.label,
-        "batch_size": one.batch_size,
-        "images_per_s": one.images_per_s,
-        "low": one.low,
-        "high": one.high,
+        **{name: getattr(one, name) for name in own},
         "fixed_s": one.curve.model.fixed_s,
         "per_image_s": one.curve.model.per_image_s,
         "held_out_error": one.curve.held_out_error,

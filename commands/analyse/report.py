@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,10 @@ from commands.views.options import (
     wanted_runs_options,
 )
 from commands.views.recorded import NOT_TRACKED
+from commands.views.terminal import watched
 
 if TYPE_CHECKING:
     from analysis import PlacedProfile, PlacedRun, RecordSet
-    from tracking.reading.tracked_runs import TrackedRun
 
 
 @click.command()
@@ -61,7 +61,7 @@ def command(
     Exit codes: 0 written; 1 written, but a run's or a profile's numbers are impossible; 2 no run
     matches, or a wrong value; 3 written, but not logged.
     """
-    found = wanted.records(records, refresh=refresh, watch=_watched)
+    found = wanted.records(records, refresh=refresh, watch=watched)
     from analysis import place_profiles, recorded
     from analysis.report import print_pdf, write_report
 
@@ -82,12 +82,6 @@ def command(
         return NOT_TRACKED
     verdicts = {one.verdict for one in placed} | {one.verdict for one in profiles}
     return int("invalid" in verdicts)
-
-
-def _watched(runs: Sequence[TrackedRun]) -> Iterable[TrackedRun]:
-    from commands.views.terminal import watched
-
-    return watched(runs, "reading records")
 
 
 def _log(out: Path, campaign: str | None, runs: int) -> tuple[str | None, str | None]:

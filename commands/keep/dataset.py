@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.progress import Progress, TimeRemainingColumn
 
 from commands.views.options import format_option
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 
 @click.group()
@@ -129,9 +128,6 @@ def _summarise(path: str | Path, form: str) -> None:
 @contextmanager
 def _progress(unit: str, total: int | None) -> Iterator[tuple[Progress, Any]]:
     """A bar on the terminal, nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress, TimeRemainingColumn
-
     console = Console(stderr=True)
     columns = (
         *Progress.get_default_columns()[:-1],

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from commands.views.options import records_option, table_option
 
@@ -24,8 +28,6 @@ def command(records: Path, form: str) -> int:
 
     Exit code 0 if at least a CPU can be measured here, else 1.
     """
-    from rich.console import Console
-
     from bench.doctor import can_measure
     from bench.doctor.suite import machine_groups, run_checks
 
@@ -45,11 +47,6 @@ def _tracking_checks() -> Iterable[Check]:
 
 
 def _print_table(checks: list[Check]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     colours = {"ok": "green", "warning": "yellow", "missing": "red"}
     table = Table("Check", "Status", "What was found, and the remedy", box=box.SIMPLE_HEAD)
     for check in checks:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from bench.records import CeilingsRecord
 from commands.views.options import backend_option, format_option, records_option, track_option
-from commands.views.recorded import finish, new_folder
+from commands.views.recorded import finish, measured
 
 
 @click.command()
@@ -25,7 +26,6 @@ def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: 
     """Measure this machine's roofs: matrix product per precision, memory and cache bandwidth."""
     from bench.launcher.measurement import find_ceilings, launch_ceilings
     from bench.records.folders import RecordFolder
-    from commands.views.terminal import WorkerProgress
 
     known = find_ceilings(records, backend) if if_missing else None
     if known is not None:
@@ -37,10 +37,8 @@ def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: 
             form=form,
             fresh=False,
         )
-    folder = new_folder(records, tracked=tracked)
-    with WorkerProgress("ceilings") as progress:
-        record = launch_ceilings(backend, folder, progress.on_event)
-    return finish(folder, record, _facts(record), tracked=tracked, form=form)
+    launch = partial(launch_ceilings, backend)
+    return measured(records, "ceilings", launch, _facts, tracked=tracked, form=form)
 
 
 def _facts(record: CeilingsRecord) -> dict[str, str]:

@@ -18,10 +18,12 @@ from commands.views.options import (
     records_option,
     track_option,
 )
-from commands.views.recorded import finish, new_folder, verdict_fact
+from commands.views.recorded import measured, verdict_fact
 
 if TYPE_CHECKING:
     from bench.records import RunRecord
+    from bench.records.folders import RecordFolder
+    from bench.records.journal import OnEvent
 
 AUTO = "auto"
 
@@ -74,13 +76,14 @@ def command(
     if config.data_only:
         raise UserError("data_only=true: a profile looks at a training step; use data_only=false")
     from bench.launcher.profile import launch_profile
-    from commands.views.terminal import WorkerProgress
 
     names = None if AUTO in tools else cast(tuple[ToolName, ...], tools)
-    folder = new_folder(records, tracked=tracked)
-    with WorkerProgress(f"{config.arch} {config.precision}") as progress:
-        record = launch_profile(config, folder, names, timed, progress.on_event)
-    return finish(folder, record, _facts(record), tracked=tracked, form=form)
+
+    def launch(folder: RecordFolder, on_event: OnEvent) -> ProfileRecord:
+        return launch_profile(config, folder, names, timed, on_event)
+
+    title = f"{config.arch} {config.precision}"
+    return measured(records, title, launch, _facts, tracked=tracked, form=form)
 
 
 def _asked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from commands.views.options import (
     records_option,
     track_option,
 )
-from commands.views.recorded import finish, new_folder, verdict_fact
+from commands.views.recorded import EXIT_CODES, measured, verdict_fact
 
 
 @click.command()
@@ -39,17 +40,14 @@ def command(records: Path, tracked: bool, form: str, **values: str) -> int:
         return _take_part(config)
     # The launcher comes last: psutil and NVML cost time that a wrong value should not.
     from bench.launcher.measurement import launch_measurement
-    from commands.views.terminal import WorkerProgress
 
-    folder = new_folder(records, tracked=tracked)
-    with WorkerProgress(f"{config.arch} {config.precision}") as progress:
-        record = launch_measurement(config, folder, progress.on_event)
-    return finish(folder, record, _facts(record), tracked=tracked, form=form)
+    title = f"{config.arch} {config.precision}"
+    launch = partial(launch_measurement, config)
+    return measured(records, title, launch, _facts, tracked=tracked, form=form)
 
 
 def _take_part(config: RunConfig) -> int:
     from bench.launcher.measurement import take_part
-    from commands.views.recorded import EXIT_CODES
 
     outcome, reason = take_part(config)
     click.echo(f"took part: {outcome}" + (f" ({reason})" if reason else ""))

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
 from bench.errors import UserError
 from bench.records.folders import MeasuredRecord, RecordFolder
+from commands.views.terminal import WorkerProgress
 
 if TYPE_CHECKING:
     from bench.records import RunRecord, Verdict
+    from bench.records.journal import OnEvent
     from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
 
     AnyDelivery: TypeAlias = "NoDelivery | Delivery"
+
+AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredRecord)
 
 #: Exit codes by how a measurement ended.
 EXIT_CODES = {"ok": 0, "oom": 1, "crashed": 1, "unsupported": 2, "refused": 2, "interrupted": 130}
@@ -38,14 +42,27 @@ _TOLD_WITHIN_S = 8.0
 _AT_LEAST_S = 2.0
 
 
-def new_folder(records: Path, *, tracked: bool) -> RecordFolder:
-    """Make the folder of a new record; it remembers the run that `mlflow run` made for it."""
+def measured(
+    records: Path,
+    title: str,
+    launch: Callable[[RecordFolder, OnEvent], AnyMeasured],
+    facts: Callable[[AnyMeasured], dict[str, Any]],
+    *,
+    tracked: bool,
+    form: str,
+) -> int:
+    """Have `launch` make a record in a new folder, show how it goes on, and `finish` it.
+
+    The folder remembers the run that `mlflow run` made for it.
+    """
     folder = RecordFolder.create(records)
     if tracked:
         from tracking.upload.upload_state import remember_project_run
 
         remember_project_run(folder)
-    return folder
+    with WorkerProgress(title) as progress:
+        record = launch(folder, progress.on_event)
+    return finish(folder, record, facts(record), tracked=tracked, form=form)
 
 
 def finish(

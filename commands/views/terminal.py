@@ -59,7 +59,9 @@ def text_table(
     return table
 
 
-def watched(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
+def watched(
+    items: Iterable[Item], what: str = "reading records", total: int | None = None
+) -> Iterable[Item]:
     """Yield the items, with a bar where somebody watches a terminal."""
     console = Console(stderr=True)
     return track(

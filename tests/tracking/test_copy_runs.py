@@ -104,7 +104,7 @@ def test_whatever_answer_is_lost_the_next_copy_completes_it_once(
     laptop, proxied, server, store, tmp_path, monkeypatch
 ):
     proxy, uri = proxied
-    monkeypatch.setattr("tracking.upload.copy_runs.RetryPolicy", lambda *_: RetryPolicy(0.0, 30.0))
+    monkeypatch.setattr("tracking.upload.copy_runs.AWAY_LIMIT_S", 0.0)
     number = 0
     while True:
         number += 1
@@ -190,13 +190,13 @@ def test_an_artifact_whose_name_leads_out_is_refused(laptop, server, tmp_path, m
     any_run(laptop, tmp_path)
     copier, run = one_copier(server)
     bad = type("Bad", (), {"path": "../../outside.txt", "is_dir": False})
-    monkeypatch.setattr(copier._from, "list_artifacts", lambda *_: [bad])
+    monkeypatch.setattr(copier._from.client, "list_artifacts", lambda *_: [bad])
     with pytest.raises(UserError, match="leads out"):
         copier.copy(run)
 
 
 def test_a_source_that_goes_away_is_said_by_its_own_name(laptop, server, tmp_path, monkeypatch):
-    monkeypatch.setattr("tracking.upload.copy_runs.RetryPolicy", lambda *_: RetryPolicy(0.0, 30.0))
+    monkeypatch.setattr("tracking.upload.copy_runs.AWAY_LIMIT_S", 0.0)
     with faulty_proxy(server) as (proxy, uri):
         copier = Copier(uri, os.environ["MLFLOW_TRACKING_URI"])
         proxy.fail(1, "503", times=100)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 
 from bench.records import ImportedRecord, SourceFormat
 
@@ -102,7 +102,11 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
         },
         metrics=metrics,
         extra=facts.extra,
-        missing={name: _why(name) for name, fact in known.items() if fact is None},
+        missing={
+            name: "the source is one whole file" if name == "source_line" else _NOT_STATED
+            for name, fact in known.items()
+            if fact is None
+        },
     )
 
 
@@ -167,15 +171,6 @@ def _identity(facts: Facts, source: Source) -> str:
     }
     canonical = json.dumps(says, sort_keys=True, separators=(",", ":"))
     return f"imported-{hashlib.sha256(canonical.encode()).hexdigest()[:20]}"
-
-
-def now() -> datetime:
-    """Return the time of an import, to the second."""
-    return datetime.now(timezone.utc).replace(microsecond=0)
-
-
-def _why(name: str) -> str:
-    return "the source is one whole file" if name == "source_line" else _NOT_STATED
 
 
 def _as_label(text: str | None) -> str | None:

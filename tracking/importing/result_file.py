@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from bench.errors import UserError
 from bench.records import ImportedRecord, SourceFormat
-from tracking.importing.facts import Facts, Source, now, record_of
+from tracking.importing.facts import Facts, Source, record_of
 from tracking.importing.optimum import facts_of_report, parse_json
 from tracking.importing.tabular import (
     facts_of_iterations,
@@ -57,7 +58,8 @@ def read_results(path: Path, *, campaign: str, given: dict[str, str]) -> Found:
     try:
         content = read_bytes(path)
         text = decoded(content, path)
-        source = Source(path.name, hashlib.sha256(content).hexdigest(), campaign, given, now())
+        now = datetime.now(timezone.utc).replace(microsecond=0)
+        source = Source(path.name, hashlib.sha256(content).hexdigest(), campaign, given, now)
         for facts in _read_facts(text, path, found):
             _add(found, facts, source, path)
     except (UserError, ValueError) as error:

@@ -68,7 +68,8 @@ def search_kept_runs(
     if runs is None:
         runs = {run.run_id: run for run in selection.runs()}
     if len(runs) < KEPT_FROM:
-        forget(path)
+        with contextlib.suppress(OSError):
+            path.unlink()
     elif kept is None or runs != kept.runs:
         created = {one.experiment_id: one.creation_time for one in chosen}
         write_kept(path, KeptRuns(asked_at, created, runs))
@@ -174,12 +175,6 @@ def write_kept(path: Path, kept: KeptRuns) -> None:
         others = sorted(path.parent.glob("*.jsonl"), key=lambda one: one.stat().st_mtime)
         for old in others[:-_MOST_FILES]:
             old.unlink(missing_ok=True)
-
-
-def forget(path: Path) -> None:
-    """Keep nothing there."""
-    with contextlib.suppress(OSError):
-        path.unlink()
 
 
 def _row(keys: dict[tuple[str, ...], int], run: TrackedRun) -> list[Any]:

@@ -40,8 +40,8 @@ def back_up(settings: ServerSettings) -> Path:
         if not (folder / _WHOLE).exists():
             shutil.rmtree(folder, ignore_errors=True)
     whole = folder.rename(settings.backups / stamp)
-    for old in _backups(settings)[: -settings.backups_kept]:
-        shutil.rmtree(old)
+    for whole_one in sorted(settings.backups.glob(f"*/{_WHOLE}"))[: -settings.backups_kept]:
+        shutil.rmtree(whole_one.parent)
     return whole
 
 
@@ -118,10 +118,6 @@ def _refuse_outsiders(archive: tarfile.TarFile, folder: Path) -> None:
         inside = (root / member.name).resolve().is_relative_to(root)
         if not inside or not (member.isfile() or member.isdir()):
             raise tarfile.TarError(f"{member.name!r} is a link, or outside the artifacts' folder")
-
-
-def _backups(settings: ServerSettings) -> list[Path]:
-    return sorted(file.parent for file in settings.backups.glob(f"*/{_WHOLE}"))
 
 
 def _now() -> str:

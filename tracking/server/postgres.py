@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bench.errors import UserError
 from tracking.server.settings import POSTGRES_NAME
@@ -25,7 +27,7 @@ def program(name: str) -> str:
     """Return the path of a program of Postgres, the newest; raises UserError without one."""
     found = [file for folder in _FOLDERS for file in Path("/").glob(f"{folder[1:]}/{name}")]
     if found:
-        return str(max(found, key=lambda file: [int(n) for n in _numbers(file)]))
+        return str(max(found, key=lambda file: [int(n) for n in re.findall(r"\d+", str(file))]))
     on_path = shutil.which(name)
     if on_path is None:
         raise UserError(
@@ -48,14 +50,16 @@ def running(folder: Path, port: int, password: str) -> Iterator[None]:
     log = folder / "postgres.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [program("postgres"), "-D", str(data), "-p", str(port), *_options()],
+            [
+                *(program("postgres"), "-D", str(data), "-p", str(port)),
+                # no socket file: its folder may be one that the owner cannot write to, or too long
+                *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
+                *("-c", "logging_collector=off"),
+            ],
             stdout=output,
             stderr=output,
-            cwd="/",
             start_new_session=True,
-            user=_owner(),
-            group=_owner(),
-            extra_groups=[] if _owner() else None,
+            **_as_owner(),
         )
     try:
         _wait_until_it_answers(process, port, log)
@@ -66,17 +70,11 @@ def running(folder: Path, port: int, password: str) -> Iterator[None]:
         process.wait(timeout=60)
 
 
-def _options() -> list[str]:
-    # no socket file: its folder may be one that the owner cannot write to, or a path too long
-    return [
-        *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
-        *("-c", "logging_collector=off"),
-    ]
-
-
-def _owner() -> str | None:
-    """Return whose the processes are to be, None for the caller's own."""
-    return _OWNER if os.name == "posix" and os.geteuid() == 0 else None
+def _as_owner() -> dict[str, Any]:
+    """How a program is started so that its files are the owner's, None for the caller's own."""
+    owner = _OWNER if os.name == "posix" and os.geteuid() == 0 else None
+    groups: list[str] | None = [] if owner else None
+    return {"cwd": "/", "user": owner, "group": owner, "extra_groups": groups}
 
 
 def _make(data: Path, password: str) -> None:
@@ -84,7 +82,7 @@ def _make(data: Path, password: str) -> None:
     first = data.parent / "postgres.first"  # initdb reads the password from a file only
     first.touch(mode=0o600)
     first.write_text(password, encoding="utf-8")
-    if owner := _owner():
+    if owner := _as_owner()["user"]:
         for path in (data, first):
             shutil.chown(path, owner, owner)
     try:
@@ -95,17 +93,14 @@ def _make(data: Path, password: str) -> None:
             ],
             capture_output=True,
             text=True,
-            cwd="/",
-            user=_owner(),
-            group=_owner(),
-            extra_groups=[] if _owner() else None,
+            **_as_owner(),
         )
     finally:
         first.unlink()
     if done.returncode:
         shutil.rmtree(data)
         why = (done.stderr.strip().splitlines() or ["initdb failed"])[-1]
-        hint = f"; as root: can {_OWNER} enter that folder?" if _owner() else ""
+        hint = f"; as root: can {_OWNER} enter that folder?" if owner else ""
         raise UserError(f"no database could be made in {data}: {why}{hint}")
 
 
@@ -133,8 +128,3 @@ def _make_database(port: int, password: str) -> None:
         raise UserError(f"Postgres refuses its own settings: {there.stderr.strip()}")
     if POSTGRES_NAME not in there.stdout.split():
         subprocess.run([program("createdb"), *place, POSTGRES_NAME], check=True, env=environment)
-
-
-def _numbers(file: Path) -> list[str]:
-    digits = "".join(c if c.isdigit() else " " for c in str(file))
-    return digits.split()

@@ -32,12 +32,9 @@ class Users:
         """Make a user with a role; one that exists gets this password and this role instead."""
         if why := weakness(password):
             raise UserError(f"the password of {name} {why}")
-        if self._find(name) is None:
-            self._call("POST", "2.0/mlflow/users/create", username=name, password=password)
-        else:
-            self._call(
-                "PATCH", "2.0/mlflow/users/update-password", username=name, password=password
-            )
+        known = name in self._listed()
+        method, what = ("PATCH", "update-password") if known else ("POST", "create")
+        self._call(method, f"2.0/mlflow/users/{what}", username=name, password=password)
         self.take_role(name)
         self._call("POST", "3.0/mlflow/roles/assign", username=name, role_id=self._role(role))
 
@@ -48,21 +45,21 @@ class Users:
 
     def remove(self, name: str) -> None:
         """Take a user away; what he wrote stays."""
-        if self._find(name) is None:
+        if name not in self._listed():
             raise UserError(f"no user {name!r}: `users list` shows all")
         self._call("DELETE", "2.0/mlflow/users/delete", username=name)
 
     def all(self) -> dict[str, str]:
         """Return each user's name and what he is: admin, writer, reader or nothing."""
-        found = self._call("GET", "2.0/mlflow/users/list")["users"]
         return {
-            user["username"]: "admin" if user["is_admin"] else self._role_of(user["username"])
-            for user in found
+            name: "admin" if is_admin else self._role_of(name)
+            for name, is_admin in self._listed().items()
         }
 
-    def _find(self, name: str) -> dict[str, Any] | None:
+    def _listed(self) -> dict[str, bool]:
+        """Every user, and whether he is an admin."""
         found = self._call("GET", "2.0/mlflow/users/list")["users"]
-        return next((user for user in found if user["username"] == name), None)
+        return {user["username"]: user["is_admin"] for user in found}
 
     def _roles_of(self, name: str) -> list[dict[str, Any]]:
         found = self._call("GET", "3.0/mlflow/users/roles/list", username=name)["roles"]

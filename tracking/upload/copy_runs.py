@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 import mlflow
 from filelock import FileLock
@@ -29,7 +28,7 @@ from tracking.matching_runs import (
     run_by_id,
 )
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-from tracking.store import experiment_named, open_client, public_uri, server_errors
+from tracking.store import experiment_named, is_unmade, open_client, public_uri, server_errors
 from tracking.upload.owner import owner_tags
 from tracking.upload.upload import log_all
 
@@ -46,10 +45,25 @@ _OWN_TAGS = frozenset(
     )
 )
 
+P = ParamSpec("P")
+T = TypeVar("T")
 State = Literal["copied", "there already", "still running"]
 
 
-@dataclass
+class _Store(RetryPolicy):
+    """One of the two stores, asked as a server that may be away; failures carry its name."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+        self._uri = uri
+        with server_errors(uri):
+            self.client = open_client(uri)
+
+    def __call__(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        with server_errors(self._uri):
+            return super().__call__(ask, *args, **kwargs)
+
+
 class Copier:
     """Copies runs from the store `source` to the store `target`, which are tracking URIs.
 
@@ -57,119 +71,98 @@ class Copier:
     the experiment, by name; not models, versions or traces. Raises `TrackingError`.
     """
 
-    source: str
-    target: str
-    _experiments: dict[str, str] = field(default_factory=dict)  # name -> target id
-    _names: dict[str, str] = field(default_factory=dict)  # source id -> name
-
-    def __post_init__(self) -> None:
-        with server_errors(self.source):
-            self._from = open_client(self.source)
-            self._asking = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-        with server_errors(self.target):
-            self._to = open_client(self.target)
-            self._sending = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    def __init__(self, source: str, target: str) -> None:
+        self._target = target
+        self._from, self._to = _Store(source), _Store(target)
+        self._experiments: dict[str, str] = {}  # name -> target id
+        self._names: dict[str, str] = {}  # source id -> name
 
     def runs(self, filter_string: str = "") -> list[Run]:
         """Return the source's active runs that match: parents before children, then by age."""
-        with server_errors(self.source):
-            experiments = all_experiments(self._from, self._asking)
-            self._names = {each.experiment_id: each.name for each in experiments}
-            found = list(all_runs(self._from, self._asking, list(self._names), filter_string))
-        return _parents_first(found)
+        store = self._from
+        experiments = all_experiments(store.client, store)
+        self._names = {each.experiment_id: each.name for each in experiments}
+        return _parents_first(list(all_runs(store.client, store, list(self._names), filter_string)))
 
     def copy(self, run: Run) -> State:
         """Copy one run unless the target has it; a copy that was cut is completed."""
         if run.info.status in ("RUNNING", "SCHEDULED"):
             return "still running"
-        with _alone(self.target):
+        with _alone(self._target):
             there = self._there(run)
             if there is not None and _finished(there, run):
                 return "there already"
-            with server_errors(self.target):
-                there = there or self._made(run)
-            self._fill(there, run)
+            self._fill(there or self._made(run), run)
         return "copied"
 
     def _there(self, run: Run) -> Run | None:
         """The target's run that holds this one, or is to hold it."""
-        with server_errors(self.target):
-            origin = _origin(run)
-            if origin != run.info.run_id and (home := run_by_id(self._to, self._sending, origin)):
-                return home
-            record_id = run.data.tags.get(schema.RECORD_ID)
-            if record_id and is_whole(run):
-                held = chosen_run(self._to, self._sending, RECORD, record_id)
-                if held is not None:
-                    return held
-            return chosen_run(self._to, self._sending, COPY, origin)
+        store, origin = self._to, _origin(run)
+        if origin != run.info.run_id and (home := run_by_id(store.client, store, origin)):
+            return home
+        record_id = run.data.tags.get(schema.RECORD_ID)
+        if record_id and is_whole(run):
+            held = chosen_run(store.client, store, RECORD, record_id)
+            if held is not None:
+                return held
+        return self._copy_of(origin)
+
+    def _copy_of(self, origin: str) -> Run | None:
+        return chosen_run(self._to.client, self._to, COPY, origin)
 
     def _made(self, run: Run) -> Run:
-        name = self._names[run.info.experiment_id]
+        store, name = self._to, self._names[run.info.experiment_id]
         if name not in self._experiments:
-            self._experiments[name] = self._sending(experiment_named, self._to, name)
+            self._experiments[name] = store(experiment_named, store.client, name)
         tags = {COPY.tag: _origin(run), **owner_tags()}
         if record_id := run.data.tags.get(schema.RECORD_ID):
             tags[schema.RECORD_ID] = record_id
         made = make_run(
-            *(self._to, self._sending, self._experiments[name], COPY, tags),
+            *(store.client, store, self._experiments[name], COPY, tags),
             name=run.info.run_name,
             start_ms=run.info.start_time,
         )
-        return chosen_run(self._to, self._sending, COPY, _origin(run)) or made
+        return self._copy_of(_origin(run)) or made
 
     def _fill(self, there: Run, run: Run) -> None:
-        run_id, send = there.info.run_id, self._sending
+        run_id, store, client = there.info.run_id, self._to, self._to.client
         self._copy_artifacts(run, there)
         for key in run.data.metrics:
-            with server_errors(self.source):
-                history = self._asking(self._from.get_metric_history, run.info.run_id, key)
+            history = self._from(self._from.client.get_metric_history, run.info.run_id, key)
             points = [Metric(key, each.value, each.timestamp, each.step) for each in history]
-            with server_errors(self.target):
-                log_all(self._to, send, run_id, points)
+            log_all(client, store, run_id, points)
         held = there.data.params
         params = {name: text for name, text in run.data.params.items() if name not in held}
-        tags = self._tags(run)
+        log_all(client, store, run_id, params=params, tags=self._tags(run))
+        if run.inputs is not None and run.inputs.dataset_inputs:
+            store(client.log_inputs, run_id, run.inputs.dataset_inputs)
         last = {schema.COPIED: "true", schema.COPIED_FROM: _origin(run)}
         if is_whole(run):
             last |= schema.whole_tags()
-        with server_errors(self.target):
-            log_all(self._to, send, run_id, params=params, tags=tags)
-            if run.inputs is not None and run.inputs.dataset_inputs:
-                send(self._to.log_inputs, run_id, run.inputs.dataset_inputs)
-            log_all(self._to, send, run_id, tags=last)
-            send(self._to.set_terminated, run_id, run.info.status, end_time=run.info.end_time)
+        log_all(client, store, run_id, tags=last)
+        store(client.set_terminated, run_id, run.info.status, end_time=run.info.end_time)
 
     def _tags(self, run: Run) -> dict[str, str]:
         tags = {name: text for name, text in run.data.tags.items() if name not in _OWN_TAGS}
         if parent := tags.get(_PARENT):
-            with server_errors(self.target):
-                copied = chosen_run(self._to, self._sending, COPY, parent)
+            copied = self._copy_of(parent)
             tags[_PARENT] = copied.info.run_id if copied else parent
         return tags
 
     def _copy_artifacts(self, run: Run, there: Run) -> None:
-        with server_errors(self.target):
-            to = get_artifact_repository(
-                there.info.artifact_uri, tracking_uri=self._to.tracking_uri
-            )
+        uri, fetch = there.info.artifact_uri, self._from.client.download_artifacts
+        to = get_artifact_repository(uri, tracking_uri=self._to.client.tracking_uri)
         with tempfile.TemporaryDirectory() as folder:
             for number, path in enumerate(self._artifacts(run.info.run_id)):
                 here = Path(folder, str(number))
                 here.mkdir()
-                with server_errors(self.source):
-                    local = self._asking(
-                        self._from.download_artifacts, run.info.run_id, path, str(here)
-                    )
+                local = self._from(fetch, run.info.run_id, path, str(here))
                 place = str(PurePosixPath(path).parent)
-                with server_errors(self.target):
-                    self._sending(to.log_artifact, local, None if place == "." else place)
+                self._to(to.log_artifact, local, None if place == "." else place)
                 Path(local).unlink()
 
     def _artifacts(self, run_id: str, folder: str | None = None) -> Iterator[str]:
-        with server_errors(self.source):
-            listed = self._asking(self._from.list_artifacts, run_id, folder)
-        for each in listed:
+        for each in self._from(self._from.client.list_artifacts, run_id, folder):
             _check_inside(each.path)
             if each.is_dir:
                 yield from self._artifacts(run_id, each.path)
@@ -185,7 +178,7 @@ def source_uri(given: str | None, target: str | None) -> str:
     """
     uri = given or settings_uri()
     name = public_uri(uri)
-    if name.startswith("sqlite:///") and not Path(name.removeprefix("sqlite:///")).exists():
+    if is_unmade(name):
         raise UserError(f"from={name!r}: no such store; give the one to copy from with --from")
     if name == public_uri(target):
         raise UserError(f"from={name!r}: the same store as the one to copy to; give another")

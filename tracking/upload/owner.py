@@ -51,16 +51,16 @@ def this_host() -> str:
     return hashlib.sha256(f"{platform.node()} {known}".encode()).hexdigest()[:12]
 
 
-def owner_is_running(process: str) -> bool | None:
-    """Whether a process of this machine, named as in the tag, still runs; None for no such name."""
+def _named(process: str) -> tuple[int, float] | None:
+    """The id and the start, in Unix seconds, of a process as in the tag; None for no such name."""
     pid, _, started = process.partition("@")
     try:
-        return is_running(int(pid), float(started))
+        return int(pid), float(started)
     except ValueError:
         return None
 
 
-def is_worked_on(run_id: str) -> bool:
+def _is_worked_on(run_id: str) -> bool:
     """Whether a process of this machine works for a run that `mlflow run` made."""
     for process in psutil.process_iter():
         try:
@@ -112,33 +112,24 @@ def _is_ours(run: Run) -> bool:
 
 def _judge(run: Run, older_than_s: float | None, *, local: bool) -> tuple[bool, str]:
     """Whether to end the run, and why or why not."""
-    host, process = run.data.tags.get(schema.HOST), run.data.tags.get(schema.PROCESS, "")
-    if is_worked_on(run.info.run_id):
+    host, named = run.data.tags.get(schema.HOST), _named(run.data.tags.get(schema.PROCESS, ""))
+    if _is_worked_on(run.info.run_id):
         return False, "a process of this machine works on it"
     if host == this_host():
-        if (lives := owner_is_running(process)) is not None:
-            return not lives, f"process {process.partition('@')[0]} of this machine " + (
-                "works on it" if lives else "is gone"
-            )
+        if named is not None:
+            lives = is_running(*named)
+            state = "works on it" if lives else "is gone"
+            return not lives, f"process {named[0]} of this machine {state}"
     elif host is None and local:
         if _mlflow_runs_since(run.info.start_time / 1000):
             return False, "an `mlflow run` of that time still works on this machine"
         return True, "no process of this machine works on it"
     where = "an unknown machine" if host is None else "another machine"
-    age_s = time.time() - _began_unix_s(run)
+    # an upload starts later than the measurement that it brings
+    age_s = time.time() - max(run.info.start_time / 1000, named[1] if named else 0.0)
     if older_than_s is not None and age_s > older_than_s:
         return True, f"of {where}, begun {age_s / 3600:.1f} h ago"
     return False, f"of {where}, begun {age_s / 3600:.1f} h ago: --older-than ends it"
-
-
-def _began_unix_s(run: Run) -> float:
-    """When work on the run began: an upload starts later than the measurement that it brings."""
-    _, _, started = run.data.tags.get(schema.PROCESS, "").partition("@")
-    measured = float(run.info.start_time) / 1000
-    try:
-        return max(measured, float(started))
-    except ValueError:
-        return measured
 
 
 def _mlflow_runs_since(unix_s: float) -> bool:
