@@ -1,11 +1,10 @@
 """What every rented machine does after set-up, with stand-ins for the command line."""
 
 import os
-import signal
 import subprocess
 
 import pytest
-from rented_machine import asked, hang_in_sweep, make_project
+from rented_machine import asked, make_project
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
 
@@ -62,15 +61,6 @@ def test_without_a_server_nothing_is_tracked_and_roofs_that_fail_do_not_cost_the
     ]
 
 
-def test_a_gpu_that_pytorch_cannot_use_is_not_replaced_by_the_processor(start, facts):
-    (facts / "no-gpu").touch()
-    process = start("classic")
-    _, said = process.communicate()
-    assert process.returncode == 2
-    assert "no NVIDIA GPU" in said
-    assert asked(facts) == ["doctor"]
-
-
 @pytest.mark.parametrize(
     ("sweep_code", "sync_code", "code"), [(2, 0, 2), (130, 0, 130), (3, 0, 0), (3, 3, 3)]
 )
@@ -81,12 +71,3 @@ def test_the_sweeps_exit_code_is_its_own_unless_a_sync_uploads_the_rest(
     (facts / "sync-code").write_text(str(sync_code))
     assert start("classic").wait() == code
     assert ("sync" in asked(facts)) == (sweep_code == 3)
-
-
-def test_a_signal_ends_the_sweep_which_writes_its_record_first(start, facts, tmp_path):
-    started = hang_in_sweep(facts)
-    process = start("classic")
-    started.read_text()
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait() == 130
-    assert (tmp_path / "records" / "r1" / "record.json").read_text() == "interrupted\n"

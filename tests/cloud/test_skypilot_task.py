@@ -153,10 +153,13 @@ def test_it_sweeps_and_the_records_come_home(rented):
 
 
 @posix
-def test_an_empty_setting_is_none_at_all(rented):
+def test_an_empty_setting_is_none_at_all_and_a_bucket_that_is_away_is_waited_for(rented):
+    rented.bucket.rmdir()
     assert rented.start().wait() == 0
     assert asked(rented.facts)[-1] == "sweep --no-track classic --backend cuda"
     assert (rented.facts / "credentials").read_text() == "uri=none user=none password=none\n"
+    assert (rented.facts / "slept").read_text() == "60\n"
+    assert rented.home_coming() == ("measured\n", "0\n")
 
 
 @posix
@@ -178,11 +181,3 @@ def test_a_task_that_is_cancelled_brings_its_records(rented):
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait() == 143
     assert rented.home_coming() == ("interrupted\n", "143\n")
-
-
-@posix
-def test_a_bucket_that_is_away_is_waited_for(rented):
-    rented.bucket.rmdir()
-    assert rented.start().wait() == 0
-    assert (rented.facts / "slept").read_text() == "60\n"
-    assert rented.home_coming() == ("measured\n", "0\n")

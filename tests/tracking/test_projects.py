@@ -1,8 +1,6 @@
 """The environment of `mlflow run`: where MLflow looks for it, and that it is whole or not there."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -120,23 +118,3 @@ def test_unwritable_root_names_the_variable(project, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "file"))
     with pytest.raises(UserError, match="MLFLOW_ENV_ROOT"):
         projects.make_environment(project)
-
-
-@pytest.mark.slow
-def test_mlflow_run_without_options_uses_it_and_needs_no_pyenv(project, tmp_path):
-    (project / "MLproject").write_text(
-        "name: mlproject\npython_env: python_env.yaml\n"
-        "entry_points: {main: {command: touch ran-in-$MADE_FOR_PROJECT}}\n"
-    )
-    folder = projects.make_environment(project)
-    (folder / "bin" / "activate").write_text("export MADE_FOR_PROJECT=it\n")
-    environ = os.environ | {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-m", "mlflow", "run", "."],
-        cwd=project,
-        env=environ,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (project / "ran-in-it").exists()
