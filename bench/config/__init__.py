@@ -1,7 +1,6 @@
 """One configuration: what a person asks to be measured, and what it became on its device."""
 
-from bench.config.legacy import legacy_defaults
-from bench.config.resolved import ResolvedConfig
+from bench.config.resolved import ResolvedConfig, legacy_defaults
 from bench.config.run_config import (
     AUTO_MAX_SECONDS,
     FAKEDATA,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from bench.config.architectures import check_architecture
-from bench.config.legacy import Legacy, legacy_defaults
+from bench.config.resolved import Legacy, legacy_defaults
 from bench.errors import UserError
 
 Backend = Literal["auto", "cpu", "cuda", "mps"]

@@ -33,7 +33,9 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         native_math=device.native_math(precision.math_mode),
         batch_size=_number(config.batch_size, device.default_batch_size),
         image_size=_number(config.image_size, auto_size),
-        max_seconds=_max_seconds(config, device),
+        max_seconds=(
+            device.default_max_seconds if config.max_seconds == "auto" else config.max_seconds
+        ),
         workers=_workers(config, device),
         pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
         channels_last=_switch(config.channels_last, device.prefers_channels_last),
@@ -52,11 +54,6 @@ def _number(value: int | str, auto: int) -> int:
 
 def _switch(value: Switch, auto: bool) -> bool:
     return auto if value == "auto" else value == "true"
-
-
-def _max_seconds(config: RunConfig, device: Device) -> float | str:
-    limit = device.default_max_seconds if config.max_seconds == "auto" else config.max_seconds
-    return "none" if limit is None else limit
 
 
 def _workers(config: RunConfig, device: Device) -> int:

@@ -61,8 +61,7 @@ class TimedPhases(Phases):
     def __init__(self, device: Device, clock: Clock) -> None:
         self._device = device
         self._clock = clock
-        self._laps: dict[str, list[float]] = defaultdict(list)
-        self._current: dict[str, float] = defaultdict(float)
+        self.clear()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -70,22 +69,20 @@ class TimedPhases(Phases):
         begin = self._clock()
         yield
         self._device.synchronize()
-        self._current[name] += self._clock() - begin
+        self._laps[-1][name] += self._clock() - begin
 
     def lap(self) -> None:
-        """Keep the phases of one iteration."""
-        for name, seconds in self._current.items():
-            self._laps[name].append(seconds)
-        self._current.clear()
+        """Begin the next iteration."""
+        self._laps.append(defaultdict(float))
 
     def clear(self) -> None:
         """Forget the warm-up."""
-        self._laps.clear()
-        self._current.clear()
+        self._laps: list[dict[str, float]] = [defaultdict(float)]
 
     def times_s(self) -> dict[str, tuple[float, ...]] | None:
         """Seconds per phase and iteration."""
-        return {name: tuple(times) for name, times in self._laps.items()}
+        laps = self._laps[:-1]
+        return {name: tuple(lap[name] for lap in laps) for name in self._laps[0]}
 
 
 class NvtxPhases(Phases):
@@ -209,14 +206,10 @@ class GraphedStep:
 
 #: Why a record of such a run lacks what a model would have given.
 NO_MODEL = "data_only=true: no model ran"
+_NO_LOSS = torch.tensor(math.nan)
 
 
-class FetchingStep:
+def fetch_only(next_batch: NextBatch) -> torch.Tensor:
     """Fetch a batch onto the device and do nothing with it; the loss is not a number."""
-
-    _no_loss = torch.tensor(math.nan)
-
-    def __call__(self, next_batch: NextBatch) -> torch.Tensor:
-        """Fetch one batch."""
-        next_batch()
-        return self._no_loss
+    next_batch()
+    return _NO_LOSS

@@ -38,7 +38,7 @@ def attempt(work: Callable[[], None]) -> tuple[Outcome, str | None]:
         return "refused", str(error)
     except Exception as error:
         traceback.print_exc()
-        return ("oom" if _is_out_of_memory(error) else "crashed"), one_line(error)
+        return ("oom" if _is_out_of_memory(error) else "crashed"), _in_short(error)
     return "ok", None
 
 
@@ -47,11 +47,11 @@ def or_reason(name: str, make: Callable[[], T | None], missing: dict[str, str]) 
     try:
         return make()
     except Exception as error:
-        missing[name] = one_line(error)
+        missing[name] = _in_short(error)
         return None
 
 
-def one_line(error: BaseException) -> str:
+def _in_short(error: BaseException) -> str:
     """The exception's type and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

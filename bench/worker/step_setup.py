@@ -17,7 +17,7 @@ from bench.cost.estimate import cached_complexity
 from bench.machine import read_environment
 from bench.records import Complexity, Environment, ResolvedConfig
 from bench.records.folders import RecordFolder
-from bench.records.journal import Clock, JournalWriter
+from bench.records.journal import JournalWriter
 from bench.training.devices import Device
 from bench.training.inputs import open_batches
 from bench.training.inputs.base import NextBatch
@@ -25,12 +25,12 @@ from bench.training.models import build_model
 from bench.training.precision import Fp32, keep_depthwise_in_fp32, open_precision
 from bench.training.resolve import resolve
 from bench.training.step import (
-    FetchingStep,
     GraphedStep,
     NvtxPhases,
     Phases,
     TimedPhases,
     TrainingStep,
+    fetch_only,
     make_optimizer,
 )
 from bench.training.team import Team
@@ -51,10 +51,10 @@ def set_switches(config: RunConfig, resolved: ResolvedConfig) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def open_phases(config: RunConfig, device: Device, clock: Clock) -> Phases:
+def open_phases(config: RunConfig, device: Device) -> Phases:
     """Return the marks that `config` asks for around the parts of a step."""
     if config.phases:
-        return TimedPhases(device, clock)
+        return TimedPhases(device, time.perf_counter)
     if config.nvtx and device.backend == "cuda":
         return NvtxPhases()
     return Phases()
@@ -74,7 +74,7 @@ def build_step(
     without what this model has no layers for.
     """
     if config.data_only:
-        return FetchingStep(), resolved.model_copy(update={"depthwise_fp32": False})
+        return fetch_only, resolved.model_copy(update={"depthwise_fp32": False})
     layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
     model = build_model(config.arch).to(device.torch_device).to(memory_format=layout)
     depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
@@ -154,7 +154,7 @@ class StepSetup:
         precision.apply()
         resolved = self.resolved = resolve(config, device, precision)
         set_switches(config, resolved)
-        phases = open_phases(config, device, time.perf_counter)
+        phases = open_phases(config, device)
         batches = self._timed(
             "data", lambda: open_batches(config, resolved, device.torch_device, team.shard)
         )

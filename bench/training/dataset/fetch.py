@@ -23,20 +23,12 @@ from bench.errors import UserError, one_line
 from bench.training.dataset.folder import disk_errors_named
 
 Size = Literal["160", "320", "full"]
+_PUBLISHER = "https://s3.amazonaws.com/fast-ai-imageclas"
 #: Address and MD5 by the images' shorter side in pixels: `torchvision.datasets.Imagenette`.
 PUBLISHED: dict[Size, tuple[str, str]] = {
-    "160": (
-        "https://s3.amazonaws.com/fast-ai-imageclas/imagenette2-160.tgz",
-        "e793b78cc4c9e9a4ccc0c1155377a412",
-    ),
-    "320": (
-        "https://s3.amazonaws.com/fast-ai-imageclas/imagenette2-320.tgz",
-        "3df6f0d01a2c9592104656642f5e78a3",
-    ),
-    "full": (
-        "https://s3.amazonaws.com/fast-ai-imageclas/imagenette2.tgz",
-        "fe2fc210e6bb7c5664d602c3cd71e612",
-    ),
+    "160": (f"{_PUBLISHER}/imagenette2-160.tgz", "e793b78cc4c9e9a4ccc0c1155377a412"),
+    "320": (f"{_PUBLISHER}/imagenette2-320.tgz", "3df6f0d01a2c9592104656642f5e78a3"),
+    "full": (f"{_PUBLISHER}/imagenette2.tgz", "fe2fc210e6bb7c5664d602c3cd71e612"),
 }
 #: Checksums by their length in hexadecimal digits.
 _ALGORITHMS = {32: "md5", 64: "sha256"}

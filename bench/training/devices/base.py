@@ -43,7 +43,7 @@ class Device(ABC):
     backend: Literal["cpu", "cuda", "mps"]
     torch_device: torch.device
     default_batch_size: int
-    default_max_seconds: float | None = None
+    default_max_seconds: float | Literal["none"] = "none"
     prefers_channels_last = False
     prefers_fp32_depthwise = False
     pins_memory = False

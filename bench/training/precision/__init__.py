@@ -23,19 +23,12 @@ def open_precision(name: str, device: Device) -> Fp32:
         if not device.native_math("tf32"):
             raise _unsupported(name, device, "tf32 needs an NVIDIA GPU from Ampere on")
         return Tf32()
-    if name == "amp":
-        name = _best_amp(device)
-    if name == "amp-bf16":
+    fp16 = device.native_math("fp16")
+    if name == "amp-bf16" or (name == "amp" and (device.native_math("bf16") or not fp16)):
         return AmpBf16(device.backend)
-    if not device.native_math("fp16"):
+    if not fp16:
         raise _unsupported(name, device, "it has no fp16 arithmetic")
     return AmpFp16(device.backend)
-
-
-def _best_amp(device: Device) -> str:
-    if device.native_math("bf16") or not device.native_math("fp16"):
-        return "amp-bf16"
-    return "amp-fp16"
 
 
 def _unsupported(name: str, device: Device, why: str) -> UnsupportedError:

@@ -187,7 +187,6 @@ class CommonStop:
         self._store = store
         self._wait = wait
         self._requested = False
-        self._reported = False
         self._begun = 0
         self._last: int | None = None
 
@@ -215,7 +214,5 @@ class CommonStop:
         return self._begun + 1
 
     def _ask_rank_0(self) -> int | None:
-        if not self._reported:
-            self._store.set(f"asked/{self._rank}", "")
-            self._reported = True
+        self._store.set(f"asked/{self._rank}", "")
         return int(self._store.get("last")) if self._store.check(["last"]) else None
