@@ -34,12 +34,12 @@ def torchvision_architectures() -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def check_architecture(arch: str) -> None:
-    """Raise `ValueError`, with the nearest names, if `arch` cannot name a model."""
+def check_architecture(arch: str) -> str:
+    """Return `arch`; raise `ValueError`, with the nearest names, if it cannot name a model."""
     if ":" in arch:
         if not _CALLABLE.fullmatch(arch):
             raise ValueError("write your own model as module:callable, like mymodels.nets:tiny")
-        return
+        return arch
     known = torchvision_architectures()
     if not known:
         raise ValueError("torchvision is not installed: run make setup")
@@ -47,3 +47,4 @@ def check_architecture(arch: str) -> None:
         near = difflib.get_close_matches(arch.lower(), known, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "try resnet50, vgg16, mobilenet_v2"
         raise ValueError(f"not a torchvision classification model; {hint}")
+    return arch

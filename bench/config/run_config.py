@@ -8,7 +8,14 @@ import re
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from bench.config.architectures import check_architecture
 from bench.config.resolved import Legacy, legacy_defaults
@@ -33,7 +40,20 @@ WINDOW_FIELDS = frozenset({"warmup_iters", "iters", "max_seconds"})
 #: What `max_seconds=auto` is, by backend; no limit on the others.
 AUTO_MAX_SECONDS = {"cpu": 60.0}
 
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+def _plain_label(label: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", label):
+        raise ValueError("use 1 to 64 letters, digits, dots, dashes and underscores")
+    return label
+
+
+def _named_data(data: str) -> str:
+    if not data.strip() or "\0" in data:
+        raise ValueError("give synthetic, fakedata or the path of an ImageFolder")
+    return data
+
+
+Label = Annotated[str, AfterValidator(_plain_label)]
 
 
 class RunConfig(BaseModel):
@@ -45,7 +65,7 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    arch: str = Field(
+    arch: Annotated[str, AfterValidator(check_architecture)] = Field(
         "resnet18",
         description="torchvision classification model, or module:callable that returns a module",
     )
@@ -66,7 +86,7 @@ class RunConfig(BaseModel):
     nodes: Annotated[PositiveInt, Legacy(1)] = Field(
         1, description="machines that train together, each with as many devices"
     )
-    data: str = Field(
+    data: Annotated[str, AfterValidator(_named_data)] = Field(
         SYNTHETIC,
         description="synthetic (made once on the device), fakedata, or an ImageFolder's path",
     )
@@ -125,28 +145,8 @@ class RunConfig(BaseModel):
     nvtx: bool = Field(False, description="mark iterations and phases for NVIDIA's profilers")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="of weights and data")
     repeat: PositiveInt = Field(1, description="which repeat of this configuration this is")
-    env: str = Field("auto", description="label of this machine; auto: from the device's name")
-    campaign: str = Field("none", description="label of the series this run belongs to")
-
-    @field_validator("arch")
-    @classmethod
-    def _known_architecture(cls, arch: str) -> str:
-        check_architecture(arch)
-        return arch
-
-    @field_validator("env", "campaign")
-    @classmethod
-    def _plain_label(cls, label: str) -> str:
-        if not _LABEL.fullmatch(label):
-            raise ValueError("use 1 to 64 letters, digits, dots, dashes and underscores")
-        return label
-
-    @field_validator("data")
-    @classmethod
-    def _named_data(cls, data: str) -> str:
-        if not data.strip() or "\0" in data:
-            raise ValueError("give synthetic, fakedata or the path of an ImageFolder")
-        return data
+    env: Label = Field("auto", description="label of this machine; auto: from the device's name")
+    campaign: Label = Field("none", description="label of the series this run belongs to")
 
     @model_validator(mode="after")
     def _knobs_agree(self) -> RunConfig:

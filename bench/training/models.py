@@ -77,7 +77,13 @@ def _torchvision_model(arch: str) -> torch.nn.Module:
 
 def _call_users(arch: str) -> torch.nn.Module:
     module_name, _, attribute = arch.partition(":")
-    factory = _find(arch, _import(arch, module_name), attribute)
+    module = _import(arch, module_name)
+    try:
+        factory = reduce(getattr, attribute.split("."), module)
+    except AttributeError:
+        raise UserError(
+            f"arch={arch!r}: module {module_name} has no {attribute!r}; check the spelling"
+        ) from None
     if not callable(factory):
         raise UserError(f"arch={arch!r}: {attribute} is a {type(factory).__name__}, not a callable")
     try:
@@ -100,24 +106,14 @@ def _import(arch: str, module_name: str) -> Any:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise UserError(f"arch={arch!r}: importing it raised {_described(error)}") from error
-        raise UserError(
-            f"arch={arch!r}: no module named {error.name!r} here; "
-            "run from the folder that holds it, or install it"
-        ) from None
     except Exception as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent and f"{module_name}.".startswith(f"{absent}."):
+            raise UserError(
+                f"arch={arch!r}: no module named {absent!r} here; "
+                "run from the folder that holds it, or install it"
+            ) from None
         raise UserError(f"arch={arch!r}: importing it raised {_described(error)}") from error
-
-
-def _find(arch: str, module: Any, attribute: str) -> Any:
-    try:
-        return reduce(getattr, attribute.split("."), module)
-    except AttributeError:
-        raise UserError(
-            f"arch={arch!r}: module {module.__name__} has no {attribute!r}; check the spelling"
-        ) from None
 
 
 def _described(error: Exception) -> str:

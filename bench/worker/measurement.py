@@ -29,17 +29,15 @@ from bench.worker.step_setup import ReadyStep, StepSetup
 def measure(folder: RecordFolder, journal: JournalWriter) -> None:
     """Measure the configuration in `folder` and write `worker.json`, however it ends."""
     config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
-    created = datetime.now(timezone.utc)
     measurement = WorkerMeasurement(config, journal)
     outcome, reason = attempt(measurement.run)
     journal.note("ended", outcome=outcome)
-    write_account(folder, measurement, created, outcome, reason)
+    write_account(folder, measurement, outcome, reason)
 
 
 def write_account(
     folder: RecordFolder,
     measurement: WorkerMeasurement,
-    created: datetime,
     outcome: Outcome,
     reason: str | None,
 ) -> None:
@@ -52,7 +50,7 @@ def write_account(
         reason or "the outcome is ok",
         why,
         record_id=folder.record_id,
-        created=created,
+        created=measurement.created,
         config=setup.config,
         config_id=setup.config.config_id,
         outcome=outcome,
@@ -72,6 +70,7 @@ class WorkerMeasurement:
     ranks: DistributedFigures | None = None
 
     def __init__(self, config: RunConfig, journal: JournalWriter, team: Team | None = None) -> None:
+        self.created = datetime.now(timezone.utc)
         self.setup = StepSetup(config, journal, team)
         self._hidden_syncs: int | None = None
         self._work: WorkSet | None = None

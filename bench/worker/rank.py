@@ -7,8 +7,6 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
-from datetime import datetime, timezone
-from typing import Literal
 
 from bench.config import RunConfig
 from bench.records import DistributedFigures, Outcome, RankAccount, RankFigures
@@ -38,7 +36,6 @@ _LOST_PHRASES = (
 def measure_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     """Measure this rank's part, write `rank-N.json`, and as rank 0 `worker.json`."""
     config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
-    created = datetime.now(timezone.utc)
     team = DdpTeam(config, os.environ)
     signal.signal(signal.SIGTERM, team.interrupt)
     measurement = RankMeasurement(config, journal, team)
@@ -52,14 +49,14 @@ def measure_rank(folder: RecordFolder, journal: JournalWriter) -> None:
         rank=team.shard.rank,
         outcome=outcome,
         reason=reason,
-        cause=_cause(reason),
+        cause="lost" if any(phrase in (reason or "") for phrase in _LOST_PHRASES) else "own",
         ended_unix_s=ended_unix_s,
     )
     folder.write(folder.rank(account.rank), account)
     if outcome != "ok":
         _report_failure(team, folder, account)
     if account.rank == 0:
-        write_account(folder, measurement, created, outcome, reason)
+        write_account(folder, measurement, outcome, reason)
     _end(team, outcome)
 
 
@@ -122,10 +119,6 @@ def _report_failure(team: DdpTeam, folder: RecordFolder, account: RankAccount) -
         for rank, reported in team.reported_failures().items():
             if not folder.rank(rank).exists():
                 folder.write(folder.rank(rank), RankAccount.model_validate_json(reported))
-
-
-def _cause(reason: str | None) -> Literal["own", "lost"]:
-    return "lost" if any(phrase in (reason or "") for phrase in _LOST_PHRASES) else "own"
 
 
 def _end(team: DdpTeam, outcome: Outcome) -> None:
