@@ -120,7 +120,10 @@ def _try_tool(
         found.steps.append(step)
         steps.append(step)
         if step.outcome != "ok" or why is not None:
-            _failed(name, step, why, found)
+            found.why_not[name] = why or str(step.reason)
+            # A tool's own refusal concerns its section alone, as does a step that went well before.
+            if step.outcome == "interrupted" or (why is None and not found.sections):
+                found.outcome, found.reason = step.outcome, step.reason
             return
     try:
         found.sections[name] = tool.read(folder.path, steps)
@@ -136,13 +139,6 @@ def _backend(name: ToolName, config: RunConfig, found: _Findings) -> Backend:
     if config.backend != "auto":
         return config.backend
     return "cuda" if name == "ncu" else "cpu"
-
-
-def _failed(name: ToolName, step: ProfiledStep, why: str | None, found: _Findings) -> None:
-    """A tool's own refusal, or a step that another tool saw succeed, concerns its section alone."""
-    found.why_not[name] = why or str(step.reason)
-    if step.outcome == "interrupted" or (why is None and not found.sections):
-        found.outcome, found.reason = step.outcome, step.reason
 
 
 def _run(

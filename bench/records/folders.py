@@ -130,7 +130,10 @@ class RecordFolder:
             with contextlib.suppress(OSError):
                 folder.release_reserve()
                 folder.path.rmdir()
-            raise _unwritable(records, error) from None
+            why = f"cannot write there ({error.strerror}); choose another folder with --records"
+            if error.errno == errno.ENOSPC:
+                why = "the disk is full; free some space or use another"
+            raise UserError(f"records={str(records)!r}: {why}") from None
         return folder
 
     def release_reserve(self) -> None:
@@ -253,17 +256,6 @@ def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
             f"{path}: not a record of this version ({where}: {first['msg']}); "
             "move the folder away, or read it with the version that wrote it"
         ) from None
-
-
-def _unwritable(records: Path, error: OSError) -> UserError:
-    if error.errno == errno.ENOSPC:
-        return UserError(
-            f"records={str(records)!r}: the disk is full; free some space or use another"
-        )
-    return UserError(
-        f"records={str(records)!r}: cannot write there ({error.strerror}); "
-        "choose another folder with --records"
-    )
 
 
 def cache_folder() -> Path:

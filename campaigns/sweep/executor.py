@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -52,13 +52,17 @@ class SweepWatch:
 
 @dataclass(frozen=True)
 class SweepOrder:
-    """A plan, where its records go and how it is measured."""
+    """A plan, where its records go and how it is measured.
+
+    `elsewhere` are runs of the campaign that only the server knows.
+    """
 
     plan: Plan
     campaign: str
     records: Path
     retry_failed: bool
     settle_s: float
+    elsewhere: tuple[PastRun, ...] = ()
 
 
 class Executor(Protocol):
@@ -66,26 +70,19 @@ class Executor(Protocol):
 
     place: str  # in messages
     backends: Collection[str]  # what can be planned for
-    environments: tuple[
-        Environment, ...
-    ]  # the estimate of a sweep's time is for these; none where they differ
+    #: The estimate of a sweep's time is for these; none where they differ.
+    environments: tuple[Environment, ...]
 
-    def sweep(
-        self,
-        order: SweepOrder,
-        elsewhere: Iterable[PastRun],
-        deliver: Deliver,
-        watch: SweepWatch,
-    ) -> Generator[Turn]:
-        """Yield what became of each run; `elsewhere` are runs that only the server knows."""
+    def sweep(self, order: SweepOrder, deliver: Deliver, watch: SweepWatch) -> Generator[Turn]:
+        """Yield what became of each run, once its record is on disk and delivered."""
 
 
-def turn_before(config: RunConfig, past: PastRuns, retry_failed: bool) -> Turn | None:
+def turn_before(config: RunConfig, past: PastRuns, order: SweepOrder) -> Turn | None:
     """Return the turn of a run that was measured before, or None where it has to be measured."""
     known = past.of(config)
     if known is None or known.outcome == "interrupted":
         return None
-    if known.outcome != "ok" and retry_failed:
+    if known.outcome != "ok" and order.retry_failed:
         return None
     return Turn(config, "measured before", known.outcome, known.reason, None)
 

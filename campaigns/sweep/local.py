@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator
 
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
@@ -18,7 +18,7 @@ from campaigns.sweep.executor import (
     turn_too_large,
 )
 from campaigns.sweep.local_devices import Settler, environment_of, exclusive
-from campaigns.sweep.past import PastRun, PastRuns
+from campaigns.sweep.past import PastRuns
 
 
 class LocalExecutor:
@@ -30,19 +30,12 @@ class LocalExecutor:
         self.environments = environments
         self.backends: Collection[str] = {each.device.backend for each in environments}
 
-    def sweep(
-        self,
-        order: SweepOrder,
-        elsewhere: Iterable[PastRun],
-        deliver: Deliver,
-        watch: SweepWatch,
-    ) -> Generator[Turn]:
+    def sweep(self, order: SweepOrder, deliver: Deliver, watch: SweepWatch) -> Generator[Turn]:
         """Measure what is not measured yet, in order; yield what became of each run.
 
         The record is on disk before `deliver` sees it. An interrupted run is the last.
         """
-        known = list(elsewhere)
-        devices = [_SweptDevice(each, order, known) for each in self.environments]
+        devices = [_SweptDevice(each, order) for each in self.environments]
         for number, config in enumerate(order.plan.runs):
             environment = environment_of(config, self.environments)
             device = devices[self.environments.index(environment)]
@@ -56,19 +49,17 @@ class LocalExecutor:
 class _SweptDevice:
     """One device of this machine, and what the sweep's campaign has measured on it."""
 
-    def __init__(
-        self, environment: Environment, order: SweepOrder, elsewhere: Iterable[PastRun]
-    ) -> None:
+    def __init__(self, environment: Environment, order: SweepOrder) -> None:
         self._device = environment.device
         self._order = order
         here = environment_id(environment)
-        self._past = PastRuns(order.records, order.campaign, here, elsewhere)
+        self._past = PastRuns(order.records, order.campaign, here, order.elsewhere)
         self._settler = Settler.of_device(self._device) if order.settle_s else None
 
     def earlier(self, config: RunConfig) -> Turn | None:
         """Return what an earlier run says of this one, or None if it has to be measured."""
         self._past.refresh()
-        before = turn_before(config, self._past, self._order.retry_failed)
+        before = turn_before(config, self._past, self._order)
         return before or turn_too_large(config, self._past)
 
     def measure(self, number: int, config: RunConfig, deliver: Deliver, watch: SweepWatch) -> Turn:

@@ -6,17 +6,18 @@ A matrix is blocks of lists, each block the product of its lists less what it ex
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from random import Random
 
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
 from bench.config import FILING_FIELDS, RunConfig, parse_config
 from bench.errors import UserError
-from campaigns.sweep import matrix_file
-from campaigns.sweep.matrix_file import Entry, Problems, Scalar
+from campaigns.sweep.matrix_file import Problems, read_mapping
 
 _FIELDS = tuple(name for name in RunConfig.model_fields if name not in FILING_FIELDS)
 _FILE_KEYS = ("name", "description", "seed", "repeats", "defaults", "exclude", "blocks")
@@ -26,7 +27,9 @@ MANY_RUNS = 2000
 #: Refused even with --yes: the list of runs itself would fill the memory.
 _MAX_RUNS = 1_000_000
 
-Lists = dict[str, tuple[Scalar, ...]]
+#: Values by field, as they were written.
+Lists = dict[str, tuple[str, ...]]
+Exclude = tuple[Node, Lists]
 
 
 @dataclass(frozen=True)
@@ -61,29 +64,29 @@ def read_matrix(
     each with its line; also above `MANY_RUNS` runs unless `many`.
     """
     problems = Problems(path)
-    file = matrix_file.read_entries(path, problems)
+    root = read_mapping(path)
     reader = _Reader(problems, overrides or {})
-    reader.refuse_unknown(file, _FILE_KEYS)
-    defaults = reader.lists(file.entries.get("defaults"), "defaults")
-    excludes = reader.excludes(file.entries.get("exclude"))
-    repeats = reader.count(file.entries.get("repeats"), "repeats", 1, 1000)
-    seed = reader.count(file.entries.get("seed"), "seed", 0, 2**32 - 1)
+    file = reader.entries(root, "matrix", _FILE_KEYS)
+    defaults = file.get("defaults")
+    default_lists = reader.lists(reader.entries(defaults, "defaults", _FIELDS)) if defaults else {}
+    excludes = reader.excludes(file.get("exclude"))
+    repeats = reader.count(file.get("repeats"), "repeats", 1, 1000)
+    seed = reader.count(file.get("seed"), "seed", 0, 2**32 - 1)
+    blocks = file.get("blocks", root)
+    nodes = blocks.value if isinstance(blocks, SequenceNode) else []
+    if not nodes:
+        problems.add(blocks, "blocks: give a list of at least one block")
     drafts = [
-        reader.draft(entry, index, defaults, excludes, repeats)
-        for index, entry in enumerate(reader.blocks(file))
+        reader.draft(node, f"block {number}", default_lists, excludes, repeats)
+        for number, node in enumerate(nodes, start=1)
     ]
     problems.raise_if_any()
     _refuse_too_many(path, sum(draft.size for draft in drafts), many)
-    blocks = tuple(reader.block(draft) for draft in drafts)
+    made = tuple(reader.block(draft) for draft in drafts)
     if not overrides:
         reader.refuse_idle_excludes()
     problems.raise_if_any()
-    name = file.entries.get("name")
-    return Matrix(
-        name=name.text if isinstance(name, Scalar) else path.stem,
-        seed=seed,
-        blocks=blocks,
-    )
+    return Matrix(_word(file.get("name"), path.stem), seed, made)
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,10 @@ class _Draft:
     """A block whose lists are read and whose product is not made yet."""
 
     name: str
-    line: int
+    node: Node
     repeats: int
     lists: Lists
-    excludes: tuple[Lists, ...]
+    excludes: tuple[Exclude, ...]
 
     @property
     def size(self) -> int:
@@ -102,132 +105,114 @@ class _Draft:
 
 
 class _Reader:
-    """Turns entries into lists and notes what is wrong with them."""
+    """Turns nodes into lists and notes what is wrong with them."""
 
     def __init__(self, problems: Problems, overrides: Mapping[str, str]) -> None:
         self._problems = problems
-        self._overrides = {name: (Scalar(text, 0),) for name, text in overrides.items()}
-        self._idle_excludes: list[tuple[Entry, Lists]] = []
+        self._overrides = {name: (text,) for name, text in overrides.items()}
+        self._idle_excludes: list[Node] = []
 
-    def refuse_unknown(self, mapping: matrix_file.Mapping, known: tuple[str, ...]) -> None:
-        """Note every key that is none of `known`."""
-        for key, line in mapping.key_lines.items():
-            if key not in known:
-                near = get_close_matches(key, known, n=1)
+    def entries(self, node: Node, where: str, known: tuple[str, ...]) -> dict[str, Node]:
+        """Return a mapping's nodes by their keys; note keys that are not known or come twice."""
+        found: dict[str, Node] = {}
+        if not isinstance(node, MappingNode):
+            self._problems.add(node, f"{where}: give fields and their values")
+            return found
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                self._problems.add(key, "a key must be a plain word")
+            elif key.value not in known:
+                near = get_close_matches(key.value, known, n=1)
                 remedy = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
-                self._problems.add(line, f"{key!r} is not known here; {remedy}")
+                self._problems.add(key, f"{key.value!r} is not known here; {remedy}")
+            elif key.value in found:
+                self._problems.add(key, f"{key.value!r} stands here a second time")
+            else:
+                found[key.value] = value
+        return found
 
-    def blocks(self, file: matrix_file.Mapping) -> tuple[Entry, ...]:
-        """Return the entries under `blocks`."""
-        blocks = file.entries.get("blocks")
-        if isinstance(blocks, matrix_file.Sequence) and blocks.items:
-            return blocks.items
-        line = file.key_lines.get("blocks", file.line)
-        self._problems.add(line, "blocks: give a list of at least one block")
-        return ()
-
-    def count(self, entry: Entry | None, name: str, least: int, most: int) -> int:
+    def count(self, node: Node | None, name: str, least: int, most: int) -> int:
         """Return a whole number; `least` where none is given or it is wrong."""
-        if entry is None:
+        if node is None:
             return least
-        if isinstance(entry, Scalar) and entry.text.isascii() and entry.text.isdigit():
-            number = int(entry.text[:20])
-            if least <= number <= most:
-                return number
-        shown = f"={entry.text!r}" if isinstance(entry, Scalar) else ""
-        self._problems.add(entry.line, f"{name}{shown}: give a whole number, {least} to {most}")
+        text = _word(node, "")
+        if text.isascii() and text.isdigit() and least <= int(text[:20]) <= most:
+            return int(text[:20])
+        shown = f"={text!r}" if isinstance(node, ScalarNode) else ""
+        self._problems.add(node, f"{name}{shown}: give a whole number, {least} to {most}")
         return least
 
-    def lists(self, entry: Entry | None, where: str, others: tuple[str, ...] = ()) -> Lists:
-        """Return the fields of a mapping, each a list of at least one scalar."""
-        if entry is None:
-            return {}
-        if not isinstance(entry, matrix_file.Mapping):
-            self._problems.add(entry.line, f"{where}: give fields and their values")
-            return {}
-        self.refuse_unknown(entry, (*others, *_FIELDS))
-        return {
-            name: self._scalars(name, value)
-            for name, value in entry.entries.items()
-            if name in _FIELDS
-        }
+    def lists(self, entries: Mapping[str, Node]) -> Lists:
+        """Return the fields among `entries`, each a list of at least one value."""
+        return {name: self._values(name, node) for name, node in entries.items() if name in _FIELDS}
 
-    def _scalars(self, name: str, value: Entry) -> tuple[Scalar, ...]:
-        items = value.items if isinstance(value, matrix_file.Sequence) else (value,)
+    def _values(self, name: str, node: Node) -> tuple[str, ...]:
+        items = node.value if isinstance(node, SequenceNode) else [node]
         if not items:
-            self._problems.add(value.line, f"{name}: the list is empty; leave the field out")
-        scalars = tuple(item for item in items if isinstance(item, Scalar))
+            self._problems.add(node, f"{name}: the list is empty; leave the field out")
+        scalars = [item for item in items if isinstance(item, ScalarNode)]
         if len(scalars) < len(items):
-            self._problems.add(value.line, f"{name}: give a value or a list of values")
+            self._problems.add(node, f"{name}: give a value or a list of values")
         for scalar in scalars:
-            self._check(name, scalar)
-        return scalars
+            try:
+                parse_config({name: scalar.value})
+            except UserError as error:
+                self._problems.add(scalar, str(error))
+        return tuple(scalar.value for scalar in scalars)
 
-    def _check(self, name: str, scalar: Scalar) -> None:
-        try:
-            parse_config({name: scalar.text})
-        except UserError as error:
-            self._problems.add(scalar.line, str(error))
-
-    def excludes(self, entry: Entry | None) -> tuple[Lists, ...]:
+    def excludes(self, node: Node | None) -> tuple[Exclude, ...]:
         """Return what is left out: a configuration that fits every field of one of them."""
-        if entry is None:
+        if node is None:
             return ()
-        items = entry.items if isinstance(entry, matrix_file.Sequence) else (entry,)
-        excludes = [(item, self.lists(item, "exclude")) for item in items]
-        self._idle_excludes += excludes
-        return tuple(lists for _, lists in excludes)
+        items = node.value if isinstance(node, SequenceNode) else [node]
+        self._idle_excludes += items
+        return tuple((each, self.lists(self.entries(each, "exclude", _FIELDS))) for each in items)
 
     def refuse_idle_excludes(self) -> None:
         """Note every exclude that left nothing out: a slip in it would otherwise go unseen."""
-        for entry, _ in self._idle_excludes:
-            self._problems.add(entry.line, "exclude: no configuration fits it")
+        for node in self._idle_excludes:
+            self._problems.add(node, "exclude: no configuration fits it")
 
     def draft(
-        self, entry: Entry, index: int, defaults: Lists, excludes: tuple[Lists, ...], repeats: int
+        self, node: Node, name: str, defaults: Lists, excludes: tuple[Exclude, ...], repeats: int
     ) -> _Draft:
-        """Read one block."""
-        lists = defaults | self.lists(entry, "block", _BLOCK_KEYS) | self._overrides
-        inside = entry.entries if isinstance(entry, matrix_file.Mapping) else {}
-        name = inside.get("name")
-        own = inside.get("repeats")
+        """Read one block; `name`, `defaults`, `excludes` and `repeats` are those of the file."""
+        entries = self.entries(node, "block", (*_BLOCK_KEYS, *_FIELDS))
+        own = entries.get("repeats")
         return _Draft(
-            name=name.text if isinstance(name, Scalar) else f"block {index + 1}",
-            line=entry.line,
+            name=_word(entries.get("name"), name),
+            node=node,
             repeats=repeats if own is None else self.count(own, "repeats", 1, 1000),
-            lists=lists,
-            excludes=(*excludes, *self.excludes(inside.get("exclude"))),
+            lists=defaults | self.lists(entries) | self._overrides,
+            excludes=(*excludes, *self.excludes(entries.get("exclude"))),
         )
 
     def block(self, draft: _Draft) -> Block:
         """Make the product of a block's lists; each configuration once."""
         configs: dict[RunConfig, None] = {}
         sound = True
-        for values in _product(draft.lists):
-            if fitting := [each for each in draft.excludes if _fits(values, each)]:
-                self._idle_excludes = [
-                    (entry, lists)
-                    for entry, lists in self._idle_excludes
-                    if not any(lists is each for each in fitting)
-                ]
+        for product_values in product(*draft.lists.values()):
+            values = dict(zip(draft.lists, product_values, strict=True))
+            if fitting := [node for node, lists in draft.excludes if _fits(values, lists)]:
+                self._idle_excludes = [each for each in self._idle_excludes if each not in fitting]
                 continue
             try:
-                configs[_on_one_machine(parse_config(values))] = None
+                configs[_config(values)] = None
             except UserError as error:
-                self._problems.add(draft.line, f"{draft.name}: {error}")
+                self._problems.add(draft.node, f"{draft.name}: {error}")
                 sound = False
         if sound and not configs:
-            self._problems.add(draft.line, f"{draft.name}: everything in it is excluded")
+            self._problems.add(draft.node, f"{draft.name}: everything in it is excluded")
         return Block(draft.name, draft.repeats, tuple(configs))
 
 
-def _product(lists: Lists) -> Iterator[dict[str, str]]:
-    for values in product(*lists.values()):
-        yield {name: value.text for name, value in zip(lists, values, strict=True)}
+def _word(node: Node | None, otherwise: str) -> str:
+    return str(node.value) if isinstance(node, ScalarNode) else otherwise
 
 
-def _on_one_machine(config: RunConfig) -> RunConfig:
-    """Refuse a run whose machines would have to be started together; a sweep has one each time."""
+def _config(values: dict[str, str]) -> RunConfig:
+    """A valid configuration of one machine: a sweep does not start several together."""
+    config = parse_config(values)
     if config.nodes > 1:
         raise UserError(
             f"nodes={config.nodes}: a sweep gives each run one machine; "
@@ -237,9 +222,7 @@ def _on_one_machine(config: RunConfig) -> RunConfig:
 
 
 def _fits(values: Mapping[str, str], exclude: Lists) -> bool:
-    return bool(exclude) and all(
-        values.get(name) in {scalar.text for scalar in scalars} for name, scalars in exclude.items()
-    )
+    return bool(exclude) and all(values.get(name) in texts for name, texts in exclude.items())
 
 
 def _refuse_too_many(path: Path, runs: int, many: bool) -> None:

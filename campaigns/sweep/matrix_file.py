@@ -1,4 +1,4 @@
-"""A matrix file as plain nodes with line numbers; nothing in it is ever executed or expanded.
+"""A matrix file as PyYAML's nodes; nothing in it is ever executed or expanded.
 
 PyYAML's constructors are left out: scalars stay the text that was written (`no` is not False),
 and aliases, which let a small file stand for a huge or an endless one, are refused.
@@ -6,11 +6,10 @@ and aliases, which let a small file stand for a huge or an endless one, are refu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import MappingNode, Node
 
 from bench.errors import UserError
 
@@ -20,34 +19,6 @@ _MAX_BYTES = 2**20
 _MAX_DEPTH = 8
 
 
-@dataclass(frozen=True)
-class Scalar:
-    """A value as it was written, and the line that it stands on (from 1)."""
-
-    text: str
-    line: int
-
-
-@dataclass(frozen=True)
-class Mapping:
-    """Keys, each once, in the order of the file."""
-
-    entries: dict[str, Entry]
-    key_lines: dict[str, int]
-    line: int
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """A list."""
-
-    items: tuple[Entry, ...]
-    line: int
-
-
-Entry = Scalar | Mapping | Sequence
-
-
 class Problems:
     """Everything that is wrong with a matrix, gathered to be reported at once."""
 
@@ -55,9 +26,9 @@ class Problems:
         self._path = path
         self._found: list[tuple[int, str]] = []
 
-    def add(self, line: int, message: str) -> None:
-        """Note one problem."""
-        self._found.append((line, message))
+    def add(self, node: Node, message: str) -> None:
+        """Note one problem, of the line on which `node` begins."""
+        self._found.append((node.start_mark.line + 1, message))
 
     def raise_if_any(self) -> None:
         """Raise `UserError` with every problem, in the order of the file."""
@@ -66,11 +37,10 @@ class Problems:
             raise UserError(f"matrix={str(self._path)!r}: {'; '.join(ordered)}")
 
 
-def read_entries(path: Path, problems: Problems) -> Mapping:
+def read_mapping(path: Path) -> MappingNode:
     """Return the file's mapping.
 
-    Raises `UserError` where there is none: no such file, not YAML, aliases, or too large or deep;
-    keys that occur twice are noted in `problems`.
+    Raises `UserError` where there is none: no such file, not YAML, aliases, or too large or deep.
     """
     text = _text(path)
     try:
@@ -86,9 +56,7 @@ def read_entries(path: Path, problems: Problems) -> Mapping:
         raise _refusal(
             path, "line 1: give a mapping with a list of blocks; see matrices/smoke.yaml"
         )
-    entry = _entry(node, problems)
-    assert isinstance(entry, Mapping)  # noqa: S101 - made from a MappingNode
-    return entry
+    return node
 
 
 def _text(path: Path) -> str:
@@ -122,26 +90,6 @@ def _refuse_tricks(path: Path, text: str) -> None:
             raise _refusal(
                 path, f"line {line}: lists nested {depth} deep; a matrix has blocks of lists"
             )
-
-
-def _entry(node: Node, problems: Problems) -> Entry:
-    line = node.start_mark.line + 1
-    if isinstance(node, ScalarNode):
-        return Scalar(node.value, line)
-    if isinstance(node, SequenceNode):
-        return Sequence(tuple(_entry(item, problems) for item in node.value), line)
-    entries: dict[str, Entry] = {}
-    lines: dict[str, int] = {}
-    for key, value in node.value:
-        key_line = key.start_mark.line + 1
-        if not isinstance(key, ScalarNode):
-            problems.add(key_line, "a key must be a plain word")
-            continue
-        if key.value in entries:
-            problems.add(key_line, f"{key.value!r} stands here a second time")
-        entries[key.value] = _entry(value, problems)
-        lines[key.value] = key_line
-    return Mapping(entries, lines, line)
 
 
 def _refusal(path: Path, message: str) -> UserError:

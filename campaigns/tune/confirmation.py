@@ -27,7 +27,8 @@ _MOST_RESERVE = 0.55
 
 def reserve_s(trials: Trials, best: RunConfig, adopted: int) -> float:
     """Return the seconds that confirming so many adopted knobs will take."""
-    planned_s = PLANNED_ROUNDS * _round_size(adopted) * trials.expected_s(best)
+    round_size = 2 + adopted if adopted > 1 else 2  # a single knob put back is the start
+    planned_s = PLANNED_ROUNDS * round_size * trials.expected_s(best)
     return min(planned_s, _MOST_RESERVE * trials.budget.total_s)
 
 
@@ -140,8 +141,3 @@ class Confirmation:
             return None
         ratios = tuple(best_rate / rate for best_rate, rate in pairs)
         return Effect(name, best, other_value, ratios, paired_interval(list(map(math.log, ratios))))
-
-
-def _round_size(adopted: int) -> int:
-    """A single adopted knob put back is the start."""
-    return 2 if adopted <= 1 else 2 + adopted

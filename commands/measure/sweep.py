@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,10 +164,10 @@ def _sweep(where: Executor, order: SweepOrder, delivery: AnyDelivery, turns: lis
     try:
         take_over(order.records, waiting)
         delivery.catch_up(order.records)
-        elsewhere = delivery.runs_elsewhere()
+        order = replace(order, elsewhere=tuple(delivery.runs_elsewhere()))
         with (
             SweepProgress(order.plan) as progress,
-            closing(where.sweep(order, elsewhere, delivery.deliver, progress)) as measured,
+            closing(where.sweep(order, delivery.deliver, progress)) as measured,
         ):
             for turn in measured:
                 turns.append(turn)

@@ -7,14 +7,13 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
 from bench.records import Environment
 from campaigns.sweep.executor import Deliver, SweepOrder, SweepWatch, Turn
-from campaigns.sweep.past import PastRun
 
 #: How Ray starts what it runs for us, by its own variables (src/ray/common/ray_config_def.h).
 _WORKERS = {
@@ -145,18 +144,10 @@ class RayExecutor:
             self.backends = {*_ON_DEMAND, *(each.device.backend for each in found)}
             yield self
 
-    def sweep(
-        self,
-        order: SweepOrder,
-        elsewhere: Iterable[PastRun],
-        deliver: Deliver,
-        watch: SweepWatch,
-    ) -> Generator[Turn]:
+    def sweep(self, order: SweepOrder, deliver: Deliver, watch: SweepWatch) -> Generator[Turn]:
         """Yield what became of each run, as it ends."""
         from campaigns.sweep.ray.scheduler import RaySweep
 
-        sweep = RaySweep(
-            order, elsewhere, self._nodes, note=self._note, node_wait_s=self._node_wait_s
-        )
+        sweep = RaySweep(order, deliver, watch, self._nodes, self._note, self._node_wait_s)
         with muted_stdout():  # `note` receives it in one line
-            yield from sweep.run(deliver, watch)
+            yield from sweep.run()

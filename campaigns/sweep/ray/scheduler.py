@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -60,19 +60,19 @@ class RaySweep:
     def __init__(
         self,
         order: SweepOrder,
-        elsewhere: Iterable[PastRun],
+        deliver: Deliver,
+        watch: SweepWatch,
         nodes: NodePool,
-        *,
         note: Callable[[str], None],
         node_wait_s: float,
     ) -> None:
+        self._order = order
+        self._deliver = deliver
+        self._watch = watch
         self._nodes = nodes
         self._note = note
         self._node_wait_s = node_wait_s
-        self._retry_failed = order.retry_failed
-        self._settle_s = order.settle_s
-        self._past = PastRuns(order.records, order.campaign, None, elsewhere)
-        self._records = order.records
+        self._past = PastRuns(order.records, order.campaign, None, order.elsewhere)
         self._waiting = [
             PlannedRun(number, config) for number, config in enumerate(order.plan.runs)
         ]
@@ -81,57 +81,57 @@ class RaySweep:
         self._seen: object = None
         self._without_s: dict[str, float] = {}  # since when no node has had a backend
 
-    def run(self, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
+    def run(self) -> Iterator[Turn]:
         """Measure what is not measured yet; yield what became of each run, as it ends.
 
         The record is on disk before `deliver` sees it. Ctrl-C ends all workers, yields the runs
         that this interrupted, and is raised again.
         """
         try:
-            for turn in self._turns(deliver, watch):
-                watch.ended(turn)
+            for turn in self._turns():
+                self._watch.ended(turn)
                 yield turn
         except KeyboardInterrupt:
-            for turn in self._interrupted(deliver):
-                watch.ended(turn)
+            for turn in self._interrupted():
+                self._watch.ended(turn)
                 yield turn
             raise
         finally:
             self._nodes.cancel()
 
-    def _turns(self, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
+    def _turns(self) -> Iterator[Turn]:
         # What nodes kept of an earlier sweep, first: it need not be measured.
-        yield from self._wait(0.0, deliver, watch)
+        yield from self._wait(0.0)
         while self._waiting or self._started:
             self._nodes.refresh()
             seen = (tuple(self._nodes.nodes), self._nodes.identifying, self._finished)
             if seen != self._seen:
                 self._seen = seen
                 yield from self._measured_before()
-                self._place(watch)
+                self._place()
                 self._request_nodes()
             yield from self._left_over()
             if self._waiting or self._started:
-                yield from self._wait(_TICK_S, deliver, watch)
-                watch.on_event(Event("tick", time.perf_counter(), {}))
+                yield from self._wait(_TICK_S)
+                self._watch.on_event(Event("tick", time.perf_counter(), {}))
 
-    def _wait(self, timeout_s: float, deliver: Deliver, watch: SweepWatch) -> Iterator[Turn]:
+    def _wait(self, timeout_s: float) -> Iterator[Turn]:
         """Wait for records, at most so long, and take them in."""
         arrivals = [self._take_in(finished) for finished in self._nodes.wait(timeout_s)]
         turns = [self._turn(arrival) for arrival in arrivals]
         if any(arrival.run for arrival in arrivals):
             # Nodes that are free go on while the records of the runs before are uploaded.
-            self._place(watch)
+            self._place()
         for arrival in arrivals:
             for folder, record in arrival.records:
-                deliver(folder, record)
+                self._deliver(folder, record)
         yield from (turn for turn in turns if turn is not None)
 
     def _measured_before(self) -> Iterator[Turn]:
         """Runs that were measured, or would not fit any device of their kind."""
         self._past.refresh()
         for run in list(self._waiting):
-            turn = turn_before(run.config, self._past, self._retry_failed) or self._too_large(run)
+            turn = turn_before(run.config, self._past, self._order) or self._too_large(run)
             if turn is not None:
                 self._waiting.remove(run)
                 yield turn
@@ -149,7 +149,7 @@ class RaySweep:
         found = [(node, node.environment_of(config)) for node in self._nodes.nodes.values()]
         return [(node, environment) for node, environment in found if environment is not None]
 
-    def _place(self, watch: SweepWatch) -> None:
+    def _place(self) -> None:
         """Start what a free node can measure, in the plan's order."""
         for run in list(self._waiting):
             for node, environment in self._able(run.config):
@@ -157,18 +157,16 @@ class RaySweep:
                     run.config, self._past, environment.device.name
                 ):
                     self._waiting.remove(run)
-                    self._start(run, node, environment, watch)
+                    self._start(run, node, environment)
                     break
 
-    def _start(
-        self, run: PlannedRun, node: Node, environment: Environment, watch: SweepWatch
-    ) -> None:
-        watch.starting(run.number, run.config)
+    def _start(self, run: PlannedRun, node: Node, environment: Environment) -> None:
+        self._watch.starting(run.number, run.config)
         run.attempts += 1
         record_id = new_record_id()
         run.environment = environment
         self._started[record_id] = run
-        self._nodes.start(record_id, node, run.config, environment, self._settle_s)
+        self._nodes.start(record_id, node, run.config, environment, self._order.settle_s)
 
     def _request_nodes(self) -> None:
         """Have an autoscaler add machines where no node has what runs wait for."""
@@ -203,7 +201,7 @@ class RaySweep:
         lost = finished.lost
         for archive in finished.archives:
             try:
-                arrived.append(unpack(archive, self._records))
+                arrived.append(unpack(archive, self._order.records))
             except ArchiveError as error:
                 lost = str(error)
                 self._note(f"node {finished.node_name}: {error}")
@@ -217,7 +215,7 @@ class RaySweep:
 
     def _out_of_memory(self, run: PlannedRun, why: str) -> tuple[RecordFolder, RunRecord]:
         """The record of a run that Ray's memory monitor ended: no process was left to write it."""
-        folder = RecordFolder.create(self._records)
+        folder = RecordFolder.create(self._order.records)
         folder.write(folder.config, run.config)
         blank = unmeasured(run.config, folder, "oom", why, datetime.now(timezone.utc))
         found = blank.replaced(environment=run.environment)
@@ -238,13 +236,13 @@ class RaySweep:
         why = f"started {run.attempts} times, the last time: {arrival.lost}"
         return Turn(run.config, "left over", None, why, None)
 
-    def _interrupted(self, deliver: Deliver) -> Iterator[Turn]:
+    def _interrupted(self) -> Iterator[Turn]:
         """End all workers and take in what they had measured."""
         self._nodes.cancel()
         deadline_s = time.monotonic() + _LAST_RECORDS_S
         while self._started and time.monotonic() < deadline_s:
             for arrival in map(self._take_in, self._nodes.wait(_TICK_S)):
                 for folder, record in arrival.records:
-                    deliver(folder, record)
+                    self._deliver(folder, record)
                     if arrival.run is not None:
                         yield Turn.of(record)

@@ -152,9 +152,10 @@ def test_what_is_wrong_is_said_in_one_line_with_its_place(tmp_path, text, words)
 def test_all_that_is_wrong_is_said_at_once_and_in_order(tmp_path):
     message = refused(
         tmp_path,
-        "blocks:\n  - arch: resnet5\n    iters: many\n  - batch_size: [8, 0]\n    colour: red\n",
+        "seed: x\nblocks:\n"
+        "  - arch: resnet5\n    iters: many\n  - batch_size: [8, 0]\n    colour: red\n",
     )
-    places = [message.index(word) for word in ("resnet5", "many", "'0'", "colour")]
+    places = [message.index(word) for word in ("'x'", "resnet5", "many", "'0'", "colour")]
     assert places == sorted(places)
 
 

@@ -49,7 +49,7 @@ def config(batch_size=4, model="small", **changes):
 def swept(machine, records, *configs, watch=None, deliver=None, retry_failed=False):
     order = SweepOrder(Plan(configs, ()), "c", records, retry_failed, settle_s=0.0)
     deliver = deliver or (lambda *_: None)
-    return list(LocalExecutor(machine).sweep(order, (), deliver, watch or SweepWatch()))
+    return list(LocalExecutor(machine).sweep(order, deliver, watch or SweepWatch()))
 
 
 def states(turns):
