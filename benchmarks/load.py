@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +25,26 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT), str(PROJECT / "tests")]
 
 import samples  # noqa: E402
-from servers import free_port, wait_until_it_answers  # noqa: E402
+from servers import free_port, mlflow_server  # noqa: E402
+from stored_runs import Store, assert_one_run, filed  # noqa: E402
 
 from bench.config import RunConfig  # noqa: E402
-from bench.launcher.exports import write_exports  # noqa: E402
 from bench.records import RunRecord, Series  # noqa: E402
 from bench.records.folders import RecordFolder  # noqa: E402
 from bench.records.verdict.record_metrics import percentile  # noqa: E402
+from tracking import schema  # noqa: E402
 from tracking.server import postgres  # noqa: E402
 
 SIDES = ("ours", "bare")
 #: A request may hold two connections, and forty run at once: with MLflow's own pool of fifteen they
 #: wait for each other until the server answers 400.
 SETTINGS = {
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE": "40",
     "MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW": "40",
 }
 ITERATIONS, SERIES, SAMPLES = 100, 5, 60
 #: RetryPolicy of both sides, so that a machine too small for its clients is slow, not given up on.
 ANSWER_S = 120.0
-ARTIFACTS = ("iterations.csv", "telemetry.csv", "record.json")
 
 
 def main() -> int:
@@ -64,44 +62,19 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="mlproject-load-"))
     folder.chmod(0o755)  # Postgres has a user of its own
     try:
-        with server(folder) as (uri, database):
+        port, os.environ["PGPASSWORD"] = free_port(), secrets.token_hex(16)
+        place = f"mlflow@127.0.0.1:{port}/mlflow"
+        with (
+            postgres.running(folder, port, os.environ["PGPASSWORD"]),
+            mlflow_server(folder, database=f"postgresql+psycopg://{place}", **SETTINGS) as uri,
+        ):
             took = run_clients(folder, uri, asked.clients, asked.runs, asked.limit_s)
-            found = {side: faults(folder, database, side) for side in SIDES}
+            store = PostgresStore(folder, f"postgresql://{place}")
+            found = {side: faults(folder, store, side) for side in SIDES}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print_table(took, found, asked.clients, asked.runs)
     return 1 if any(sum(each.values()) for each in found.values()) else 0
-
-
-@contextmanager
-def server(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the URI of a server over a Postgres of its own, and that of the database."""
-    password = secrets.token_hex(16)
-    port, own_port = free_port(), free_port()
-    database = f"postgresql+psycopg://mlflow@127.0.0.1:{port}/mlflow"
-    os.environ["PGPASSWORD"] = password
-    with (
-        postgres.running(folder, port, password),
-        (folder / "server.log").open("wb") as log,
-    ):
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"),
-                *("--port", str(own_port), "--workers", "1", "--backend-store-uri", database),
-                *("--artifacts-destination", str(folder / "artifacts")),
-            ],
-            env={**os.environ, **SETTINGS},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        uri = f"http://127.0.0.1:{own_port}"
-        try:
-            wait_until_it_answers(process, uri, folder / "server.log")
-            yield uri, database
-        finally:
-            os.killpg(process.pid, 15)
-            process.wait(timeout=60)
 
 
 def run_clients(
@@ -151,7 +124,7 @@ def client(folder: Path, runs: int) -> int:
     from tracking.store import open_client
     from tracking.upload.upload import upload
 
-    records = {side: [filed(folder / side) for _ in range(runs)] for side in SIDES}
+    records = {side: [filed(folder / side, sample()) for _ in range(runs)] for side in SIDES}
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # or the bare one asks once more
     bare = open_client()
     took: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -175,23 +148,24 @@ def log_barely(bare: Any, folder: RecordFolder, record: RunRecord) -> None:
     from mlflow.entities import Metric, Param
 
     from tracking.upload.run_content import content_of
+    from tracking.upload.upload import ARTIFACTS
 
     content = content_of(record)
     started_ms = int(record.created.timestamp() * 1000)
-    run = bare.create_run("0", start_time=started_ms, tags=content.tags)
+    run = bare.create_run("0", start_time=started_ms, tags=content.tags | schema.whole_tags())
     bare.log_batch(
         run.info.run_id,
         [Metric(p.key, p.value, int(p.unix_s * 1000), p.step) for p in content.metrics],
         [Param(*pair) for pair in content.params.items()],
     )
-    for name in ARTIFACTS:
-        bare.log_artifact(run.info.run_id, str(folder.path / name))
+    for path in (folder.path / name for name in ARTIFACTS):
+        if path.is_file():
+            bare.log_artifact(run.info.run_id, str(path))
     bare.set_terminated(run.info.run_id, content.status, started_ms + 10_000)
 
 
-def filed(records: Path) -> tuple[RecordFolder, RunRecord]:
-    """Write a record of 100 iterations and 5 telemetry series, as a measurement leaves it."""
-    folder = RecordFolder.create(records)
+def sample() -> RunRecord:
+    """Return a record of 100 iterations and 5 telemetry series."""
     step_s = [0.1 + 0.0001 * (number % 7) for number in range(ITERATIONS)]
     seconds = tuple(sum(step_s) * number / SAMPLES for number in range(SAMPLES))
     series = tuple(
@@ -203,74 +177,43 @@ def filed(records: Path) -> tuple[RecordFolder, RunRecord]:
         )
         for number in range(SERIES)
     )
-    record = samples.run_record(
+    return samples.run_record(
         config=RunConfig(campaign="load"),
         measurement=samples.measurement(step_s),
         telemetry=samples.telemetry(series=series),
-        record_id=folder.record_id,
     )
-    folder.close(record)
-    write_exports(folder, record)
-    (folder.path / "environment.json").unlink()
-    return folder, record
 
 
-def faults(folder: Path, database: str, side: str) -> dict[str, int]:
+class PostgresStore(Store):
+    """The database itself, and the server's artifacts in `folder`."""
+
+    def __init__(self, folder: Path, database: str) -> None:
+        super().__init__(folder)
+        self._address = database
+
+    def query(self, sql: str, *values: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query whose values are question marks."""
+        import psycopg
+
+        with psycopg.connect(self._address) as connection:
+            return connection.execute(sql.replace("?", "%s"), values).fetchall()
+
+
+def faults(folder: Path, store: Store, side: str) -> dict[str, int]:
     """How many records of a side are missing on the server, doubled, or unlike their record."""
-    from sqlalchemy import create_engine
-
     found = dict.fromkeys(("missing", "doubled", "different"), 0)
-    engine = create_engine(database)
-    with engine.connect() as connection:
-        for path in sorted(folder.glob(f"client-*/{side}/*")):
-            where = RecordFolder(path)
-            record = where.read_record()
-            rows = _rows(
-                connection,
-                "SELECT run_uuid FROM tags WHERE key = 'mlproject.record_id' AND value = :of",
-                of=path.name,
-            )
-            if not rows:
-                found["missing"] += 1
-            elif len(rows) > 1:
-                found["doubled"] += 1
-            elif not _is_equal(connection, folder, rows[0][0], where, record):
-                found["different"] += 1
-    engine.dispose()
+    for path in sorted(folder.glob(f"client-*/{side}/*")):
+        record = RecordFolder(path).read_record()
+        runs = store.runs_of(path.name)
+        if len(runs) != 1:
+            found["doubled" if runs else "missing"] += 1
+            continue
+        try:
+            assert_one_run(store, RecordFolder(path), record)
+        except AssertionError as error:
+            print(f"{path.name}: {error}", file=sys.stderr)
+            found["different"] += 1
     return found
-
-
-def _is_equal(connection: Any, folder: Path, run_id: str, where: RecordFolder, record: Any) -> bool:
-    from tracking.upload.run_content import content_of
-
-    content = content_of(record)
-    told = [(p.key, p.step, int(p.unix_s * 1000), p.value) for p in content.metrics]
-    metrics = "SELECT key, step, timestamp, value FROM metrics WHERE run_uuid = :of"
-    params = dict(
-        _rows(connection, "SELECT key, value FROM params WHERE run_uuid = :of", of=run_id)
-    )
-    tags = dict(_rows(connection, "SELECT key, value FROM tags WHERE run_uuid = :of", of=run_id))
-    ended = _rows(
-        connection, "SELECT status, start_time, end_time FROM runs WHERE run_uuid = :of", of=run_id
-    )
-    started_ms = int(record.created.timestamp() * 1000)
-    [kept] = (folder / "artifacts").glob(f"*/{run_id}/artifacts")
-    return (
-        sorted(_rows(connection, metrics, of=run_id)) == sorted(told)
-        and params == content.params
-        and {**tags, **content.tags} == tags
-        and ended == [(content.status, started_ms, started_ms + 10_000)]
-        and sorted(path.name for path in kept.iterdir()) == sorted(ARTIFACTS)
-        and all(
-            (kept / name).read_bytes() == (where.path / name).read_bytes() for name in ARTIFACTS
-        )
-    )
-
-
-def _rows(connection: Any, sql: str, **values: str) -> list[tuple[Any, ...]]:
-    from sqlalchemy import text
-
-    return [tuple(row) for row in connection.execute(text(sql), values)]
 
 
 def print_table(

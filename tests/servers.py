@@ -17,19 +17,23 @@ def free_port():
 
 
 @contextmanager
-def mlflow_server(folder, port=None):
-    """Yield the URI of a server over SQLite in `folder`; it is gone when the block ends."""
+def mlflow_server(folder, port=None, database=None, **settings):
+    """Yield the URI of a server over SQLite in `folder`; it is gone when the block ends.
+
+    Or over another `database`, by its URI; `settings` are variables of the server's environment.
+    """
     port = port or free_port()
+    database = database or f"sqlite:///{folder}/server.db"
     uri = f"http://127.0.0.1:{port}"
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"),
                 *("--port", str(port), "--workers", "1"),
-                *("--backend-store-uri", f"sqlite:///{folder}/server.db"),
+                *("--backend-store-uri", database),
                 *("--artifacts-destination", str(folder / "artifacts")),
             ],
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **settings},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -39,7 +43,7 @@ def mlflow_server(folder, port=None):
             yield uri
         finally:
             os.killpg(process.pid, 15)
-            process.wait(timeout=30)
+            process.wait(timeout=60)
 
 
 def wait_until_it_answers(process, uri, log):

@@ -1,5 +1,6 @@
 """FLOP of torchvision's models against two counts made another way; and what holds for all."""
 
+from functools import cache
 from math import prod
 
 import pytest
@@ -64,37 +65,41 @@ class _CalledProducts(TorchFunctionMode):
         self._product(macs, query, key)
 
 
+@cache
+def _complexity(arch):
+    return step_complexity(StepSpec(arch, BATCH, "fp32"), cache_bytes=0)
+
+
 @pytest.mark.parametrize(
     "arch", [*QUICK, *(pytest.param(arch, marks=pytest.mark.long) for arch in sorted(OTHERS))]
 )
 def test_flops_are_those_of_two_other_counts_and_bytes_are_in_order(arch):
     """Torch's counter is right for forward passes; some versions lack attention on a CPU."""
-    one, other = (
-        step_complexity(StepSpec(arch, images, "fp32"), cache_bytes=cache_bytes)
-        for images, cache_bytes in ((BATCH, 0), (BATCH + 1, 2**20))
-    )
+    complexity = _complexity(arch)
     fake, called, counter = FakeTensorMode(), _CalledProducts(), FlopCounterMode(display=False)
     size = default_image_size(arch)
     model = build_fake_model(arch, fake)
     with fake, counter, called:
         model(torch.empty(BATCH, 3, size, size))
-    assert one.forward_macs == called.forward_macs
-    assert one.step_flops == 2 * called.step_macs
-    flops = 2 * one.forward_macs
+    assert complexity.forward_macs == called.forward_macs
+    assert complexity.step_flops == 2 * called.step_macs
+    flops = 2 * complexity.forward_macs
     if torch.ops.aten._scaled_dot_product_flash_attention_for_cpu not in flop_registry:
-        forward = (op for op in one.ops if op.phase == "forward")
+        forward = (op for op in complexity.ops if op.phase == "forward")
         flops -= sum(op.flops for op in forward if "attention" in op.op)
     assert flops == counter.get_total_flops()
+    assert complexity.compulsory_bytes < complexity.fused_bytes < complexity.eager_bytes
 
-    for complexity in (one, other):
-        assert complexity.compulsory_bytes < complexity.fused_bytes < complexity.eager_bytes
+
+@pytest.mark.parametrize(
+    "arch",
+    [*QUICK, *(pytest.param(arch, marks=pytest.mark.long) for arch in ("googlenet", "swin_t"))],
+)
+def test_what_holds_for_every_batch_size_and_precision(arch):
+    one = _complexity(arch)
+    other = step_complexity(StepSpec(arch, BATCH + 1, "amp"), cache_bytes=2**20)
+    assert other.compulsory_bytes < other.fused_bytes < other.eager_bytes
     assert 0 < other.compulsory_bytes < one.compulsory_bytes * 1.5
     assert one.activations == other.activations > 0
-    assert one.memory.weights_bytes == other.memory.weights_bytes
-    if not arch.startswith("swin_v2"):  # computes its position biases once, for all images
-        assert one.step_flops_per_image == other.step_flops_per_image
-
-
-def test_amp_keeps_the_order_of_the_bytes():
-    amp = step_complexity(StepSpec("vit_b_32", BATCH, "amp"), cache_bytes=0)
-    assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes
+    assert one.parameters == other.parameters
+    assert one.step_flops_per_image == other.step_flops_per_image
