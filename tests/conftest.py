@@ -2,12 +2,18 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+
+from mlproject import main
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT / "tests" / "bench"), str(PROJECT / "tests"), str(PROJECT)]
@@ -66,13 +72,13 @@ def pytest_collection_modifyitems(items):
 
 
 class CommandLine:
-    """`mlproject` as a user types it, in a process of its own, started in `folder`."""
+    """`mlproject` as a user types it in `folder`."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def start(self, *arguments, **environment):
-        """The running process; `environment` is added to this one's."""
+        """A process of its own, running; `environment` is added to this one's."""
         return subprocess.Popen(
             [sys.executable, str(PROJECT / "mlproject.py"), *map(str, arguments)],
             cwd=self.folder,
@@ -83,19 +89,44 @@ class CommandLine:
         )
 
     def __call__(self, *arguments, **environment):
-        """The exit code, the output and the error output; no mistake shows a traceback."""
-        process = self.start(*arguments, **environment)
-        out, err = process.communicate(timeout=500)
-        assert "Traceback" not in err, err
-        return process.returncode, out, err
+        """The exit code, the output and the error output of a command run in this process."""
+        with (
+            patch.dict(os.environ, environment),
+            redirect_stdout(StringIO()) as out,
+            redirect_stderr(StringIO()) as err,
+        ):
+            code = main([*map(str, arguments)])
+        return code, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture
 def mlproject_command(tmp_path, monkeypatch):
     """`mlproject` in the test's folder, with records there and the tests' own tiny models."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
     monkeypatch.setenv("MLPROJECT_RECORDS", str(tmp_path / "records"))
     return CommandLine(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory):
+    """An embedded store with nothing in it; MLflow takes seconds to make one."""
+    from tracking.store import open_client
+
+    folder = tmp_path_factory.mktemp("embedded")
+    with pytest.MonkeyPatch.context() as there:
+        there.chdir(folder)  # where its artifacts go
+        open_client(f"sqlite:///{folder}/mlflow.db")
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def embedded(empty_store, tmp_path):
+    """An embedded store of this test's own, which MLflow's settings name."""
+    from tracking.store import open_client
+
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return open_client()
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ def test_measure_and_place(tmp_path):
     assert len(read_records(tmp_path / "records")) == 2
 
 
-def test_pull_and_plot(tmp_path):
+def test_pull_and_plot(tmp_path, embedded):
     records = tmp_path / "records"
     config = RunConfig(campaign="example")
     for record in (samples.run_record(config), samples.ceilings_record()):
@@ -79,6 +79,7 @@ def test_pull_and_plot(tmp_path):
     assert (tmp_path / "figures" / "example.png").stat().st_size > 1000
 
 
+@pytest.mark.long
 def test_compare_settings(tmp_path):
     printed = run("compare_settings", *SMALL, "--repeats=2", "--records", tmp_path)
     sides = [line.split()[:2] for line in printed.splitlines() if "images/s" in line]

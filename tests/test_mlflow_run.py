@@ -1,8 +1,12 @@
 """The literal `mlflow run .`, with neither conda nor pyenv on the path."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
-import project_runs
 import pytest
 
 from bench.records.folders import read_records
@@ -11,7 +15,9 @@ from tracking.projects import make_environment
 from tracking.reading.tracked_runs import download_record, search_runs
 
 PROJECT = Path(__file__).resolve().parent.parent
-SMALL = {"batch_size": "2", "image_size": "64", "warmup_iters": "1", "iters": "5"}
+SMALL = {"batch_size": "2", "image_size": "64", "warmup_iters": "1", "iters": "2"}
+TINY = {**SMALL, "arch": "crashing_models:small", "backend": "cpu", "image_size": "32"}
+LONG = pytest.mark.long
 pytestmark = pytest.mark.slow
 
 
@@ -34,62 +40,88 @@ def images(tmp_path_factory):
     return folder
 
 
-def mlflow_run(tmp_path, *options, **parameters):
-    return project_runs.mlflow_run(tmp_path, *options, **{**SMALL, **parameters})
+@pytest.fixture
+def place(mlproject_command, embedded):
+    """The folder in which `mlflow run` is typed."""
+    return mlproject_command.folder
 
 
-def test_it_measures_real_images_into_one_tracked_run(tmp_path, images):
-    done = mlflow_run(tmp_path, arch="resnet18", precision="amp", data=images, workers="1")
+def mlflow_run(place, *options, **parameters):
+    """Run an entry point from `place`, with no environment manager on the path."""
+    given = [f"-P{name}={value}" for name, value in parameters.items()]
+    return subprocess.run(
+        [sys.executable, "-m", "mlflow", "run", str(PROJECT), *options, *given],
+        cwd=place,
+        env=os.environ
+        | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def test_it_measures_real_images_into_one_tracked_run(place, images):
+    done = mlflow_run(place, **SMALL, arch="resnet18", data=images, workers="1")
     assert done.returncode == 0, done.stderr
     [run] = search_runs()
     assert run.status == "FINISHED"
     assert run.tags[schema.KIND] == "measurement"
     assert run.params["resolved_batch_size"] == "2"
     assert run.metrics["throughput_images_per_s"] > 0
-    [record] = read_records(tmp_path / "records")
+    [record] = read_records(place / "records")
     assert download_record(run.run_id) == record
     assert record.config.data == str(images)
     assert record.outcome == "ok"
-    assert not list(tmp_path.rglob("hacked"))
+    assert not list(place.rglob("hacked"))
     assert not (PROJECT / "hacked").exists()
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("options", "parameters", "words"),
     [
-        ({"arch": "resnet5"}, "arch='resnet5'"),
-        ({"arch": "$(touch hacked)"}, "$(touch hacked)"),
-        ({"batch_size": "0; touch hacked"}, "0; touch hacked"),
-        ({"data": "/no/such/folder"}, "/no/such/folder"),
+        (["--env-manager", "local"], {"arch": "$(touch hacked)"}, "$(touch hacked)"),
+        pytest.param([], {"batch_size": "0; touch hacked"}, "0; touch hacked", marks=LONG),
     ],
 )
-def test_a_wrong_value_ends_the_run_with_its_reason_and_runs_nothing(tmp_path, parameters, words):
-    done = mlflow_run(tmp_path, **parameters)
+def test_a_wrong_value_ends_the_run_with_its_reason_and_runs_nothing(
+    place, options, parameters, words
+):
+    done = mlflow_run(place, *options, **SMALL | parameters)
     assert done.returncode != 0
     assert words in done.stderr
     [run] = search_runs()
     assert run.status == "FAILED"
     assert words in run.tags[schema.REASON]
-    assert not list(tmp_path.rglob("hacked"))
+    assert not list(place.rglob("hacked"))
     assert not (PROJECT / "hacked").exists()
 
 
-def test_a_corrupt_image_is_named_and_ends_the_run(tmp_path, images):
-    import shutil
-
-    spoiled = tmp_path / "spoiled"
+@LONG
+def test_a_corrupt_image_is_named_and_ends_the_run(place, images):
+    spoiled = place / "spoiled"
     shutil.copytree(images, spoiled)
     victim = next(spoiled.rglob("*.jpg"))
     victim.write_bytes(victim.read_bytes()[:1000])
-    done = mlflow_run(tmp_path, data=spoiled)
+    done = mlflow_run(place, **SMALL, data=spoiled)
     assert done.returncode != 0
     assert victim.name in done.stderr
     [run] = search_runs()
     assert run.status == "FAILED"
 
 
-def test_env_manager_local_uses_the_environment_at_hand(tmp_path):
-    done = mlflow_run(tmp_path, "--env-manager", "local")
+@LONG
+@pytest.mark.parametrize(
+    ("entry", "parameters"),
+    [
+        ("sweep", {"matrix": "tiny.yaml", "campaign": "c", "limit": 1}),
+        ("tune", {**TINY, "budget": 1, "fixed_batch": "true", "campaign": "c"}),
+        ("profile", {**TINY, "tool": "torch", "campaign": "c"}),
+    ],
+)
+def test_other_entry_points_measure_into_the_run_that_mlflow_made(place, entry, parameters):
+    (place / "tiny.yaml").write_text(f"blocks: [{json.dumps(TINY)}]\n")
+    done = mlflow_run(place, "-e", entry, "--env-manager", "local", **parameters)
     assert done.returncode == 0, done.stderr
-    [run] = search_runs()
-    assert run.status == "FINISHED"
+    [own] = search_runs(f"tags.`{schema.KIND}` = '{entry}'")
+    assert own.status == "FINISHED"
+    assert {run.tags[schema.CAMPAIGN] for run in search_runs()} == {"c"}

@@ -6,15 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from project_runs import mlflow_run
 from scripted_perf import install
 
-from mlproject import main
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
-from tracking.store import open_client
 
-pytestmark = pytest.mark.slow
 SMALL = (
     *("--arch", "crashing_models:small", "--backend", "cpu", "--image-size", "32"),
     *("--batch-size", "4", "--warmup-iters", "1", "--iters", "5"),
@@ -22,19 +18,13 @@ SMALL = (
 
 
 @pytest.fixture
-def place(mlproject_command, monkeypatch):
-    """A folder whose PATH has a perf that answers as scripted."""
+def answer(mlproject_command, monkeypatch):
+    """What a command that succeeds says as JSON, where perf answers as scripted."""
     programs = mlproject_command.folder / "programs"
     programs.mkdir()
     install(programs)
     own = [str(programs), str(Path(sys.executable).parent), "/usr/bin", "/bin"]
     monkeypatch.setenv("PATH", os.pathsep.join(own))
-    return mlproject_command.folder
-
-
-@pytest.fixture
-def answer(mlproject_command, place):
-    """What a command that succeeds says as JSON."""
 
     def answer(*arguments):
         code, out, err = mlproject_command(*arguments, "--format", "json")
@@ -44,7 +34,8 @@ def answer(mlproject_command, place):
     return answer
 
 
-def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(answer):
+@pytest.mark.slow
+def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(answer, embedded):
     timed = answer("run", *SMALL)
     profile = answer("profile", *SMALL)
     assert profile["explains"] == Path(timed["record"]).name
@@ -59,7 +50,7 @@ def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(answer):
     assert run.metrics["ops_matched_share"] > 0.5
     assert run.params["arch"] == "crashing_models:small"
     assert download_record(run.run_id).ops.ops
-    names = {artifact.path for artifact in open_client().list_artifacts(run.run_id)}
+    names = {artifact.path for artifact in embedded.list_artifacts(run.run_id)}
     assert {"record.json", "ops.csv", "environment.json", "perf"} <= names
     again = answer("profile", "--of", profile["explains"], "--tool", "torch")
     assert again["explains"] == profile["explains"]
@@ -76,19 +67,9 @@ def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(answer):
         (["--tool", "ncu", *SMALL], ["ncu", "cpu"]),
     ],
 )
-def test_what_cannot_be_is_one_line(place, capsys, arguments, words):
-    assert main(["profile", *arguments]) == 2
-    [line] = capsys.readouterr().err.strip().splitlines()
+def test_what_cannot_be_is_one_line(mlproject_command, arguments, words):
+    code, _, err = mlproject_command("profile", *arguments)
+    assert code == 2
+    [line] = err.strip().splitlines()
     for word in words:
         assert word in line
-
-
-def test_mlflow_run_starts_a_profile(place):
-    extra = {"arch": "crashing_models:small", "backend": "cpu", "image_size": 32, "batch_size": 4}
-    extra |= {"warmup_iters": 1, "iters": 5}
-    done = mlflow_run(place, "-e", "profile", "--env-manager", "local", tool="torch", **extra)
-    assert done.returncode == 0, done.stderr
-    [run] = search_runs()
-    assert run.tags[schema.KIND] == "profile"
-    assert run.status == "FINISHED"
-    assert run.params["image_size"] == "32"

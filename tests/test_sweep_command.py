@@ -1,18 +1,14 @@
-"""`mlproject sweep` as a user types it, against a real tracking server."""
+"""`mlproject sweep` as a user types it, with real workers and a real tracking store."""
 
 import signal
 from collections import Counter
 from functools import partial
 
 import pytest
-from project_runs import mlflow_run
 from servers import free_port, mlflow_server
 
-from mlproject import main
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
-
-pytestmark = pytest.mark.slow
 
 MATRIX = """
 name: tiny
@@ -22,6 +18,7 @@ blocks:
   - arch: crashing_models:small
     batch_size: 2
 """
+ALL = {("2", "1"): 1, ("2", "2"): 1}
 
 
 @pytest.fixture
@@ -38,99 +35,95 @@ def swept(mlproject_command, place):
 
 
 @pytest.fixture
-def first_run_started(mlproject_command, place):
-    """A sweep whose first run is measured and whose second has begun."""
+def first_run_measured(mlproject_command, place):
+    """A sweep in a process of its own, whose first run is measured and whose second has begun."""
 
     def start():
         process = mlproject_command.start("sweep", place / "tiny.yaml")
-        while not (line := process.stderr.readline()).startswith("crashing_models:small"):
+        while not (line := process.stderr.readline()).startswith("crashing_models:"):
             assert line, process.communicate()
         return process
 
     return start
 
 
-def runs_on_server():
-    return Counter(
-        (run.params["batch_size"], run.params["repeat"])
-        for run in search_runs()
-        if run.tags[schema.KIND] == "measurement"
-    )
+def measured(wanted=f"tags.`{schema.KIND}` = 'measurement'"):
+    """How many runs the server has of each batch size and repeat."""
+    return Counter((run.params["batch_size"], run.params["repeat"]) for run in search_runs(wanted))
 
 
-ALL = {("2", "1"): 1, ("2", "2"): 1}
-
-
-def test_every_repeat_becomes_one_tracked_run_which_the_server_alone_knows_too(place, swept):
-    code, out, _ = swept()
+@pytest.mark.slow
+def test_a_sweep_is_planned_measured_once_and_tracked_once(place, swept, embedded):
+    code, out, _ = swept("--dry-run")
     assert code == 0
-    assert runs_on_server() == ALL
-    for run in search_runs():
-        assert run.tags[schema.CAMPAIGN] == "tiny"
-        assert run.name.endswith(f"_bs{run.params['batch_size']}_run{run.params['repeat']}")
-        assert download_record(run.run_id).outcome == "ok"
+    assert "2 runs" in out
+    assert "unknown for 2" in out
+    assert not (place / "records").exists()
+
+    # Without its server it loses nothing.
+    code, out, err = swept(MLFLOW_TRACKING_URI=f"http://127.0.0.1:{free_port()}")
+    assert code == 3
     assert out.count(" ok ") == 2
-    for records in ("records", "another"):
-        code, out, _ = swept(MLPROJECT_RECORDS=str(place / records))
+    assert "mlproject sync" in err
+    assert search_runs() == []
+    assert "for 2 of them" in swept("--dry-run")[1]
+
+    # From its records; then from the server alone, as the sweep of a run that `mlflow run` made.
+    own = embedded.create_run("0").info.run_id
+    elsewhere = {"MLPROJECT_RECORDS": str(place / "another"), "MLFLOW_RUN_ID": own}
+    for environment in ({}, elsewhere):
+        code, out, _ = swept(**environment)
         assert code == 0
         assert out.count("measured before") == 2
-        assert runs_on_server() == ALL
+        assert measured() == ALL
     assert not (place / "another").exists()
+    [sweep] = search_runs(f"tags.`{schema.KIND}` = 'sweep'")
+    assert (sweep.run_id, sweep.status) == (own, "FINISHED")
+    assert "small fp32 bs2" in sweep.tags[schema.NOTE]
+    for run in search_runs():
+        assert run.tags[schema.CAMPAIGN] == "tiny"
+        if run.run_id != own:
+            assert run.name.endswith(f"_bs2_run{run.params['repeat']}")
+            assert download_record(run.run_id).outcome == "ok"
 
 
-def test_a_killed_sweep_is_taken_up_and_the_server_has_each_run_once(
-    place, swept, first_run_started, monkeypatch
+@pytest.mark.slow
+def test_ctrl_c_says_how_to_go_on_and_failures_decide_the_exit_code(
+    place, swept, first_run_measured, embedded
 ):
-    with mlflow_server(place) as uri:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-        process = first_run_started()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
-        code, out, _ = swept()
-        assert code == 0
-        assert out.count("measured before") in (1, 2)  # two where the orphan measured to its end
-        assert runs_on_server() == ALL
-        assert {run.status for run in search_runs()} == {"FINISHED"}
-
-
-def test_ctrl_c_records_the_run_and_says_how_to_go_on(swept, first_run_started):
-    process = first_run_started()
+    (place / "tiny.yaml").write_text(
+        MATRIX.replace("repeats: 2", "repeats: 1")
+        + "  - {arch: 'crashing_models:raises_later', batch_size: 2}\n"
+    )
+    process = first_run_measured()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
+    assert "Traceback" not in err
     assert "the same command takes them up" in err
-    assert swept()[0] == 0
-    ok = Counter(
-        (run.params["batch_size"], run.params["repeat"])
-        for run in search_runs("tags.`mlproject.outcome` = 'ok'")
-    )
-    assert ok == ALL
+    for before in (1, 2):
+        code, out, err = swept()
+        assert code == 1
+        assert out.count("measured before") == before
+        assert "the model had enough" in err
+    assert measured("tags.`mlproject.outcome` = 'ok'") == {("2", "1"): 1}
+    assert measured("tags.`mlproject.outcome` = 'crashed'").total() == 1
 
 
-def test_a_sweep_without_its_server_loses_nothing(swept):
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    code, _, err = swept(MLFLOW_TRACKING_URI=nowhere)
-    assert code == 3
-    assert "mlproject sync" in err
-    assert search_runs() == []
-    code, out, _ = swept()
-    assert code == 0
-    assert out.count("measured before") == 2
-    assert runs_on_server() == ALL
-
-
-def test_failures_decide_the_exit_code_and_are_not_repeated(place, swept):
-    matrix = MATRIX.replace("small", "raises_later").replace("repeats: 2", "repeats: 1")
-    (place / "tiny.yaml").write_text(matrix)
-    code, out, _ = swept("--no-track")
-    assert code == 1
-    assert out.count("crashed") == 1
-    code, out, err = swept("--no-track")
-    assert code == 1
-    assert out.count("measured before") == 1
-    assert "the model had enough" in err
+@pytest.mark.long
+def test_a_killed_sweep_is_taken_up_and_the_server_has_each_run_once(
+    place, swept, first_run_measured, monkeypatch
+):
+    with mlflow_server(place) as uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        process = first_run_measured()
+        process.kill()
+        process.communicate()
+        code, out, _ = swept()
+        assert code == 0
+        assert out.count("measured before") in (1, 2)  # two where the orphan measured to its end
+        assert measured() == ALL
+        assert {run.status for run in search_runs()} == {"FINISHED"}
 
 
 @pytest.mark.parametrize(
@@ -142,37 +135,17 @@ def test_failures_decide_the_exit_code_and_are_not_repeated(place, swept):
         (["--env", "a/b"], "a/b"),
     ],
 )
-def test_wrong_values_are_one_line(place, capsys, arguments, words):
-    assert main(["sweep", str(place / "tiny.yaml"), *arguments]) == 2
-    [line] = capsys.readouterr().err.strip().splitlines()
+def test_wrong_values_are_one_line(swept, arguments, words):
+    code, _, err = swept(*arguments)
+    assert code == 2
+    [line] = err.strip().splitlines()
     assert words in line
 
 
-def test_a_matrix_that_fits_no_device_here_is_refused(place, capsys):
+@pytest.mark.slow
+def test_a_matrix_that_fits_no_device_here_is_refused(place, swept):
     (place / "tiny.yaml").write_text("blocks:\n  - {name: apple, backend: mps}\n")
-    assert main(["sweep", str(place / "tiny.yaml")]) == 2
-    err = capsys.readouterr().err
+    code, _, err = swept()
+    assert code == 2
     assert "apple: needs mps" in err
     assert "none of its blocks fits" in err
-
-
-def test_a_dry_run_measures_nothing_and_estimates(place, swept):
-    code, out, _ = swept("--dry-run")
-    assert code == 0
-    assert "2 runs" in out
-    assert "unknown for 2" in out
-    assert not (place / "records").exists()
-    assert swept("--no-track")[0] == 0
-    assert "for 2 of them" in swept("--dry-run")[1]
-
-
-def test_mlflow_run_starts_a_sweep_of_flat_runs(place):
-    asked = {"matrix": place / "tiny.yaml", "campaign": "from-mlflow", "limit": 1}
-    done = mlflow_run(place, "-e", "sweep", "--env-manager", "local", **asked)
-    assert done.returncode == 0, done.stderr
-    assert runs_on_server() == {("2", "1"): 1, ("2", "2"): 1}
-    [own] = search_runs("tags.`mlproject.kind` = 'sweep'")
-    assert own.status == "FINISHED"
-    assert own.tags[schema.CAMPAIGN] == "from-mlflow"
-    assert "small fp32 bs2" in own.tags[schema.NOTE]
-    assert {run.tags[schema.CAMPAIGN] for run in search_runs()} == {"from-mlflow"}

@@ -5,7 +5,6 @@ import signal
 from functools import partial
 
 import pytest
-from project_runs import mlflow_run
 from simulated_device import START, Device, environment
 
 from analysis.runs.points import Refusal
@@ -15,10 +14,8 @@ from campaigns.sweep.local_devices import identify_machine
 from campaigns.tune import Limits, tune
 from campaigns.tune.trials import LocalMeasure
 from commands.views.tune_view import TuneProgress, print_result
-from mlproject import main
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs
-from tracking.store import open_client
 
 TINY = (
     *("--arch", "crashing_models:small", "--backend", "cpu", "--image-size", "32"),
@@ -47,27 +44,28 @@ def written(place, campaign=CAMPAIGN):
 
 
 @pytest.mark.slow
-def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, tuned, monkeypatch):
-    code, out, err = tuned(*TINY, "--budget", "30")
+def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, tuned, embedded):
+    made = embedded.create_run("0").info.run_id  # as `mlflow run` makes it
+    code, out, err = tuned(*TINY, "--budget", "1", MLFLOW_RUN_ID=made)
     assert code == 0, err
     assert out.startswith("mlproject run --arch crashing_models:small --backend cpu")
-    told = written(place)
+    tuning = written(place)
     records = read_records(place / "records")
-    assert [trial["record_id"] for trial in told["trials"]] == [r.record_id for r in records]
-    assert told["trials"][0]["outcome"] == "ok"
+    assert [trial["record_id"] for trial in tuning["trials"]] == [r.record_id for r in records]
+    assert tuning["trials"][0]["outcome"] == "ok"
     tracked = runs("measurement")
     assert {run.tags[schema.RECORD_ID] for run in tracked} == {r.record_id for r in records}
     assert {run.tags[schema.CAMPAIGN] for run in tracked} == {CAMPAIGN}
     [own] = runs("tune")
-    assert own.status == "FINISHED"
+    assert (own.run_id, own.status) == (made, "FINISHED")
     assert own.tags[schema.CAMPAIGN] == CAMPAIGN
     assert "mlproject run --arch" in own.tags[schema.NOTE]
-    files = {each.path for each in open_client().list_artifacts(own.run_id, "report")}
+    files = {each.path for each in embedded.list_artifacts(own.run_id, "report")}
     assert files == {f"report/tuning.{end}" for end in ("md", "json", "png", "svg")}
 
     # Another folder: what was measured is known from the server alone.
-    monkeypatch.setenv("MLPROJECT_RECORDS", str(place / "another"))
-    code, out, err = tuned(*TINY, "--budget", "30")
+    elsewhere = {"MLPROJECT_RECORDS": str(place / "another")}
+    code, out, err = tuned(*TINY, "--budget", "1", **elsewhere)
     assert code == 0, err
     again = written(place)
     assert again["trials"][0]["record_id"] == records[0].record_id
@@ -76,7 +74,7 @@ def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, tuned, 
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place, mlproject_command):
+def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place, mlproject_command, embedded):
     process = mlproject_command.start("tune", *TINY, "--budget", "600")
     while not (line := process.stderr.readline()).startswith("start: "):
         assert line, process.communicate()
@@ -92,7 +90,7 @@ def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place, mlproject_command)
 
 
 @pytest.mark.slow
-def test_a_start_that_crashes_is_recorded_and_decides_the_exit_code(place, tuned):
+def test_a_start_that_crashes_is_recorded_and_decides_the_exit_code(place, tuned, embedded):
     broken = [*TINY, "--arch", "crashing_models:raises_later", "--iters", "20"]
     code, _, err = tuned(*broken)
     assert code == 1
@@ -105,20 +103,6 @@ def test_a_start_that_crashes_is_recorded_and_decides_the_exit_code(place, tuned
     assert len(read_records(place / "records")) == 1
     assert tuned(*broken, "--retry-failed")[0] == 1
     assert len(read_records(place / "records")) == 2
-
-
-@pytest.mark.long
-def test_mlflow_run_makes_the_run_of_the_tuning(place):
-    names = [name.removeprefix("--").replace("-", "_") for name in TINY[::2]]
-    asked = {"budget": 20, "campaign": "from-mlflow", "fixed_batch": "true"}
-    asked |= dict(zip(names, TINY[1::2], strict=True))
-    done = mlflow_run(place, "-e", "tune", "--env-manager", "local", **asked)
-    assert done.returncode == 0, done.stderr
-    [own] = runs("tune")
-    assert own.status == "FINISHED"
-    assert own.params["budget"] in ("20", "20.0")
-    assert open_client().list_artifacts(own.run_id, "report")
-    assert {run.tags[schema.CAMPAIGN] for run in search_runs()} == {"from-mlflow"}
 
 
 @pytest.mark.slow
@@ -172,8 +156,9 @@ def test_each_comparison_is_a_line_and_the_result_a_table(capsys):
         (["--fixed-batch", "perhaps"], "perhaps"),
     ],
 )
-def test_wrong_values_are_one_line_and_nothing_is_measured(place, capsys, arguments, words):
-    assert main(["tune", *arguments]) == 2
-    [line] = capsys.readouterr().err.strip().splitlines()
+def test_wrong_values_are_one_line_and_nothing_is_measured(place, tuned, arguments, words):
+    code, _, err = tuned(*arguments)
+    assert code == 2
+    [line] = err.strip().splitlines()
     assert words in line
     assert not (place / "records").exists()

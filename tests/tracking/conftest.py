@@ -1,13 +1,9 @@
 """One real MLflow server for all tests of this folder, and a proxy before it that can fail."""
 
-import shutil
-
 import pytest
 from faulty_proxy import faulty_proxy
 from servers import mlflow_server
 from stored_runs import Store
-
-from tracking.store import open_client
 
 
 @pytest.fixture(scope="session")
@@ -42,20 +38,3 @@ def proxy(proxied, monkeypatch):
     yield proxy
     proxy.heal()
     proxy.delay_s = 0.0
-
-
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory):
-    """An embedded store with nothing in it; MLflow takes seconds to make one."""
-    folder = tmp_path_factory.mktemp("embedded")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)  # where its artifacts go
-        open_client(f"sqlite:///{folder}/mlflow.db")
-    return folder / "mlflow.db"
-
-
-@pytest.fixture
-def embedded(empty_store, tmp_path):
-    """An embedded store of this test's own, which MLflow's settings name."""
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return open_client()

@@ -17,6 +17,7 @@ from bench.records.folders import RecordFolder, read_records
 from bench.records.verdict.record_metrics import attained_flops_per_s
 
 PROJECT = Path(__file__).resolve().parents[3]
+LONG = pytest.mark.long
 pytestmark = pytest.mark.slow
 
 
@@ -64,19 +65,13 @@ class Launch:
 
 def test_two_ranks_measure_one_window(tmp_path):
     launch = Launch(
-        tmp_path,
-        arch="mobilenet_v2",
-        batch_size=2,
-        grad_accum_steps=2,
-        warmup_iters=3,
-        iters=10**6,
-        max_seconds=2.0,
+        tmp_path, batch_size=2, grad_accum_steps=2, warmup_iters=3, iters=10**6, max_seconds=1.0
     )
     record = launch.record
     assert record.outcome == "ok", record.reason
     window = record.measurement
     iterations = len(window.iteration_times_s)
-    assert window.ended_early.startswith("max_seconds=2 at the warm-up's pace")
+    assert window.ended_early.startswith("max_seconds=1 at the warm-up's pace")
     assert f"{iterations} of 1000000" in window.ended_early
     assert window.images_per_iteration == 2 * 2 * 2
     assert window.throughput_images_per_s == pytest.approx(8 * iterations / window.window_s)
@@ -102,45 +97,63 @@ def test_two_ranks_measure_one_window(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arch", "outcome", "reason"),
+    ("changes", "outcome", "reason"),
     [
-        ("ranked_models:out_of_memory", "oom", "rank 1: RuntimeError: "),
-        ("ranked_models:raises", "crashed", "rank 1: RuntimeError: rank 1 had enough"),
-        ("ranked_models:killed", "crashed", "rank 1: ended by SIGKILL"),
-        ("ranked_models:never_starts", "refused", "rank 1: arch='ranked_models:never_starts'"),
+        ({"arch": "ranked_models:killed"}, "crashed", "rank 1: ended by SIGKILL"),
+        pytest.param(
+            {"arch": "ranked_models:out_of_memory"}, "oom", "rank 1: RuntimeError: ", marks=LONG
+        ),
+        pytest.param(
+            {"arch": "ranked_models:never_starts"},
+            "refused",
+            "rank 1: arch='ranked_models:never_starts'",
+            marks=LONG,
+        ),
+        # what every rank says is said once
+        pytest.param({"precision": "tf32"}, "unsupported", "precision='tf32'", marks=LONG),
     ],
 )
-def test_the_rank_that_failed_is_named_with_its_reason(tmp_path, arch, outcome, reason):
-    record = Launch(tmp_path, arch=arch).record
+def test_the_rank_that_failed_is_named_with_its_reason(tmp_path, changes, outcome, reason):
+    record = Launch(tmp_path, **changes).record
     assert record.outcome == outcome
     assert record.reason.startswith(reason)
     assert record.verdict.level == "invalid"
 
 
-def test_what_every_rank_says_is_said_once(tmp_path):
-    record = Launch(tmp_path, precision="tf32").record
-    assert record.outcome == "unsupported"
-    assert record.reason.startswith("precision='tf32'")
+def ended_in_window(records, end, **changes):
+    """A launch on which `end` is called once every rank has measured iterations."""
+
+    def take(event):
+        if event.name == "window_started" or (seen and event.name == "tick"):
+            seen.append(event.name)
+            if seen.count("tick") == 2:
+                end()
+
+    seen = []
+    return Launch(records, take, iters=10**7, max_seconds="none", **changes)
 
 
-def test_a_rank_killed_in_the_window_leaves_what_rank_0_measured(tmp_path):
-    def kill(event):
-        if event.name == "window_started":
-            started.append(event)
-        if started and event.name == "tick":
-            last_rank = max(ranks(psutil.Process()), key=lambda process: process.create_time())
-            last_rank.kill()
-            started.clear()
+def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
+    launch = ended_in_window(
+        tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT), data="fakedata", workers=1
+    )
+    assert launch.record.outcome == "interrupted"
+    assert launch.record.reason == "interrupted from outside"
+    assert launch.record.measurement.iteration_times_s
+    accounts = launch.folder.read_ranks()
+    assert [account.outcome for account in accounts] == ["interrupted", "interrupted"]
 
-    started = []
-    record = Launch(tmp_path, kill, iters=10**7, max_seconds="none").record
+
+@LONG
+def test_a_rank_killed_in_the_window_is_named(tmp_path):
+    def kill():
+        ranks = [child for child in psutil.Process().children(recursive=True) if is_rank(child)]
+        max(ranks, key=psutil.Process.create_time).kill()
+
+    record = ended_in_window(tmp_path, kill).record
     assert record.outcome == "crashed"
-    assert "ended by SIGKILL" in record.reason
     assert record.reason.startswith("rank ")
-
-
-def ranks(launcher):
-    return [process for process in launcher.children(recursive=True) if is_rank(process)]
+    assert "ended by SIGKILL" in record.reason
 
 
 def is_rank(process):
@@ -150,54 +163,31 @@ def is_rank(process):
         return False  # it ended between the listing and the look
 
 
-def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
-    seen = []
-
-    def press(event):
-        if event.name == "window_started" or (seen and event.name == "tick"):
-            seen.append(event.name)
-            if seen.count("tick") == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    unending = {"iters": 10**7, "max_seconds": "none"}
-    launch = Launch(tmp_path, press, data="fakedata", workers=1, **unending)
-    assert launch.record.outcome == "interrupted"
-    assert launch.record.reason == "interrupted from outside"
-    assert len(launch.record.measurement.iteration_times_s) > 10
-    accounts = launch.folder.read_ranks()
-    assert [account.outcome for account in accounts] == ["interrupted", "interrupted"]
-
-
+@LONG
 def test_ranks_without_their_elastic_launcher_are_ended_too(tmp_path):
-    def kill(event):
-        if event.name == "window_started" or (seen and event.name == "tick"):
-            seen.append(event.name)
-            if seen.count("tick") == 2:  # every rank has measured iterations by then
-                worker_of(tmp_path).kill()
-
-    seen = []
-    record = Launch(tmp_path, kill, iters=10**7, max_seconds="none").record
+    record = ended_in_window(tmp_path, lambda: worker_of(tmp_path).kill()).record
     assert record.outcome in ("crashed", "interrupted")
     assert record.measurement is not None
 
 
 def test_two_machines_measure_together_and_one_keeps_the_record(tmp_path):
-    codes, told = on_two_machines(tmp_path, "crashing_models:small")
-    assert codes == [0, 0], told
+    codes, outputs = on_two_machines(tmp_path, "crashing_models:small")
+    assert codes == [0, 0], outputs
     [record] = read_records(tmp_path / "0")
     assert [rank.node for rank in record.measurement.ranks.ranks] == [0, 1]
     assert record.measurement.images_per_iteration == 8
     assert record.telemetry.energy_j is None
-    assert "took part: ok" in told[1][0]
+    assert "took part: ok" in outputs[1][0]
     assert not (tmp_path / "1").exists()
 
 
+@LONG
 def test_a_rank_that_fails_on_another_machine_is_named_in_the_record(tmp_path):
-    codes, told = on_two_machines(tmp_path, "ranked_models:raises")
-    assert codes == [1, 1], told
+    codes, outputs = on_two_machines(tmp_path, "ranked_models:raises")
+    assert codes == [1, 1], outputs
     [record] = read_records(tmp_path / "0")
     assert record.reason == "rank 1: RuntimeError: rank 1 had enough"
-    assert "took part: crashed (rank 1: RuntimeError: rank 1 had enough)" in told[1][0]
+    assert "took part: crashed (rank 1: RuntimeError: rank 1 had enough)" in outputs[1][0]
 
 
 def on_two_machines(folder, arch):
@@ -206,8 +196,8 @@ def on_two_machines(folder, arch):
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     nodes = [start_node(folder, node, port, arch) for node in (0, 1)]
-    told = [node.communicate(timeout=300) for node in nodes]
-    return [node.returncode for node in nodes], told
+    outputs = [node.communicate(timeout=300) for node in nodes]
+    return [node.returncode for node in nodes], outputs
 
 
 def start_node(folder, node, port, arch):
