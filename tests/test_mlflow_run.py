@@ -114,7 +114,7 @@ def test_a_corrupt_image_is_named_and_ends_the_run(place, images):
     ("entry", "parameters"),
     [
         ("sweep", {"matrix": "tiny.yaml", "campaign": "c", "limit": 1}),
-        ("tune", {**TINY, "budget": 1, "fixed_batch": "true", "campaign": "c"}),
+        ("tune", {**TINY, "budget": 30, "fixed_batch": "true", "campaign": "c"}),
         ("profile", {**TINY, "tool": "torch", "campaign": "c"}),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(answer, embedded):
         (["--of", "20200101T000000Z-00000000"], ["no measurement"]),
         (["--of", "x", "--arch", "vgg16"], ["arch='vgg16'", "--of"]),
         (["--arch", "resnet5"], ["resnet5"]),
-        (["--tool", "ncu", *SMALL], ["ncu", "cpu"]),
+        pytest.param(["--tool", "ncu", *SMALL], ["ncu", "cpu"], marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_is_one_line(mlproject_command, arguments, words):

@@ -44,38 +44,11 @@ def written(place, campaign=CAMPAIGN):
 
 
 @pytest.mark.slow
-def test_every_trial_is_a_tracked_run_and_the_next_tuning_goes_on(place, tuned, embedded):
-    made = embedded.create_run("0").info.run_id  # as `mlflow run` makes it
-    code, out, err = tuned(*TINY, "--budget", "1", MLFLOW_RUN_ID=made)
-    assert code == 0, err
-    assert out.startswith("mlproject run --arch crashing_models:small --backend cpu")
-    tuning = written(place)
-    records = read_records(place / "records")
-    assert [trial["record_id"] for trial in tuning["trials"]] == [r.record_id for r in records]
-    assert tuning["trials"][0]["outcome"] == "ok"
-    tracked = runs("measurement")
-    assert {run.tags[schema.RECORD_ID] for run in tracked} == {r.record_id for r in records}
-    assert {run.tags[schema.CAMPAIGN] for run in tracked} == {CAMPAIGN}
-    [own] = runs("tune")
-    assert (own.run_id, own.status) == (made, "FINISHED")
-    assert own.tags[schema.CAMPAIGN] == CAMPAIGN
-    assert "mlproject run --arch" in own.tags[schema.NOTE]
-    files = {each.path for each in embedded.list_artifacts(own.run_id, "report")}
-    assert files == {f"report/tuning.{end}" for end in ("md", "json", "png", "svg")}
-
-    # Another folder: what was measured is known from the server alone.
-    elsewhere = {"MLPROJECT_RECORDS": str(place / "another")}
-    code, out, err = tuned(*TINY, "--budget", "1", **elsewhere)
-    assert code == 0, err
-    again = written(place)
-    assert again["trials"][0]["record_id"] == records[0].record_id
-    assert again["trials"][0]["reused"]
-    assert "from earlier sessions" in out
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place, mlproject_command, embedded):
-    process = mlproject_command.start("tune", *TINY, "--budget", "600")
+def test_ctrl_c_keeps_every_trial_as_a_tracked_run_and_the_next_tuning_goes_on(
+    place, mlproject_command, tuned, embedded
+):
+    made = [embedded.create_run("0").info.run_id for _ in "ab"]  # as `mlflow run` makes them
+    process = mlproject_command.start("tune", *TINY, "--budget", "600", MLFLOW_RUN_ID=made[0])
     while not (line := process.stderr.readline()).startswith("start: "):
         assert line, process.communicate()
     process.send_signal(signal.SIGINT)
@@ -83,10 +56,30 @@ def test_ctrl_c_keeps_the_trials_and_says_how_to_go_on(place, mlproject_command,
     assert process.returncode == 130
     assert "Traceback" not in err
     assert "the same command goes on from here" in err
-    assert out.startswith("mlproject run --arch crashing_models:small")
-    assert written(place)["interrupted"]
-    assert read_records(place / "records")[0].outcome == "ok"
-    assert len(runs("measurement")) == len(read_records(place / "records"))
+    assert out.startswith("mlproject run --arch crashing_models:small --backend cpu")
+    tuning = written(place)
+    assert tuning["interrupted"]
+    records = read_records(place / "records")
+    assert tuning["trials"][0]["record_id"] == records[0].record_id
+    assert tuning["trials"][0]["outcome"] == records[0].outcome == "ok"
+    tracked = runs("measurement")
+    assert {run.tags[schema.RECORD_ID] for run in tracked} == {r.record_id for r in records}
+    assert {run.tags[schema.CAMPAIGN] for run in tracked} == {CAMPAIGN}
+
+    # Another folder: what was measured is known from the server alone.
+    elsewhere = {"MLPROJECT_RECORDS": str(place / "another")}
+    code, out, err = tuned(*TINY, "--budget", "1", MLFLOW_RUN_ID=made[1], **elsewhere)
+    assert code == 0, err
+    again = written(place)
+    assert again["trials"][0]["record_id"] == records[0].record_id
+    assert again["trials"][0]["reused"]
+    assert "from earlier sessions" in out
+    [last] = [run for run in runs("tune") if run.run_id == made[1]]
+    assert last.status == "FINISHED"
+    assert last.tags[schema.CAMPAIGN] == CAMPAIGN
+    assert "mlproject run --arch" in last.tags[schema.NOTE]
+    files = {each.path for each in embedded.list_artifacts(last.run_id, "report")}
+    assert files == {f"report/tuning.{end}" for end in ("md", "json", "png", "svg")}
 
 
 @pytest.mark.slow

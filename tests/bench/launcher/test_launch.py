@@ -135,7 +135,7 @@ def wait_for_event(tmp_path, name, process):
 
 
 def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path):
-    command = start_command(tmp_path, iters=200)
+    command = start_command(tmp_path, iters=200, max_seconds="none")
     folder = wait_for_event(tmp_path, "window_started", command)
     command.kill()
     command.wait()
@@ -151,7 +151,7 @@ def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path):
 
 
 def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(tmp_path):
-    command = start_command(tmp_path, iters=10**7)
+    command = start_command(tmp_path, iters=10**7, max_seconds="none")
     folder = wait_for_event(tmp_path, "window_started", command)
     assert recover(folder) is None  # still at work
     family = [*psutil.Process(command.pid).children(recursive=True), psutil.Process(command.pid)]
@@ -166,7 +166,7 @@ def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(tmp_p
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG)])
 def test_the_command_that_is_interrupted_keeps_what_was_measured(tmp_path, signum):
-    command = start_command(tmp_path, iters=10**7)
+    command = start_command(tmp_path, iters=10**7, max_seconds="none")
     folder = wait_for_event(tmp_path, "window_started", command)
     # A worker says nothing from inside its window: the time it has used is its only clock.
     [worker] = psutil.Process(command.pid).children()
