@@ -95,11 +95,16 @@ def test_flops_are_those_of_two_other_counts_and_bytes_are_in_order(arch):
     "arch",
     [*QUICK, *(pytest.param(arch, marks=pytest.mark.long) for arch in ("googlenet", "swin_t"))],
 )
-def test_what_holds_for_every_batch_size_and_precision(arch):
+def test_what_holds_for_every_batch_size(arch):
     one = _complexity(arch)
-    other = step_complexity(StepSpec(arch, BATCH + 1, "amp"), cache_bytes=2**20)
+    other = step_complexity(StepSpec(arch, BATCH + 1, "fp32"), cache_bytes=2**20)
     assert other.compulsory_bytes < other.fused_bytes < other.eager_bytes
     assert 0 < other.compulsory_bytes < one.compulsory_bytes * 1.5
     assert one.activations == other.activations > 0
     assert one.parameters == other.parameters
     assert one.step_flops_per_image == other.step_flops_per_image
+
+
+def test_amp_keeps_the_order_of_the_bytes():
+    amp = step_complexity(StepSpec("vit_b_32", BATCH, "amp"), cache_bytes=0)
+    assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes
