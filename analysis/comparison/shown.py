@@ -10,7 +10,7 @@ from matplotlib.ticker import ScalarFormatter
 
 from analysis.comparison.judgement import Comparison, Judgement
 from analysis.comparison.pairs import Pairing
-from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, say_empty
+from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, plain, say_empty
 from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
 from analysis.runs.groups import Group
 from analysis.runs.quantities import interval, three_digits
@@ -120,14 +120,12 @@ def _label(axes: Axes, shown: Sequence[Comparison], hidden: int) -> None:
     common, names = _names(shown)
     axes.set_yticks(range(len(shown)), names, parse_math=False)
     axes.set_ylim(len(shown) - 0.3, -0.7)
-    axes.tick_params(labelsize=FONT_PT)
+    plain(axes, grid="x")
     axes.tick_params(axis="y", length=0)
     if shown:
         metric = shown[0].metric
         axes.set_xlabel(f"B / A, {metric.unit} ({metric.better} is better)", fontsize=FONT_PT)
-    axes.grid(True, axis="x", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     title = [common] * bool(common) + [f"and {hidden} nearer to 1"] * bool(hidden)
     axes.set_title("; ".join(title), loc="left", fontsize=FONT_PT, parse_math=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -65,10 +65,10 @@ def size_in(axes: Axes) -> tuple[float, float]:
     return float(width_in), float(height_in)
 
 
-def plain(axes: Axes) -> None:
+def plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
     """Set small tick labels, a light grid and no box, as every figure here has them."""
     axes.tick_params(labelsize=FONT_PT)
-    axes.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
+    axes.grid(True, which="major", axis=grid, color="#E6E6E6", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

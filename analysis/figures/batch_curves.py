@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from analysis.figures.curves import Curve
 from analysis.runs.groups import Group, batch_curves
 from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 
+#: A value with both ends of its spread, None where there is none.
+_Value = tuple[float, float | None, float | None]
+
 
 def throughput_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return images/s with one standard deviation between repeats to either side."""
-    return [_throughput(curve, 1.0) for curve in batch_curves(runs)]
+    return _curves(runs, lambda group, _: _rate(group, 1.0))
 
 
 def scaling_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return images/s over those of the smallest batch; curves of one batch size have none."""
-    return [
-        _throughput(curve, 1 / curve[0].throughput_images_per_s)
-        for curve in batch_curves(runs)
-        if len(curve) > 1
-    ]
+    curves = _curves(
+        runs, lambda group, smallest: _rate(group, 1 / smallest.throughput_images_per_s)
+    )
+    return [curve for curve in curves if len(curve.batches) > 1]
 
 
 def efficiency_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return the share of the compute peak that each batch size reached, by placed runs."""
-    return list(_point_curves(runs, lambda p: p.fraction_of_peak, None))
+    return _curves(runs, lambda group, _: _of_point(group, _efficiency))
 
 
 def intensity_curves(runs: Iterable[Run]) -> list[Curve]:
@@ -34,28 +37,18 @@ def intensity_curves(runs: Iterable[Run]) -> list[Curve]:
 
     The marker of an interval stands at its geometric middle, which was not measured: it is open.
     """
-    return list(_point_curves(runs, _middle, _ends))
+    curves = _curves(runs, lambda group, _: _of_point(group, _intensity))
+    return [replace(one, open=any(low is not None for low in one.lows)) for one in curves]
 
 
 def memory_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return the measured peak memory in GB of each batch size."""
-    found = []
-    for curve in batch_curves(runs):
-        peaks = [(group.batch_size or 0, peak) for group in curve if (peak := _peak_gb(group))]
-        if peaks:
-            found.append(_curve(curve[0], [b for b, _ in peaks], [peak for _, peak in peaks]))
-    return found
+    return _curves(runs, lambda group, _: _peak_gb(group))
 
 
 def modelled_memory_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return the cost model's weights, gradients, optimizer state and activations in GB."""
-    found = []
-    for curve in batch_curves(runs):
-        needs = [(group.batch_size or 0, need) for group in curve if (need := _modelled_gb(group))]
-        if needs:
-            first, batches = curve[0], [batch for batch, _ in needs]
-            found.append(_curve(first, batches, [need for _, need in needs], is_open=True))
-    return found
+    return [replace(one, open=True) for one in _curves(runs, lambda group, _: _modelled_gb(group))]
 
 
 def device_memory_gb(runs: Iterable[Run]) -> dict[str, float]:
@@ -68,93 +61,54 @@ def device_memory_gb(runs: Iterable[Run]) -> dict[str, float]:
     return found
 
 
-def _throughput(curve: Sequence[Group], factor: float) -> Curve:
-    lows: list[float | None] = []
-    highs: list[float | None] = []
-    for group in curve:
-        deviation = group.repeats().relative_deviation
-        rate = factor * group.throughput_images_per_s
-        lows.append(None if deviation is None else rate * max(1 - deviation, 0.0))
-        highs.append(None if deviation is None else rate * (1 + deviation))
-    values = [factor * group.throughput_images_per_s for group in curve]
-    return _curve(curve[0], [group.batch_size or 0 for group in curve], values, lows, highs)
-
-
-def _curve(
-    group: Group,
-    batches: Sequence[int],
-    values: Sequence[float],
-    lows: Sequence[float | None] = (),
-    highs: Sequence[float | None] = (),
-    *,
-    is_open: bool = False,
-) -> Curve:
-    first = group.first
-    return Curve(
-        first.arch,
-        first.precision,
-        first.env,
-        tuple(batches),
-        tuple(values),
-        tuple(lows),
-        tuple(highs),
-        is_open,
-    )
-
-
-def _point_curves(
-    runs: Iterable[Run],
-    value: Callable[[RooflinePoint], float],
-    ends: Callable[[RooflinePoint], tuple[float | None, float | None]] | None,
-) -> Iterator[Curve]:
-    for curve in batch_curves(runs):
-        placed = [
-            (group.batch_size or 0, point)
-            for group in curve
-            if (point := _point(group)) is not None
+def _curves(runs: Iterable[Run], value_of: Callable[[Group, Group], _Value | None]) -> list[Curve]:
+    """The curves that have a value; `value_of` takes a batch size's group and the smallest's."""
+    found = []
+    for groups in batch_curves(runs):
+        known = [
+            (group.batch_size or 0, *value)
+            for group in groups
+            if (value := value_of(group, groups[0])) is not None
         ]
-        if placed:
-            points = [point for _, point in placed]
-            spans = [ends(point) for point in points] if ends else []
-            yield _curve(
-                curve[0],
-                [batch for batch, _ in placed],
-                [value(point) for point in points],
-                [low for low, _ in spans],
-                [high for _, high in spans],
-                is_open=bool(ends) and any(p.intensity_counted is None for p in points),
-            )
+        if known:
+            first = groups[0].first
+            batches, values, lows, highs = zip(*known, strict=True)
+            settings = first.arch, first.precision, first.env
+            found.append(Curve(*settings, batches, values, lows, highs))
+    return found
 
 
-def _middle(point: RooflinePoint) -> float:
+def _rate(group: Group, factor: float) -> _Value:
+    deviation, rate = group.repeats().relative_deviation, factor * group.throughput_images_per_s
+    if deviation is None:
+        return rate, None, None
+    return rate, rate * max(1 - deviation, 0.0), rate * (1 + deviation)
+
+
+def _of_point(group: Group, value: Callable[[RooflinePoint], _Value]) -> _Value | None:
+    return next((value(run.point) for run in group.runs if run.point), None)
+
+
+def _efficiency(point: RooflinePoint) -> _Value:
+    return point.fraction_of_peak, None, None
+
+
+def _intensity(point: RooflinePoint) -> _Value:
     if point.intensity_counted is not None:
-        return point.intensity_counted
-    return float((point.intensity_min * point.intensity_max) ** 0.5)
+        return point.intensity_counted, None, None
+    low, high = point.intensity_min, point.intensity_max
+    return float((low * high) ** 0.5), low, high
 
 
-def _ends(point: RooflinePoint) -> tuple[float | None, float | None]:
-    if point.intensity_counted is not None:
-        return None, None
-    return point.intensity_min, point.intensity_max
-
-
-def _point(group: Group) -> RooflinePoint | None:
-    return next((run.point for run in group.runs if run.point), None)
-
-
-def _peak_gb(group: Group) -> float | None:
+def _peak_gb(group: Group) -> _Value | None:
     peaks = [run.metrics["peak_memory_mb"] for run in group.runs if "peak_memory_mb" in run.metrics]
-    return max(peaks) / 1e3 if peaks else None
+    return (max(peaks) / 1e3, None, None) if peaks else None
 
 
-def _modelled_gb(group: Group) -> float | None:
+def _modelled_gb(group: Group) -> _Value | None:
     complexity = group.first.record.complexity if group.first.record else None
     if complexity is None:
         return None
     memory = complexity.memory
-    return (
-        memory.weights_bytes
-        + memory.gradients_bytes
-        + memory.optimizer_bytes
-        + memory.activations_bytes
-    ) / 1e9
+    needed = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    return (needed + memory.activations_bytes) / 1e9, None, None

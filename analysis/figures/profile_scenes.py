@@ -40,7 +40,7 @@ from analysis.profiles.kernel_places import KernelPlace, KernelPlaces, MemoryLev
 from analysis.profiles.op_places import OpPlace, OpPlaces, StepPart
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.quantities import bytes_rate, flops_rate, interval, percent, three_digits
-from bench.records import CacheRoof, MathMode
+from bench.records import MathMode
 
 #: Ops and kernels with less of the time than this may lie outside: a counter's increment would
 #: stretch the axes by decades.
@@ -127,17 +127,13 @@ def kernel_scene(places: KernelPlaces, used: UsedCeiling | None, *, math_mode: M
 
 def missing_levels(used: UsedCeiling | None) -> list[str]:
     """Return why a memory level has no slope in the scene of kernels, level by level."""
-    if used is None:
-        return []
-    caches: dict[MemoryLevel, CacheRoof] = {cache.level: cache for cache in used.cache_roofs}
+    caches = {cache.level: cache for cache in used.cache_roofs} if used else {}
     reasons = []
-    levels: tuple[MemoryLevel, ...] = ("L1", "L2")
-    for level in levels:
-        cache = caches.get(level)
-        if cache is None:
+    for level in ("L1", "L2") if used else ():
+        if level not in caches:
             reasons.append(f"{level}: its bandwidth was not measured")
-        elif cache.peak_bytes_per_s is None:
-            reasons.append(f"{level}: {cache.missing['peak_bytes_per_s']}")
+        elif caches[level].peak_bytes_per_s is None:
+            reasons.append(f"{level}: {caches[level].missing['peak_bytes_per_s']}")
     return reasons
 
 
@@ -166,21 +162,14 @@ def _device_roofs(
         rate = bytes_rate(rates[level])
         group = f"{level} roof {rate} ({kind})"
         ridge = f"ridge at {three_digits(peak / rates[level])} FLOP/byte"
-        colour, label = ROOF_GREYS[0], f"{level} {rate}"
+        colour, name = ROOF_GREYS[0], f"{level} {rate}"
         if colours:
-            colour, label = colours[level], ""
-        slopes.append(Slope(rates[level], peak, colour, dashed, label, group, (group, ridge)))
+            colour, name = colours[level], ""
+        slopes.append(Slope(rates[level], peak, colour, dashed, name, group, (group, ridge)))
     words = f"{used.ceiling.device} {mode} {flops_rate(peak)} ({kind})"
-    flat = FlatRoof(
-        peak,
-        slopes[-1].ridge_flop_per_byte,  # where the steepest slope meets it
-        ROOF_GREYS[0],
-        dashed,
-        (mode, flops_rate(peak)),
-        words,
-        (words,),
-    )
-    return tuple(slopes), (flat,)
+    corner = slopes[-1].ridge_flop_per_byte  # where the steepest slope meets it
+    label = (mode, flops_rate(peak))
+    return tuple(slopes), (FlatRoof(peak, corner, ROOF_GREYS[0], dashed, label, words, (words,)),)
 
 
 def _op_mark(op: OpPlace, colour: str, rank: int, edge_flop_per_byte: float) -> Mark:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, plain, say_empty
 from analysis.figures.style import OTHER_MODELS, model_colours, precision_marker
 from analysis.findings.differences import Scatter
-from analysis.runs.groups import Group
+from analysis.runs.groups import Group, fastest
 from analysis.runs.placed import Run
 from analysis.statistics import find_outliers
 
@@ -35,16 +35,11 @@ def draw_models(
 
     Beside each marker stands its batch size.
     """
-    fastest: dict[tuple[str, str, str], Group] = {}
-    for group in groups:
-        key = (group.first.env, group.first.arch, group.first.precision)
-        known = fastest.get(key)
-        if known is None or group.throughput_images_per_s > known.throughput_images_per_s:
-            fastest[key] = group
-    palette = colours or model_colours(arch for _, arch, _ in fastest)
-    places = list(dict.fromkeys((env, arch) for env, arch, _ in sorted(fastest)))
+    best = fastest(groups)
+    palette = colours or model_colours(arch for _, arch, _ in best)
+    places = list(dict.fromkeys((env, arch) for env, arch, _ in sorted(best)))
     shown = places[:MAX_ROWS]
-    for (env, arch, precision), group in fastest.items():
+    for (env, arch, precision), group in best.items():
         if (env, arch) not in shown:
             continue
         row, rate = shown.index((env, arch)), group.throughput_images_per_s
@@ -60,8 +55,8 @@ def draw_models(
             color="#444444",
         )
     _rows(axes, [f"{env}  {arch}" for env, arch in shown], len(places) - len(shown))
-    _logarithmic(axes, [g.throughput_images_per_s for g in fastest.values()], "Images/s")
-    used = {precision for _, _, precision in fastest}
+    _logarithmic(axes, [g.throughput_images_per_s for g in best.values()], "Images/s")
+    used = {precision for _, _, precision in best}
     legend_below(
         axes,
         [legend_key(name, marker=precision_marker(name), markersize=4.5) for name in sorted(used)],

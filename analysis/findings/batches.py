@@ -27,7 +27,7 @@ def cliff_of(curve: Sequence[Group]) -> int | None:
     for place, (small, large) in enumerate(pairwise(curve), start=1):
         estimate = estimate_ratio(large.repeats(), small.repeats())
         surely = estimate.high if estimate.high is not None else estimate.ratio
-        if estimate.ratio < CLIFF and surely < 1 and _backend(large) != "cpu":
+        if estimate.ratio < CLIFF and surely < 1 and large.backend != "cpu":
             return place
     return None
 
@@ -116,12 +116,6 @@ def _may_spill(run: Run) -> bool:
     return environment is not None and (
         environment.virtualization == "wsl2" or environment.os.startswith("Windows")
     )
-
-
-def _backend(group: Group) -> str:
-    record = group.first.record
-    resolved = record.resolved if record else None
-    return resolved.backend if resolved else group.first.settings.get("backend", "unknown")
 
 
 def _spared(bad: Group, groups: Sequence[Group]) -> list[Group]:

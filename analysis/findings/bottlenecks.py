@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
 from analysis.runs.bounds import INPUT_SHARE, Bound
-from analysis.runs.groups import Group, batch_curves, group_runs, settings_key
+from analysis.runs.groups import Group, batch_curves, fastest, group_runs, settings_key
 from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import percent, three_digits
@@ -78,7 +78,7 @@ _MIN_GROWTH = 0.9
 def find_launch_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for each accelerator's curve with a flat step time or a starved device."""
     for curve in batch_curves(runs):
-        if curve[0].first.settings.get("backend") == "cpu" or _is_cpu(curve[0]):
+        if curve[0].backend == "cpu":
             continue
         flat = [pair for pair in pairwise(curve) if _flat(*pair)]
         starved = [run for group in curve for run in group.runs if _starved(run)]
@@ -103,11 +103,6 @@ def find_launch_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             runs=tuple(dict.fromkeys([*names_of(groups), *(run.name for run in starved)])),
             advice="A larger batch, CUDA graphs, torch.compile: fewer launches for the work.",
         )
-
-
-def _is_cpu(group: Group) -> bool:
-    record = group.first.record
-    return bool(record and record.resolved and record.resolved.backend == "cpu")
 
 
 def _flat(small: Group, large: Group) -> bool:
@@ -155,25 +150,16 @@ _LOWER_PRECISION = ", or a lower precision, which has a roof of its own"
 
 def find_next_knobs(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for the fastest batch of each machine, model and precision with a point."""
-    fastest: dict[tuple[str, str, str], tuple[Group, RooflinePoint]] = {}
-    for group in group_runs(runs):
-        point = next((p for run in group.runs if (p := _point(run)) is not None), None)
-        key = (group.first.env, group.first.arch, group.first.precision)
-        known = fastest.get(key)
-        if point is not None and (
-            known is None or group.throughput_images_per_s > known[0].throughput_images_per_s
-        ):
-            fastest[key] = (group, point)
-    for group, point in fastest.values():
-        gain = most_gain(point)
-        if gain < _MIN_GAIN:
+    for group in fastest(group for group in group_runs(runs) if _point(group)).values():
+        point = _point(group)
+        if point is None or most_gain(point) < _MIN_GAIN:
             continue
         sure = "" if point.bound_sure else ", perhaps"
         yield ReportFinding(
             kind="next knob",
             headline=(
                 f"{group.label}: bound by {point.bound}{sure}. Next: {_knob(point)}; at "
-                f"most {three_digits(gain)}x, {_limit(point)}."
+                f"most {three_digits(most_gain(point))}x, {_limit(point)}."
             ),
             evidence=(
                 f"{rate_of(group)}; {point.bound_because}",
@@ -213,6 +199,7 @@ def _limit(point: RooflinePoint) -> str:
     return "by the compute roof of this precision"
 
 
-def _point(run: Run) -> RooflinePoint | None:
-    point = run.point
-    return point if point is not None and point.level != "invalid" else None
+def _point(group: Group) -> RooflinePoint | None:
+    """The place of its first run that has a possible one."""
+    points = (run.point for run in group.runs)
+    return next((point for point in points if point and point.level != "invalid"), None)

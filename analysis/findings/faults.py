@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from analysis.findings.report_finding import (
     ReportFinding,
     names_of,
-    own_by_machine,
-    own_findings,
     rate_of,
 )
 from analysis.runs.groups import batch_curves
@@ -18,21 +16,42 @@ from analysis.runs.quantities import percent, three_digits
 from analysis.statistics import estimate_ratio
 from bench.records.verdict.drift import Drift
 
-_CODES = ("above-compute-roof", "above-memory-roof")
-
 
 def find_above_roof(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding over all runs that outrun a ceiling by more than 3 %."""
-    found = [(run, one) for run in runs for one in own_findings(run, *_CODES)]
+    found = _said(runs, "above-compute-roof", "above-memory-roof")
     if found:
-        above = list(dict.fromkeys(run.name for run, _ in found))
+        above = _names(found)
         yield ReportFinding(
             kind="above the roof",
             headline=f"{len(above)} runs are faster than their roof allows; do not use them.",
-            evidence=tuple(f"{run.label}: {one.message}" for run, one in found),
-            runs=tuple(above),
+            evidence=_lines(found),
+            runs=above,
             advice="Measure the ceilings of that machine again, idle, and compare the work counts.",
         )
+
+
+_Said = list[tuple[Run, str]]
+
+
+def _said(runs: Iterable[Run], *codes: str) -> _Said:
+    """What runs say of themselves, or their places under the roof, under these codes."""
+    return [(run, one.message) for run in runs for one in run.findings if one.code in codes]
+
+
+def _by_machine(runs: Iterable[Run], *codes: str) -> dict[str, _Said]:
+    found: dict[str, _Said] = {}
+    for run, message in _said(runs, *codes):
+        found.setdefault(run.env, []).append((run, message))
+    return found
+
+
+def _names(found: _Said) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(run.name for run, _ in found))
+
+
+def _lines(found: _Said) -> tuple[str, ...]:
+    return tuple(f"{run.label}: {message}" for run, message in found)
 
 
 #: Counts of one model differ by rounding alone.
@@ -96,13 +115,13 @@ def find_shrinking_steps(runs: Sequence[Run]) -> Iterator[ReportFinding]:
 
 def find_throttling(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding per machine whose device reported a throttle reason in over 5 %."""
-    for env, found in own_by_machine(runs, "throttled").items():
-        names = tuple(dict.fromkeys(run.name for run, _ in found))
+    for env, found in _by_machine(runs, "throttled").items():
+        names = _names(found)
         measured = sum(run.env == env for run in runs)
         yield ReportFinding(
             kind="throttled",
             headline=f"{env}: the device throttled itself in {len(names)} of {measured} runs.",
-            evidence=tuple(f"{run.label}: {message}" for run, message in found),
+            evidence=_lines(found),
             runs=names,
             advice="Mend cooling or power, or fix the clock: these rates are the limit's.",
         )
@@ -143,12 +162,12 @@ def _line(run: Run, drift: Drift) -> str:
 
 def find_foreign_processes(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding per machine that was not alone with its measurement."""
-    for env, found in own_by_machine(runs, "foreign-process", "busy-host").items():
-        names = tuple(dict.fromkeys(run.name for run, _ in found))
+    for env, found in _by_machine(runs, "foreign-process", "busy-host").items():
+        names = _names(found)
         yield ReportFinding(
             kind="foreign process",
             headline=f"{env}: other programs ran beside {len(names)} of the measurements.",
-            evidence=tuple(f"{run.label}: {message}" for run, message in found),
+            evidence=_lines(found),
             runs=names,
             advice="Measure these again on an idle machine before comparing them.",
         )

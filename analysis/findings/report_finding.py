@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from analysis.runs.groups import Group
-from analysis.runs.placed import Run
 from analysis.runs.quantities import interval, percent, three_digits
 from analysis.statistics.repeats import RatioEstimate
-from bench.records import Finding
 
 
 @dataclass(frozen=True)
@@ -47,17 +45,3 @@ def ratio_of(estimate: RatioEstimate) -> str:
 def names_of(groups: Iterable[Group]) -> tuple[str, ...]:
     """Return the ids of all runs of `groups`, each once."""
     return tuple(dict.fromkeys(name for group in groups for name in group.names))
-
-
-def own_findings(run: Run, *codes: str) -> list[Finding]:
-    """Return what the run's own record, or its place under the roof, says under these codes."""
-    return [finding for finding in run.findings if finding.code in codes]
-
-
-def own_by_machine(runs: Sequence[Run], *codes: str) -> dict[str, list[tuple[Run, str]]]:
-    """Return what runs say of themselves under these codes: machine, then each run and message."""
-    found: dict[str, list[tuple[Run, str]]] = {}
-    for run in runs:
-        for one in own_findings(run, *codes):
-            found.setdefault(run.env, []).append((run, one.message))
-    return found

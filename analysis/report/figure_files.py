@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,97 +57,85 @@ class FigureFile:
     runs: str = ""
 
 
-def draw_rooflines(
-    points: Sequence[RooflinePoint],
-    folder: Path,
-    numbers: Iterator[int],
-    names: Mapping[str, str],
-    colours: Mapping[str, str],
-    run_numbers: RunNumbers,
-) -> list[FigureFile]:
-    """Draw one roofline for all machines, which is interactive too, and one for each of several.
+class FigureFolder:
+    """Saves figures and numbers them from 1; `colours` are those of models in all of them."""
 
-    `names` maps record ids to the names that hovering shows, `colours` models to theirs.
-    """
-    groups: dict[str, list[RooflinePoint]] = {}
-    for point in points:
-        groups.setdefault(point.env, []).append(point)
-    drawings = [("Roofline", list(points))]
-    if len(groups) > 1:
-        drawings = [("Roofline, all machines", list(points))]
-        drawings += [(f"Roofline of {env}", group) for env, group in groups.items()]
-    figures: list[FigureFile] = []
-    for place, (title, group) in enumerate(drawings, start=1):
-        scene = run_scene(group, colours=colours, names=names)
-        page = "" if figures else _page(scene, "roofline", with_script=True)
-        runs = run_numbers.words(names.get(p.record_id, p.record_id) for p in group)
-        number = next(numbers)
-        figures.append(_file(scene, folder, f"roofline-{place}", number, title, page, runs=runs))
-    return figures
+    def __init__(self, folder: Path, colours: Mapping[str, str], run_numbers: RunNumbers) -> None:
+        self.colours = colours
+        self._folder = folder
+        self._run_numbers = run_numbers
+        self._saved = 0
+
+    def add(
+        self,
+        figure: Figure,
+        name: str,
+        title: str,
+        caption: str = "",
+        interactive: str = "",
+        runs: Iterable[str] = (),
+    ) -> FigureFile:
+        """Save a drawn figure of these runs as PNG and SVG; return what the report shows of it."""
+        png, svg = save_figure(figure, self._folder, name)
+        encoded = base64.b64encode(svg.read_bytes()).decode("ascii")
+        self._saved += 1
+        return FigureFile(
+            number=self._saved,
+            title=title,
+            caption=caption,
+            png=f"{self._folder.name}/{png.name}",
+            svg=f"{self._folder.name}/{svg.name}",
+            data_uri=f"data:image/svg+xml;base64,{encoded}",
+            interactive=interactive,
+            runs=self._run_numbers.words(runs),
+        )
+
+    def draw_rooflines(
+        self, points: Sequence[RooflinePoint], names: Mapping[str, str]
+    ) -> list[FigureFile]:
+        """Draw one roofline for all machines, interactive too, and one for each of several.
+
+        `names` maps record ids to the names that hovering shows.
+        """
+        groups: dict[str, list[RooflinePoint]] = {}
+        for point in points:
+            groups.setdefault(point.env, []).append(point)
+        drawings = [("Roofline", points)]
+        if len(groups) > 1:
+            drawings = [("Roofline, all machines", points)]
+            drawings += [(f"Roofline of {env}", group) for env, group in groups.items()]
+        figures: list[FigureFile] = []
+        for place, (title, group) in enumerate(drawings, start=1):
+            scene = run_scene(group, colours=self.colours, names=names)
+            page = "" if figures else _page(scene, "roofline", with_script=True)
+            runs = [names.get(point.record_id, point.record_id) for point in group]
+            drawn = _drawn(scene)
+            figures.append(self.add(drawn, f"roofline-{place}", title, interactive=page, runs=runs))
+        return figures
+
+    def draw_profile(self, profile: PlacedProfile) -> list[FigureFile]:
+        """Draw the ops and the kernels of a profile, as far as it has them."""
+        used, record = profile.used, profile.record
+        scenes: list[tuple[str, Scene, str]] = []
+        if profile.ops is not None:
+            colour = self.colours.get(record.config.arch, OTHER_MODELS)
+            scenes.append(("Ops", op_scene(profile.ops, used, colour=colour), _OPS_CAPTION))
+        if profile.kernels is not None and record.resolved is not None:
+            scene = kernel_scene(profile.kernels, used, math_mode=record.resolved.math_mode)
+            scenes.append(("Kernels", scene, _KERNELS_CAPTION))
+        figures = []
+        for what, scene, caption in scenes:
+            name, title = f"{what.lower()}-{profile.number}", f"{what} of {profile.label}"
+            page = _page(scene, name, with_script=False)
+            figures.append(self.add(_drawn(scene), name, title, caption, page))
+        return figures
 
 
-def draw_profile(
-    profile: PlacedProfile,
-    folder: Path,
-    numbers: Iterator[int],
-    colours: Mapping[str, str],
-) -> list[FigureFile]:
-    """Draw the ops and the kernels of a profile, as far as it has them; models by `colours`."""
-    used, record = profile.used, profile.record
-    scenes: list[tuple[str, Scene, str]] = []
-    if profile.ops is not None:
-        colour = colours.get(record.config.arch, OTHER_MODELS)
-        scenes.append(("Ops", op_scene(profile.ops, used, colour=colour), _OPS_CAPTION))
-    if profile.kernels is not None and record.resolved is not None:
-        scene = kernel_scene(profile.kernels, used, math_mode=record.resolved.math_mode)
-        scenes.append(("Kernels", scene, _KERNELS_CAPTION))
-    figures = []
-    for what, scene, caption in scenes:
-        name, title = f"{what.lower()}-{profile.number}", f"{what} of {profile.label}"
-        page = _page(scene, name, with_script=False)
-        figures.append(_file(scene, folder, name, next(numbers), title, page, caption))
-    return figures
+def _drawn(scene: Scene) -> Figure:
+    figure, axes = single_axes()
+    draw_scene(axes, scene)
+    return figure
 
 
 def _page(scene: Scene, name: str, *, with_script: bool) -> str:
     return figure_html(interactive_figure(scene), name, with_script=with_script)
-
-
-def _file(
-    scene: Scene,
-    folder: Path,
-    name: str,
-    number: int,
-    title: str,
-    interactive: str,
-    caption: str = "",
-    runs: str = "",
-) -> FigureFile:
-    figure, axes = single_axes()
-    draw_scene(axes, scene)
-    return saved_figure(figure, folder, name, number, title, caption, interactive, runs)
-
-
-def saved_figure(
-    figure: Figure,
-    folder: Path,
-    name: str,
-    number: int,
-    title: str,
-    caption: str,
-    interactive: str = "",
-    runs: str = "",
-) -> FigureFile:
-    """Save a drawn figure as PNG and SVG, and return what the report shows of it."""
-    png, svg = save_figure(figure, folder, name)
-    encoded = base64.b64encode(svg.read_bytes()).decode("ascii")
-    return FigureFile(
-        number=number,
-        title=title,
-        caption=caption,
-        png=f"{folder.name}/{png.name}",
-        svg=f"{folder.name}/{svg.name}",
-        data_uri=f"data:image/svg+xml;base64,{encoded}",
-        interactive=interactive,
-        runs=runs,
-    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,9 +38,9 @@ from analysis.figures.run_charts import (
 from analysis.figures.style import OTHER_MODELS, machine_dashes
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatters
-from analysis.report.figure_files import FigureFile, saved_figure
+from analysis.findings.report_finding import names_of
+from analysis.report.figure_files import FigureFile, FigureFolder
 from analysis.report.tables.group_tables import predicted_curves
-from analysis.report.tables.numbered_table import RunNumbers
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
 
@@ -48,32 +48,27 @@ from analysis.runs.placed import Run
 _PANELS = 8
 
 
-@dataclass(frozen=True)
-class _Drawn:
+class _Drawn(NamedTuple):
     title: str
     caption: str
     figure: Figure
-    runs: tuple[str, ...]
+    runs: Sequence[str]
 
 
-def draw_runs(
-    runs: Sequence[Run],
-    folder: Path,
-    numbers: Iterator[int],
-    colours: Mapping[str, str],
-    run_numbers: RunNumbers,
-) -> list[FigureFile]:
+def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
     """Draw every figure of runs that has something to show; each says which runs it shows."""
-    drawings = (
-        _throughput(runs, colours),
+    colours = folder.colours
+    drawings = chain(
+        _panels(runs, throughput_curves, "Throughput over batch size", "Images/s",
+                "Bars are one standard deviation between repeats to either side", colours),
         _panels(runs, scaling_curves, "Gain over batch size", "Relative images/s",
-                    "Throughput over that of the smallest batch", colours),
+                "Throughput over that of the smallest batch", colours),
         _panels(runs, efficiency_curves, "Efficiency over batch size",
-                    "Share of the compute peak",
-                    "Attained FLOP/s over the compute roof of each run's own machine", colours),
+                "Share of the compute peak",
+                "Attained FLOP/s over the compute roof of each run's own machine", colours),
         _panels(runs, intensity_curves, "Intensity over batch size", "FLOP/byte",
-                    "Filled markers were counted; an open one stands for the whole interval of "
-                    "modelled bytes, eager below and fused above", colours),
+                "Filled markers were counted; an open one stands for the whole interval of "
+                "modelled bytes, eager below and fused above", colours),
         _memory(runs, colours),
         _models(runs, colours),
         _variability(runs),
@@ -83,24 +78,9 @@ def draw_runs(
         _predictions(runs, colours),
     )  # fmt: skip
     return [
-        saved_figure(
-            one.figure,
-            folder,
-            f"runs-{place}",
-            next(numbers),
-            one.title,
-            one.caption,
-            runs=run_numbers.words(one.runs),
-        )
-        for place, one in enumerate((one for found in drawings for one in found), start=1)
+        folder.add(one.figure, f"runs-{place}", one.title, one.caption, runs=one.runs)
+        for place, one in enumerate(drawings, start=1)
     ]
-
-
-def _throughput(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
-    caption = "Bars are one standard deviation between repeats to either side"
-    yield from _panels(
-        runs, throughput_curves, "Throughput over batch size", "Images/s", caption, colours
-    )
 
 
 def _panels(
@@ -139,7 +119,7 @@ def _panels(
         figure.legend(handles=labels, loc="outside lower center", ncols=6, fontsize=FONT_PT,
                       frameon=False)  # fmt: skip
         names = [run.name for run in runs if run.env in part and run.throughput_images_per_s]
-        yield _Drawn(title, caption, figure, tuple(names))
+        yield _Drawn(title, caption, figure, names)
 
 
 def _memory(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
@@ -165,44 +145,59 @@ def _memory(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]
     yield from _panels(runs, both, "Memory over batch size", "GB", caption, colours, limit)
 
 
+def _rows(
+    title: str, caption: str, count: int, draw: Callable[[Axes], None], names: Sequence[str]
+) -> Iterator[_Drawn]:
+    """A figure of `count` rows."""
+    if count:
+        figure, axes = single_axes(height_in=rows_height_in(count))
+        draw(axes)
+        yield _Drawn(title, caption, figure, names)
+
+
 def _models(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     groups = group_runs(runs)
-    places = {(group.first.env, group.first.arch) for group in groups}
-    if len(places) > 1:
-        figure, axes = single_axes(height_in=rows_height_in(len(places)))
-        draw_models(axes, groups, colours=colours)
-        caption = "The fastest batch of each machine and model; its size stands above the marker"
-        names = tuple(name for group in groups for name in group.names)
-        yield _Drawn("Models and machines", caption, figure, names)
+    places = len({(group.first.env, group.first.arch) for group in groups})
+    return _rows(
+        "Models and machines",
+        "The fastest batch of each machine and model; its size stands above the marker",
+        places if places > 1 else 0,
+        lambda axes: draw_models(axes, groups, colours=colours),
+        names_of(groups),
+    )
 
 
 def _variability(runs: Sequence[Run]) -> Iterator[_Drawn]:
     found = scatters(runs)
-    if found:
-        figure, axes = single_axes(height_in=rows_height_in(len(found)))
-        draw_variability(axes, found)
-        names = [name for one in found for group in one.groups for name in group.names]
-        caption = "Relative standard deviation of images/s between repeats of one configuration"
-        yield _Drawn("Variability by machine", caption, figure, tuple(names))
+    return _rows(
+        "Variability by machine",
+        "Relative standard deviation of images/s between repeats of one configuration",
+        len(found),
+        lambda axes: draw_variability(axes, found),
+        names_of(group for one in found for group in one.groups),
+    )
 
 
 def _real_synthetic(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     pairs = synthetic_pairs(group_runs(runs))
-    if pairs:
-        figure, axes = single_axes(height_in=rows_height_in(len(pairs)))
-        draw_real_synthetic(axes, pairs, colours=colours)
-        names = [name for pair in pairs for group in pair for name in group.names]
-        caption = "The same configuration with images from disk and with tensors made once"
-        yield _Drawn("Real against synthetic data", caption, figure, tuple(names))
+    return _rows(
+        "Real against synthetic data",
+        "The same configuration with images from disk and with tensors made once",
+        len(pairs),
+        lambda axes: draw_real_synthetic(axes, pairs, colours=colours),
+        names_of(group for pair in pairs for group in pair),
+    )
 
 
 def _distributions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     timed = [run for run in runs if len(run.iteration_times_s) > 1]
-    if timed:
-        figure, axes = single_axes(height_in=rows_height_in(len(timed)))
-        draw_distributions(axes, timed, colours=colours)
-        caption = "Outliers are over five robust deviations from the median; none is left out"
-        yield _Drawn("Iteration times", caption, figure, tuple(run.name for run in timed))
+    return _rows(
+        "Iteration times",
+        "Outliers are over five robust deviations from the median; none is left out",
+        len(timed),
+        lambda axes: draw_distributions(axes, timed, colours=colours),
+        [run.name for run in timed],
+    )
 
 
 def _traces(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
@@ -215,7 +210,7 @@ def _traces(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]
             "The windows that drifted most, then those with most outliers; a triangle is an "
             "iteration of over 1.6 times the median, a dashed line where a drift set in"
         )
-        yield _Drawn("Iterations in order", caption, figure, tuple(run.name for run in shown))
+        yield _Drawn("Iterations in order", caption, figure, [run.name for run in shown])
 
 
 def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
@@ -229,4 +224,4 @@ def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_D
             draw_prediction(one, curve, label, colours.get(first.arch, OTHER_MODELS))
         caption = "Markers are measured; the line is the model, the band a new measurement's 95 %"
         names = [name for one in part for name in one.curve.runs]
-        yield _Drawn("Throughput predicted between batch sizes", caption, figure, tuple(names))
+        yield _Drawn("Throughput predicted between batch sizes", caption, figure, names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures import model_colours
-from analysis.report.figure_files import NAMES, FigureFile, draw_profile, draw_rooflines
+from analysis.report.figure_files import NAMES, FigureFile, FigureFolder
 from analysis.report.markup import markdown_text
 from analysis.report.run_figures import draw_runs
 from analysis.report.sections import Content, make_content
@@ -64,19 +63,15 @@ def write_report(
     points = [run.point for run in runs if run.point]
     archs = [run.arch for run in runs]
     colours = model_colours([*archs, *(profile.record.config.arch for profile in profiles)])
-    numbers = itertools.count(1)
     path = folder / "report.html"
     try:
         _clear(folder)
-        place = folder / "figures"
-        figures = []
-        if recorded(runs):
-            figures = draw_rooflines(points, place, numbers, ids, colours, run_numbers)
-        of_profiles = {
-            profile.number: draw_profile(profile, place, numbers, colours) for profile in profiles
-        }
-        of_runs = draw_runs(runs, place, numbers, colours, run_numbers)
-        drawn = DrawnFigures(figures, of_profiles, of_runs)
+        place = FigureFolder(folder / "figures", colours, run_numbers)
+        drawn = DrawnFigures(
+            rooflines=place.draw_rooflines(points, ids) if recorded(runs) else [],
+            of_profiles={profile.number: place.draw_profile(profile) for profile in profiles},
+            of_runs=draw_runs(runs, place),
+        )
         _write_tables(content, folder)
         _write_text(folder / "report.md", _render_markdown(content, drawn))
         _write_text(path, _render_html(content, drawn))

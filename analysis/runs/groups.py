@@ -32,6 +32,13 @@ class Group:
         """What was measured where, for people."""
         return self.first.label
 
+    @property
+    def backend(self) -> str:
+        """The backend that was used, else the one asked for."""
+        record = self.first.record
+        resolved = record.resolved if record else None
+        return resolved.backend if resolved else self.first.settings.get("backend", "unknown")
+
     def repeats(self, metric: str = THROUGHPUT) -> Repeats:
         """Return the repeats of `metric`; raises what `Run.repeats` does."""
         return joined([run.repeats(metric) for run in self.runs])
@@ -66,16 +73,23 @@ def batch_curves(runs: Iterable[Run]) -> list[list[Group]]:
         if group.batch_size is not None:
             key = settings_key(group.first, ("batch_size",))
             curves.setdefault(key, []).append(group)
-    return [sorted(curve, key=_batch) for curve in curves.values()]
+    return [sorted(curve, key=lambda group: group.batch_size or 0) for curve in curves.values()]
+
+
+def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:
+    """Return the group with the most images/s of each machine, model and precision."""
+    found: dict[tuple[str, str, str], Group] = {}
+    for group in groups:
+        key = (group.first.env, group.first.arch, group.first.precision)
+        known = found.get(key)
+        if known is None or group.throughput_images_per_s > known.throughput_images_per_s:
+            found[key] = group
+    return found
 
 
 def settings_key(run: Run, apart_from: Sequence[str] = ()) -> tuple[tuple[str, str], ...]:
     """Return what runs must share to be the same but for `apart_from`."""
     return tuple(sorted(item for item in run.settings.items() if item[0] not in apart_from))
-
-
-def _batch(group: Group) -> int:
-    return group.batch_size or 0
 
 
 def scaling_efficiency(many: RunRecord, one: RunRecord) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
@@ -96,9 +96,12 @@ class Run:
             return None
         return window_drift(self.iteration_times_s)
 
-    def order(self) -> tuple[str, str, str, int, str]:
+    def order(self) -> tuple[str, str, str, int, int, str]:
         """Return what sorts runs as a report does: machine, model, precision, batch size."""
-        return self.env, self.arch, self.precision, self.batch_size or 0, self.name
+        repeat, name = 0, self.name
+        if self.record is not None:
+            repeat, name = self.record.config.repeat, self.record.record_id
+        return self.env, self.arch, self.precision, self.batch_size or 0, repeat, name
 
     def usable(self, metric: str) -> float | None:
         """Return a run's number that a ratio can be taken of: of a good end, finite, above 0."""
@@ -180,7 +183,6 @@ def place(
     profiles: Sequence[ProfileRecord] = (),
     *,
     run_id: str | None = None,
-    number: int = 1,
 ) -> PlacedRun:
     """Place one run under its roof, with what `profiles` counted of it."""
     placed = roofline_point(record, ceilings, profiles)
@@ -200,7 +202,6 @@ def place(
         findings=own + (point.findings if point else ()),
         refusal=placed.reason if isinstance(placed, Refusal) else None,
         run_id=run_id,
-        number=number,
     )
 
 
@@ -217,10 +218,12 @@ def place_runs(
     size, so that neighbours can be compared.
     """
     ids = run_ids or {}
-    return [
-        place(record, ceilings, profiles, run_id=ids.get(record.record_id), number=number)
-        for number, record in enumerate(sorted(measurements, key=_order), start=1)
+    placed = [
+        place(record, ceilings, profiles, run_id=ids.get(record.record_id))
+        for record in measurements
     ]
+    ordered = sorted(placed, key=PlacedRun.order)
+    return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
 
 
 def recorded(runs: Iterable[Run]) -> list[PlacedRun]:
@@ -276,16 +279,3 @@ def _software(environment: Environment) -> dict[str, str]:
         "commit": environment.git_commit and environment.git_commit[:12],
     }
     return {name: value for name, value in found.items() if value}
-
-
-def _order(record: RunRecord) -> tuple[str, str, str, int, int, str]:
-    config = record.config
-    batch = record.resolved.batch_size if record.resolved else config.batch_size
-    return (
-        record.environment.label if record.environment else config.env,
-        config.arch,
-        config.precision,
-        batch if isinstance(batch, int) else 0,
-        config.repeat,
-        record.record_id,
-    )

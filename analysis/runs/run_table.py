@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tracking.reading.tracked_runs import TrackedRun
 
 Converter = Callable[[list[Any]], "pd.Series[Any]"]
-Reader = Callable[[Sequence["TrackedRun"]], list[Any]]  # a column at once: many runs, few calls
 
 #: Column -> tag.
 _TAG_COLUMNS = {
@@ -82,71 +81,42 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
     A field that the device resolves (`batch_size`, `backend`, ...) has the value used in its own
     column and the one asked for in `<field>_given`. What a run does not have is missing (NA).
     """
+    imported = [run.tags.get(schema.IMPORTED) == "true" for run in runs]
+    columns = {
+        "run_id": _text([run.run_id for run in runs]),
+        "name": _text([run.name for run in runs]),
+        "status": _text([run.status for run in runs]),
+        "started": _time([run.start_time for run in runs]),
+        "imported": _switch(imported),
+    }
+    for column, tag in _TAG_COLUMNS.items():
+        columns[column] = _text([run.tags.get(tag) for run in runs])
+    resolved = ResolvedConfig.model_fields
+    for field in RunConfig.model_fields:
+        if field in columns:  # env and campaign: the tag holds the label that was used
+            continue
+        given = _unquoted([run.params.get(field) for run in runs])
+        if field in resolved:  # what was asked for is unknown of an imported run
+            known = [
+                None if ledger else value for value, ledger in zip(given, imported, strict=True)
+            ]
+            columns[f"{field}_given"] = _text(known)
+        else:
+            columns[field] = _converter(RunConfig, field)(given)
+    for field in resolved:
+        names = [field if ledger else f"resolved_{field}" for ledger in imported]
+        used = [run.params.get(name) for run, name in zip(runs, names, strict=True)]
+        columns[field] = _converter(ResolvedConfig, field)(_unquoted(used))
+    for metric in _METRICS:
+        convert = _whole if metric in _WHOLE_METRICS else _real
+        columns[metric] = convert([run.metrics.get(metric) for run in runs])
     explained = profile_of_each(runs, profiles)
-    columns = {name: convert(read(runs)) for name, (convert, read) in _columns().items()}
     profiled = [explained.get(run.run_id) for run in runs]
     columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
     for metric in _PROFILE_METRICS:
         columns[metric] = _real([one and one.metrics.get(metric) for one in profiled])
     table: pd.DataFrame = pd.DataFrame(columns)
     return table
-
-
-def _columns() -> dict[str, tuple[Converter, Reader]]:
-    columns: dict[str, tuple[Converter, Reader]] = {
-        "run_id": (_text, lambda runs: [run.run_id for run in runs]),
-        "name": (_text, lambda runs: [run.name for run in runs]),
-        "status": (_text, lambda runs: [run.status for run in runs]),
-        "started": (_time, lambda runs: [run.start_time for run in runs]),
-        "imported": (_switch, lambda runs: [_is_imported(run) for run in runs]),
-    }
-    for column, tag in _TAG_COLUMNS.items():
-        columns[column] = (_text, _tag_reader(tag))
-    resolved = ResolvedConfig.model_fields
-    for field in RunConfig.model_fields:
-        if field in columns:  # env and campaign: the tag holds the label that was used
-            continue
-        if field in resolved:
-            columns[f"{field}_given"] = (_text, _given_reader(field))
-        else:
-            columns[field] = (_converter(RunConfig, field), _param_reader(field))
-    for field in resolved:
-        columns[field] = (_converter(ResolvedConfig, field), _used_reader(field))
-    for metric in _METRICS:
-        convert = _whole if metric in _WHOLE_METRICS else _real
-        columns[metric] = (convert, _metric_reader(metric))
-    return columns
-
-
-def _tag_reader(tag: str) -> Reader:
-    return lambda runs: [run.tags.get(tag) for run in runs]
-
-
-def _param_reader(param: str) -> Reader:
-    return lambda runs: _unquoted([run.params.get(param) for run in runs])
-
-
-def _given_reader(field: str) -> Reader:
-    """What was asked for; unknown of an imported run."""
-    return lambda runs: _unquoted(
-        [None if _is_imported(run) else run.params.get(field) for run in runs]
-    )
-
-
-def _used_reader(field: str) -> Reader:
-    """What was used; a ledger has it under the setting's own name."""
-    resolved = f"resolved_{field}"
-    return lambda runs: _unquoted(
-        [run.params.get(field if _is_imported(run) else resolved) for run in runs]
-    )
-
-
-def _is_imported(run: TrackedRun) -> bool:
-    return run.tags.get(schema.IMPORTED) == "true"
-
-
-def _metric_reader(metric: str) -> Reader:
-    return lambda runs: [run.metrics.get(metric) for run in runs]
 
 
 def _unquoted(values: list[str | None]) -> list[str | None]:

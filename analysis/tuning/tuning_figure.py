@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.figures.axes import FONT_PT, legend_below, say_empty
+from analysis.figures.axes import FONT_PT, legend_below, legend_key, plain, say_empty
 from analysis.tuning.account import effects
 from campaigns.tune.result import Effect, PairedComparison, Trial, TuneResult
 from campaigns.tune.stopping_rule import Interval
@@ -110,7 +110,7 @@ def draw_trials(axes: Axes, result: TuneResult) -> None:
     axes.set_ylabel("images/s")
     _plain(axes, grid="y")
     handles = [
-        Line2D([], [], marker=marker, color=colour, linestyle="", markersize=4.5, label=kind)
+        legend_key(kind, marker=marker, color=colour, markersize=4.5)
         for kind, (marker, colour) in _STYLES.items()
         if kind in kinds.values()
     ]
@@ -161,10 +161,7 @@ def _row_name(effect: Effect) -> str:
     return f"{effect.name}: {effect.best_value} over {effect.other_value}"
 
 
-def _plain(axes: Axes, grid: str) -> None:
-    axes.tick_params(labelsize=FONT_PT)
+def _plain(axes: Axes, grid: Literal["x", "y"]) -> None:
+    plain(axes, grid)
     axes.xaxis.label.set_fontsize(FONT_PT + 0.5)
     axes.yaxis.label.set_fontsize(FONT_PT + 0.5)
-    axes.grid(True, axis="x" if grid == "x" else "y", color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
