@@ -1,6 +1,7 @@
 """Small whole records for tests of what handles them; the numbers are easy to work with by hand."""
 
 from datetime import datetime, timezone
+from functools import partial
 
 from bench.config import RunConfig
 from bench.records import (
@@ -13,6 +14,7 @@ from bench.records import (
     DeviceInfo,
     DistributedFigures,
     Environment,
+    Facts,
     KernelTotals,
     Measurement,
     MemoryFootprint,
@@ -35,6 +37,12 @@ NOW = datetime(2026, 11, 20, 10, 0, tzinfo=timezone.utc)
 def facts(record_class, why_missing="not in this sample", **known):
     """Make a record in which everything not named, or None, is missing for `why_missing`."""
     return record_class.of(why_missing, **known)
+
+
+def sample(record_class, **defaults):
+    """Return a function that makes such a record of `defaults` and of what it is called with."""
+    make = partial(facts, record_class) if issubclass(record_class, Facts) else record_class
+    return lambda **changes: make(**{**defaults, **changes})
 
 
 def measurement(times_s=(0.5, 0.5, 0.5, 0.5, 0.5, 0.5), images=8, **changes):
@@ -65,103 +73,95 @@ def rank_figures(rank=0, times_s=(0.5,) * 6, **changes):
     return facts(RankFigures, **{**known, **changes})
 
 
-def distributed_figures(**changes):
-    known = {
-        "communication": "gloo",
-        "ranks": (rank_figures(0), rank_figures(1)),
-        "synced_step_s": (0.5, 0.5, 0.5),
-        "local_step_s": (0.4, 0.4, 0.4),
-    }
-    return DistributedFigures(**{**known, **changes})
+distributed_figures = sample(
+    DistributedFigures,
+    communication="gloo",
+    ranks=(rank_figures(0), rank_figures(1)),
+    synced_step_s=(0.5, 0.5, 0.5),
+    local_step_s=(0.4, 0.4, 0.4),
+)
 
 
-def device_info(**changes):
-    return facts(DeviceInfo, **{"backend": "cpu", "name": "Sample CPU", **changes})
+device_info = sample(DeviceInfo, backend="cpu", name="Sample CPU")
 
 
-def environment(**changes):
-    known = {
-        "label": "sample-cpu",
-        "os": "Linux",
-        "kernel": "6.1",
-        "machine": "x86_64",
-        "python": "3.11.7",
-        "torch": "2.15.0",
-        "torchvision": "0.29.2",
-        "packages": {},
-        "variables": {},
-        "cpu_cores_usable": 2,
-        "memory_bytes": 2**34,
-        "device": device_info(),
-    }
-    return facts(Environment, **{**known, **changes})
+environment = sample(
+    Environment,
+    label="sample-cpu",
+    os="Linux",
+    kernel="6.1",
+    machine="x86_64",
+    python="3.11.7",
+    torch="2.15.0",
+    torchvision="0.29.2",
+    packages={},
+    variables={},
+    cpu_cores_usable=2,
+    memory_bytes=2**34,
+    device=device_info(),
+)
 
 
-def resolved(**changes):
-    known = {
-        "backend": "cpu",
-        "math_mode": "fp32",
-        "convolution_fp32": "ieee",
-        "matmul_fp32": "ieee",
-        "autocast_dtype": "none",
-        "loss_scaling": False,
-        "native_math": True,
-        "batch_size": 8,
-        "image_size": 224,
-        "max_seconds": "none",
-        "workers": 0,
-        "pin_memory": False,
-        "channels_last": True,
-        "fused_optimizer": True,
-        "threads": 2,
-        "allocator": "system",
-        "depthwise_fp32": False,
-    }
-    return ResolvedConfig(**{**known, **changes})
+resolved = sample(
+    ResolvedConfig,
+    backend="cpu",
+    math_mode="fp32",
+    convolution_fp32="ieee",
+    matmul_fp32="ieee",
+    autocast_dtype="none",
+    loss_scaling=False,
+    native_math=True,
+    batch_size=8,
+    image_size=224,
+    max_seconds="none",
+    workers=0,
+    pin_memory=False,
+    channels_last=True,
+    fused_optimizer=True,
+    threads=2,
+    allocator="system",
+    depthwise_fp32=False,
+)
 
 
-def complexity(**changes):
-    op = OpCost(
-        op="aten.convolution",
-        phase="forward",
-        calls=1,
-        flops=10**9,
-        elementwise_flops=0,
-        eager_bytes=10**8,
-        fused_bytes=5 * 10**7,
-    )
-    known = {
-        "arch": "resnet18",
-        "batch_size": 8,
-        "image_size": 224,
-        "precision": "fp32",
-        "math_mode": "fp32",
-        "parameters": 100,
-        "activations": 100,
-        "forward_macs": 10**9 // 2,
-        "step_flops": 10**9,
-        "elementwise_flops": 0,
-        "eager_bytes": 10**8,
-        "fused_bytes": 5 * 10**7,
-        "compulsory_bytes": 10**7,
-        "cache_bytes": 0,
-        "memory": MemoryFootprint(
-            weights_bytes=400, gradients_bytes=400, optimizer_bytes=400, activations_bytes=400
-        ),
-        "ops": (op,),
-        "method": "sample",
-    }
-    return Complexity(**{**known, **changes})
+CONVOLUTION = OpCost(
+    op="aten.convolution",
+    phase="forward",
+    calls=1,
+    flops=10**9,
+    elementwise_flops=0,
+    eager_bytes=10**8,
+    fused_bytes=5 * 10**7,
+)
+complexity = sample(
+    Complexity,
+    arch="resnet18",
+    batch_size=8,
+    image_size=224,
+    precision="fp32",
+    math_mode="fp32",
+    parameters=100,
+    activations=100,
+    forward_macs=10**9 // 2,
+    step_flops=10**9,
+    elementwise_flops=0,
+    eager_bytes=10**8,
+    fused_bytes=5 * 10**7,
+    compulsory_bytes=10**7,
+    cache_bytes=0,
+    memory=MemoryFootprint(
+        weights_bytes=400, gradients_bytes=400, optimizer_bytes=400, activations_bytes=400
+    ),
+    ops=(CONVOLUTION,),
+    method="sample",
+)
 
 
-def telemetry(**changes):
-    cpu = Series(name="cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(90.0, 95.0))
-    return facts(Telemetry, **{"interval_s": 0.5, "series": (cpu,), **changes})
+CPU_PERCENT = Series(name="cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(90.0, 95.0))
+telemetry = sample(Telemetry, interval_s=0.5, series=(CPU_PERCENT,))
 
 
-def process_figures(**changes):
-    known = {"real_s": 10.0, "user_s": 8.0, "system_s": 1.0, "max_rss_bytes": 10**9}
-    return facts(ProcessFigures, **{**known, **changes})
+process_figures = sample(ProcessFigures, real_s=10.0, user_s=8.0, system_s=1.0, max_rss_bytes=10**9)
 
 
 def run_record(config=None, **changes):
@@ -283,21 +283,20 @@ def counters(*kernels, **changes):
     return facts(Counters, **{**known, **changes})
 
 
-def cpu_counters(**changes):
-    known = {
-        "source": "perf 6.1",
-        "scope": "user",
-        "iterations": 10,
-        "window_s": 5.0,
-        "cycles": 2 * 10**10,
-        "instructions": 3 * 10**10,
-        "cache_references": 10**8,
-        "cache_misses": 10**7,
-        "branches": 10**9,
-        "branch_misses": 10**7,
-        "running_share": {"cycles": 1.0, "instructions": 1.0},
-    }
-    return facts(CpuCounters, **{**known, **changes})
+cpu_counters = sample(
+    CpuCounters,
+    source="perf 6.1",
+    scope="user",
+    iterations=10,
+    window_s=5.0,
+    cycles=2 * 10**10,
+    instructions=3 * 10**10,
+    cache_references=10**8,
+    cache_misses=10**7,
+    branches=10**9,
+    branch_misses=10**7,
+    running_share={"cycles": 1.0, "instructions": 1.0},
+)
 
 
 def work_set(unit="kernels", **counts):

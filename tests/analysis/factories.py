@@ -6,6 +6,7 @@ A step of one second does 100 GFLOP on 10 images, moves 10 GB fused (intensity 1
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -14,17 +15,12 @@ import samples
 from bench.config import RunConfig
 from bench.records import (
     CacheRoof,
-    Ceiling,
     CeilingsRecord,
-    Complexity,
-    DeviceInfo,
-    Environment,
     KernelTotals,
     Measurement,
     MemoryFootprint,
     OpCost,
     ProfileRecord,
-    ResolvedConfig,
     RunRecord,
     Verdict,
     WorkSet,
@@ -36,44 +32,42 @@ MEASURED = "measured by mlproject ceilings"
 CLEAN = Verdict(level="clean", findings=())
 
 
-def device(**changes: Any) -> DeviceInfo:
-    known = {
-        "name": "Example CPU",
-        "memory_bytes": 16 * GIGA,
-        "last_level_cache_bytes": 32_000_000,
-        "cores": 4,
-    }
-    return samples.device_info(**{**known, **changes})
+def changed(factory: Callable[..., Any], **defaults: Any) -> Callable[..., Any]:
+    """Return `factory` with other defaults."""
+    return lambda **changes: factory(**{**defaults, **changes})
 
 
-def gpu(**changes: Any) -> DeviceInfo:
-    known = {
-        "backend": "cuda",
-        "name": "Example GPU",
-        "uuid": "GPU-1",
-        "driver": "570.1",
-        "power_limit_w": 300.0,
-    }
-    return device(**{**known, **changes})
-
-
-def environment(**changes: Any) -> Environment:
-    known = {
-        "label": "lab",
-        "cpu_model": "Example CPU",
-        "cpu_signature": "family 25 model 17 stepping 1",
-        "cpu_cores_physical": 4,
-        "cpu_cores_usable": 8,
-        "memory_bytes": 16 * GIGA,
-        "storage": "ext4",
-        "git_commit": "0123456789abcdef",
-        "git_dirty": False,
-        "container": "none",
-        "virtualization": "none",
-        "power_source": "mains",
-        "device": device(),
-    }
-    return samples.environment(**{**known, **changes})
+device = changed(
+    samples.device_info,
+    name="Example CPU",
+    memory_bytes=16 * GIGA,
+    last_level_cache_bytes=32_000_000,
+    cores=4,
+)
+gpu = changed(
+    device,
+    backend="cuda",
+    name="Example GPU",
+    uuid="GPU-1",
+    driver="570.1",
+    power_limit_w=300.0,
+)
+environment = changed(
+    samples.environment,
+    label="lab",
+    cpu_model="Example CPU",
+    cpu_signature="family 25 model 17 stepping 1",
+    cpu_cores_physical=4,
+    cpu_cores_usable=8,
+    memory_bytes=16 * GIGA,
+    storage="ext4",
+    git_commit="0123456789abcdef",
+    git_dirty=False,
+    container="none",
+    virtualization="none",
+    power_source="mains",
+    device=device(),
+)
 
 
 def measurement(
@@ -90,51 +84,55 @@ def measurement(
     return samples.measurement(times_s, images, data_wait_s=waits_s, work=work)
 
 
-def complexity(**changes: Any) -> Complexity:
-    known = {
-        "batch_size": 10,
-        "step_flops": 100 * GIGA,
-        "elementwise_flops": 1 * GIGA,
-        "eager_bytes": 25 * GIGA,
-        "fused_bytes": 10 * GIGA,
-        "compulsory_bytes": 5 * GIGA,
-        "memory": MemoryFootprint(
-            weights_bytes=1, gradients_bytes=1, optimizer_bytes=1, activations_bytes=1
-        ),
-        "ops": (
-            op_cost("conv", "forward", 40 * GIGA, 10 * GIGA, 4 * GIGA),
-            op_cost("conv", "backward", 60 * GIGA, 10 * GIGA, 4 * GIGA),
-            op_cost("sgd", "optimizer", 0, 5 * GIGA, 2 * GIGA),
-        ),
-    }
-    return samples.complexity(**{**known, **changes})
-
-
-def op_cost(op: str, phase: Any, flops: int, eager_bytes: int, fused_bytes: int) -> OpCost:
+def op_cost(op: str, phase: Any, flops: int, eager_gb: int, fused_gb: int) -> OpCost:
     return OpCost(
         op=op,
         phase=phase,
         calls=1,
         flops=flops,
         elementwise_flops=0,
-        eager_bytes=eager_bytes,
-        fused_bytes=fused_bytes,
+        eager_bytes=eager_gb * GIGA,
+        fused_bytes=fused_gb * GIGA,
     )
 
 
-def resolved(**changes: Any) -> ResolvedConfig:
-    return samples.resolved(**{"batch_size": 10, "max_seconds": 60.0, "threads": 4, **changes})
+complexity = changed(
+    samples.complexity,
+    batch_size=10,
+    step_flops=100 * GIGA,
+    elementwise_flops=1 * GIGA,
+    eager_bytes=25 * GIGA,
+    fused_bytes=10 * GIGA,
+    compulsory_bytes=5 * GIGA,
+    memory=MemoryFootprint(
+        weights_bytes=1, gradients_bytes=1, optimizer_bytes=1, activations_bytes=1
+    ),
+    ops=(
+        op_cost("conv", "forward", 40 * GIGA, 10, 4),
+        op_cost("conv", "backward", 60 * GIGA, 10, 4),
+        op_cost("sgd", "optimizer", 0, 5, 2),
+    ),
+)
+resolved = changed(samples.resolved, batch_size=10, max_seconds=60.0, threads=4)
 
 
-def run_record(record_id: str = "run-1", **changes: Any) -> RunRecord:
+def run_record(
+    record_id: str = "run-1",
+    batch: int = 10,
+    step_s: float = 1.0,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> RunRecord:
+    """A run of `batch` images in a step of `step_s`; `settings` are of its configuration."""
     known = {
-        "config": RunConfig(arch="resnet18", batch_size=10),
+        "config": RunConfig(**{"arch": "resnet18", "batch_size": batch, **(settings or {})}),
         "created": NOON,
-        "resolved": resolved(),
-        "measurement": measurement(),
+        "resolved": resolved(batch_size=batch),
+        "measurement": measurement(step_s=step_s, images=batch),
         "telemetry": None,
         "environment": environment(),
-        "complexity": complexity(),
+        "complexity": complexity(batch_size=batch),
         "verdict": CLEAN,
     }
     return samples.run_record(record_id=record_id, **{**known, **changes})
@@ -146,9 +144,7 @@ def failed_record(record_id: str = "run-oom", **changes: Any) -> RunRecord:
     return run_record(record_id, **{**known, **changes})
 
 
-def ceiling(**changes: Any) -> Ceiling:
-    known = {"device": "Example CPU", "source": MEASURED, "date": "2025-06-01"}
-    return samples.ceiling(**{**known, **changes})
+ceiling = changed(samples.ceiling, device="Example CPU", source=MEASURED, date="2025-06-01")
 
 
 def ceilings_record(
