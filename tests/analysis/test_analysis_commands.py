@@ -40,7 +40,7 @@ def test_report_from_a_folder_needs_no_server(tmp_path):
 
 
 def test_report_says_what_is_wrong_with_a_run(tmp_path):
-    fast = make.run_record("fast", measurement=make.measurement(step_s=0.4))
+    fast = make.run_record("fast", step_s=0.4)
     records = records_on_disk(
         tmp_path / "records", fast, make.failed_record(), make.ceilings_record()
     )

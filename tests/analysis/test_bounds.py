@@ -27,34 +27,28 @@ def test_roof_has_its_corner_at_the_ridge():
     assert roof.attainable_flops_per_s(1000) == 200e9
 
 
-def test_compute_when_arithmetic_fills_at_least_half():
-    assert bound(compute=0.5, low=0.2, high=0.5) == ("compute", True)
-    assert bound(compute=0.499, low=0.2, high=0.4) == ("overhead", True)
-
-
-def test_compute_is_unsure_when_unfused_traffic_would_take_longer():
-    assert bound(compute=0.6, low=0.2, high=0.9) == ("compute", False)
-
-
-def test_memory_when_fused_traffic_alone_fills_half():
-    assert bound(compute=0.3, low=0.5, high=0.9) == ("memory", True)
-
-
-def test_memory_is_unsure_when_only_unfused_traffic_fills_half():
-    assert bound(compute=0.2, low=0.3, high=0.5) == ("memory", False)
-
-
-def test_memory_is_unsure_when_the_fused_traffic_cannot_have_happened():
-    assert bound(compute=0.2, low=1.02, high=2.0) == ("memory", True)
-    assert bound(compute=0.2, low=1.04, high=2.0) == ("memory", False)
-
-
-def test_overhead_when_not_even_unfused_traffic_explains_half():
-    assert bound(compute=0.2, low=0.3, high=0.49) == ("overhead", True)
-
-
-def test_a_device_that_is_idle_half_the_time_moves_no_bytes_then():
-    assert bound(compute=0.2, low=0.3, high=0.9, busy=0.4) == ("overhead", True)
+@pytest.mark.parametrize(
+    ("times", "expected", "sure"),
+    [
+        # arithmetic fills at least half, unless unfused traffic would take longer
+        ({"compute": 0.5, "low": 0.2, "high": 0.5}, "compute", True),
+        ({"compute": 0.499, "low": 0.2, "high": 0.4}, "overhead", True),
+        ({"compute": 0.6, "low": 0.2, "high": 0.9}, "compute", False),
+        # fused traffic alone fills half; only unfused traffic does; fused traffic cannot be
+        ({"compute": 0.3, "low": 0.5, "high": 0.9}, "memory", True),
+        ({"compute": 0.2, "low": 0.3, "high": 0.5}, "memory", False),
+        ({"compute": 0.2, "low": 1.02, "high": 2.0}, "memory", True),
+        ({"compute": 0.2, "low": 1.04, "high": 2.0}, "memory", False),
+        # not even unfused traffic explains half; an idle device moves no bytes
+        ({"compute": 0.2, "low": 0.3, "high": 0.49}, "overhead", True),
+        ({"compute": 0.2, "low": 0.3, "high": 0.9, "busy": 0.4}, "overhead", True),
+        # a wait that the device worked through costs nothing
+        ({"wait": 0.5, "compute": 0.98}, "compute", True),
+        ({"wait": 0.5, "compute": 0.6, "busy": 1.0}, "compute", True),
+    ],
+)
+def test_the_larger_part_of_the_step_gives_the_bound(times, expected, sure):
+    assert bound(**times) == (expected, sure)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +64,6 @@ def test_a_device_that_is_idle_half_the_time_moves_no_bytes_then():
 )
 def test_input_when_it_is_the_largest_loss(wait, compute, expected):
     assert bound(wait=wait, compute=compute)[0] == expected
-
-
-def test_a_wait_that_the_device_worked_through_costs_nothing():
-    assert bound(wait=0.5, compute=0.98) == ("compute", True)
-    assert bound(wait=0.5, compute=0.6, busy=1.0) == ("compute", True)
 
 
 def test_the_sentence_names_the_numbers():

@@ -12,7 +12,6 @@ import commands.analyse.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs, read_sides
 from analysis.comparison.shown import draw_forest, forest_height_in
 from analysis.figures import single_axes
-from bench.config import RunConfig
 from bench.errors import UserError
 from tracking.store import TrackingError
 
@@ -22,9 +21,7 @@ THROUGHPUT = METRICS["throughput_images_per_s"]
 def runs_on_disk(folder, name, step_s, **config):
     records = [
         make.run_record(
-            f"{name}-{repeat}",
-            config=RunConfig(arch="resnet18", batch_size=10, repeat=repeat, **config),
-            measurement=make.measurement(step_s=step_s * wobble),
+            f"{name}-{repeat}", step_s=step_s * wobble, settings={"repeat": repeat, **config}
         )
         for repeat, wobble in enumerate((0.999, 1.0, 1.001), 1)
     ]

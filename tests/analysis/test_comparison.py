@@ -4,7 +4,7 @@ import factories as make
 import numpy as np
 import pytest
 from observed import observation, published, repeated
-from test_statistics import windows
+from test_statistics import LONG, PHI, windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table
@@ -176,8 +176,10 @@ def test_one_new_run_against_a_repeated_baseline_can_be_judged():
     assert found.estimate.method.startswith("pooled t")
 
 
-@pytest.mark.parametrize("phi", [0.0, 0.7])
-@pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (3, 3), (5, 5), (3, 5), (1, 3), (2, 5)])
+@PHI
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(1, 1), (3, 3), (1, 3), LONG(5, 5), LONG(3, 5), LONG(2, 5)]
+)
 def test_noise_is_called_faster_in_fewer_than_5_of_100(phi, ours, theirs):
     """No effect, correlated iterations, repeats that scatter by 3 %, and no margin to hide in."""
     rng = np.random.default_rng(21)
@@ -198,7 +200,7 @@ def test_noise_is_called_faster_in_fewer_than_5_of_100(phi, ours, theirs):
         assert all("repeat-to-repeat variance unknown" in one.because for one in found)
 
 
-@pytest.mark.parametrize("correction", ["holm", "bh"])
+@pytest.mark.parametrize("correction", ["holm", LONG("bh")])
 def test_among_many_configurations_chance_finds_nothing(correction):
     """Of 40 families of 25 configurations without an effect at most 5 % may hold a finding."""
     rng = np.random.default_rng(22)

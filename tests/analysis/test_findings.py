@@ -12,7 +12,6 @@ from analysis.findings.bottlenecks import most_gain
 from analysis.findings.differences import scatters, uplifts
 from analysis.runs.groups import batch_curves
 from analysis.runs.placed import place_runs
-from bench.config import RunConfig
 from bench.records import Finding, Telemetry, Verdict
 
 
@@ -64,13 +63,10 @@ def test_the_laptops_collapses_are_found_with_their_cause_and_runs(
     assert lines <= set(found.runs)
 
 
-def test_vgg16_is_told_down_to_its_last_batch(published_findings):
+def test_vgg16_is_told_down_to_its_last_batch_and_nothing_else_collapsed(published_findings):
     (found,) = about(published_findings, "memory spill", "vgg16 fp32")
     assert any(line.startswith("batch 256: 5.88 images/s") for line in found.evidence)
     assert any("128 amp, whose activations are smaller, runs at 408" in e for e in found.evidence)
-
-
-def test_nothing_else_collapsed(published_findings):
     assert len(about(published_findings, "memory spill")) == 5
 
 
@@ -123,11 +119,8 @@ def test_a_cliff_loses_more_than_30_percent(rates, place):
     assert cliff_of(found) == place
 
 
-def test_a_cpu_has_no_device_memory_to_spill():
+def test_a_cpu_and_a_drop_within_the_noise_have_no_cliff():
     assert of_kind(curve({32: 100, 64: 10}, backend="cpu"), "memory spill") == []
-
-
-def test_a_drop_within_the_noise_is_no_cliff():
     runs = repeated("a", [50, 200], batch_size=32) + repeated("b", [30, 110], batch_size=64)
     assert of_kind(runs, "memory spill") == []
 
@@ -136,7 +129,7 @@ def spilling(batch, step_s, peak_gb, **environment):
     peak = int(peak_gb * 1e9)
     return make.run_record(
         f"batch-{batch}",
-        config=RunConfig(arch="resnet18", batch_size=batch),
+        batch,
         resolved=make.resolved(backend="cuda", batch_size=batch),
         measurement=samples.measurement(
             (step_s,) * 10, images=batch, peak_memory_reserved_bytes=peak
@@ -152,9 +145,7 @@ def test_a_records_own_memory_and_system_speak_for_the_cause():
     assert "which Windows' driver (here or below WSL) does silently" in found.headline
     assert "batch 64: peak 50 % of the device's memory" in found.evidence
     assert "batch 128: peak 100 % of the device's memory" in found.evidence
-
-
-def test_a_cliff_with_room_in_memory_is_not_put_down_to_memory():
+    # with room in memory it is not the cause
     (found,) = of_kind(observed(spilling(64, 1, 2), spilling(128, 20, 4)), "memory spill")
     assert "Likely cause: unknown, as its peak was 25 %" in found.headline
 
@@ -168,11 +159,8 @@ def test_the_knee_by_hand():
     found = knee_of(groups)
     assert found.knee.batch_size == 64
     assert found.gains == pytest.approx((0.5, 0.04))
-
-
-def test_a_gain_over_several_doublings_is_shared_among_them():
-    (groups,) = batch_curves(curve({16: 100, 64: 144}))
-    assert gain_per_doubling(*groups) == pytest.approx(0.2)
+    (two,) = batch_curves(curve({16: 100, 64: 144}))  # shared among two doublings
+    assert gain_per_doubling(*two) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +241,7 @@ def test_telemetry_itself_leads_to_the_finding():
 
 
 def test_a_run_above_its_roof_is_told_first():
-    runs = observed(make.run_record("fast", measurement=make.measurement(step_s=0.4)))
+    runs = observed(make.run_record("fast", step_s=0.4))
     found = find_all(runs)
     assert found[0].kind == "above the roof"
     assert found[0].runs == ("fast",)
@@ -342,18 +330,12 @@ def test_the_next_knob_and_its_most_gain_by_hand():
     assert "bound by compute" in found.headline
     assert "at most 2x, by the compute roof of this precision" in found.headline
     assert found.runs == ("run-1",)
-
-
-def test_the_most_gain_of_a_starved_step_is_its_wait():
-    """0.4 of 1 s is waiting, and the roof asks for 0.5: without the wait 0.6 s, so 1.67x."""
-    (run,) = observed(make.run_record(measurement=make.measurement(wait_s=0.4)))
-    assert run.point.bound == "input"
-    assert most_gain(run.point) == pytest.approx(1 / 0.6)
-
-
-def test_nothing_is_promised_at_the_roof_or_without_one():
-    fast = make.run_record(measurement=make.measurement(step_s=0.51))
-    assert of_kind(observed(fast), "next knob") == []
+    # 0.4 of 1 s is waiting, and the roof asks for 0.5: without the wait 0.6 s
+    (starved,) = observed(make.run_record(measurement=make.measurement(wait_s=0.4)))
+    assert starved.point.bound == "input"
+    assert most_gain(starved.point) == pytest.approx(1 / 0.6)
+    # nothing is promised at the roof or without one
+    assert of_kind(observed(make.run_record(step_s=0.51)), "next knob") == []
     assert of_kind(observed(make.run_record(), ceilings=[]), "next knob") == []
 
 
@@ -374,9 +356,9 @@ def test_cloud_and_local_are_named_where_records_tell():
         return [
             make.run_record(
                 f"{env}-{repeat}-{batch}",
-                config=RunConfig(arch="resnet18", batch_size=batch, repeat=repeat),
-                resolved=make.resolved(batch_size=batch),
-                measurement=make.measurement(step_s=1 + spread * (repeat - 2)),
+                batch,
+                1 + spread * (repeat - 2),
+                settings={"repeat": repeat},
                 environment=make.environment(label=env, cloud_provider=provider),
             )
             for batch in (10, 20)

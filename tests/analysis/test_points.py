@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from analysis import RecordSet, place_runs
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
-from bench.config import RunConfig
 from bench.records.verdict.record_metrics import attained_flops_per_s, summary
 
 CEILINGS = [make.ceilings_record()]
@@ -80,7 +79,7 @@ def test_input_bound_by_the_share_of_waiting():
 def test_above_the_compute_roof_is_invalid_past_three_percent():
     def at(percent_of_peak):
         step_s = 0.5 * 100 / percent_of_peak
-        return point(make.run_record(measurement=make.measurement(step_s=step_s)))
+        return point(make.run_record(step_s=step_s))
 
     assert at(102.9).level == "clean"
     assert at(103.1).level == "invalid"
@@ -91,14 +90,14 @@ def test_above_the_compute_roof_is_invalid_past_three_percent():
 def test_less_time_than_the_compulsory_bytes_need_is_invalid():
     # 5 GB compulsory at 50 GB/s take 0.1 s; 2 GFLOP are no matter.
     work = make.complexity(step_flops=2 * make.GIGA)
-    fast = make.run_record(complexity=work, measurement=make.measurement(step_s=0.09))
+    fast = make.run_record(complexity=work, step_s=0.09)
     assert [f.code for f in point(fast).findings] == ["above-memory-roof"]
     assert point(fast).level == "invalid"
 
 
 def test_less_time_than_the_fused_bytes_need_is_suspect():
     work = make.complexity(step_flops=2 * make.GIGA)  # 10 GB fused take 0.2 s
-    fast = make.run_record(complexity=work, measurement=make.measurement(step_s=0.15))
+    fast = make.run_record(complexity=work, step_s=0.15)
     assert [f.code for f in point(fast).findings] == ["below-fused-traffic"]
     assert point(fast).level == "suspect"
     assert point(fast).fraction_of_roof_max >= point(fast).fraction_of_roof_min > 1
@@ -106,7 +105,7 @@ def test_less_time_than_the_fused_bytes_need_is_suspect():
 
 def test_accumulated_batches_are_all_counted_and_the_optimizer_once():
     record = make.run_record(
-        config=RunConfig(arch="resnet18", batch_size=10, grad_accum_steps=3),
+        settings={"grad_accum_steps": 3},
         measurement=make.measurement(images=30),
     )
     placed = point(record)
@@ -201,7 +200,7 @@ def test_several_devices_do_the_work_of_all_under_the_roofs_there_are(backend, r
     """Three processes of one CPU share that machine's roof; three GPUs have three."""
     own = make.environment(device=make.gpu() if backend == "cuda" else make.device())
     record = make.run_record(
-        config=RunConfig(arch="resnet18", batch_size=10, devices=3),
+        settings={"devices": 3},
         measurement=make.measurement(images=30, step_s=4.0),
         resolved=make.resolved(backend=backend),
         environment=own,

@@ -43,15 +43,12 @@ def curve_of(rates, **settings):
     return curve
 
 
-def test_the_model_by_hand():
+def test_the_model_by_hand_has_no_negative_term():
     """0.1 s a step and 0.01 s an image: 0.18 s at 8 and 0.26 s at 16; at 32 then 32 / 0.42."""
     model = fit_step([8, 16], [0.18, 0.26])
     assert model.fixed_s == pytest.approx(0.1)
     assert model.per_image_s == pytest.approx(0.01)
     assert model.images_per_s(32) == pytest.approx(32 / 0.42)
-
-
-def test_no_term_is_negative():
     model = fit_step([8, 16, 32], [0.08, 0.17, 0.40])  # dearer per image with each size
     assert model.fixed_s == 0
     assert model.per_image_s > 0
@@ -119,24 +116,20 @@ def test_the_scatter_of_repeats_is_the_least_deviation():
     assert found.low < found.images_per_s < found.high
 
 
-def test_two_sizes_are_too_few():
-    with pytest.raises(UserError, match="needs 3 measured batch sizes, here 8, 16: measure more"):
-        predict_batch(curve_of({8: 10, 16: 15}), 12)
-
-
 RATES = {8: 8 / 0.18, 16: 16 / 0.26, 32: 32 / 0.42}
 
 
 @pytest.mark.parametrize(
-    ("batch", "message"),
+    ("rates", "batch", "message"),
     [
-        (33, "beyond the measured 32, and imported runs do not tell how much memory"),
-        (1, r"more than 4 times beyond what was measured \(8 to 32\)"),
+        (RATES, 33, "beyond the measured 32, and imported runs do not tell how much memory"),
+        (RATES, 1, r"more than 4 times beyond what was measured \(8 to 32\)"),
+        ({8: 10, 16: 15}, 12, "needs 3 measured batch sizes, here 8, 16: measure more"),
     ],
 )
-def test_what_nothing_supports_is_refused(batch, message):
+def test_what_nothing_supports_is_refused(rates, batch, message):
     with pytest.raises(UserError, match=message):
-        predict_batch(curve_of(RATES), batch)
+        predict_batch(curve_of(rates), batch)
 
 
 def test_within_the_measured_range_memory_is_no_question():
@@ -155,9 +148,8 @@ def test_past_a_spill_and_past_an_oom_nothing_is_predicted():
         predict_batch(curve_of(RATES), 64, [failed])
 
 
-def record(batch, *, peak_gb=None, **changes):
+def record(batch, *, peak_gb=None, memory_bytes=16 * GIGA, **changes):
     """A step of 0.1 s and 0.01 s an image, on a device of 16 GB; 1 GB and 0.1 GB an image."""
-    step_s = 0.1 + 0.01 * batch
     memory = MemoryFootprint(
         weights_bytes=GIGA // 2,
         gradients_bytes=GIGA // 4,
@@ -167,11 +159,11 @@ def record(batch, *, peak_gb=None, **changes):
     peaks = {} if peak_gb is None else {"peak_memory_allocated_bytes": int(peak_gb * GIGA)}
     return make.run_record(
         f"b{batch}",
-        config=RunConfig(arch="resnet18", batch_size=batch),
+        batch,
         resolved=make.resolved(backend="cuda", batch_size=batch),
-        measurement=samples.measurement((step_s,) * 10, images=batch, **peaks),
+        measurement=samples.measurement((0.1 + 0.01 * batch,) * 10, images=batch, **peaks),
         complexity=make.complexity(batch_size=batch, step_flops=batch * 10**8, memory=memory),
-        environment=make.environment(device=make.gpu(memory_bytes=16 * GIGA)),
+        environment=make.environment(device=make.gpu(memory_bytes=memory_bytes)),
         **changes,
     )
 
@@ -209,23 +201,13 @@ def test_a_batch_that_memory_holds_is_predicted_and_one_that_it_does_not_is_refu
     found = predict_batch(curve, 64)
     assert found.images_per_s == pytest.approx(64 / 0.74)
     assert found.memory == "7.4 of 16 GB by the cost model"
-    small = [
-        one.model_copy(
-            update={"environment": make.environment(device=make.gpu(memory_bytes=6 * GIGA))}
-        )
-        for one in (record(8), record(16), record(32))
-    ]
-    with pytest.raises(UserError, match=r"needs 7\.4 GB by the cost model, the device has 6 GB"):
-        predict_batch(curve_of_records(*small), 64)
-
-
-def test_an_unknown_memory_refuses_beyond_what_was_measured():
-    unknown = [
-        one.model_copy(update={"environment": make.environment(device=make.gpu(memory_bytes=None))})
-        for one in (record(8), record(16), record(32))
-    ]
-    with pytest.raises(UserError, match="beyond the measured 32, and the device's memory is not"):
-        predict_batch(curve_of_records(*unknown), 64)
+    for memory_bytes, message in (
+        (6 * GIGA, r"needs 7\.4 GB by the cost model, the device has 6 GB"),
+        (None, "beyond the measured 32, and the device's memory is not"),
+    ):
+        records = (record(batch, memory_bytes=memory_bytes) for batch in (8, 16, 32))
+        with pytest.raises(UserError, match=message):
+            predict_batch(curve_of_records(*records), 64)
 
 
 def test_published_curves_are_predicted_within_their_range():
@@ -238,16 +220,7 @@ def test_published_curves_are_predicted_within_their_range():
 
 def test_predict_from_a_folder(tmp_path):
     folder = records_on_disk(tmp_path, record(8), record(16), record(32))
-    arguments = (
-        "--records",
-        folder,
-        "--arch",
-        "resnet18",
-        "--batch-size",
-        "24",
-        "--batch-size",
-        64,
-    )
+    arguments = f"--records {folder} --arch resnet18 --batch-size 24 --batch-size 64".split()
     done = invoke(commands.analyse.predict, *arguments)
     assert done.return_value == 0
     lines = done.output.splitlines()

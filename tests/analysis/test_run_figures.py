@@ -52,16 +52,7 @@ def data_lines(axes):
 
 @pytest.fixture(scope="module")
 def placed():
-    records = [
-        make.run_record(
-            f"b{batch}",
-            config=make.RunConfig(arch="resnet18", batch_size=batch),
-            resolved=make.resolved(batch_size=batch),
-            measurement=make.measurement(step_s=batch / 10, images=batch),
-            complexity=make.complexity(batch_size=batch),
-        )
-        for batch in (10, 20)
-    ]
+    records = [make.run_record(f"b{batch}", batch, batch / 10) for batch in (10, 20)]
     return place_runs(records, [make.ceilings_record()])
 
 
