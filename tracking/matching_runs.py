@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from mlflow.entities import Experiment, Run, ViewType
 from mlflow.exceptions import MlflowException
@@ -46,32 +47,31 @@ def all_runs(
     view: int = ViewType.ACTIVE_ONLY,
 ) -> Iterator[Run]:
     """Yield every run of the experiments that matches, over all pages, newest start first."""
-    token: str | None = None
-    while True:
-        page = ask(
-            client.search_runs,
-            experiment_ids,
-            filter_string,
-            run_view_type=view,
-            max_results=page_size,
-            page_token=token,
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return
+    yield from _all_pages(
+        ask,
+        client.search_runs,
+        experiment_ids,
+        filter_string,
+        run_view_type=view,
+        max_results=page_size,
+    )
 
 
 def all_experiments(client: MlflowClient, ask: RetryPolicy) -> list[Experiment]:
     """Return every active experiment, over all pages."""
-    found: list[Experiment] = []
+    return list(_all_pages(ask, client.search_experiments, max_results=_PAGE))
+
+
+def _all_pages(
+    ask: RetryPolicy, search: Callable[..., Any], *args: Any, **how: Any
+) -> Iterator[Any]:
     token: str | None = None
     while True:
-        page = ask(client.search_experiments, max_results=_PAGE, page_token=token)
-        found += page
+        page = ask(search, *args, page_token=token, **how)
+        yield from page
         token = page.token
         if not token:
-            return found
+            return
 
 
 def run_of(client: MlflowClient, ask: RetryPolicy, record_id: str) -> Run | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bench.config import parse_config
 from bench.errors import UserError
 from commands.views.options import records_option, track_option
 from commands.views.recorded import NOT_TRACKED, say_not_uploaded, upload_all
@@ -42,7 +43,7 @@ def command(
     be imported, the others are; 2 a wrong value; 3 imported, but not all on the tracking server.
     """
     given = _checked_facts(facts)
-    _check_campaign(campaign)
+    parse_config({"campaign": campaign})
     from bench.records.folders import RecordFolder
     from tracking.importing import read_results
 
@@ -104,9 +105,3 @@ def _checked_facts(pairs: tuple[str, ...]) -> dict[str, str]:
             raise UserError(f"set={pair!r}: give a whole number")
         facts[name] = text.strip()
     return facts
-
-
-def _check_campaign(campaign: str) -> None:
-    from bench.config import parse_config
-
-    parse_config({"campaign": campaign})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bench.records import SourceFormat
 from bench.records.verdict.record_metrics import iteration_statistics_ms
 from tracking.importing.facts import Facts, facts_in_name
-from tracking.importing.text_table import Row, Table, count, instant, not_negative, positive
+from tracking.importing.text_table import Row, Table, count, instant
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,7 @@ def _take(facts: Facts, meaning: Meaning, cell: str, table: Table) -> bool:
         if meaning.fact != "warmup_iters" and facts.counts[meaning.fact] == 0:
             raise ValueError("'0' is not above zero")
     else:
-        read = not_negative if meaning.fact.endswith(_MAY_BE_ZERO) else positive
-        number = read(cell, decimal_comma=table.delimiter != ",")
+        number = table.number(cell, may_be_zero=meaning.fact.endswith(_MAY_BE_ZERO))
         facts.numbers[meaning.fact] = number * meaning.factor
     return True
 
@@ -204,7 +203,7 @@ def problems_of(table: Table) -> Iterator[tuple[Row, str]]:
             yield row, row.problem
         elif column is not None:
             try:
-                positive(row.cells[column], decimal_comma=table.delimiter != ",")
+                table.number(row.cells[column])
             except ValueError as error:
                 yield row, f"{column}: {error}"
 
@@ -223,8 +222,7 @@ def facts_of_iterations(table: Table, name: str) -> Facts:
     if not rows:
         raise ValueError("no iteration but those of the warm-up")
     _check_numbers(table, rows)
-    comma = table.delimiter != ","
-    times = tuple(positive(row.cells[column], decimal_comma=comma) * factor_s for row in rows)
+    times = tuple(table.number(row.cells[column]) * factor_s for row in rows)
     facts = Facts("iterations", None, iteration_times_s=times)
     facts.numbers = {**iteration_statistics_ms(times), "window_s": math.fsum(times)}
     facts.counts["iterations"] = len(times)

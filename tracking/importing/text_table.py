@@ -42,6 +42,14 @@ class Table:
     delimiter: str
     rows: tuple[Row, ...]
 
+    def number(self, text: str, *, may_be_zero: bool = False) -> float:
+        """Return a cell's number above zero, or from zero; `12,5` is one where it can be.
+
+        Raises `ValueError` as `positive` does.
+        """
+        read = not_negative if may_be_zero else positive
+        return read(text, decimal_comma=self.delimiter != ",")
+
 
 def read_bytes(path: Path) -> bytes:
     """Return a file's bytes. Raises `UserError` for what is no file, too large or unreadable."""

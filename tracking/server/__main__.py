@@ -10,7 +10,10 @@ from pathlib import Path
 import click
 
 from bench.errors import UserError
+from tracking.server import backup as backups
+from tracking.server import mlflow_process
 from tracking.server.settings import ServerSettings, checked, new_secret, read_file, write_settings
+from tracking.server.users import Users
 
 #: Where a password of a user comes from when it is not made: a command line can be read by all.
 USER_PASSWORD = "MLPROJECT_USER_PASSWORD"  # noqa: S105
@@ -54,12 +57,10 @@ def check(context: click.Context) -> None:
 @click.pass_context
 def start(context: click.Context) -> None:
     """Become the MLflow server, if the settings are good."""
-    from tracking.server.mlflow_process import command, environment, prepare
-
     settings = _settings(context)
-    prepare(settings)
-    words = command(settings)
-    os.execvpe(words[0], words, environment(settings))  # noqa: S606
+    mlflow_process.prepare(settings)
+    words = mlflow_process.command(settings)
+    os.execvpe(words[0], words, mlflow_process.environment(settings))  # noqa: S606
 
 
 @server.command()
@@ -67,17 +68,13 @@ def start(context: click.Context) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=5002)
 def look(folder: Path, port: int) -> None:
     """Run Postgres and MLflow on this machine, on localhost only, until Ctrl-C."""
-    from tracking.server.mlflow_process import look
-
-    look(folder, port)
+    mlflow_process.look(folder, port)
 
 
 @server.command()
 @click.pass_context
 def health(context: click.Context) -> None:
     """Say whether the server and its database answer (exit 1 if not)."""
-    from tracking.server.users import Users
-
     settings = _settings(context)
     try:
         Users(settings).all()
@@ -91,9 +88,7 @@ def health(context: click.Context) -> None:
 @click.pass_context
 def backup(context: click.Context) -> None:
     """Write the database and the artifacts to a new folder under BACKUP_FOLDER."""
-    from tracking.server.backup import back_up
-
-    click.echo(back_up(_settings(context)))
+    click.echo(backups.back_up(_settings(context)))
 
 
 @server.command()
@@ -102,9 +97,7 @@ def backup(context: click.Context) -> None:
 @click.pass_context
 def restore(context: click.Context, folder: Path, replace: bool) -> None:
     """Bring the back-up in FOLDER to the server, which must be stopped."""
-    from tracking.server.backup import restore
-
-    restore(_settings(context), folder, replace=replace)
+    backups.restore(_settings(context), folder, replace=replace)
     click.echo("restored; start the server again")
 
 
@@ -112,11 +105,10 @@ def restore(context: click.Context, folder: Path, replace: bool) -> None:
 @click.pass_context
 def upgrade(context: click.Context) -> None:
     """Bring the tables to what this MLflow needs, with the server stopped and backed up."""
-    from tracking.server.mlflow_process import database_uri, environment
-
     settings = _settings(context)
-    words = [sys.executable, "-m", "mlflow", "db", "upgrade", database_uri(settings)]
-    sys.exit(subprocess.run(words, env=environment(settings)).returncode)
+    database = mlflow_process.database_uri(settings)
+    words = [sys.executable, "-m", "mlflow", "db", "upgrade", database]
+    sys.exit(subprocess.run(words, env=mlflow_process.environment(settings)).returncode)
 
 
 @server.group()
@@ -133,8 +125,6 @@ def add_user(context: click.Context, name: str, role: str) -> None:
 
     The password is that of MLPROJECT_USER_PASSWORD; without it one is made and shown once.
     """
-    from tracking.server.users import Users
-
     given = os.environ.get(USER_PASSWORD)
     password = given or new_secret()
     Users(_settings(context)).add(name, password, role)
@@ -146,8 +136,6 @@ def add_user(context: click.Context, name: str, role: str) -> None:
 @click.pass_context
 def remove_user(context: click.Context, name: str) -> None:
     """Take a user away; the runs stay."""
-    from tracking.server.users import Users
-
     Users(_settings(context)).remove(name)
     click.echo(f"{name}: removed")
 
@@ -156,8 +144,6 @@ def remove_user(context: click.Context, name: str) -> None:
 @click.pass_context
 def list_users(context: click.Context) -> None:
     """Show every user and role."""
-    from tracking.server.users import Users
-
     for name, role in Users(_settings(context)).all().items():
         click.echo(f"{name}: {role}")
 
