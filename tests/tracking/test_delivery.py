@@ -1,9 +1,8 @@
 """A sweep's records on their way to the server: one that is refused does not hold up the others."""
 
 import pytest
-import samples
+from stored_runs import filed
 
-from bench.records.folders import RecordFolder
 from tracking.store import TrackingError
 from tracking.upload.delivery import Delivery
 
@@ -26,13 +25,6 @@ def sent(monkeypatch):
     server = Server()
     monkeypatch.setattr("tracking.upload.delivery.upload", server.upload)
     return server
-
-
-def filed(records):
-    folder = RecordFolder.create(records)
-    record = samples.run_record(record_id=folder.record_id)
-    folder.close(record)
-    return folder, record
 
 
 def test_a_record_that_the_server_refuses_holds_up_no_other_and_is_told(sent, tmp_path):

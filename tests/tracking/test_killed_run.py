@@ -67,6 +67,7 @@ def test_a_command_killed_while_it_uploads_is_completed_by_sync(
     assert assert_one_run(store, folder, record) == cut
 
 
+@pytest.mark.long
 def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
     proxy, store, records, mlproject_command, monkeypatch
 ):

@@ -26,15 +26,7 @@ OPTIMUM = {
             "device": "cuda",
             "torch_dtype": "float32",
         },
-        "scenario": {
-            "name": "training",
-            "max_steps": 5,
-            "warmup_steps": 2,
-            "training_arguments": {
-                "per_device_train_batch_size": 8,
-                "gradient_accumulation_steps": 1,
-            },
-        },
+        "scenario": {"name": "training", "training_arguments": {"per_device_train_batch_size": 8}},
         "environment": {"gpu": ["Tesla T4"], "cpu": "Xeon", "optimum_benchmark_version": "0.5.0"},
     },
     "report": {
@@ -159,7 +151,7 @@ def test_timm_rows_without_training_are_named(read):
     assert "out of memory" in found.problems[1].reason
 
 
-def test_an_optimum_report_is_taken_with_its_own_steps(read):
+def test_an_optimum_report_is_taken_with_its_own_steps_or_beside_its_configuration(read, tmp_path):
     [record] = read(json.dumps(OPTIMUM), "benchmark.json").records
     assert record.source_format == "optimum-benchmark"
     assert record.arch == "google/vit-base-patch16-224"
@@ -167,12 +159,9 @@ def test_an_optimum_report_is_taken_with_its_own_steps(read):
     assert record.batch_size == 8
     assert record.iteration_times_s == (0.5, 0.25, 0.25)
     assert record.throughput_images_per_s == 24.0
-
-
-def test_an_optimum_report_and_its_configuration_may_lie_side_by_side(read, tmp_path):
     (tmp_path / "benchmark_config.json").write_text(json.dumps(OPTIMUM["config"]))
-    [record] = read(json.dumps(OPTIMUM["report"]), "benchmark_report.json").records
-    assert record.batch_size == 8
+    [beside] = read(json.dumps(OPTIMUM["report"]), "benchmark_report.json").records
+    assert beside.record_id == record.record_id
 
 
 def test_an_optimum_report_of_something_else_is_refused(read):
@@ -228,12 +217,9 @@ def test_tables_as_spreadsheets_write_them_are_read(read):
         found = read(content)
         assert found.problems == []
         assert found.records[0].record_id == plain.record_id
-
-
-def test_a_row_that_could_be_thousands_in_a_semicolon_table_is_refused(read):
     found = read("model;batch_size;images_per_s\nresnet18;8;1,234\nvgg16;8;1,25\n")
     assert [record.arch for record in found.records] == ["vgg16"]
-    assert "two ways" in found.problems[0].reason
+    assert "two ways" in found.problems[0].reason  # it could be thousands
 
 
 def test_the_same_result_has_the_same_identity_wherever_it_stands(read):
