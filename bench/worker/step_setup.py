@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -35,8 +35,6 @@ from bench.training.step import (
 )
 from bench.training.team import Team
 from bench.training.window import Step, Window
-
-T = TypeVar("T")
 
 
 def set_switches(config: RunConfig, resolved: ResolvedConfig) -> None:
@@ -155,13 +153,11 @@ class StepSetup:
         resolved = self.resolved = resolve(config, device, precision)
         set_switches(config, resolved)
         phases = open_phases(config, device)
-        batches = self._timed(
-            "data", lambda: open_batches(config, resolved, device.torch_device, team.shard)
-        )
+        with self._timed("data"):
+            batches = open_batches(config, resolved, device.torch_device, team.shard)
         try:
-            step, self.resolved = self._timed(
-                "model", lambda: build_step(config, resolved, device, precision, phases, team)
-            )
+            with self._timed("model"):
+                step, self.resolved = build_step(config, resolved, device, precision, phases, team)
             window = Window(time.perf_counter, device, team.barrier, phases)
             next_batch = window.waiting(batches.next)
             device.reset_peak_memory()
@@ -193,11 +189,11 @@ class StepSetup:
             cache_bytes=self._device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
         )
 
-    def _timed(self, name: str, make: Callable[[], T]) -> T:
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        made = make()
+        yield
         self.startup_s[name] = time.perf_counter() - begin
-        return made
 
 
 def _spec(config: RunConfig, resolved: ResolvedConfig) -> StepSpec:

@@ -1,43 +1,28 @@
 """Models that go wrong on rank 1 alone, in the ways that models do."""
 
 import os
-import signal
+from functools import partial
 
-import torch
-from crashing_models import _Small
+from crashing_models import Small, ask_for_too_much, die, give_up
 
 
-class _OnRank1(_Small):
-    """Calls `does` at the third call on rank 1."""
-
-    def __init__(self, does):
-        super().__init__()
-        self.does = does
-
-    def forward(self, images):
-        logits = super().forward(images)
-        if self.calls == 3 and os.environ["RANK"] == "1":
-            self.does()
-        return logits
+def _on_rank_1(does):
+    return Small(3 if os.environ["RANK"] == "1" else 0, does)
 
 
 def out_of_memory():
-    # The very message of torch's CPU allocator.
-    return _OnRank1(lambda: torch.empty(2**50))
+    return _on_rank_1(ask_for_too_much)
 
 
 def killed():
-    return _OnRank1(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    return _on_rank_1(die)
 
 
 def raises():
-    def does():
-        raise RuntimeError("rank 1 had enough")
-
-    return _OnRank1(does)
+    return _on_rank_1(partial(give_up, "rank 1 had enough"))
 
 
 def never_starts():
     if os.environ["RANK"] == "1":
         raise ValueError("not here")
-    return _Small()
+    return Small()

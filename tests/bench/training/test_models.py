@@ -24,14 +24,11 @@ def write_module(tmp_path, monkeypatch):
     return write
 
 
-def test_inception_has_its_own_image_size():
-    assert default_image_size("inception_v3") == 299
-    assert default_image_size("vgg16") == 224
-    assert default_image_size("mymodels:tiny") == 224
-
-
-@pytest.mark.parametrize("arch", ["mobilenet_v3_small", "googlenet", "inception_v3"])
-def test_torchvision_models_are_built_in_silence_to_train_1000_classes(arch):
+@pytest.mark.parametrize(
+    ("arch", "pixels"), [("mobilenet_v3_small", 224), ("googlenet", 224), ("inception_v3", 299)]
+)
+def test_torchvision_models_are_built_in_silence_to_train_1000_classes(arch, pixels):
+    assert default_image_size(arch) == pixels
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = build_model(arch)
@@ -80,21 +77,19 @@ def test_running_out_of_memory_is_not_the_users_mistake(write_module):
         build_model("my_nets_c:huge")
 
 
-def test_loss_is_the_mean_cross_entropy():
+def test_the_loss_is_the_mean_cross_entropy_and_auxiliary_logits_count_as_in_their_papers():
     logits, labels = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
     expected = (torch.log1p(torch.exp(torch.tensor(-2.0))) + torch.log(torch.tensor(2.0))) / 2
     torch.testing.assert_close(training_loss(logits, labels), expected)
-
-
-def test_auxiliary_logits_count_with_the_weights_of_their_papers():
     labels = torch.tensor([0, 2, 1])
     main, first, second = torch.randn(3, 3, 4)
-    loss = training_loss(GoogLeNetOutputs(main, second, first), labels)
     parts = [cross_entropy(logits, labels) for logits in (main, first, second)]
-    torch.testing.assert_close(loss, parts[0] + 0.3 * parts[1] + 0.3 * parts[2])
-    loss = training_loss(InceptionOutputs(main, first), labels)
-    torch.testing.assert_close(loss, parts[0] + 0.4 * parts[1])
-    torch.testing.assert_close(training_loss(InceptionOutputs(main, None), labels), parts[0])
+    for outputs, expected in (
+        (GoogLeNetOutputs(main, second, first), parts[0] + 0.3 * parts[1] + 0.3 * parts[2]),
+        (InceptionOutputs(main, first), parts[0] + 0.4 * parts[1]),
+        (InceptionOutputs(main, None), parts[0]),
+    ):
+        torch.testing.assert_close(training_loss(outputs, labels), expected)
 
 
 def test_a_model_that_returns_no_logits_is_told_so():

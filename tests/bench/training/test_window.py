@@ -1,5 +1,7 @@
 """Every statement about timing, on a device whose time is scripted."""
 
+from itertools import repeat
+
 import pytest
 import torch
 from fakes import QueueingDevice, ScriptedClock
@@ -26,21 +28,30 @@ def window(clock, device):
     return Window(clock, device)
 
 
-def step_taking(clock, seconds):
-    def step():
-        clock.pass_s(seconds)
-        return LOSS
+@pytest.fixture
+def step(clock, device):
+    """Makes a step of the host's seconds, for all iterations or for each, and queued work."""
 
-    return step
+    def taking(*host_s, queued_s=0.0, loss=LOSS):
+        times_s = iter(host_s) if len(host_s) > 1 else repeat(*host_s)
+
+        def step():
+            device.queue(queued_s)
+            clock.pass_s(next(times_s))
+            return loss
+
+        return step
+
+    return taking
 
 
-def measured(window, *, compiled=False):
-    return window.measurement(images_per_iteration=8, startup_s={}, compiled=compiled)
+def measured(window, **known):
+    return window.measurement(images_per_iteration=8, startup_s={}, **known)
 
 
-def test_throughput_is_images_over_the_wall_time_of_a_window_without_warm_up(clock, window):
-    window.warm_up(step_taking(clock, 9.0), 2, ignore)
-    window.measure(step_taking(clock, 0.5), WindowPlan(10))
+def test_throughput_is_images_over_the_wall_time_of_a_window_without_warm_up(step, window):
+    window.warm_up(step(9.0), 2, ignore)
+    window.measure(step(0.5), WindowPlan(10))
     found = measured(window)
     assert found.warmup_times_s == pytest.approx([9.0] * 2)
     assert found.window_s == pytest.approx(5.0)
@@ -49,20 +60,14 @@ def test_throughput_is_images_over_the_wall_time_of_a_window_without_warm_up(clo
     assert found.iteration_times_s == pytest.approx([0.5] * 10)
 
 
-def test_queued_work_is_waited_for_at_both_ends_and_never_between(clock, device, window):
-    def step():
-        device.queue(2.0)
-        clock.pass_s(0.001)
-        return LOSS
-
+def test_queued_work_is_waited_for_at_both_ends_and_never_between(step, device, window):
     device.queue(50.0)  # left over from before: must end before the window starts
-    window.measure(step, WindowPlan(5))
-    found = measured(window)
+    window.measure(step(0.001, queued_s=2.0), WindowPlan(5))
     assert len(device.synchronized_at_s) == 2
-    assert found.window_s == pytest.approx(5 * 2.0 + 5 * 0.001)
+    assert measured(window).window_s == pytest.approx(5 * 2.0 + 5 * 0.001)
 
 
-def test_ranks_come_together_at_both_ends_and_never_between(clock, device):
+def test_ranks_come_together_at_both_ends_and_never_between(step, clock, device):
     met_at_s = []
 
     def barrier():
@@ -70,39 +75,25 @@ def test_ranks_come_together_at_both_ends_and_never_between(clock, device):
         clock.pass_s(0.5)  # until the slowest comes
         met_at_s.append(clock())
 
-    def step():
-        device.queue(1.0)
-        return LOSS
-
     window = Window(clock, device, barrier)
-    window.warm_up(step, 2, ignore)
+    window.warm_up(step(0.0, queued_s=1.0), 2, ignore)
     assert met_at_s == []
     device.queue(3.0)
-    window.measure(step, WindowPlan(4))
+    window.measure(step(0.0, queued_s=1.0), WindowPlan(4))
     found = measured(window)
     assert met_at_s == [found.window_start_clock_s, found.window_end_clock_s]
     assert found.window_s == pytest.approx(4 * 1.0 + 0.5)
 
 
-def test_a_synchronised_warm_up_lap_holds_the_queued_work(clock, device, window):
+def test_a_synchronised_warm_up_lap_holds_the_queued_work(step, window):
     laps = []
-
-    def step():
-        device.queue(2.0)
-        return LOSS
-
-    window.warm_up(step, 2, laps.append)
+    window.warm_up(step(0.0, queued_s=2.0), 2, laps.append)
     assert laps == pytest.approx([2.0, 2.0])
 
 
 def test_waiting_for_data_is_filed_under_its_iteration(clock, window):
     waits = iter([0.0, 0.3, 0.1, 0.2])
-
-    def next_batch():
-        clock.pass_s(next(waits))
-        return LOSS, LOSS
-
-    timed = window.waiting(next_batch)
+    timed = window.waiting(lambda: clock.pass_s(next(waits)))
 
     def step():
         timed()
@@ -127,46 +118,38 @@ def test_waiting_for_data_is_filed_under_its_iteration(clock, window):
         (1.0, 20.0, 20),  # reached with the last iteration
     ],
 )
-def test_max_seconds_ends_the_window_after_an_iteration(clock, window, seconds, limit, iterations):
-    window.measure(step_taking(clock, seconds), WindowPlan(20, limit))
+def test_max_seconds_ends_the_window_after_an_iteration(step, window, seconds, limit, iterations):
+    window.measure(step(seconds), WindowPlan(20, limit))
     found = measured(window)
     assert len(found.iteration_times_s) == iterations
     assert (found.ended_early is not None) == (iterations < 20)
 
 
-def test_an_interrupt_keeps_what_was_measured(clock, window):
-    laps = iter([1.0, 1.0, None])
+def test_an_interrupt_keeps_what_was_measured(step, clock, window):
+    whole = step(1.0, 1.0, 0.25)
 
-    def step():
-        seconds = next(laps)
-        if seconds is None:
-            clock.pass_s(0.25)
+    def interrupted():
+        loss = whole()
+        if clock() == 102.25:  # it began at 100
             raise KeyboardInterrupt
-        clock.pass_s(seconds)
-        return LOSS
+        return loss
 
     with pytest.raises(KeyboardInterrupt):
-        window.measure(step, WindowPlan(10))
+        window.measure(interrupted, WindowPlan(10))
     found = measured(window)
     assert found.iteration_times_s == pytest.approx([1.0, 1.0])
     assert found.last_loss is None
     assert "cut" in found.missing["last_loss"]
 
 
-def test_nothing_measured_is_no_measurement(clock, window):
-    window.warm_up(step_taking(clock, 1.0), 2, ignore)
+def test_nothing_measured_is_no_measurement(step, window):
+    window.warm_up(step(1.0), 2, ignore)
     assert measured(window) is None
 
 
-def test_compile_time_is_warm_up_beyond_its_fastest_iteration(clock, window):
-    times = iter([30.0, 2.0, 1.0, 1.0])
-
-    def step():
-        clock.pass_s(next(times))
-        return LOSS
-
-    window.warm_up(step, 4, ignore)
-    window.measure(step_taking(clock, 1.0), WindowPlan(5))
+def test_compile_time_is_warm_up_beyond_its_fastest_iteration(step, window):
+    window.warm_up(step(30.0, 2.0, 1.0, 1.0), 4, ignore)
+    window.measure(step(1.0), WindowPlan(5))
     assert measured(window, compiled=True).compile_time_s == pytest.approx(30.0)
     assert measured(window).compile_time_s is None
 
@@ -176,27 +159,24 @@ def test_phases_hold_the_queued_work_of_their_part(clock, device):
     window = Window(clock, device, phases=phases)
 
     def step():
-        with phases.phase("forward"):
-            device.queue(0.2)
-        with phases.phase("backward"):
-            device.queue(0.4)
+        for name, seconds in (("forward", 0.2), ("backward", 0.4)):
+            with phases.phase(name):
+                device.queue(seconds)
         return LOSS
 
     step()
     phases.lap()  # warm-up: forgotten when the window starts
     window.measure(step, WindowPlan(3))
-    found = measured(window)
-    assert found.phase_times_s["forward"] == pytest.approx([0.2] * 3)
-    assert found.phase_times_s["backward"] == pytest.approx([0.4] * 3)
+    assert measured(window).phase_times_s == {
+        "forward": pytest.approx([0.2] * 3),
+        "backward": pytest.approx([0.4] * 3),
+    }
 
 
-def test_a_loss_that_is_not_finite_is_missing_and_said(clock, window):
-    def step():
-        clock.pass_s(1.0)
-        return torch.tensor(float("nan"))
-
-    window.warm_up(step, 1, ignore)
-    window.measure(step, WindowPlan(5))
+def test_a_loss_that_is_not_finite_is_missing_and_said(step, window):
+    window.warm_up(step(1.0, loss=torch.tensor(float("nan"))), 1, ignore)
+    window.measure(step(1.0), WindowPlan(5))
     found = measured(window)
     assert found.first_loss is None
     assert "not finite" in found.missing["first_loss"]
+    assert found.last_loss == 1.5

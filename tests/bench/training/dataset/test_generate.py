@@ -109,6 +109,11 @@ def _colours(file):
     return np.bincount(codes.ravel(), minlength=64) / codes.size
 
 
+def test_interrupt_stops_all_threads(tmp_path):
+    interrupted(tmp_path, after=2, images_per_class=40)
+    assert len(list(tmp_path.glob("*/*.jpg"))) < 40
+
+
 def test_interrupted_folder_is_completed(generated, tmp_path):
     out = tmp_path / "out"
     interrupted(out, after=4)
@@ -119,11 +124,6 @@ def test_interrupted_folder_is_completed(generated, tmp_path):
     assert generate_image_folder(out, classes=3, images_per_class=6) == 18 - done
     assert contents(out) == contents(generated)
     assert (out / "dataset.json").is_file()
-
-
-def test_interrupt_stops_all_threads(tmp_path):
-    interrupted(tmp_path, after=2, images_per_class=40)
-    assert len(list(tmp_path.glob("*/*.jpg"))) < 40
 
 
 def test_running_again_makes_what_was_lost_and_nothing_else(photos, generated):

@@ -107,20 +107,15 @@ def test_every_step_reads_its_own_batch_whichever_stream_is_fast(cuda, transfer,
     assert seen == list(range(7))
 
 
-def test_the_next_batch_is_on_its_way_while_one_is_computed_on(cuda, transfer, made):
+def test_the_next_batch_is_on_its_way_in_one_of_two_slots_however_far_the_host_is_ahead(
+    cuda, transfer, made
+):
     train(cuda, transfer, 1)
     cuda.side.synchronize()  # without the step on the current stream
     assert sorted(slot.held for slot in made) == [0, 1]
     assert cuda.main.done < len(cuda.main.queue)
-
-
-def test_two_slots_are_enough_however_far_the_host_runs_ahead(cuda, transfer, made):
     train(cuda, transfer, 50)
     assert len(made) == 2
-
-
-def test_close_waits_for_what_is_under_way(cuda, transfer):
-    train(cuda, transfer, 3)
     transfer.close()
     assert cuda.side.done == len(cuda.side.queue)
 
