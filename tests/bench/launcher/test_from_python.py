@@ -8,66 +8,32 @@ import pytest
 import samples
 
 import bench
-from bench import RunConfig, UserError, measure, measure_roofs, read_records
+from bench import RunConfig, UserError, measure, measure_roofs
 from bench.errors import UnsupportedError
 from bench.launcher import from_python
 
 PROJECT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.slow
-def test_a_measurement_from_python_leaves_the_record_that_it_returns(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
-    names = []
-    record = measure(
-        RunConfig(
-            arch="crashing_models:small",
-            backend="cpu",
-            batch_size=2,
-            image_size=32,
-            warmup_iters=1,
-            iters=3,
-        ),
-        records=tmp_path / "records",
-        on_event=lambda event: names.append(event.name),
-    )
-    assert record.outcome == "ok", record.reason
-    assert len(record.measurement.iteration_times_s) == 3
-    assert read_records(tmp_path / "records") == [record]
-    assert "window_ended" in names
-
-
-@pytest.fixture
-def ended(monkeypatch):
-    """Let every launch end at once, as it is told."""
-
-    def end(outcome, reason="said why"):
-        def launch(asked, folder, on_event):
-            return samples.run_record().model_copy(update={"outcome": outcome, "reason": reason})
-
-        monkeypatch.setattr(from_python, "launch_measurement", launch)
-
-    return end
-
-
-@pytest.mark.parametrize("outcome", ["oom", "crashed"])
-def test_a_run_that_failed_returns_its_record(tmp_path, ended, outcome):
-    ended(outcome)
-    assert measure(RunConfig(), records=tmp_path).outcome == outcome
-
-
 @pytest.mark.parametrize(
     ("outcome", "error"),
     [
+        *(("ok", None), ("oom", None), ("crashed", None)),
         ("refused", UserError),
         ("unsupported", UnsupportedError),
         ("interrupted", KeyboardInterrupt),
     ],
 )
-def test_what_its_caller_must_act_on_is_raised(tmp_path, ended, outcome, error):
-    ended(outcome)
-    with pytest.raises(error, match="said why"):
-        measure(RunConfig(), records=tmp_path)
+def test_a_record_is_returned_and_what_its_caller_must_act_on_raised(
+    tmp_path, monkeypatch, outcome, error
+):
+    measured = samples.run_record().model_copy(update={"outcome": outcome, "reason": "said why"})
+    monkeypatch.setattr(from_python, "launch_measurement", lambda *asked: measured)
+    if error is None:
+        assert measure(RunConfig(), records=tmp_path) is measured
+    else:
+        with pytest.raises(error, match="said why"):
+            measure(RunConfig(), records=tmp_path)
 
 
 def test_a_machine_that_keeps_no_record_measures_nothing(tmp_path, monkeypatch):

@@ -25,31 +25,6 @@ WAIT = "import sys\nsys.stdin.read()\n"
 DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
-@pytest.fixture
-def start():
-    """Return a function that starts a Python program in a session of its own."""
-    started = []
-
-    def launch(program, **options):
-        popen = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            **options,
-        )
-        started.append(popen)
-        return popen
-
-    yield launch
-    for popen in started:
-        terminate_tree(popen, grace_s=0)
-        popen.wait()
-        popen.stdin.close()
-        popen.stdout.close()
-
-
 def end_of(watched):
     while (code := watched.poll()) is None:
         time.sleep(0.005)

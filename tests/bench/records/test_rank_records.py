@@ -84,11 +84,8 @@ def test_an_interrupt_is_no_cause_while_there_is_another(cause):
     )
 
 
-def test_the_first_of_two_failures_is_the_cause(cause):
+def test_the_first_failure_is_the_cause_unless_all_ranks_say_the_same(cause):
     assert cause(account(0, at=2.0), account(1, reason="first", at=1.0))[1] == "rank 1: first"
-
-
-def test_what_all_ranks_say_is_no_single_ranks_fault(cause):
     both = {"outcome": "unsupported", "reason": "devices=2: too few"}
     assert cause(account(0, **both), account(1, **both)) == ("unsupported", "devices=2: too few")
     assert cause(account(0, **both), account(1, "ok"))[1] == "rank 0: devices=2: too few"

@@ -49,24 +49,26 @@ def test_a_none_needs_its_reason():
     assert found.missing == {"user_s": "no rights", "max_rss_bytes": "gone"}
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_impossible_times_are_refused(value):
-    with pytest.raises(ValidationError):
-        samples.measurement((0.5, value), window_end_clock_s=1001.0)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *(
+            ({"times_s": (0.5, value), "window_end_clock_s": 1001.0}, "iteration_times_s")
+            for value in (math.nan, math.inf, -1.0)
+        ),
+        ({"data_wait_s": (0.0,)}, "differ in length"),
+        ({"phase_times_s": {"forward": (0.1,)}}, "phase forward"),
+        ({"window_end_clock_s": 999.0}, "before it starts"),
+    ],
+)
+def test_impossible_times_are_refused(changes, words):
+    with pytest.raises(ValidationError, match=words):
+        samples.measurement(**changes)
 
 
-def test_lengths_must_agree():
-    with pytest.raises(ValidationError, match="differ in length"):
-        samples.measurement(data_wait_s=(0.0,))
-    with pytest.raises(ValidationError, match="phase forward"):
-        samples.measurement(phase_times_s={"forward": (0.1,)})
+def test_a_series_has_a_time_for_each_value():
     with pytest.raises(ValidationError, match="differ in length"):
         Series(name="a", source="b", times_s=(1.0,), values=())
-
-
-def test_a_window_cannot_end_before_it_starts():
-    with pytest.raises(ValidationError, match="before it starts"):
-        samples.measurement(window_end_clock_s=999.0)
 
 
 def test_ok_without_a_measurement_is_refused():

@@ -18,10 +18,9 @@ class ScriptedSource(Source):
         return Reading(self._values.pop(0) if len(self._values) > 1 else self._values[0])
 
 
-def settled(*values, limit_s=100.0):
+def settled(*values, limit_s=100.0, **at_rest):
     clock = ScriptedClock(0.0)
-    source = ScriptedSource(*values)
-    settler = Settler([source], clock, clock.pass_s)
+    settler = Settler([ScriptedSource(*values)], clock, clock.pass_s, **at_rest)
     return settler.settle(limit_s), clock.now_s
 
 
@@ -31,8 +30,9 @@ HOT = IDLE | {"gpu_temperature_c": 60.0}
 WARM = IDLE | {"gpu_temperature_c": 44.0}
 
 
-def test_a_quiet_device_is_believed_after_three_readings():
-    assert settled(IDLE) == (None, 2.0)
+@pytest.mark.parametrize("values", [IDLE, {}])  # what a device does not report is not waited for
+def test_a_quiet_device_is_believed_after_three_readings(values):
+    assert settled(values) == (None, 2.0)
 
 
 @pytest.mark.parametrize("amiss", [BUSY, HOT])
@@ -42,17 +42,7 @@ def test_waits_until_it_is_quiet_for_long_enough(amiss):
 
 def test_gives_up_in_time_and_says_why():
     assert settled(IDLE, BUSY, limit_s=10.0) == ("cpu_utilization_percent is 80", 10.0)
-    why, _ = settled(IDLE, HOT, limit_s=10.0)
-    assert why == "gpu_temperature_c is 60, at rest it was 40"
-
-
-def test_what_a_device_does_not_tell_is_not_waited_for():
-    assert settled({}) == (None, 2.0)
-
-
-def test_cool_is_what_the_device_was_before_the_sweep():
-    clock = ScriptedClock(0.0)
-    settler = Settler(
-        [ScriptedSource(HOT)], clock, clock.pass_s, at_rest_c={"gpu_temperature_c": 40.0}
-    )
-    assert settler.settle(10.0) == "gpu_temperature_c is 60, at rest it was 40"
+    hot = "gpu_temperature_c is 60, at rest it was 40"
+    assert settled(IDLE, HOT, limit_s=10.0) == (hot, 10.0)
+    before_the_sweep = {"gpu_temperature_c": 40.0}
+    assert settled(HOT, limit_s=10.0, at_rest_c=before_the_sweep) == (hot, 10.0)

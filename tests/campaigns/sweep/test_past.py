@@ -112,14 +112,6 @@ def test_larger_batches_of_what_ran_out_of_memory_are_too_large(tmp_path):
     assert runs.too_large(config(batch_size=16, arch="vgg16")) is None
 
 
-def test_a_dead_launchers_folder_becomes_a_record(tmp_path):
-    folder = RecordFolder.create(tmp_path)
-    folder.write(folder.config, config())
-    (changed,) = take_over(tmp_path, lambda name: pytest.fail("nothing runs"))
-    assert changed.read_record().outcome == "interrupted"
-    assert list(take_over(tmp_path, print)) == []
-
-
 def test_a_worker_that_outlived_its_launcher_is_waited_for(tmp_path):
     folder = RecordFolder.create(tmp_path)
     folder.write(folder.config, config())
@@ -147,9 +139,13 @@ def test_a_worker_that_outlived_its_launcher_is_waited_for(tmp_path):
     worker.wait()
 
 
-def test_another_sweep_that_is_measuring_is_left_alone(tmp_path):
+def test_a_folder_becomes_a_record_once_its_launcher_is_dead(tmp_path):
     folder = RecordFolder.create(tmp_path)
     folder.write(folder.config, config())
-    folder.claim(os.getpid())
+    folder.claim(os.getpid())  # another sweep that is measuring
     assert take_over(tmp_path, print) == []
     assert folder.read_record() is None
+    folder.leave()
+    (changed,) = take_over(tmp_path, lambda name: pytest.fail("nothing runs"))
+    assert changed.read_record().outcome == "interrupted"
+    assert take_over(tmp_path, print) == []

@@ -25,7 +25,8 @@ def planned(*blocks, seed=0, **options):
 
 
 def test_every_configuration_comes_once_before_any_comes_again():
-    runs = planned(block()).runs
+    runs = planned(block(), campaign="spring", env="lab-1").runs
+    assert {(run.campaign, run.env) for run in runs} == {("spring", "lab-1")}
     assert [run.repeat for run in runs] == [1] * 5 + [2] * 5 + [3] * 5
     for start in (0, 5, 10):
         assert {run.batch_size for run in runs[start : start + 5]} == {4, 8, 16, 32, 64}
@@ -39,11 +40,6 @@ def test_each_round_has_an_order_of_its_own_that_the_seed_decides():
     assert len(set(orders(seed=1))) > 1
     assert orders(seed=1) == orders(seed=1)
     assert len({tuple(orders(seed)) for seed in range(5)}) > 1
-
-
-def test_runs_carry_what_files_them():
-    (run, *_) = planned(block(), campaign="spring", env="lab-1").runs
-    assert (run.campaign, run.env) == ("spring", "lab-1")
 
 
 def test_a_machine_takes_the_blocks_that_fit_it_and_names_the_others():
@@ -84,17 +80,19 @@ def test_what_was_measured_before_takes_what_it_took():
     assert durations.of(past_run().config, HERE) == 14.0
 
 
-def test_another_batch_takes_the_same_time_per_image():
+@pytest.mark.parametrize(
+    ("warmup_iters", "iters", "max_seconds", "seconds"),
+    [
+        (2, 10, "auto", 2 * 1.0 + 10 * 1.0 + 6.0),
+        (1, 1000, "auto", 1.0 + 60.0 + 6.0),  # the window's own limit ends it
+        (1, 1000, "none", 1.0 + 1000.0 + 6.0),
+    ],
+)
+def test_another_batch_takes_the_same_time_per_image(warmup_iters, iters, max_seconds, seconds):
     # 6 iterations of 8 images in 3 s, one warm-up of 1 s, the rest of 10 s is 6 s
-    other = RunConfig(backend="cpu", batch_size=16, warmup_iters=2, iters=10)
-    assert known(past_run()).of(other, HERE) == pytest.approx(2 * 1.0 + 10 * 1.0 + 6.0)
-
-
-def test_the_windows_own_limit_ends_it():
-    slow = RunConfig(backend="cpu", batch_size=16, warmup_iters=1, iters=1000)
-    assert known(past_run()).of(slow, HERE) == pytest.approx(1.0 + 60.0 + 6.0)
-    endless = slow.model_copy(update={"max_seconds": "none"})
-    assert known(past_run()).of(endless, HERE) == pytest.approx(1.0 + 1000.0 + 6.0)
+    window = {"warmup_iters": warmup_iters, "iters": iters, "max_seconds": max_seconds}
+    other = RunConfig(backend="cpu", batch_size=16, **window)
+    assert known(past_run()).of(other, HERE) == pytest.approx(seconds)
 
 
 def test_another_model_takes_the_same_time_per_flop():

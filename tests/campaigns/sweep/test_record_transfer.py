@@ -35,20 +35,14 @@ def names(folder):
     return sorted(path.name for path in folder.path.iterdir())
 
 
-def test_a_parcel_becomes_the_same_folder(folder, tmp_path):
+def test_a_parcel_becomes_the_same_folder_without_what_concerns_one_machine(folder, tmp_path):
+    for name in ("uploaded.json", "owners.json", ".reserve"):
+        (folder.path / name).write_text("{}")
     arrived, record = unpack(pack(folder), tmp_path / "home")
     assert arrived.path == tmp_path / "home" / RECORD_ID
     assert record == folder.read_record()
-    assert names(arrived) == names(folder) == ["config.json", "journal.jsonl", "record.json"]
-    assert [path.name for path in (tmp_path / "home").iterdir()] == [RECORD_ID]
-
-
-def test_what_concerns_one_machine_stays_there(folder, tmp_path):
-    folder.uploaded.write_text("{}")
-    (folder.path / "owners.json").write_text("{}")
-    (folder.path / ".reserve").write_text("")
-    arrived, _ = unpack(pack(folder), tmp_path / "home")
     assert names(arrived) == ["config.json", "journal.jsonl", "record.json"]
+    assert [path.name for path in (tmp_path / "home").iterdir()] == [RECORD_ID]
 
 
 def test_what_arrived_before_stays_as_it_is(folder, tmp_path):

@@ -62,10 +62,15 @@ def test_a_knob_that_does_nothing_is_seldom_adopted(draw):
     assert shares["faster"] < ADOPTION_ERROR + 3 * error
 
 
-def test_a_gain_of_five_percent_is_found_in_two_or_three_pairs():
-    shares, pairs = ruled(0.05, normal(0.01))
-    assert shares["faster"] > 0.97
-    assert pairs < 2.5
+@pytest.mark.parametrize(
+    ("effect", "deviation", "ruling", "share", "most_pairs"),
+    [(0.05, 0.01, "faster", 0.97, 2.5), (0.0, 0.002, "not faster", 0.9, 3.0)],
+    ids=["a gain of five percent", "a tie on a quiet machine"],
+)
+def test_what_is_clear_is_seen_in_two_or_three_pairs(effect, deviation, ruling, share, most_pairs):
+    shares, pairs = ruled(effect, normal(deviation))
+    assert shares[ruling] > share
+    assert pairs < most_pairs
 
 
 def test_a_gain_above_a_tie_is_seldom_given_up():
@@ -73,19 +78,11 @@ def test_a_gain_above_a_tie_is_seldom_given_up():
     assert shares.get("not faster", 0.0) < LOSS_ERROR
 
 
-def test_on_a_quiet_machine_a_tie_is_seen_early():
-    shares, pairs = ruled(0.0, normal(0.002))
-    assert shares["not faster"] > 0.9
-    assert pairs < 3
-
-
-def test_no_duel_is_longer_than_the_last_judge_pairs():
+def test_the_last_pair_ends_a_comparison_and_one_decides_only_what_is_far_slower():
     ruling, interval = judge_pairs([0.01, -0.01, 0.012, -0.008][:LAST_TEST], Noise())
     assert ruling == "undecided"
     assert interval.low < 1 < interval.high
-
-
-def test_one_pair_decides_only_what_is_hopeless():
+    assert paired_interval([0.1]).low is None  # a single pair has no interval
     assert judge_pairs([math.log(FAR_SLOWER) - 0.01], Noise())[0] == "not faster"
     assert judge_pairs([math.log(FAR_SLOWER) + 0.01], Noise())[0] == "measure on"
     assert judge_pairs([math.log(1.5)], Noise())[0] == "measure on"
@@ -124,7 +121,3 @@ def test_runs_of_one_setting_tell_how_much_their_ratios_scatter():
     assert judge_pairs([0.1, 0.1], of_runs)[1].low == pytest.approx(
         judge_pairs([0.1, 0.1], of_ratios)[1].low
     )
-
-
-def test_a_single_pair_has_no_interval():
-    assert paired_interval([0.1]).low is None

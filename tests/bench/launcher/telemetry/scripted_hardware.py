@@ -1,14 +1,6 @@
-"""A clock that stands still until told, and a graphics card that says what the test wants."""
+"""A graphics card that says what the test wants."""
 
 from types import SimpleNamespace
-
-
-class FakeClock:
-    def __init__(self):
-        self.now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
 
 
 class NVMLError(Exception):
