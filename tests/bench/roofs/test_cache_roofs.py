@@ -1,5 +1,6 @@
 """Roofs of caches: from scripted rates to records, and what has a reason instead of a guess."""
 
+import itertools
 import sys
 
 import pytest
@@ -41,104 +42,85 @@ def _roomy(monkeypatch):
     monkeypatch.setattr("bench.roofs.probe_sampler.free_bytes", lambda device: 128 * 2**30)
 
 
-def level(name, device, rates, **changes):
-    """A level whose repetitions run at `rates`, the last of which lasts."""
-    left = list(rates)
-
-    def prepare():
-        def launch():
-            rate = left.pop(0) if len(left) > 1 else left[0]
-            device.queue(GB / 100 / rate)
-
-        return launch
-
-    probe = Probe(f"{name}: scripted", None, "bytes_per_s", GB // 100, 0, prepare)
-    return Level(name, 1000, probe, **changes)
-
-
-def measured(monkeypatch, device, *levels, launch_s=0.0):
-    monkeypatch.setattr(cache_roofs, "_levels", lambda device: levels)
-    monkeypatch.setattr(cache_roofs, "_launch_seconds", lambda device, clock: launch_s)
-    return measure_cache_roofs(device, clock=device.clock, budget_s=0.5)
-
-
-def test_levels_have_their_scripted_rates(monkeypatch):
+@pytest.fixture
+def measured(monkeypatch):
+    """Return a function from levels to roofs; a level's repetitions run at `rates_gb_per_s`."""
     device = ScriptedDevice()
-    roofs = measured(
-        monkeypatch, device, level("L1", device, [9 * GB]), level("L2", device, [3 * GB])
-    )
-    assert [(roof.level, roof.size_bytes, roof.missing) for roof in roofs] == [
-        ("L1", 1000, {}),
-        ("L2", 1000, {}),
-    ]
-    assert [roof.peak_bytes_per_s for roof in roofs] == pytest.approx([9 * GB, 3 * GB])
-    assert roofs[1].source.startswith("L2: scripted, upper quartile of ")
-    assert "; launches take 0.0%; torch " in roofs[1].source
+
+    def level(name, rates_gb_per_s, **changes):
+        rates = itertools.chain(rates_gb_per_s, itertools.repeat(rates_gb_per_s[-1]))
+        probe = Probe(
+            f"{name}: scripted",
+            None,
+            "bytes_per_s",
+            GB // 100,
+            0,
+            lambda: lambda: device.queue(0.01 / next(rates)),
+        )
+        return Level(name, 1000, probe, **changes)
+
+    def measure(*levels, launch_s=0.0):
+        made = [each if isinstance(each, Level) else level(*each[:2], **each[2]) for each in levels]
+        monkeypatch.setattr(cache_roofs, "_levels", lambda device: made)
+        monkeypatch.setattr(cache_roofs, "_launch_seconds", lambda device, clock: launch_s)
+        return measure_cache_roofs(device, clock=device.clock, budget_s=0.5)
+
+    return measure
 
 
-def test_a_level_no_slower_than_the_one_below_has_no_roof(monkeypatch):
-    device = ScriptedDevice()
-    _, l2, l3 = measured(
-        monkeypatch,
-        device,
-        level("L1", device, [9 * GB]),
-        level("L2", device, [3 * GB]),
-        level("L3", device, [2.9 * GB]),
-    )
-    assert l2.peak_bytes_per_s is not None
-    assert l3.peak_bytes_per_s is None
-    assert (
-        "no slower than the level below (3 GB/s): the two cannot be"
-        in l3.missing["peak_bytes_per_s"]
-    )
-    assert l3.source.startswith("L3: scripted")  # what was seen is kept
+def test_levels_have_their_scripted_rates(measured):
+    l1, l2 = measured(("L1", [9], {}), ("L2", [3], {}), launch_s=0.04 * 0.01 / 9)
+    assert (l1.level, l1.size_bytes, l1.missing) == ("L1", 1000, {})
+    assert (l2.level, l2.size_bytes, l2.missing) == ("L2", 1000, {})
+    assert l1.peak_bytes_per_s == pytest.approx(9 * GB)
+    assert l2.peak_bytes_per_s == pytest.approx(3 * GB)
+    assert l1.source.startswith("L1: scripted, upper quartile of ")
+    assert "; launches take 4.0%; torch " in l1.source
 
 
-def test_a_control_is_no_roof_but_counts_as_the_level_below(monkeypatch):
-    device = ScriptedDevice()
-    l1, l2 = measured(
-        monkeypatch,
-        device,
-        level("L1", device, [4 * GB], only_control=True),
-        level("L2", device, [3.9 * GB]),
-    )
-    assert "at 4 GB/s its reading may be bound by the additions" in l1.missing["peak_bytes_per_s"]
-    assert "cannot be distinguished" in l2.missing["peak_bytes_per_s"]
-
-
-def test_rates_that_are_mostly_launching_have_no_roof(monkeypatch):
-    device = ScriptedDevice()
-    slow, quick = 0.06 * 0.01 / 3, 0.04 * 0.01 / 3
-    (roof,) = measured(monkeypatch, device, level("L2", device, [3 * GB]), launch_s=slow)
-    assert roof.missing["peak_bytes_per_s"] == "6% of the time went to launching"
-    (roof,) = measured(monkeypatch, device, level("L2", device, [3 * GB]), launch_s=quick)
-    assert roof.peak_bytes_per_s == pytest.approx(3 * GB)
-    assert "launches take 4.0%" in roof.source
-
-
-def test_a_device_that_others_use_has_no_cache_roof(monkeypatch):
-    device = ScriptedDevice()
-    (roof,) = measured(monkeypatch, device, level("L2", device, [4 * GB] * 12 + [3 * GB]))
+@pytest.mark.parametrize(
+    ("levels", "launch_share", "reason"),
+    [
+        (
+            [("L1", [9], {}), ("L2", [3], {}), ("L3", [2.9], {})],
+            0,
+            "no slower than the level below (3 GB/s): the two cannot be distinguished",
+        ),
+        ([("L1", [4], {"only_control": True}), ("L2", [3.9], {})], 0, "the two cannot be"),
+        (
+            [("L1", [3], {"only_control": True})],
+            0,
+            "at 3 GB/s its reading may be bound by the additions",
+        ),
+        ([("L2", [3], {})], 0.06, "6% of the time went to launching"),
+        ([("L2", [4] * 12 + [3], {})], 0, "others use the device"),
+    ],
+)
+def test_a_rate_that_may_not_be_the_caches_has_a_reason(measured, levels, launch_share, reason):
+    *below, roof = measured(*levels, launch_s=launch_share * 0.01 / 3)
     assert roof.peak_bytes_per_s is None
-    assert "others use the device" in roof.missing["peak_bytes_per_s"]
+    assert reason in roof.missing["peak_bytes_per_s"]
+    assert roof.source.startswith(f"{roof.level}: scripted")  # what was seen is kept
+    controls = [changes.get("only_control", False) for _, _, changes in levels[:-1]]
+    assert [each.peak_bytes_per_s is None for each in below] == controls
 
 
-def test_what_a_probe_says_when_it_fails_is_the_reason(monkeypatch):
+def test_what_a_probe_says_when_it_fails_is_the_reason(measured):
     def prepare():
         raise RuntimeError("Triton cannot be used here: No module named 'triton'\nmore")
 
     probe = Probe("L1: read", None, "bytes_per_s", 1, 0, prepare)
-    (roof,) = measured(monkeypatch, ScriptedDevice(), Level("L1", None, probe, "not told by CUDA"))
+    (roof,) = measured(Level("L1", None, probe, "not reported by CUDA"))
     assert roof.missing == {
         "peak_bytes_per_s": "L1: read left out: Triton cannot be used here: "
         "No module named 'triton'",
-        "size_bytes": "not told by CUDA",
+        "size_bytes": "not reported by CUDA",
     }
     assert roof.source == "not measured"
 
 
-def test_a_level_without_a_probe_has_its_reason(monkeypatch):
-    (roof,) = measured(monkeypatch, ScriptedDevice(), Level("L3", 8, None, why_no_probe="small"))
+def test_a_level_without_a_probe_has_its_reason(measured):
+    (roof,) = measured(Level("L3", 8, None, why_no_probe="small"))
     assert (roof.size_bytes, roof.missing) == (8, {"peak_bytes_per_s": "small"})
 
 

@@ -39,13 +39,10 @@ def operands(probe):
     return seen.calls
 
 
-def test_flops_of_a_product_worked_by_hand():
+def test_flops_worked_by_hand():
     # 3x4 results, each the sum of 5 products: 12 x 5 multiply-adds = 60 MAC = 120 FLOP.
     assert Product(3, 4, 5).flops == 120
     assert Product(3, 4, 5).elements == 15 + 20 + 12
-
-
-def test_flops_of_a_convolution_worked_by_hand():
     # 2 images of 3 channels, 4x4, to 5 filters of 3x3: 2 x 5 x 16 = 160 outputs, each the sum of
     # 3 x 9 = 27 products: 4320 MAC = 8640 FLOP.
     assert Convolution(2, 3, 4, 5).flops == 8640
@@ -91,13 +88,6 @@ def test_the_linear_probe_runs_onednn_and_has_the_result_of_its_shape():
     assert result.shape == (3, 4)
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_onednn_takes_part_in_the_fp32_roof_of_a_cpu_where_torch_has_it(monkeypatch, there):
-    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: there)
-    probes = compute_probes(open_device("cpu"), PLANS["cpu"], "fp32")
-    assert any("oneDNN" in probe.name for probe in probes) is there
-
-
 def test_no_operand_holds_zeros():
     probes = [
         product_probe(Product(64, 64, 64, "TN"), "fp32", CPU),
@@ -112,22 +102,11 @@ def test_no_operand_holds_zeros():
 
 
 def test_streams_count_each_array_read_and_each_written_once():
-    copy, triad, update = stream_probes([8 * MIB], CPU)
-    assert [each.work_per_launch for each in (copy, triad, update)] == [
-        2 * 8 * MIB,
-        3 * 8 * MIB,
-        3 * 8 * MIB,
-    ]
-    assert [each.name for each in (copy, triad, update)] == [
-        "copy 8 MiB",
-        "triad 8 MiB",
-        "update 8 MiB",
-    ]
-    assert {each.math_mode for each in (copy, triad, update)} == {None}
-
-
-def test_streams_do_what_they_are_counted_as():
-    for probe, moved in zip(stream_probes([4 * MIB], CPU), (2, 3, 3), strict=True):
+    probes = stream_probes([4 * MIB], CPU)
+    assert [each.name for each in probes] == ["copy 4 MiB", "triad 4 MiB", "update 4 MiB"]
+    assert {each.math_mode for each in probes} == {None}
+    for probe, moved in zip(probes, (2, 3, 3), strict=True):
+        assert probe.work_per_launch == moved * 4 * MIB
         [(_, args, kwargs)] = operands(probe)
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
         assert {tensor.numel() * 4 for tensor in tensors} == {4 * MIB}
@@ -142,24 +121,20 @@ def test_streams_of_several_sizes_share_their_arrays():
     assert addresses[0] == addresses[1]
 
 
-def test_arrays_are_four_times_the_last_level_cache():
-    assert array_sizes(60 * MIB, (1, 4), 2**40) == (240 * MIB, 960 * MIB)
-
-
-def test_arrays_are_rounded_up_to_whole_blocks():
-    [size] = array_sizes(33 * MIB + 1, (1,), 2**40)
-    assert size == 136 * MIB
-
-
-def test_arrays_have_a_least_size_whatever_the_cache():
-    assert array_sizes(4 * MIB, (1,), 2**40) == (128 * MIB,)
-    assert array_sizes(None, (1,), 2**40) == (512 * MIB,)
-
-
-def test_arrays_take_at_most_a_quarter_of_free_memory():
-    three_of_256 = 3 * 256 * MIB
-    assert array_sizes(None, (1,), 4 * 3 * 512 * MIB - 1) == ()
-    assert array_sizes(32 * MIB, (1, 2, 4), 4 * three_of_256) == (128 * MIB, 256 * MIB)
+@pytest.mark.parametrize(
+    ("cache_bytes", "steps", "free_bytes", "sizes_mib"),
+    [
+        (60 * MIB, (1, 4), 2**40, (240, 960)),  # four times the last-level cache
+        (33 * MIB + 1, (1,), 2**40, (136,)),  # rounded up to whole blocks
+        (4 * MIB, (1,), 2**40, (128,)),  # whatever the cache
+        (None, (1,), 2**40, (512,)),
+        (None, (1,), 4 * 3 * 512 * MIB - 1, ()),  # a quarter of free memory for three arrays
+        (32 * MIB, (1, 2, 4), 4 * 3 * 256 * MIB, (128, 256)),
+    ],
+)
+def test_sizes_of_arrays(cache_bytes, steps, free_bytes, sizes_mib):
+    sizes = array_sizes(cache_bytes, steps, free_bytes)
+    assert sizes == tuple(size * MIB for size in sizes_mib)
 
 
 @pytest.mark.parametrize("backend", PLANS)
@@ -170,9 +145,16 @@ def test_every_plan_holds_products_of_each_layout_and_convolutions(backend):
     assert plan.convolutions
 
 
-def test_probes_of_a_mode_come_by_their_work_and_all_compute_in_it():
-    probes = compute_probes(open_device("cpu"), PLANS["cpu"], "bf16")
+@pytest.mark.parametrize(
+    ("mode", "there", "takes_part"),
+    [("fp32", True, True), ("fp32", False, False), ("bf16", True, False)],
+)
+def test_probes_of_a_mode_come_by_their_work_and_onednn_sets_the_fp32_roof_of_a_cpu_too(
+    monkeypatch, mode, there, takes_part
+):
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: there)
+    probes = compute_probes(open_device("cpu"), PLANS["cpu"], mode)
     work = [probe.work_per_launch for probe in probes]
     assert work == sorted(work)
-    assert {probe.math_mode for probe in probes} == {"bf16"}
-    assert not [probe for probe in probes if "oneDNN" in probe.name]
+    assert {probe.math_mode for probe in probes} == {mode}
+    assert any("oneDNN" in probe.name for probe in probes) is takes_part
