@@ -20,9 +20,10 @@ SMALL := -P arch=resnet18 -P batch_size=16 -P data=$(IMAGES) -P workers=2 \
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 \
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
-# tests wait for processes and servers for most of their time; a file's tests share its servers
-TESTS = $(ACTIVATED) env -u MLFLOW_TRACKING_URI python -m pytest
-AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile
+# bytecode: what pytest makes of the tests is made once and not by each of its processes each time
+TESTS = $(ACTIVATED) env -u MLFLOW_TRACKING_URI -u PYTHONDONTWRITEBYTECODE python -m pytest
+# a file's tests share its servers; tests/conftest.py puts files of slow tests first
+AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help run ui server test test-fast test-slow lint format setup setup-dev lock clean

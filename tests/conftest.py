@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -17,6 +18,9 @@ from mlproject import main
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT / "tests" / "bench"), str(PROJECT / "tests"), str(PROJECT)]
+
+DEVICES = ("cuda", "mps")
+SLOW = ("slow", "long")
 
 
 def pytest_configure():
@@ -56,11 +60,12 @@ def pytest_make_collect_report(collector):
     return _not_skipped((yield), collector.config)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Tests of hardware that is not here are skipped by name; nothing else ever is."""
-    marked = [
-        (item, name) for item in items for name in ("cuda", "mps") if item.get_closest_marker(name)
-    ]
+    """Tests of hardware that is not here are skipped by name; files of slow tests come first."""
+    slow = Counter(item.path for item in items if any(map(item.get_closest_marker, SLOW)))
+    items.sort(key=lambda item: -slow[item.path])
+    marked = [(item, name) for item in items for name in DEVICES if item.get_closest_marker(name)]
     if not marked:
         return
     import torch

@@ -88,20 +88,14 @@ def repository(tmp_path_factory):
     return folder
 
 
-def test_it_is_valid_and_kept_without_what_a_run_left():
+def test_it_is_kept_without_what_a_run_left_asks_for_a_gpu_and_names_no_server():
     nbformat.validate(notebook())
     for cell in notebook().cells:
+        assert "://" not in cell.source
         if cell.cell_type == "code":
             assert cell.outputs == []
             assert cell.execution_count is None
-
-
-def test_it_asks_for_a_gpu():
     assert notebook().metadata.accelerator == "GPU"
-
-
-def test_it_names_no_server_and_no_repository():
-    assert "://" not in "".join(cell.source for cell in notebook().cells)
 
 
 @pytest.mark.slow
@@ -113,7 +107,7 @@ def test_it_says_what_is_missing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, monkeypatch):
     uri = f"sqlite:///{tmp_path}/shared.db"
     small = ["iters=2", "warmup_iters=1", "image_size=32", "batch_size=2"]
