@@ -10,8 +10,9 @@ from bench.machine.probes import UnknownFactError
 
 Usage = namedtuple("Usage", "total used free")
 PLENTY = Usage(10**12, 0, 10**12)
+RELEASE = "proc/sys/kernel/osrelease"
 BARE = {
-    "proc/sys/kernel/osrelease": "6.8.0-31-generic\n",
+    RELEASE: "6.8.0-31-generic\n",
     "proc/cpuinfo": "flags : fpu\n",
     "proc/self/cgroup": "0::/user.slice\n",
     "dev/shm/.keep": "",
@@ -43,13 +44,6 @@ def test_a_sound_machine(tree, disk, tmp_path):
     assert checks["records"].detail == f"1000.0 GB free in {tmp_path}"
 
 
-def test_little_disk(tree, disk, tmp_path):
-    disk[tmp_path.name] = Usage(10**12, 10**12, 10**9)
-    check = found(tree(BARE), tmp_path / "records")["records"]
-    assert check.status == "warning"
-    assert "1.0 GB free" in check.detail
-
-
 def test_a_folder_that_cannot_be_written(tree, disk, tmp_path):
     blocked = tmp_path / "a-file"
     blocked.write_text("")
@@ -59,49 +53,45 @@ def test_a_folder_that_cannot_be_written(tree, disk, tmp_path):
     assert "--records" in check.remedy
 
 
-def test_a_containers_small_shared_memory(tree, disk, tmp_path):
+@pytest.mark.parametrize(
+    ("files", "name", "detail", "remedy"),
+    [
+        ({}, "records", "1.0 GB free", "free some space"),
+        ({".dockerenv": ""}, "shared memory", "holds 0.07 GB", "--shm-size=8g"),
+        ({RELEASE: "4.4.0-19041-Microsoft\n"}, "surroundings", "no GPU", "wsl --set-version"),
+        ({RELEASE: "5.15.90.1-microsoft-standard-WSL2\n"}, "surroundings", "spills",
+         "Sysmem Fallback"),
+        ({}, "power", "on battery", "plug it in"),
+    ],
+)  # fmt: skip
+def test_what_hurts_a_measurement_has_a_remedy(
+    tree, disk, tmp_path, monkeypatch, files, name, detail, remedy
+):
+    disk[tmp_path.name] = Usage(10**12, 10**12, 10**9)
     disk["shm"] = Usage(67_108_864, 0, 67_108_864)
-    check = found(tree({**BARE, ".dockerenv": ""}), tmp_path)["shared memory"]
-    assert check.status == "warning"
-    assert "holds 0.07 GB" in check.detail
-    assert "--shm-size=8g" in check.remedy
-
-
-def test_wsl_has_its_warnings(tree, disk, tmp_path):
-    first = tree({**BARE, "proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft\n"})
-    assert "wsl --set-version" in found(first, tmp_path)["surroundings"].remedy
-    second = tree({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
-    assert "Sysmem Fallback" in found(second, tmp_path)["surroundings"].remedy
-
-
-def test_a_laptop_on_battery(tree, disk, tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "power_source", lambda virtual: "battery")
-    check = found(tree(BARE), tmp_path)["power"]
-    assert (check.status, check.remedy) == ("warning", "plug it in")
+    check = found(tree({**BARE, **files}), tmp_path / "records")[name]
+    assert check.status == "warning"
+    assert detail in check.detail
+    assert remedy in check.remedy
 
 
 def test_what_is_unknown_is_no_fault(tree, disk, tmp_path, monkeypatch):
     def unknown(*_):
-        raise UnknownFactError("nobody tells")
+        raise UnknownFactError("no such file")
 
     monkeypatch.setattr(environment, "power_source", unknown)
     monkeypatch.setattr(virtualization, "container", unknown)
     monkeypatch.setattr(virtualization, "virtualization", unknown)
     checks = found(tree(BARE), tmp_path)
-    assert checks["power"].detail == "unknown: nobody tells"
+    assert checks["power"].detail == "unknown: no such file"
     assert checks["surroundings"].detail == "container unknown, hypervisor unknown"
 
 
 def test_an_energy_counter_for_root_alone_has_a_remedy(tree, disk, tmp_path, monkeypatch):
-    zone = "sys/class/powercap/intel-rapl:0"
-    root = tree(
-        {
-            **BARE,
-            f"{zone}/name": "package-0\n",
-            f"{zone}/max_energy_range_uj": "1000\n",
-            f"{zone}/energy_uj": "5\n",
-        }
-    )
+    zone = {"name": "package-0\n", "max_energy_range_uj": "1000\n", "energy_uj": "5\n"}
+    files = {f"sys/class/powercap/intel-rapl:0/{name}": text for name, text in zone.items()}
+    root = tree({**BARE, **files})
     assert found(root, tmp_path)["cpu energy"].detail == "RAPL can be read"
     read_text = Path.read_text
 

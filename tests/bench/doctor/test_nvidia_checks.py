@@ -1,4 +1,5 @@
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,25 +10,17 @@ from bench.profilers.ncu import NcuTool
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
 
 CARD = {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n"}
-NCU = """echo 'NVIDIA (R) Nsight Compute Command Line Profiler'
-echo 'Copyright (c) 2018-2025 NVIDIA Corporation'
-echo 'Version {version} (build 35734880) (public-release)'"""
+AS_2025 = "echo 'Version 2025.1.1.0 (build 35734880) (public-release)'"
 AS_2024 = 'echo "Version 2024.1.1.0 (build 33998838)"'
 NO_CAPABILITIES = "Name:\tpython\nCapEff:\t0000000000000000\n"
 
 
-class OneCard:
-    def nvmlDeviceGetCount(self):  # noqa: N802
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        return index
-
-    def nvmlDeviceGetName(self, handle):  # noqa: N802
-        return "NVIDIA H200"
-
-    def nvmlSystemGetDriverVersion(self):  # noqa: N802
-        return "580.95.05"
+ONE_CARD = SimpleNamespace(
+    nvmlDeviceGetCount=lambda: 1,
+    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlDeviceGetName=lambda handle: "NVIDIA H200",
+    nvmlSystemGetDriverVersion=lambda: "580.95.05",
+)
 
 
 def fails_with(reason):
@@ -40,7 +33,7 @@ def fails_with(reason):
 NO_DRIVER = fails_with("no CUDA driver here")
 
 
-def found(root, opener=OneCard, capability=NO_DRIVER):
+def found(root, opener=lambda: ONE_CARD, capability=NO_DRIVER):
     return {check.name: check for check in nvidia_checks(root, opener, capability)}
 
 
@@ -71,17 +64,12 @@ def test_a_card_that_nvml_cannot_read(tree, only_programs, reason, remedy):
     assert remedy in check.remedy
 
 
-def test_a_card_that_nvml_reads(tree, only_programs):
-    check = found(tree(CARD))["nvml"]
-    assert check.status == "ok"
-    assert check.detail == "driver 580.95.05: NVIDIA H200"
-
-
-def test_ncu_on_path(tree, only_programs):
-    only_programs("ncu", NCU.format(version="2025.1.1.0"))
-    check = found(tree(CARD))["ncu"]
-    assert check.status == "ok"
-    assert check.detail.startswith("ncu 2025.1.1 at ")
+def test_a_card_that_nvml_reads_and_an_ncu_on_path(tree, only_programs):
+    only_programs("ncu", AS_2025)
+    checks = found(tree(CARD))
+    assert checks["nvml"].status == checks["ncu"].status == "ok"
+    assert checks["nvml"].detail == "driver 580.95.05: NVIDIA H200"
+    assert checks["ncu"].detail.startswith("ncu 2025.1.1 at ")
 
 
 def test_an_ncu_older_than_the_card(tree, only_programs):

@@ -1,4 +1,4 @@
-"""What stands in perf's way, told by doctor in the words that a profile uses too."""
+"""What stands in perf's way: the words of doctor are those of a profile."""
 
 import os
 
@@ -10,9 +10,12 @@ from bench.profilers.perf import find_obstacle
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
 
 PARANOID = "proc/sys/kernel/perf_event_paranoid"
-NO_CAPABILITIES = {"proc/self/status": "CapEff:\t0000000000000000\n"}
 RELEASE = "proc/sys/kernel/osrelease"
 CPUINFO = "proc/cpuinfo"
+WSL = {RELEASE: "5.15.90.1-microsoft-standard-WSL2\n"}
+CGROUP = "proc/self/cgroup"
+DMI = "sys/class/dmi/id"
+SYSCTL = "sudo sysctl kernel.perf_event_paranoid=2"
 # The words of perf 6.1, 5.4 and Ubuntu's wrapper.
 NO_PERMISSION = (
     "echo 'Error:' >&2; echo 'No permission to enable instructions event.' >&2; exit 255"
@@ -34,6 +37,10 @@ def counting(clock, instructions):
     )
 
 
+NO_COUNTERS = counting("0.50", "<not supported>")
+THIS_MACHINE = "this machine shows no hardware counters"
+
+
 @pytest.fixture(autouse=True)
 def _on_linux(monkeypatch):
     monkeypatch.setattr("platform.system", lambda: "Linux")
@@ -51,115 +58,69 @@ def check_of(root):
 
 
 @pytest.mark.parametrize("instructions", ["141218", "<not counted>"])  # the gate stays shut
-def test_perf_that_counts(tree, only_programs, instructions):
-    only_programs("perf", counting("0.50", instructions))
+def test_perf_that_counts_is_tried_with_the_options_of_a_profile(
+    tree, only_programs, tmp_path, instructions
+):
+    only_programs("perf", f'echo "$@" > {tmp_path}/asked; {counting("0.50", instructions)}')
     check = check_of(tree({PARANOID: "2\n"}))
     assert (check.status, check.detail) == ("ok", "counts; perf_event_paranoid is 2")
-
-
-def test_perf_is_tried_with_the_options_of_a_profile(tree, only_programs, tmp_path):
-    only_programs("perf", f'echo "$@" > {tmp_path}/asked; {counting("1", "1")}')
-    check_of(tree({}))
     asked = (tmp_path / "asked").read_text()
     assert asked.startswith("stat -x ; -o ")
     assert " -D -1 --control fifo:" in asked
     assert asked.endswith("-e task-clock -e instructions -- true\n")
 
 
-def test_no_perf(tree, only_programs):
-    check = check_of(tree({}))
-    assert check.detail == "perf is not installed"
-    assert "apt install linux-perf" in check.remedy
+def forbidden(level, **around):
+    """A machine of this perf_event_paranoid, to a process without capabilities."""
+    return {PARANOID: f"{level}\n", "proc/self/status": "CapEff:\t0000000000000000\n", **around}
 
 
-@pytest.mark.parametrize("words", [TOO_OLD, OLDER])
-def test_a_perf_without_control(tree, only_programs, words):
-    only_programs("perf", words)
-    check = check_of(tree({}))
-    assert "--control" in check.detail
-    assert "Linux 5.10 or later" in check.remedy
+#: What perf does (None: it is not installed), the machine's files, detail and remedy.
+OBSTACLES = {
+    "absent": (None, {}, "perf is not installed", "install it: sudo apt install linux-perf"),
+    "without control": (TOO_OLD, {}, "(--control)", "install that of Linux 5.10 or later"),
+    "without delay": (OLDER, {}, "(--control)", "install that of Linux 5.10 or later"),
+    "wrapper": (NOT_OF_THIS_KERNEL, {RELEASE: "6.8.0-45-generic\n"},
+                "perf not found for kernel 6.8.0-45", "sudo apt install linux-tools-$(uname -r)"),
+    "wrapper on WSL": (NOT_OF_THIS_KERNEL, WSL, "perf not found for kernel 6.8.0-45",
+                       "sudo apt install linux-tools-generic"),
+    "paranoid": (NO_PERMISSION, forbidden(4, **{CGROUP: "0::/user.slice\n"}),
+                 "perf_event_paranoid is 4: users may not count", SYSCTL),
+    "paranoid host": (NO_PERMISSION, forbidden(3, **{".dockerenv": ""}),
+                      "perf_event_paranoid is 3: users may not count", f"on the host, {SYSCTL}"),
+    "docker": (NO_PERMISSION, forbidden(2, **{".dockerenv": ""}),
+               "the docker container forbids perf_event_open", "start it with --cap-add=PERFMON"),
+    "podman": (NO_PERMISSION, forbidden(2, **{"run/.containerenv": ""}),
+               "the podman container forbids perf_event_open", "start it with --cap-add=PERFMON"),
+    "pod": (NO_PERMISSION, forbidden(2, **{"var/run/secrets/kubernetes.io/x": ""}),
+            "the kubernetes container forbids perf_event_open",
+            "give the pod securityContext.capabilities.add: [PERFMON]"),
+    "sandbox": (NO_PERMISSION, forbidden(2, **{CGROUP: "0::/x\n"}),
+                "seccomp filter", "profile as root, or outside the sandbox"),
+    "no events": (counting("<not supported>", "<not supported>"), {}, "not even time",
+                  "in a container, start it with --security-opt seccomp=unconfined"),
+    "guest": (NO_COUNTERS, {RELEASE: "6.1.0\n", CPUINFO: "flags\t: fpu hypervisor\n"},
+              THIS_MACHINE, "a virtual machine has those its host passes on"),
+    "unknown processor": (NO_COUNTERS, {RELEASE: "6.1.0\n", CPUINFO: "flags\t: fpu\n"},
+                          THIS_MACHINE, "this kernel does not know its processor"),
+    "WSL": (NO_COUNTERS, WSL, THIS_MACHINE, "wsl --update, and remove hardwarePerformance"),
+    "VMware": (NO_COUNTERS, {RELEASE: "6.1.0\n", f"{DMI}/sys_vendor": "VMware, Inc.\n"},
+               THIS_MACHINE, "switch on `Virtualize CPU performance counters`"),
+    "Hyper-V": (NO_COUNTERS, {RELEASE: "6.1.0\n", f"{DMI}/product_name": "Virtual Machine\n"},
+                THIS_MACHINE, "on the host, Set-VMProcessor"),
+    "its own fault": ("echo 'Error:' >&2; echo 'out of sorts' >&2; exit 3", {},
+                      "perf cannot count: out of sorts", "try `perf stat -e instructions"),
+}  # fmt: skip
 
 
-def test_a_perf_of_another_kernel(tree, only_programs):
-    only_programs("perf", NOT_OF_THIS_KERNEL)
-    check = check_of(tree({RELEASE: "6.8.0-45-generic\n"}))
-    assert check.detail.startswith("perf not found for kernel 6.8.0-45")
-    assert "apt install linux-tools-$(uname -r)" in check.remedy
-
-
-def test_a_perf_of_another_kernel_on_wsl(tree, only_programs):
-    only_programs("perf", NOT_OF_THIS_KERNEL)
-    check = check_of(tree({RELEASE: "5.15.90.1-microsoft-standard-WSL2\n"}))
-    assert check.remedy.startswith("sudo apt install linux-tools-generic")
-
-
-def test_a_system_that_forbids_counting(tree, only_programs):
-    only_programs("perf", NO_PERMISSION)
-    cgroup = {"proc/self/cgroup": "0::/user.slice\n"}
-    check = check_of(tree({PARANOID: "4\n", **NO_CAPABILITIES, **cgroup}))
-    assert check.detail == "perf_event_paranoid is 4: users may not count"
-    assert check.remedy.startswith("sudo sysctl kernel.perf_event_paranoid=2")
-
-
-def test_a_system_that_forbids_counting_in_a_container(tree, only_programs):
-    only_programs("perf", NO_PERMISSION)
-    check = check_of(tree({PARANOID: "3\n", **NO_CAPABILITIES, ".dockerenv": ""}))
-    assert check.remedy.startswith("on the host, sudo sysctl kernel.perf_event_paranoid=2")
-
-
-@pytest.mark.parametrize(
-    ("mark", "runtime", "remedy"),
-    [
-        (".dockerenv", "docker", "--cap-add=PERFMON"),
-        ("run/.containerenv", "podman", "--cap-add=PERFMON"),
-        ("var/run/secrets/kubernetes.io/x", "kubernetes", "capabilities.add: [PERFMON]"),
-    ],
-)
-def test_a_container_that_forbids_counting(tree, only_programs, mark, runtime, remedy):
-    only_programs("perf", NO_PERMISSION)
-    check = check_of(tree({PARANOID: "2\n", **NO_CAPABILITIES, mark: ""}))
-    assert check.detail == f"the {runtime} container forbids perf_event_open"
-    assert remedy in check.remedy
-
-
-def test_a_sandbox_that_forbids_counting(tree, only_programs):
-    only_programs("perf", NO_PERMISSION)
-    check = check_of(tree({PARANOID: "2\n", **NO_CAPABILITIES, "proc/self/cgroup": "0::/x\n"}))
-    assert "seccomp" in check.detail
-    assert "outside the sandbox" in check.remedy
-
-
-def test_a_kernel_that_counts_nothing_at_all(tree, only_programs):
-    only_programs("perf", counting("<not supported>", "<not supported>"))
-    check = check_of(tree({PARANOID: "2\n"}))
-    assert "not even time" in check.detail
-    assert "seccomp=unconfined" in check.remedy
-
-
-@pytest.mark.parametrize(
-    ("machine", "remedy"),
-    [
-        ({RELEASE: "6.1.0\n", CPUINFO: "flags\t: fpu hypervisor\n"}, "performanceMonitoringUnit"),
-        ({RELEASE: "6.1.0\n", CPUINFO: "flags\t: fpu\n"}, "newer kernel"),
-        ({RELEASE: "5.15.90.1-microsoft-standard-WSL2\n"}, "hardwarePerformanceCounters"),
-        ({RELEASE: "6.1.0\n", "sys/class/dmi/id/sys_vendor": "VMware, Inc.\n"},
-         "Virtualize CPU performance counters"),
-        ({RELEASE: "6.1.0\n", "sys/class/dmi/id/product_name": "Virtual Machine\n"},
-         "Set-VMProcessor"),
-    ],
-)  # fmt: skip
-def test_a_machine_without_counters(tree, only_programs, machine, remedy):
-    only_programs("perf", counting("0.50", "<not supported>"))
-    check = check_of(tree({PARANOID: "2\n", **machine}))
-    assert check.detail == "this machine shows no hardware counters"
-    assert remedy in check.remedy
-
-
-def test_a_perf_that_fails_in_its_own_way(tree, only_programs):
-    only_programs("perf", "echo 'Error:' >&2; echo 'out of sorts' >&2; exit 3")
-    check = check_of(tree({PARANOID: "1\n"}))
-    assert check.detail == "perf cannot count: out of sorts"
-    assert "by hand" in check.remedy
+@pytest.mark.parametrize("case", list(OBSTACLES))
+def test_each_obstacle_has_its_cause_and_remedy(tree, only_programs, case):
+    perf, machine, detail, remedy = OBSTACLES[case]
+    if perf is not None:
+        only_programs("perf", perf)
+    check = check_of(tree(machine))
+    assert detail in check.detail
+    assert check.remedy.startswith(remedy)
 
 
 def test_a_perf_that_is_no_program(tree, only_programs):

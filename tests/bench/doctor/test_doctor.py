@@ -1,0 +1,77 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from bench.doctor import Check, can_measure, suite
+from bench.doctor.check import ok
+from commands.keep.doctor import command
+
+NO_NCU = Check("ncu", "warning", "not found", "install it")
+NO_TORCH = Check("torch", "missing", "not found", "install it")
+
+
+def test_what_is_not_ok_has_a_remedy():
+    for status in ("warning", "missing"):
+        with pytest.raises(ValueError, match=r"check perf: .* without a remedy"):
+            Check("perf", status, "not found", None)
+
+
+def test_a_group_that_fails_does_not_take_the_others_along():
+    def broken():
+        yield ok("first", "fine")
+        raise ImportError("No module named 'mlflow'")
+
+    checks = suite.run_checks({"tracking": broken, "host": lambda: [ok("disk", "plenty")]})
+    assert [check.name for check in checks] == ["tracking", "disk"]
+    assert checks[0].status == "missing"
+    assert checks[0].detail == "the check itself failed: ImportError: No module named 'mlflow'"
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Return the list of checks that this machine will give; none come from a server."""
+    checks = []
+    monkeypatch.setattr(suite, "machine_groups", lambda records: {"host": lambda: checks})
+    monkeypatch.setattr("commands.keep.doctor._tracking_checks", lambda: [ok("server", "answers")])
+    return checks
+
+
+def run(*arguments):
+    return CliRunner().invoke(command, arguments, standalone_mode=False, env={"COLUMNS": "100"})
+
+
+def test_the_exit_code_is_about_a_cpu_run(machine):
+    machine += [ok("torch", "2.15"), NO_NCU]
+    assert can_measure(machine)
+    assert run().return_value == 0
+    machine.append(NO_TORCH)
+    assert not can_measure(machine)
+    assert run().return_value == 1
+
+
+def test_json_is_a_list_of_checks(machine):
+    machine.append(NO_NCU)
+    assert json.loads(run("--format", "json").stdout) == [
+        {"name": "ncu", "status": "warning", "detail": "not found", "remedy": "install it"},
+        {"name": "server", "status": "ok", "detail": "answers", "remedy": None},
+    ]
+
+
+def test_the_table_is_readable_at_100_columns_and_shows_markup_as_it_is(machine):
+    machine.append(ok("cuda", "sees [/red] and [bold]"))
+    machine.append(Check("perf", "warning", "paranoid is 4: " + "may not count " * 9, "sudo it"))
+    lines = run().stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    words = " ".join(" ".join(lines).split())
+    for word in ("perf", "warning", "paranoid is 4", "-> sudo it", "server", "answers"):
+        assert word in words
+    assert "sees [/red] and [bold]" in words
+
+
+@pytest.mark.slow
+def test_this_machine_end_to_end(mlproject_command):
+    code, out, _ = mlproject_command("doctor", "--format", "json")
+    checks = {check["name"]: check for check in json.loads(out)}
+    assert checks.keys() >= {"python", "packages", "cpu", "cpu bf16", "records", "power"}
+    assert code == int(any(check["status"] == "missing" for check in checks.values()))

@@ -1,0 +1,162 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bench.doctor import installation
+from bench.doctor.installation import device_checks, package_checks
+from bench.machine.probes import UnknownFactError
+
+PROJECT = """[project]
+requires-python = "{python}"
+dependencies = [{dependencies}]
+"""
+
+
+def checks_of(tmp_path, *dependencies, python=">=3.10"):
+    text = PROJECT.format(python=python, dependencies=str(dependencies).strip("(,)"))
+    (tmp_path / "pyproject.toml").write_text(text)
+    return {check.name: check for check in package_checks(tmp_path)}
+
+
+def test_this_environment_meets_the_projects_own_requirements():
+    found = {check.name: check for check in package_checks()}
+    assert found["python"].status == "ok"
+    assert found["packages"].status == "ok", found["packages"].detail
+
+
+def test_what_is_absent_or_too_old_is_named_with_the_remedy(tmp_path):
+    found = checks_of(tmp_path, "psutil>=9999", "no-such-package-anywhere", "pydantic>=2")
+    assert found["packages"].status == "missing"
+    assert "psutil" in found["packages"].detail
+    assert "does not meet >=9999" in found["packages"].detail
+    assert "no-such-package-anywhere is not installed" in found["packages"].detail
+    assert "pydantic" not in found["packages"].detail
+    assert "uv pip install -r requirements.txt" in found["packages"].remedy
+
+
+def test_requirements_of_other_systems_do_not_count(tmp_path):
+    found = checks_of(tmp_path, "no-such-package-anywhere; python_version < '3.0'")
+    assert found["packages"].detail == "all 0 meet the project's requirements"
+
+
+def test_a_python_that_is_too_old(tmp_path):
+    found = checks_of(tmp_path, python=">=99")
+    assert found["python"].status == "missing"
+    assert "does not meet >=99" in found["python"].detail
+
+
+def test_an_installed_project_is_asked_by_its_metadata(tmp_path, monkeypatch):
+    information = tmp_path / "mlproject-0.1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: mlproject\nVersion: 0.1.0\nRequires-Python: >=3.10\n"
+        "Requires-Dist: psutil>=6\nRequires-Dist: fvcore>=99; extra == 'dev'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = {check.name: check for check in package_checks(tmp_path / "no-tree")}
+    assert found["packages"].detail == "all 1 meet the project's requirements"
+
+
+@pytest.fixture
+def no_cuda(monkeypatch):
+    """Return a function that sets what NVML sees while torch sees nothing."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def driver(devices_seen, cuda_version=12040):
+        def opener():
+            if not devices_seen:
+                raise UnknownFactError("NVML: NVML Shared Library Not Found")
+            return SimpleNamespace(
+                nvmlDeviceGetCount=lambda: devices_seen,
+                nvmlSystemGetCudaDriverVersion=lambda: cuda_version,
+            )
+
+        monkeypatch.setattr(installation, "open_nvml", opener)
+
+    return driver
+
+
+def found():
+    return {check.name: check for check in device_checks()}
+
+
+def test_the_cpu_of_this_machine_works_and_a_wrong_result_is_found(no_cuda, monkeypatch):
+    no_cuda(0)
+    check = found()["cpu"]
+    assert check.status == "ok"
+    assert torch.__version__ in check.detail
+    right = torch.nn.functional.conv2d
+    monkeypatch.setattr(torch.nn.functional, "conv2d", lambda *a: right(*a) * 2)
+    check = found()["cpu"]
+    assert check.status == "missing"
+    assert "wrong result" in check.detail
+
+
+def test_a_torch_that_does_not_import(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torchvision", None)
+    checks = found()
+    assert list(checks) == ["torch"]
+    assert checks["torch"].status == "missing"
+    assert "uv pip install --reinstall torch torchvision" in checks["torch"].remedy
+
+
+@pytest.mark.parametrize(("native", "status"), [(True, "ok"), (False, "warning")])
+def test_bf16_of_the_processor(no_cuda, monkeypatch, native, status):
+    no_cuda(0)
+    cpu = SimpleNamespace(native_math=lambda mode: native and mode == "bf16")
+    monkeypatch.setattr("bench.training.devices.open_device", lambda backend: cpu)
+    assert found()["cpu bf16"].status == status
+
+
+BUILT_FOR_13 = "torch is built for CUDA 13.2 and the driver speaks CUDA 12.4 at most"
+
+
+@pytest.mark.parametrize(
+    ("devices", "driver", "built_for", "hidden", "detail", "remedy"),
+    [
+        (0, 12040, "13.2", False, "no NVIDIA device with a driver here", None),
+        (1, 12040, "13.2", False, BUILT_FOR_13, "update the NVIDIA driver, or install a torch"),
+        (1, 12040, None, False, "this build of torch has no CUDA", "install the default build"),
+        (2, 13020, "13.2", True, "torch sees none of 2 devices with CUDA_VISIBLE_DEVICES=''",
+         "unset CUDA_VISIBLE_DEVICES"),
+    ],
+)  # fmt: skip
+def test_a_card_that_torch_cannot_use(
+    no_cuda, monkeypatch, devices, driver, built_for, hidden, detail, remedy
+):
+    no_cuda(devices, driver)
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    if hidden:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    check = found()["cuda"]
+    assert (check.status, check.detail) == ("ok" if remedy is None else "warning", detail)
+    assert check.remedy is remedy or check.remedy.startswith(remedy)
+
+
+def test_a_mac_without_its_gpu(no_cuda, monkeypatch):
+    no_cuda(0)
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    check = found()["mps"]
+    assert check.status == "warning"
+    assert "arm64" in check.remedy
+
+
+def test_a_card_whose_kernels_do_not_run(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla K80")
+    ones = torch.ones
+
+    def no_kernel(*size, device=None, **options):
+        if torch.device(device).type == "cuda":
+            raise RuntimeError("CUDA error: no kernel image is available for execution")
+        return ones(*size, device=device, **options)
+
+    monkeypatch.setattr(torch, "ones", no_kernel)
+    checks = found()
+    assert checks["cpu"].status == "ok"
+    assert checks["cuda:0"].status == "warning"
+    assert "no kernel image" in checks["cuda:0"].detail
