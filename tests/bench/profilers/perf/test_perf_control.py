@@ -16,7 +16,6 @@ from bench.profilers.perf.perf_control import counting
 from bench.profilers.perf.perf_program import Gate, perf_stat
 
 PROJECT = Path(__file__).resolve().parents[4]
-real_perf = pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Windows")
 
 #: Threads that were started before the window work before it and in it; then there is more work.
@@ -63,41 +62,27 @@ def task_of(*gates):
     }
 
 
-@real_perf
-def test_the_real_perf_counts_all_threads_in_the_window_and_nothing_else(tmp_path):
-    gate = Gate.make(tmp_path, "perf")
-    output = tmp_path / "stat.csv"
-    command = perf_stat(output, ("task-clock", "page-faults"), gate)
-    worker = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(task_of(gate))]
-    done = subprocess.run([*command, *worker], capture_output=True, text=True, timeout=300)
+@pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
+def test_two_real_perfs_count_all_threads_in_the_window_and_nothing_else(tmp_path):
+    gates = [Gate.make(tmp_path, name) for name in ("cores", "memory")]
+    outputs = [tmp_path / "cores.csv", tmp_path / "memory.csv"]
+    cores, memory = (
+        perf_stat(out, ("task-clock",), gate) for out, gate in zip(outputs, gates, strict=True)
+    )
+    worker = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(task_of(*gates))]
+    done = subprocess.run([*memory, *cores, *worker], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     cpu_s = json.loads(done.stdout)
-    (counted_s,) = [row.count / 1e3 for row in read_rows(output) if row.event == "task-clock"]
     # The window's 0.5 s, of which 0.4 s are the threads'; the rest of the process is 0.9 s.
     assert cpu_s["inside"] >= 0.5
     assert cpu_s["whole"] >= cpu_s["inside"] + 0.9
-    assert cpu_s["inside"] * 0.98 <= counted_s <= cpu_s["inside"] + 0.2
-
-
-@real_perf
-def test_two_real_perfs_obey_one_after_the_other(tmp_path):
-    gates = [Gate.make(tmp_path, name) for name in ("cores", "memory")]
-    outputs = [tmp_path / "cores.csv", tmp_path / "memory.csv"]
-    commands = [
-        perf_stat(out, ("task-clock",), gate) for out, gate in zip(outputs, gates, strict=True)
-    ]
-    worker = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(task_of(*gates))]
-    done = subprocess.run([*commands[1], *commands[0], *worker], capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    inside_s = json.loads(done.stdout)["inside"]
-    counted_s = [row.count / 1e3 for output in outputs for row in read_rows(output)]
-    assert len(counted_s) == 2
-    assert min(counted_s) >= inside_s * 0.98
-    assert max(counted_s) <= inside_s + 0.2
+    for output in outputs:
+        (counted_s,) = [row.count / 1e3 for row in read_rows(output)]
+        assert cpu_s["inside"] * 0.98 <= counted_s <= cpu_s["inside"] + 0.2
 
 
 class Listener:
-    """perf's side: both FIFOs open for reading and writing; answers what it is told."""
+    """perf's side: both FIFOs open for reading and writing; gives `answers`."""
 
     def __init__(self, folder, name="perf", answers=((b"ack\n\0",), (b"ack\n\0",))):
         self.gate = Gate.make(folder, name)
@@ -120,52 +105,46 @@ class Listener:
             os.close(end)
 
 
-def test_commands_are_sent_around_the_body(tmp_path):
-    listener = Listener(tmp_path)
+def open_descriptors():
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ((b"ack\n\0",), (b"ack\n\0",)),
+        ((b"a", b"ck\n"), (b"\0", b"ack\n\0")),  # in pieces, with the rest of the one before
+    ],
+)
+def test_commands_are_sent_around_the_body(tmp_path, answers):
+    listener = Listener(tmp_path, answers=answers)
+    descriptors = open_descriptors()
     with counting(task_of(listener.gate)):
         assert listener.heard == [b"enable\n"]
     assert listener.heard == [b"enable\n", b"disable\n"]
+    assert open_descriptors() == descriptors
 
 
-def test_answers_may_come_in_pieces_and_with_the_rest_of_the_one_before(tmp_path):
-    listener = Listener(tmp_path, answers=((b"a", b"ck\n"), (b"\0", b"ack\n\0")))
-    with counting(task_of(listener.gate)):
-        pass
-    assert listener.heard == [b"enable\n", b"disable\n"]
-
-
-@pytest.mark.parametrize("pieces", [(b"ack",), (b"\0",), (b"nack",)])
-def test_what_is_no_answer_is_not_taken_for_one(tmp_path, pieces):
-    listener = Listener(tmp_path, answers=(pieces,))
-    with pytest.raises(UserError, match="did not answer"), counting(task_of(listener.gate), 0.05):
+@pytest.mark.parametrize(
+    ("gate_of", "words"),
+    [
+        (lambda folder: Gate(folder / "a", folder / "b"), r"listen at .*/a \(No such file"),
+        (lambda folder: Gate.make(folder, "p"), r"listen at .*p\.control \(No such device"),
+        *(
+            (
+                lambda folder, answers=answers: Listener(folder, answers=answers).gate,
+                r"did not answer 'enable' in 0\.05 s; .*console\.log",
+            )
+            for answers in [(), ((b"ack",),), ((b"\0",),), ((b"nack",),)]
+        ),
+    ],
+)
+def test_without_an_answer_the_body_does_not_run(tmp_path, gate_of, words):
+    gate = gate_of(tmp_path)
+    descriptors = open_descriptors()
+    with pytest.raises(UserError, match=words), counting(task_of(gate), answer_s=0.05):
         pytest.fail("there was no answer")
-
-
-def test_a_worker_without_a_perf_is_told_so_at_once(tmp_path):
-    gate = Gate.make(tmp_path, "perf")
-    with (
-        pytest.raises(UserError, match=r"perf does not listen at .*perf\.control \(No such device"),
-        counting(task_of(gate)),
-    ):
-        pytest.fail("nobody counts")
-
-
-def test_fifos_that_are_gone_are_no_traceback(tmp_path):
-    gate = Gate(tmp_path / "a", tmp_path / "b")
-    with (
-        pytest.raises(UserError, match=r"does not listen at .*/a \(No such file"),
-        counting(task_of(gate)),
-    ):
-        pytest.fail("nobody counts")
-
-
-def test_a_perf_that_is_silent_is_not_waited_for_forever(tmp_path):
-    listener = Listener(tmp_path, answers=())
-    with (
-        pytest.raises(UserError, match=r"did not answer 'enable' in 0\.05 s; .*console\.log"),
-        counting(task_of(listener.gate), answer_s=0.05),
-    ):
-        pytest.fail("nobody counts")
+    assert open_descriptors() == descriptors
 
 
 def test_a_perf_that_dies_in_the_window_is_an_error(tmp_path):
@@ -191,14 +170,3 @@ def test_the_memory_controllers_perf_counts_around_the_other(tmp_path):
         heard = [list(listener.heard) for listener in listeners]
     assert heard == [[b"enable\n"], [b"enable\n"]]
     assert [listener.heard[-1] for listener in listeners] == [b"disable\n"] * 2
-
-
-def test_no_descriptor_is_left_open(tmp_path):
-    listener = Listener(tmp_path)
-    before = sum(1 for _ in Path("/dev/fd").iterdir())
-    with counting(task_of(listener.gate)):
-        pass
-    gate = Gate.make(tmp_path, "nobody")
-    with pytest.raises(UserError), counting(task_of(gate)):
-        pytest.fail("nobody counts")
-    assert sum(1 for _ in Path("/dev/fd").iterdir()) == before

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted_perf import CORES
 
 from bench.config import RunConfig
 from bench.launcher.profile import launch_profile
@@ -32,19 +31,8 @@ def profiled(tmp_path, **changes):
     return launch_profile(config, RecordFolder.create(tmp_path), tools=("perf",))
 
 
-def test_a_profile_under_a_scripted_perf(tmp_path, perf_here):
-    perf_here(counts={**CORES, "fp_ret_sse_avx_ops.all": ("600", "")})
-    record = profiled(tmp_path)
-    assert record.outcome == "ok", record.reason
-    counters = record.cpu_counters
-    assert counters.iterations == 6
-    assert counters.window_s > 0
-    assert (counters.cycles, counters.instructions) == (1000, 2500)
-    assert counters.flops == 600
-    assert (tmp_path / record.record_id / "perf" / "perf_stat.csv").is_file()
-
-
-def test_a_perf_that_ends_before_the_worker_is_told_as_the_cause(tmp_path, perf_here):
+@pytest.mark.long
+def test_a_perf_that_ends_before_the_worker_is_the_reason(tmp_path, perf_here):
     script = perf_here()
     text = script.read_text()
     script.write_text(text.replace("child = subprocess.Popen(command)", ABSENT))

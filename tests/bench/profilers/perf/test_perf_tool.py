@@ -1,4 +1,4 @@
-"""perf as a profile's tool: what it asks for, under whom the worker runs, what it reads."""
+"""perf as a profile's tool: what it asks for, what the worker runs under, what it reads."""
 
 import json
 import os
@@ -42,15 +42,11 @@ def _on_linux(monkeypatch):
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
+def machine(tree, monkeypatch):
     """Return a function that makes the files below a root those of a machine."""
 
     def make(*files):
-        root = tmp_path / "root"
-        for file in files:
-            (root / file).parent.mkdir(parents=True, exist_ok=True)
-            (root / file).write_text("")
-        choose = partial(choose_events, root)
+        choose = partial(choose_events, tree(dict.fromkeys(files, "")))
         monkeypatch.setattr("bench.profilers.perf.perf_tool.choose_events", choose)
 
     return make
@@ -73,13 +69,10 @@ def step(**changes):
 
 
 def test_the_whole_way_with_floating_point_and_memory_events(tmp_path, perf_here, machine):
-    imc = {
-        f"uncore_imc_{n}/cas_count_{way}/": ("1.50", "MiB")
-        for n in (0, 1)
-        for way in ("read", "write")
-    }
-    perf_here(counts={**CORES, **INTEL, **imc})
-    machine(*(IMC.format(n, f"cas_count_{way}") for n in (0, 1) for way in ("read", "write")))
+    imc = [(n, f"cas_count_{way}") for n in (0, 1) for way in ("read", "write")]
+    counts = {f"uncore_imc_{n}/{name}/": ("1.50", "MiB") for n, name in imc}
+    perf_here(counts={**CORES, **INTEL, **counts})
+    machine(*(IMC.format(n, name) for n, name in imc))
     tool = PerfTool()
     assert tool.obstacle("cpu") is None
     done = run(tool, tmp_path)
@@ -92,104 +85,73 @@ def test_the_whole_way_with_floating_point_and_memory_events(tmp_path, perf_here
     assert counters.flops == 10 * (1 + 1 + 4 + 2 + 8 + 4)
     assert counters.dram_bytes == 6 * 2**20
     assert counters.missing == {}
+    # Of 16-bit products FLOP are given only where they are counted: not by Intel's events.
+    for mode, native, given in [("bf16", True, 0), ("fp16", True, 0), ("bf16", False, 1)]:
+        resolved = samples.resolved(math_mode=mode, native_math=native)
+        counters = tool.read(tmp_path, [step(resolved=resolved)])
+        assert (counters.flops is not None) == given
+        why = "Intel's floating-point events do not count products"
+        assert given or why in counters.missing["flops"]
+    with pytest.raises(UserError, match="did not end"):
+        tool.read(tmp_path, [samples.facts(ProfiledStep, tool="perf", outcome="ok")])
 
 
 def test_events_that_the_machine_lacks_do_not_cost_the_others(tmp_path, perf_here, machine):
     machine()
-    perf_here(counts={**CORES, "cache-misses": None})
+    perf_here(
+        counts=CORES
+        | {"cache-misses": None, "branch-misses": ("0", ""), "fp_ret_sse_avx_ops.all": ("7", "")}
+    )
     tool = PerfTool()
     assert run(tool, tmp_path).returncode == 0
-    counters = tool.read(tmp_path, [step()])
-    assert counters.branches == 400
+    counters = tool.read(tmp_path, [step(resolved=samples.resolved(math_mode="bf16"))])
+    assert (counters.branches, counters.flops) == (400, 7)
     assert counters.missing == {
         "cache_misses": "not supported",
-        "flops": "perf knows no floating-point events of this processor",
+        "branch_misses": "counted 0 while a step was trained: the machine does not count it",
         "dram_bytes": "no memory controller here shows its counters",
     }
 
 
-def test_a_width_that_perf_knows_and_the_machine_lacks_leaves_no_flop(tmp_path, perf_here, machine):
-    machine()
-    perf_here(counts={**CORES, **INTEL, "fp_arith_inst_retired.256b_packed_single": None})
-    tool = PerfTool()
-    assert run(tool, tmp_path).returncode == 0
-    counters = tool.read(tmp_path, [step()])
-    assert counters.missing["flops"] == "fp_arith_inst_retired.256b_packed_single: not supported"
-
-
-def test_an_event_of_which_there_were_none_was_not_counted(tmp_path, perf_here, machine):
-    machine()
-    perf_here(counts={**CORES, "cache-misses": ("0", "")})
-    tool = PerfTool()
-    assert run(tool, tmp_path).returncode == 0
-    assert "counted 0" in tool.read(tmp_path, [step()]).missing["cache_misses"]
-
-
-def test_memory_controllers_that_may_not_be_counted(tmp_path, perf_here, machine):
-    names = ("data_reads", "data_writes")
-    perf_here(counts={**CORES, **{f"uncore_imc_0/{name}/": ("1.00", "MiB") for name in names}},
-              everywhere=False)  # fmt: skip
-    machine(*(IMC.format(0, name) for name in names))
-    tool = PerfTool()
-    (attempt,) = tool.attempts(tmp_path)
-    assert "-a" not in attempt.prefix
-    assert "takes root or perf_event_paranoid 0" in tool._choice.withheld["dram_bytes"]
-
-
-def test_amds_events_are_found_by_asking_perf(perf_here, machine, tmp_path):
-    perf_here(counts={**CORES, "fp_ret_sse_avx_ops.all": ("7", ""),
-                      "umc_cas_cmd.rd": ("1", ""), "umc_cas_cmd.wr": ("1", "")})  # fmt: skip
-    (tmp_path / "sys/bus/event_source/devices/amd_umc_0").mkdir(parents=True)
-    choice = choose_events(tmp_path)
-    assert choice.core[-1] == "fp_ret_sse_avx_ops.all"
-    assert choice.memory == ("umc_cas_cmd.rd", "umc_cas_cmd.wr")
-    assert choice.withheld == {}
-
-
-def test_arms_events_are_asked_for_on_arm_alone(perf_here, monkeypatch, tmp_path):
-    perf_here(counts={**CORES, **INTEL, "fp_fixed_ops_spec": ("7", "")})
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert choose_events(tmp_path).core[6:] == ("fp_fixed_ops_spec",)
-
-
-def test_the_length_of_arms_vectors(tmp_path):
-    file = tmp_path / "proc/sys/abi/sve_default_vector_length"
-    assert vector_bits(tmp_path) is None
-    file.parent.mkdir(parents=True)
-    file.write_text("32\n")
-    assert vector_bits(tmp_path) == 256
+UMC = ("umc_cas_cmd.rd", "umc_cas_cmd.wr")
+READS = tuple(f"uncore_imc_0/{name}/" for name in ("data_reads", "data_writes"))
+IMC_FILES = [IMC.format(0, name) for name in ("data_reads", "data_writes")]
 
 
 @pytest.mark.parametrize(
-    ("counts", "resolved", "told"),
+    ("processor", "known", "files", "flops", "memory"),
     [
-        (INTEL, {"math_mode": "bf16"}, False),
-        (INTEL, {"math_mode": "fp16"}, False),
-        (INTEL, {"math_mode": "bf16", "native_math": False}, True),
-        (INTEL, {"math_mode": "fp32"}, True),
-        ({"fp_ret_sse_avx_ops.all": ("7", "")}, {"math_mode": "bf16"}, True),
+        ("x86_64", {"fp_ret_sse_avx_ops.all"}, [], {"fp_ret_sse_avx_ops.all"}, ()),
+        ("x86_64", UMC, ["sys/bus/event_source/devices/amd_umc_0/type"], (), UMC),
+        ("x86_64", {*INTEL, *READS}, IMC_FILES, INTEL, READS),
+        ("aarch64", {*INTEL, "fp_fixed_ops_spec"}, [], {"fp_fixed_ops_spec"}, ()),
     ],
 )
-def test_flop_of_16_bit_products_are_told_only_where_they_are_counted(
-    tmp_path, perf_here, machine, counts, resolved, told
+def test_the_events_that_this_perf_and_this_machine_have(
+    perf_here, monkeypatch, tree, processor, known, files, flops, memory
 ):
-    machine()
-    perf_here(counts={**CORES, **counts})
-    tool = PerfTool()
-    assert run(tool, tmp_path).returncode == 0
-    counters = tool.read(tmp_path, [step(resolved=samples.resolved(**resolved))])
-    assert (counters.flops is not None) is told
-    if not told:
-        assert "Intel's floating-point events do not count products" in counters.missing["flops"]
+    """A machine's lack of an event that its perf knows is for perf to report, not to pass over."""
+    perf_here(counts={**CORES, **dict.fromkeys(known), **dict.fromkeys(memory, ("1", ""))})
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    choice = choose_events(tree(dict.fromkeys(files, "")))
+    assert set(choice.core) == {*CORES, *flops} - {"task-clock"}
+    assert choice.memory == memory
+    assert choice.withheld.keys() == {
+        name for name, events in (("flops", flops), ("dram_bytes", memory)) if not events
+    }
 
 
-def test_a_window_that_did_not_end_is_not_read(tmp_path, perf_here, machine):
-    machine()
-    perf_here()
-    tool = PerfTool()
-    assert run(tool, tmp_path).returncode == 0
-    with pytest.raises(UserError, match="did not end"):
-        tool.read(tmp_path, [samples.facts(ProfiledStep, tool="perf", outcome="ok")])
+def test_memory_controllers_that_may_not_be_counted(perf_here, tree):
+    perf_here(counts={**CORES, **dict.fromkeys(READS, ("1.00", "MiB"))}, everywhere=False)
+    choice = choose_events(tree(dict.fromkeys(IMC_FILES, "")))
+    assert choice.memory == ()
+    assert "takes root or perf_event_paranoid 0" in choice.withheld["dram_bytes"]
+    assert "perf knows no floating-point events" in choice.withheld["flops"]
+
+
+def test_the_length_of_arms_vectors(tree):
+    assert vector_bits(tree({})) is None
+    assert vector_bits(tree({"proc/sys/abi/sve_default_vector_length": "32\n"})) == 256
 
 
 def test_a_worker_that_never_opens_the_window_gives_an_error(tmp_path, perf_here, machine):

@@ -1,0 +1,34 @@
+import os
+
+import pytest
+import scripted_perf
+from scripted_ncu import ScriptedNcu
+
+
+@pytest.fixture
+def programs(tmp_path):
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def perf_here(programs, monkeypatch):
+    """Return a function that puts a scripted perf before everything else on the PATH."""
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return lambda **settings: scripted_perf.install(programs, **settings)
+
+
+@pytest.fixture
+def folder_of_ncu(programs, monkeypatch):
+    """Return an empty folder that is all there is on PATH."""
+    monkeypatch.setenv("PATH", str(programs))
+    return programs
+
+
+@pytest.fixture
+def ncu(folder_of_ncu):
+    """Return a scripted ncu on PATH."""
+    if os.name == "nt":
+        pytest.skip("a shell script stands in for ncu")
+    return ScriptedNcu(folder_of_ncu)
