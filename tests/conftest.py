@@ -50,6 +50,22 @@ def _not_skipped(report, config):
     return report
 
 
+#: Folders whose files share a server, which takes a process many seconds to start.
+_OF_ONE_SERVER = ("tests/tracking/server/", "tests/tracking/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """`--dist loadfile`, and one process for all files that share a server."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return next(filter(nodeid.startswith, _OF_ONE_SERVER), super()._split_scope(nodeid))
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
     return _not_skipped((yield), item.config)
