@@ -11,8 +11,8 @@ from analysis.runs.points import Refusal
 from bench.config import RunConfig
 from bench.records.folders import read_records
 from campaigns.sweep.local_devices import identify_machine
-from campaigns.tune import Limits, tune
 from campaigns.tune.trials import LocalMeasure
+from campaigns.tune.tuner import Limits, tune
 from commands.views.tune_view import TuneProgress, print_result
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bench.records import (
     Facts,
@@ -18,25 +18,29 @@ from bench.records import (
 from bench.records.folders import RecordFolder, write_atomically
 
 
-def write_exports(folder: RecordFolder, record: RunRecord) -> None:
-    """Write `iterations.csv`, `telemetry.csv` and `environment.json` of what the record holds."""
+def write_exports(folder: RecordFolder, record: RunRecord | ProfileRecord) -> None:
+    """Write the tables of what the record holds, and `environment.json`.
+
+    Of a run `iterations.csv` and `telemetry.csv`, of a profile `ops.csv` and `kernels.csv`.
+    """
+    for name, text in _of_run(record) if isinstance(record, RunRecord) else _of_profile(record):
+        write_atomically(folder.path / name, text)
+    if record.environment is not None:
+        folder.write(folder.path / "environment.json", record.environment)
+
+
+def _of_run(record: RunRecord) -> Iterator[tuple[str, str]]:
     if record.measurement is not None:
-        write_atomically(folder.path / "iterations.csv", iterations_csv(record.measurement))
+        yield "iterations.csv", _iterations_csv(record.measurement)
     if record.telemetry is not None and record.telemetry.series:
-        write_atomically(folder.path / "telemetry.csv", telemetry_csv(record.telemetry))
-    if record.environment is not None:
-        folder.write(folder.path / "environment.json", record.environment)
+        yield "telemetry.csv", _telemetry_csv(record.telemetry)
 
 
-def write_profile_exports(folder: RecordFolder, record: ProfileRecord) -> None:
-    """Write `ops.csv`, `kernels.csv` and `environment.json` of what the profile holds."""
+def _of_profile(record: ProfileRecord) -> Iterator[tuple[str, str]]:
     if record.ops is not None:
-        write_atomically(folder.path / "ops.csv", _facts_csv(OpTime, record.ops.ops))
+        yield "ops.csv", _facts_csv(OpTime, record.ops.ops)
     if record.counters is not None:
-        kernels = record.counters.per_kernel
-        write_atomically(folder.path / "kernels.csv", _facts_csv(KernelTotals, kernels))
-    if record.environment is not None:
-        folder.write(folder.path / "environment.json", record.environment)
+        yield "kernels.csv", _facts_csv(KernelTotals, record.counters.per_kernel)
 
 
 def _facts_csv(kind: type[Facts], facts: Sequence[Facts]) -> str:
@@ -45,7 +49,7 @@ def _facts_csv(kind: type[Facts], facts: Sequence[Facts]) -> str:
     return _csv(header, [[getattr(each, name) for name in header] for each in facts])
 
 
-def iterations_csv(measurement: Measurement) -> str:
+def _iterations_csv(measurement: Measurement) -> str:
     """One row per iteration: its time, the wait for data, and the phases if they were timed."""
     phases = measurement.phase_times_s or {}
     header = ["iteration", "iteration_time_s", "data_wait_s", *(f"{name}_s" for name in phases)]
@@ -54,7 +58,7 @@ def iterations_csv(measurement: Measurement) -> str:
     return _csv(header, rows)
 
 
-def telemetry_csv(telemetry: Telemetry) -> str:
+def _telemetry_csv(telemetry: Telemetry) -> str:
     """One row per sample: seconds from the window's start, series, value, where it was read."""
     rows = [
         [time_s, series.name, value, series.source]

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.launcher.exports import write_profile_exports
+from bench.launcher.exports import write_exports
 from bench.launcher.watch import WorkerWatch
 from bench.machine.allocator import allocator_settings
 from bench.profilers.base import Attempt, Section, Tool
@@ -224,5 +224,5 @@ def _finish(
     )
     whole = record.replaced(verdict=judge_profile(record, timed))
     folder.close(whole)
-    write_profile_exports(folder, whole)
+    write_exports(folder, whole)
     return whole

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.config import RunConfig, spelled
-from bench.records import Backend, Environment, ResolvedConfig
+from bench.records import Environment, ResolvedConfig
 from campaigns.tune.knobs import (
     BATCH,
     KNOBS,
@@ -136,15 +136,13 @@ class Search:
         resolved = start.record.resolved
         assert resolved is not None  # the start was measured well  # noqa: S101
         self.best = start.config
-        self._start = start.config
-        self._start_trial = start
+        self._start = start
         self.comparisons: list[PairedComparison] = []
         self.untried: list[str] = []
         self.left_out: dict[str, str] = {}
         self._resolved: ResolvedConfig = resolved
         self._trials = trials
         self._environment = environment
-        self._backend: Backend = resolved.backend
         self._reserve_s = reserve_s
         self._largest_batch = largest_batch
         self.noise = Noise()
@@ -161,7 +159,7 @@ class Search:
         for comparison in self.adopted:
             assert comparison.interval is not None  # it decided  # noqa: S101
             seen[comparison.field] = seen.get(comparison.field, 1.0) * comparison.interval.ratio
-        return {name: seen[name] for name in differing(self._start, self.best)}
+        return {name: seen[name] for name in differing(self._start.config, self.best)}
 
     def run(self) -> None:
         """Search; what there was no time for is in `untried` afterwards."""
@@ -175,14 +173,14 @@ class Search:
     def _learn_noise(self) -> None:
         """Repeat the start, to know the scatter before the first comparisons, of the best knobs."""
         again = self._trials.together(
-            [self._start] * _START_REPEATS, "start", reserve_s=self._reserve_s(1)
+            [self._start.config] * _START_REPEATS, "start", reserve_s=self._reserve_s(1)
         )
-        rates = [trial.images_per_s for trial in (self._start_trial, *again)]
+        rates = [trial.images_per_s for trial in (self._start, *again)]
         self.noise.add_runs([math.log(rate) for rate in rates if rate is not None])
 
     def _pass(self) -> bool:
         before = len(self.adopted)
-        for knob in KNOBS[self._backend]:
+        for knob in KNOBS[self._resolved.backend]:
             if knob.field == BATCH:
                 self._try_batches()
             for value in values_to_try(knob, self._environment, self.best, self._resolved):
@@ -242,13 +240,13 @@ class Search:
     def _not_tried(self) -> list[str]:
         """Values of the table, and batch sizes, that are allowed and were not compared."""
         known = {(comparison.field, comparison.value) for comparison in self.comparisons}
-        started_as = self._start_trial.record.resolved or self._resolved
+        started_as = self._start.record.resolved or self._resolved
         names = [
             f"{knob.field}={value}"
-            for knob in KNOBS[self._backend]
+            for knob in KNOBS[self._resolved.backend]
             for value in values_to_try(knob, self._environment, self.best, self._resolved)
             if (knob.field, value) not in known
-            and value != current(self._start, started_as, knob.field)
+            and value != current(self._start.config, started_as, knob.field)
             and isinstance(with_value(self.best, knob.field, value), RunConfig)
         ]
         batches_known = any(comparison.field == BATCH for comparison in self.comparisons)

@@ -22,7 +22,7 @@ from commands.views.recorded import EXIT_CODES, NOT_TRACKED, open_delivery, say_
 
 if TYPE_CHECKING:
     from bench.records import Environment
-    from campaigns.tune import Trial, TuneResult
+    from campaigns.tune.result import Trial, TuneResult
     from commands.views.recorded import AnyDelivery
 
 Record = TypeVar("Record", RunRecord, CeilingsRecord)
@@ -86,8 +86,8 @@ def command(
     config = _start(context, values, max_batch)
     from campaigns.sweep.local_devices import identify_machine
     from campaigns.sweep.past import take_over
-    from campaigns.tune import Limits, StartFailedError, tune
     from campaigns.tune.trials import LocalMeasure
+    from campaigns.tune.tuner import Limits, StartFailedError, tune
     from commands.views.tune_view import TuneProgress
 
     environment = _environment(config, identify_machine(config.env))

@@ -19,7 +19,7 @@ from commands.views.terminal import Bar
 
 if TYPE_CHECKING:
     from analysis.tuning.account import Place
-    from campaigns.tune import Effect, PairedComparison, TuneResult
+    from campaigns.tune.result import Effect, PairedComparison, TuneResult
 
 
 class TuneProgress(Bar, TuneWatch):

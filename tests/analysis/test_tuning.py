@@ -19,7 +19,7 @@ from analysis.tuning.account import (
     verdict_line,
 )
 from analysis.tuning.tuning_figure import draw_ablation, tuning_figure
-from campaigns.tune import Limits, tune
+from campaigns.tune.tuner import Limits, tune
 
 NOWHERE = Refusal("id", "no ceiling: none was measured")
 

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 import samples
 
 from bench.config import RunConfig
@@ -40,17 +41,18 @@ def test_neighbours_come_back_together_in_the_order_asked_for_and_once():
     assert found(archive, B, A) is None
 
 
-def test_runs_with_another_between_them_are_no_pair():
-    assert found(PastTrials([record(A, 0), record(C, 12), record(B, 24)]), A, B) is None
-
-
-def test_runs_of_two_sessions_are_no_pair():
-    assert found(PastTrials([record(A, 0), record(B, 69)]), A, B) == [0, 69]
-    assert found(PastTrials([record(A, 0), record(B, 71)]), A, B) is None
-
-
-def test_the_order_of_the_files_does_not_matter():
-    assert found(PastTrials([record(B, 12), record(A, 0)]), A, B) == [0, 12]
+@pytest.mark.parametrize(
+    ("records", "pair"),
+    [
+        ([record(A, 0), record(B, 12)], [0, 12]),
+        ([record(B, 12), record(A, 0)], [0, 12]),  # the order of the files does not matter
+        ([record(A, 0), record(C, 12), record(B, 24)], None),
+        ([record(A, 0), record(B, 69)], [0, 69]),
+        ([record(A, 0), record(B, 71)], None),  # of two sessions
+    ],
+)
+def test_a_pair_is_two_runs_of_one_session_with_none_between_them(records, pair):
+    assert found(PastTrials(records), A, B) == pair
 
 
 def test_the_first_alone_comes_back_where_it_suffices():

@@ -7,9 +7,9 @@ from simulated_device import START, Device, environment
 
 from bench.config import RunConfig
 from bench.records import Finding, Verdict
-from campaigns.tune import Limits, TuneWatch, tune
 from campaigns.tune.knobs import KNOBS, WINDOWS, differing
-from campaigns.tune.tuner import StartFailedError
+from campaigns.tune.result import TuneWatch
+from campaigns.tune.tuner import Limits, StartFailedError, tune
 
 LONG_S = 10_000.0
 
