@@ -1,7 +1,7 @@
 """Observations with arithmetic for the head, and those of two published reports."""
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from analysis.runs.placed import Run, imported_run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
 from tracking import schema
+from tracking.upload.run_content import content_of
 
 PUBLISHED = Path(__file__).with_name("data") / "published_runs.csv"
 
@@ -27,19 +28,9 @@ def observation(name="r1", images_per_s=100.0, *, times_s=(), metrics=None, **ch
         if key in changes
     }
     settings = _DEFAULTS | {key: f"{value}" for key, value in changes.items()}
-    return Run(
-        **{
-            "name": name,
-            "settings": settings,
-            "outcome": "ok",
-            "reason": None,
-            "campaign": None,
-            "software": {},
-            "metrics": {"throughput_images_per_s": images_per_s} if metrics is None else metrics,
-            "iteration_times_s": tuple(times_s),
-            **fields,
-        }
-    )
+    metrics = {"throughput_images_per_s": images_per_s} if metrics is None else metrics
+    times_s = tuple(times_s)
+    return Run(name=name, settings=settings, metrics=metrics, iteration_times_s=times_s, **fields)
 
 
 #: What the verdict of a window that was not in steady state says.
@@ -53,18 +44,76 @@ def repeated(name, rates, **changes):
     ]
 
 
-@dataclass
-class Imported:
-    """What tracking tells of an imported run."""
+@dataclass(frozen=True)
+class Tracked:
+    """What tracking tells of a run, without a server."""
 
-    run_id: str
-    params: dict
-    metrics: dict
-    tags: dict
-    name: str = "imported"
+    run_id: str = "r1"
+    params: dict = field(default_factory=dict)
+    metrics: dict = field(default_factory=dict)
+    tags: dict = field(default_factory=dict)
+    name: str = "lab_resnet18_fp32_bs10_run1"
     status: str = "FINISHED"
-    start_time: datetime = datetime(2025, 6, 1, tzinfo=timezone.utc)
+    start_time: datetime = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
     artifact_uri: str = ""
+
+
+def tracked(record, run_id="r1"):
+    """Return the record as the tracking package would log it."""
+    content = content_of(record)
+    values = {point.key: point.value for point in content.metrics}
+    return Tracked(run_id, content.params, values, content.tags, f"name-{run_id}")
+
+
+class Server:
+    """Stands for tracking; what it was asked for, what was fetched, and the reports it got.
+
+    `runs` are records, an imported run's `Tracked`, or what reading the record raises, by run id;
+    `records` get ids of their own.
+    """
+
+    def __init__(self, monkeypatch, runs=None, *, records=(), error=None, log_error=None):
+        self.asked, self.fetched, self.logged = [], [], []
+        runs = {**(runs or {}), **{f"id-of-{record.record_id}": record for record in records}}
+
+        def search(query, experiments=None, tracking_uri=None, refresh=False):
+            self.asked.append((query, experiments, tracking_uri, refresh))
+            if error is not None:
+                raise error
+            kinds = [kind for kind in ("ceilings", "profile", "imported") if f"'{kind}'" in query]
+            return [
+                _found(run_id, run)
+                for run_id, run in runs.items()
+                if _kind(run) == (kinds[0] if kinds else "measurement")
+            ]
+
+        def download(run_id, *_):
+            self.fetched.append(run_id)
+            if isinstance(runs[run_id], Exception):
+                raise runs[run_id]
+            return runs[run_id]
+
+        def log_report(folder, *, name, tags, tracking_uri=None):
+            if log_error is not None:
+                raise log_error
+            self.logged.append((folder, name, tags))
+            return "report-run"
+
+        monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search)
+        monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download)
+        monkeypatch.setattr("tracking.upload.upload.log_report", log_report)
+
+
+def _kind(run):
+    return "imported" if isinstance(run, Tracked) else getattr(run, "kind", "measurement")
+
+
+def _found(run_id, run):
+    if isinstance(run, Tracked):
+        return replace(run, run_id=run_id)
+    if isinstance(run, Exception):
+        return Tracked(run_id, name=f"name-{run_id}")
+    return tracked(run, run_id)
 
 
 def published_runs():
@@ -90,7 +139,7 @@ def published_runs():
             schema.DEVICE: row["device"],
             schema.OUTCOME: "ok",
         }
-        runs.append(Imported(f"line-{number}", params, metrics, tags))
+        runs.append(Tracked(f"line-{number}", params, metrics, tags))
     return runs
 
 

@@ -6,6 +6,7 @@ import factories as make
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from observed import Server, tracked
 
 import commands.analyse.pull
 import commands.analyse.report
@@ -30,13 +31,22 @@ def invoke(module, *arguments):
 
 def test_report_from_a_folder_needs_no_server(tmp_path):
     records = records_on_disk(tmp_path / "records", make.run_record(), make.ceilings_record())
-    done = invoke(commands.analyse.report, "--records", records, "--out", tmp_path / "out")
+    arguments = ("--records", records, "--out", tmp_path / "out")
+    done = invoke(commands.analyse.report, *arguments)
     assert done.return_value == 0
     assert done.output.splitlines() == [
         "run-1  lab resnet18 fp32 batch 10: 10 images/s, bound compute, clean",
         f"report: {tmp_path / 'out' / 'report.html'}",
     ]
     assert (tmp_path / "out" / "report.md").is_file()
+    as_json = (*arguments, "--format", "json")
+    facts = json.loads(invoke(commands.analyse.report, *as_json).output)
+    assert facts["report"] == str(tmp_path / "out" / "report.html")
+    assert facts["report_run_id"] is None
+    (run,) = facts["runs"]
+    assert (run["record_id"], run["bound"], run["verdict"]) == ("run-1", "compute", "clean")
+    assert run["images_per_s"] == 10
+    assert run["fraction_of_roof_min"] == 0.5
 
 
 def test_report_says_what_is_wrong_with_a_run(tmp_path):
@@ -49,20 +59,6 @@ def test_report_says_what_is_wrong_with_a_run(tmp_path):
     assert "run-oom  lab resnet18 fp32 batch 10: no result" in done.output
     assert "    not placed: outcome oom: CUDA out of memory at batch 512" in done.output
     assert "    invalid: 125 % of the compute ceiling" in done.output
-
-
-def test_report_as_json(tmp_path):
-    records = records_on_disk(tmp_path / "records", make.run_record(), make.ceilings_record())
-    done = invoke(
-        commands.analyse.report, "--records", records, "--out", tmp_path / "out", "--format", "json"
-    )
-    facts = json.loads(done.output)
-    assert facts["report"] == str(tmp_path / "out" / "report.html")
-    assert facts["report_run_id"] is None
-    (run,) = facts["runs"]
-    assert (run["record_id"], run["bound"], run["verdict"]) == ("run-1", "compute", "clean")
-    assert run["images_per_s"] == 10
-    assert run["fraction_of_roof_min"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -81,40 +77,6 @@ def test_report_refuses_in_one_line(tmp_path, arguments, message):
     assert "\n" not in str(refusal.value)
 
 
-class Server:
-    """Stands for tracking: a search that answers or fails, a log that keeps what it gets."""
-
-    def __init__(self, monkeypatch, *, records=(), error=None, log_error=None):
-        self.logged = []
-        runs = {f"id-of-{record.record_id}": record for record in records}
-
-        def search_runs(query, **_):
-            if error is not None:
-                raise error
-            kinds = [kind for kind in ("ceilings", "profile", "imported") if f"'{kind}'" in query]
-            kind = kinds[0] if kinds else "measurement"
-            return [_Run(run_id) for run_id, record in runs.items() if record.kind == kind]
-
-        def log_report(folder, *, name, tags, tracking_uri=None):
-            if log_error is not None:
-                raise log_error
-            self.logged.append((folder, name, tags))
-            return "report-run"
-
-        monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
-        monkeypatch.setattr(
-            "tracking.reading.tracked_runs.download_record", lambda run_id, *_: runs[run_id]
-        )
-        monkeypatch.setattr("tracking.upload.upload.log_report", log_report)
-
-
-class _Run:
-    def __init__(self, run_id):
-        self.run_id = self.name = run_id
-        self.tags = {}
-        self.artifact_uri = ""
-
-
 def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):
     server = Server(monkeypatch, records=[make.run_record(), make.ceilings_record()])
     done = invoke(commands.analyse.report, "--campaign", "night", "--out", tmp_path / "out")
@@ -124,12 +86,9 @@ def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):
     ((folder, name, tags),) = server.logged
     assert (folder, name) == (tmp_path / "out", "report_night")
     assert tags["mlproject.campaign"] == "night"
-
-
-def test_report_can_stay_unlogged(tmp_path, monkeypatch):
-    server = Server(monkeypatch, records=[make.run_record()])
-    assert invoke(commands.analyse.report, "--no-log", "--out", tmp_path / "out").return_value == 0
-    assert server.logged == []
+    again = invoke(commands.analyse.report, "--no-log", "--out", tmp_path / "out")
+    assert again.return_value == 0
+    assert len(server.logged) == 1
 
 
 def test_a_report_that_cannot_be_logged_is_kept(tmp_path, monkeypatch):
@@ -159,8 +118,6 @@ def test_a_server_that_fails_is_one_line(monkeypatch, module):
 
 @pytest.fixture
 def one_run(monkeypatch):
-    from test_pull import tracked
-
     table = runs_table([tracked(make.run_record())])
     monkeypatch.setattr("analysis.pull_runs", lambda *_, **__: table)
     return table

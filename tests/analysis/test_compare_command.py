@@ -5,7 +5,7 @@ import json
 import factories as make
 import numpy as np
 import pytest
-from observed import Imported, published, published_runs, repeated
+from observed import Server, published, published_runs, repeated
 from test_analysis_commands import invoke, records_on_disk
 
 import commands.analyse.compare
@@ -59,30 +59,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
         invoke(commands.analyse.compare, a, b, "--out", tmp_path / "file" / "x")
 
 
-def serve(monkeypatch, runs):
-    asked = []
-
-    def search_runs(query, **_):
-        asked.append(query)
-        return runs(query) if "'imported'" in query else []
-
-    monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
-    return asked
-
-
 def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
     ids = ["0" * 32, "1" * 32]
-    run = published_runs()[0]
-    asked = serve(
-        monkeypatch, lambda _: [Imported(i, run.params, run.metrics, run.tags) for i in ids]
-    )
+    server = Server(monkeypatch, dict.fromkeys(ids, published_runs()[0]))
     named, of_campaign = read_sides(", ".join(ids), "campaign=night")
     assert [one.name for one in named] == [one.name for one in of_campaign] == ids
-    assert len(asked) == 4  # for each side measurements, then imported runs
+    read_sides("params.arch = 'vgg16'", "campaign=night")
+    asked = [query for query, *_ in server.asked]
+    assert len(asked) == 8  # for each side measurements, then imported runs
     assert f"attributes.run_id IN ('{ids[0]}', '{ids[1]}')" in asked[0]
     assert "tags.`mlproject.campaign` = 'night'" in asked[2]
-    read_sides("params.arch = 'vgg16'", "campaign=night")
-    assert any(query.endswith("params.arch = 'vgg16'") for query in asked)
+    assert asked[4].endswith("params.arch = 'vgg16'")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +82,7 @@ def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
     ],
 )
 def test_a_side_without_runs_is_one_line(monkeypatch, side, message):
-    serve(monkeypatch, lambda _: [])
+    Server(monkeypatch)
     with pytest.raises(UserError, match=message) as refusal:
         read_sides(side, side)
     assert "\n" not in str(refusal.value)
@@ -115,10 +102,7 @@ def test_machines_of_one_label_are_told_apart_across_the_sides(tmp_path):
 
 
 def test_a_server_that_fails_is_one_line(monkeypatch):
-    def fail(_):
-        raise TrackingError("http://server: refused")
-
-    serve(monkeypatch, fail)
+    Server(monkeypatch, error=TrackingError("http://server: refused"))
     with pytest.raises(UserError, match="http://server: refused"):
         invoke(commands.analyse.compare, "campaign=a", "campaign=b")
 

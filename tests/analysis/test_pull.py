@@ -1,14 +1,12 @@
 """The pulled table: types, units, what is missing, and the filter that is asked."""
 
 import re
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 
 import factories as make
 import pandas as pd
 import pytest
-from observed import published_runs
+from observed import Server, Tracked, published_runs, tracked
 
 from analysis import RecordSet, pull_records, pull_runs
 from analysis.runs.run_table import runs_table
@@ -16,31 +14,9 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict
 from tracking import schema
-from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
-from tracking.upload.run_content import content_of
+from tracking.schema import PROFILES_FILTER, runs_filter
 
 FILTER = "params.arch = 'a'"
-
-
-@dataclass(frozen=True)
-class Tracked:
-    """What tracking.reading.tracked_runs gives, without a server."""
-
-    run_id: str = "r1"
-    name: str = "lab_resnet18_fp32_bs10_run1"
-    status: str = "FINISHED"
-    start_time: datetime = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
-    params: dict = field(default_factory=dict)
-    metrics: dict = field(default_factory=dict)
-    tags: dict = field(default_factory=dict)
-    artifact_uri: str = ""
-
-
-def tracked(record, run_id="r1"):
-    """Return the record as the tracking package would log it."""
-    content = content_of(record)
-    values = {point.key: point.value for point in content.metrics}
-    return Tracked(run_id=run_id, params=content.params, metrics=values, tags=content.tags)
 
 
 def test_a_row_holds_the_record():
@@ -117,9 +93,9 @@ def test_every_logged_metric_has_a_column():
     record = make.run_record()
     row = runs_table([tracked(record)]).iloc[0].dropna()
     values = set(row.tolist())
-    for point in content_of(record).metrics:
-        if point.key != schema.ITERATION_TIME_MS:  # a history, not a value
-            assert point.value in values, point.key
+    for key, value in tracked(record).metrics.items():
+        if key != schema.ITERATION_TIME_MS:  # a history, not a value
+            assert value in values, key
 
 
 def test_the_documentation_lists_every_column():
@@ -143,18 +119,10 @@ def test_a_campaign_cannot_end_the_filters_string(campaign):
 
 
 def test_pull_asks_the_server_it_was_given(monkeypatch):
-    asked = []
-
-    def search_runs(query, *, experiments=None, tracking_uri=None, refresh=False):
-        asked.append((query, experiments, tracking_uri, refresh))
-        return (
-            [tracked(make.run_record())] if query == runs_filter(FILTER, kind="measurement") else []
-        )
-
-    monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
+    server = Server(monkeypatch, {"r1": make.run_record()})
     table = pull_runs(FILTER, experiments=["night"], tracking_uri="http://server", refresh=True)
     assert len(table) == 1
-    assert asked == [
+    assert server.asked == [
         (runs_filter(FILTER, kind="measurement"), ["night"], "http://server", True),
         (runs_filter(FILTER, kind="imported"), ["night"], "http://server", True),
         (PROFILES_FILTER, None, "http://server", True),
@@ -162,102 +130,40 @@ def test_pull_asks_the_server_it_was_given(monkeypatch):
 
 
 def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatch):
-    run = tracked(make.run_record())
-    serve = {runs_filter(kind="measurement"): [run], runs_filter(kind="imported"): published_runs()}
-    monkeypatch.setattr(
-        "tracking.reading.incremental.search_kept_runs", lambda query, **_: serve.get(query, [])
-    )
+    ledger = {run.run_id: run for run in published_runs()}
+    Server(monkeypatch, {"r1": make.run_record(), **ledger})
     table = pull_runs()
     assert len(table) == 49
     assert table["imported"].tolist().count(True) == 48
     assert not table.loc[table["run_id"] == "r1", "imported"].item()
     row = table[table["imported"]].iloc[0]
-    told = next(each for each in published_runs() if each.run_id == row["run_id"])
+    told = ledger[row["run_id"]]
     assert row["batch_size"] == int(told.params["batch_size"])
     assert row["throughput_images_per_s"] == told.metrics["throughput_images_per_s"]
     assert row[["batch_size_given", "workers", "intensity_min"]].isna().all()
 
 
-class Server:
-    """Records by run id; a record that is an error is raised."""
-
-    def __init__(self, monkeypatch, measurements, ceilings, profiles=None):
-        self.records = {**measurements, **ceilings, **(profiles or {})}
-        self.fetched = []
-        kinds = {
-            CEILINGS_FILTER: ceilings,
-            PROFILES_FILTER: profiles or {},
-            runs_filter(kind="imported"): {},
-        }
-
-        def search_runs(query, **_):
-            found = kinds.get(query, measurements)
-            return [
-                Tracked(
-                    run_id=run_id,
-                    name=f"name-{run_id}",
-                    tags={schema.CONFIG_ID: getattr(record, "config_id", "")},
-                )
-                for run_id, record in found.items()
-            ]
-
-        def download_record(run_id, *_):
-            record = self.records[run_id]
-            self.fetched.append(run_id)
-            if isinstance(record, Exception):
-                raise record
-            return record
-
-        monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
-        monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download_record)
-
-
-def test_gather_names_what_it_could_not_read_and_goes_on(monkeypatch):
-    good, roofs = make.run_record("a"), make.ceilings_record("c")
-    Server(monkeypatch, {"r1": good, "r2": UserError("no record.json")}, {"r3": roofs})
+def test_gather_reads_each_record_once_and_names_what_it_could_not_read(monkeypatch):
+    good, roofs, profile = make.run_record("a"), make.ceilings_record("c"), make.profile()
+    other = make.profile("other", config=RunConfig(arch="vgg16"))
+    runs = {"r1": good, "again": good, "r2": UserError("no record.json"), "r3": roofs}
+    server = Server(monkeypatch, {**runs, "p1": profile, "p2": other})
     found = pull_records()
-    assert found.measurements == [good]
-    assert found.ceilings == [roofs]
-    assert found.run_ids == {"a": "r1", "c": "r3"}
+    assert (found.measurements, found.ceilings, found.profiles) == ([good], [roofs], [profile])
+    assert found.run_ids == {"a": "r1", "c": "r3", "profile-1": "p1"}
     assert found.unreadable == ["name-r2 (r2): no record.json"]
+    assert server.fetched == ["r1", "again", "r2", "r3", "p1"]  # no other configuration's profile
 
 
 def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
-    runs = published_runs()
-    asked = []
-
-    def search_runs(query, **_):
-        asked.append(query)
-        return runs if query == runs_filter("", "old", kind="imported") else []
-
-    monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search_runs)
+    server = Server(monkeypatch, {run.run_id: run for run in published_runs()})
     found = pull_records(campaign="old")
     assert len(found.imported) == 48
     assert found.runs() == found.imported
     first = found.imported[0]
     assert first.label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
-    assert runs_filter("", "old", kind="measurement") in asked
-
-
-def test_gather_counts_a_record_uploaded_twice_once(monkeypatch):
-    record = make.run_record("a")
-    Server(monkeypatch, {"r1": record, "r2": record}, {})
-    assert pull_records().measurements == [record]
-
-
-def test_gather_fetches_the_profiles_of_what_it_found_and_no_others(monkeypatch):
-    profile = make.profile()
-    other = make.profile("other", config=RunConfig(arch="vgg16"))
-    server = Server(monkeypatch, {"r1": make.run_record()}, {}, {"p1": profile, "p2": other})
-    found = pull_records()
-    assert found.profiles == [profile]
-    assert found.run_ids["profile-1"] == "p1"
-    assert server.fetched == ["r1", "p1"]
-
-
-def test_gather_stops_where_nothing_matches(monkeypatch):
-    Server(monkeypatch, {}, {"r3": make.ceilings_record()})
-    assert pull_records().ceilings == []
+    asked = [query for query, *_ in server.asked]
+    assert asked == [runs_filter("", "old", kind=kind) for kind in ("measurement", "imported")]
 
 
 def test_records_from_disk_are_sorted_by_kind_and_campaign():
