@@ -101,16 +101,6 @@ def test_records_of_both_schemas_are_one_report(tmp_path):
     assert "lab (1)" in lines[0]  # nobody asked the old one's processor for its numbers
 
 
-def test_runs_without_a_ceiling_are_one_line_each(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / "records" / name).mkdir(parents=True)
-        text = make.run_record(name).model_dump_json()
-        (tmp_path / "records" / name / "record.json").write_text(text, encoding="utf-8")
-    code, lines = report("--records", tmp_path / "records", "--out", tmp_path / "out")
-    assert code == 0
-    assert sum("not placed: " in line for line in lines) == 2
-
-
 def test_iterations_and_records_come_on_demand_and_stay(store):
     ids = list(pull_runs()["run_id"])
     table = pull_iterations(ids)

@@ -3,7 +3,7 @@
 import factories as make
 import pytest
 
-from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
+from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.points import roofline_point
 from bench.records import Finding, Verdict
 
@@ -76,23 +76,17 @@ def test_another_device_driver_or_power_limit_is_no_roof(device, reason):
     assert reason in refused(GPU_RUN, [gpu_ceilings(**device)])
 
 
-def test_a_power_limit_is_the_same_within_a_watt():
-    assert chosen(GPU_RUN, [gpu_ceilings(power_limit_w=300.4)]).record_id == "c"
-
-
-def test_another_math_mode_is_no_roof():
-    bf16 = make.ceiling(backend="cuda", math_mode="bf16")
-    assert "c did not measure fp32" in refused(GPU_RUN, [gpu_ceilings(ceilings=(bf16,))])
-
-
-def test_half_a_roof_is_no_roof():
-    half = make.ceiling(backend="cuda", peak_bytes_per_s=None)
-    assert "only one of the two roofs of fp32" in refused(GPU_RUN, [gpu_ceilings(ceilings=(half,))])
-
-
-def test_a_datasheet_row_inside_a_record_is_not_a_measurement():
-    sheet = make.ceiling(backend="cuda", kind="datasheet")
-    assert "c did not measure fp32" in refused(GPU_RUN, [gpu_ceilings(ceilings=(sheet,))])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"math_mode": "bf16"}, "c did not measure fp32"),
+        ({"peak_bytes_per_s": None}, "only one of the two roofs of fp32"),
+        ({"kind": "datasheet"}, "c did not measure fp32"),  # a row of a record measures nothing
+    ],
+)
+def test_another_mode_half_a_roof_and_a_datasheet_are_no_measured_roof(change, reason):
+    roof = make.ceiling(backend="cuda", **change)
+    assert reason in refused(GPU_RUN, [gpu_ceilings(ceilings=(roof,))])
 
 
 @pytest.mark.parametrize(
@@ -112,12 +106,10 @@ def test_without_a_uuid_the_machines_figures_decide(change):
     assert "no ceilings were measured on this device" in refused(make.run_record(), [other])
 
 
-def test_without_a_uuid_a_little_memory_more_or_less_is_the_same_machine():
+def test_a_little_memory_or_power_more_and_a_missing_uuid_are_the_same_device():
     same = make.ceilings_record(environment=make.environment(memory_bytes=int(15.9 * make.GIGA)))
     assert chosen(make.run_record(), [same]).record_id == "ceilings-1"
-
-
-def test_one_missing_uuid_falls_back_to_the_figures():
+    assert chosen(GPU_RUN, [gpu_ceilings(power_limit_w=300.4)]).record_id == "c"
     assert chosen(GPU_RUN, [gpu_ceilings(uuid=None)]).record_id == "c"
 
 
@@ -130,11 +122,75 @@ def test_without_a_measured_roof_the_datasheet_is_used_and_says_why():
     assert used.instead_of_measured == "no ceilings were measured on this device"
 
 
-def test_an_unknown_device_has_no_roof():
+def test_an_unknown_device_and_a_record_without_one_have_no_roof():
     reason = refused(GPU_RUN, [])
     assert "datasheet table does not hold 'Example GPU'" in reason
     assert reason.endswith("run mlproject ceilings on that machine")
-
-
-def test_a_record_without_a_device_has_no_roof():
     assert "does not say on which device" in refused(make.run_record(environment=None), [])
+
+
+# Datasheets: whole names only, and nothing for what the table does not hold
+
+
+def peaks(name, mode, **device):
+    found = datasheet_ceiling(make.gpu(name=name, **device), mode)
+    if isinstance(found, NoCeiling):
+        return found.reason
+    ceiling, roof = found
+    assert ceiling.kind == "datasheet"
+    assert ceiling.source
+    assert ceiling.peak_flops_per_s == roof.peak_flops_per_s
+    return roof.peak_flops_per_s / 1e12, roof.peak_bytes_per_s / 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "expected"),
+    [
+        ("Tesla T4", "fp16", (65, 320)),
+        ("NVIDIA L4", "tf32", (60, 300)),
+        ("Tesla V100-SXM2-32GB", "fp32", (15.7, 900)),
+        ("NVIDIA A100-SXM4-40GB", "bf16", (312, 1555)),
+        ("NVIDIA A100-SXM4-80GB", "bf16", (312, 2039)),
+        ("NVIDIA H100 80GB HBM3", "tf32", (495, 3350)),
+        ("NVIDIA H200", "bf16", (989, 4800)),
+        ("NVIDIA GeForce RTX 4090", "fp16", (165.2, 1008)),
+        ("  nvidia   geforce rtx 4090 ", "fp16", (165.2, 1008)),
+        ("A100-SXM4-40GB", "fp32", (19.5, 1555)),  # as older drivers spell it
+    ],
+)
+def test_known_devices(name, mode, expected):
+    assert peaks(name, mode) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA L40S",
+        "NVIDIA L40",
+        "NVIDIA H200 NVL",
+        "NVIDIA H100 PCIe",  # some of its figures are from memory: left out
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA GeForce RTX 4080 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "Apple M3 Max",
+        "T4",
+        "",
+    ],
+)
+def test_unknown_devices_have_no_peak(name):
+    assert "does not hold" in peaks(name, "fp32")
+
+
+def test_a_laptop_part_depends_on_its_power_limit():
+    name = "NVIDIA GeForce RTX 4090 Laptop GPU"
+    assert peaks(name, "fp32", power_limit_w=150.0)[0] == pytest.approx(39.7)
+    assert peaks(name, "fp32", power_limit_w=109.5)[0] == pytest.approx(29.3)
+    assert "150 W and 110 W, this device's limit is 130 W" in peaks(
+        name, "fp32", power_limit_w=130.0
+    )
+    assert "limit is unknown" in peaks(name, "fp32", power_limit_w=None)
+
+
+@pytest.mark.parametrize(("name", "mode"), [("Tesla T4", "bf16"), ("Tesla T4", "tf32")])
+def test_a_mode_the_device_lacks_has_no_peak(name, mode):
+    assert peaks(name, mode) == f"the datasheet of '{name}' gives no {mode} peak"

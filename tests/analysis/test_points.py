@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import RecordSet, place_runs
+from analysis.runs.groups import group_runs
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from bench.records.verdict.record_metrics import attained_flops_per_s, summary
 
@@ -234,3 +235,15 @@ def test_two_of_one_kind_are_one_machine_to_a_reader():
     second = make.environment(device=make.gpu(uuid="GPU-2"), cpu_model="another host")
     found = RecordSet.of([first, make.run_record("b", environment=second)])
     assert found.with_unique_labels() == found
+
+
+def test_a_measurement_of_the_loader_alone_says_nothing_of_training():
+    why = {"complexity": "data_only=true: no model ran"}
+    settings = {"data": "photos", "data_only": True}
+    record = make.run_record("loader", settings=settings).replaced(why, complexity=None)
+    assert roofline_point(record, CEILINGS).reason == f"no complexity: {why['complexity']}"
+    runs = {run.name: run for run in place_runs([record, make.run_record("trained")], [])}
+    assert runs["loader"].metrics["loader_images_per_s"] > 0
+    assert runs["loader"].facts()["images_per_s"] is None
+    [group] = group_runs(runs.values())
+    assert group.names == ("trained",)
