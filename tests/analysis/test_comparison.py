@@ -3,13 +3,12 @@
 import factories as make
 import numpy as np
 import pytest
-from observed import observation, published, repeated
+from observed import observation, published, published_runs, repeated
 from test_statistics import LONG, PHI, windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table
 from analysis.runs.placed import imported_run, place_runs
-from bench.config import RunConfig
 from bench.errors import UserError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
@@ -32,14 +31,11 @@ def test_configurations_are_paired_where_only_the_precision_differs():
     assert [group.names for group in found.only_b] == [("b2",)]
 
 
-def test_repeats_of_a_configuration_stand_together():
+def test_repeats_stand_together_and_a_shared_value_distinguishes_nothing():
     found = pair_runs(repeated("a", [1, 2, 3]), repeated("b", [1, 2], env="other"), THROUGHPUT.name)
     assert found.differing == ("env",)
     ((a, b),) = found.pairs
     assert (a.names, b.names) == (("a-1", "a-2", "a-3"), ("b-1", "b-2"))
-
-
-def test_a_setting_that_both_sides_share_tells_nothing_apart():
     a = [observation("a1", precision="amp")]
     b = [observation("b1", precision="amp"), observation("b2", precision="fp32")]
     found = pair_runs(a, b, THROUGHPUT.name)
@@ -54,17 +50,18 @@ def test_two_values_on_one_side_are_not_mixed_up_as_repeats():
     assert ratios == pytest.approx({"amp": 2.0, "tf32": 1.5})
 
 
-def test_what_else_differs_is_said():
-    a = [observation("a1", software={"torch": "2.11.0", "driver": "570"})]
-    b = [observation("b1", software={"torch": "2.15.0", "driver": "570"})]
-    assert pair_runs(a, b, THROUGHPUT.name).software == ("torch: A 2.11.0, B 2.15.0",)
-
-
-def test_failed_runs_and_runs_without_the_metric_are_named():
-    a = [observation("a1"), observation("a2", outcome="oom", reason="out of memory", metrics={})]
-    b = [observation("b1"), observation("b2", metrics={}), observation("b3", float("nan"))]
-    left_out = pair_runs(a, b, THROUGHPUT.name).left_out
-    assert left_out == (
+def test_what_else_differs_failed_runs_and_runs_without_the_metric_are_named():
+    old, new = ({"software": {"torch": torch, "driver": "570"}} for torch in ("2.11.0", "2.15.0"))
+    failed = {"outcome": "oom", "reason": "out of memory", "metrics": {}}
+    a = [observation("a1", **old), observation("a2", **old, **failed)]
+    b = [
+        observation("b1", **new),
+        observation("b2", **new, metrics={}),
+        observation("b3", float("nan"), **new),
+    ]
+    found = pair_runs(a, b, THROUGHPUT.name)
+    assert found.software == ("torch: A 2.11.0, B 2.15.0",)
+    assert found.left_out == (
         "a2 (lab resnet18 fp32 batch 10): oom, out of memory",
         "b2 (lab resnet18 fp32 batch 10): no throughput_images_per_s",
         "b3 (lab resnet18 fp32 batch 10): throughput_images_per_s is nan, which has no ratio",
@@ -92,9 +89,6 @@ def test_what_cannot_be_compared_is_one_line(a, b, message):
     with pytest.raises(UserError, match=message) as refusal:
         pair_runs(a, b, THROUGHPUT.name)
     assert "\n" not in str(refusal.value)
-
-
-def test_a_metric_that_has_no_better_is_refused():
     with pytest.raises(UserError, match="metric='batch_size': compare one of throughput"):
         compared_metric("batch_size")
 
@@ -135,20 +129,18 @@ def test_each_verdict_has_its_interval(ratio, spread, word):
 
 def test_less_is_better_where_it_is():
     wobble = np.exp([-0.001, 0.0, 0.001])
-    metric = METRICS["iteration_time_ms_p50"]
 
-    def runs(name, time):
-        return [
-            observation(f"{name}{i}", metrics={metric.name: time * x}) for i, x in enumerate(wobble)
-        ]
+    def compared(metric, ours, theirs):
+        sides = (
+            [observation(f"{side}{x}", metrics={metric: value * x}) for x in wobble]
+            for side, value in (("a", ours), ("b", theirs))
+        )
+        return compare(*sides, METRICS[metric])[0]
 
-    (found,) = compare(runs("a", 10), runs("b", 8), metric)
+    found = compared("iteration_time_ms_p50", 10, 8)
     assert found.estimate.ratio == pytest.approx(0.8)
     assert (found.judgement, found.word) == ("better", "faster")
-    memory = METRICS["peak_memory_mb"]
-    a = [observation(f"a{i}", metrics={memory.name: 100 * x}) for i, x in enumerate(wobble)]
-    b = [observation(f"b{i}", metrics={memory.name: 120 * x}) for i, x in enumerate(wobble)]
-    assert compare(a, b, memory)[0].word == "worse"
+    assert compared("peak_memory_mb", 100, 120).word == "worse"
 
 
 def test_single_runs_decide_nothing_and_say_why():
@@ -163,9 +155,7 @@ def test_single_runs_decide_nothing_and_say_why():
     assert "between these two windows 1.9" in found.because
     # ln 2 - ln 1.02 = 0.673 over 1.96 sqrt(2) is 24 %
     assert "would hold for repeats that scatter by less than 24 %" in found.because
-
-
-def test_single_runs_without_iterations_have_no_window_to_speak_of():
+    # without iterations there is no window to speak of
     (found,) = compare([observation("a", 100)], [observation("b", 101)])
     assert found.because == "one run on each side: repeat-to-repeat variance unknown"
 
@@ -246,7 +236,7 @@ def test_published_repeats_are_used_as_they_were_summed_up():
 
 
 def test_a_recorded_run_is_observed_with_its_settings():
-    record = make.run_record(config=RunConfig(arch="vgg16", repeat=2, campaign="night"))
+    record = make.run_record(settings={"arch": "vgg16", "repeat": 2, "campaign": "night"})
     (seen,) = place_runs([record], [], run_ids={"run-1": "abc"})
     assert (seen.name, seen.arch, seen.batch_size, seen.env) == ("abc", "vgg16", 10, "lab")
     assert (seen.campaign, seen.device) == ("night", "Example CPU")
@@ -256,8 +246,6 @@ def test_a_recorded_run_is_observed_with_its_settings():
 
 
 def test_an_imported_run_is_what_was_written_down():
-    from observed import published_runs
-
     seen = imported_run(published_runs()[0])
     assert seen.label == "mac_cpu mobilenet_v2 fp32 batch 16"
     assert seen.imported_from == "published_runs.csv"

@@ -28,26 +28,22 @@ def places(*ops, roof=ROOF):
     return place_ops(samples.op_profile(*ops), roof)
 
 
-def test_an_op_by_hand():
+def test_ops_by_hand():
     (op,) = places(CONV).ops
     assert (op.kind, op.rank, op.share) == ("algorithmic", 1, 1)
     assert op.flops_per_s == 1e10
     assert (op.intensity_min, op.intensity_max) == (10, 20)
     assert op.name == "convolution 1x1 forward"
     assert op.why_no_place is None
-
-
-def test_ops_without_algorithmic_flop_stand_by_their_elementwise_ones():
-    (op,) = places(NORM).ops
-    assert op.kind == "elementwise"
-    assert op.flops_per_s == pytest.approx(2e9)
-    assert op.intensity_min == 0.05
-
-
-def test_elementwise_flop_beside_algorithmic_ones_do_not_count():
-    (op,) = places(samples.op_time("linear", elementwise_flops=10**12)).ops
-    assert op.kind == "algorithmic"
-    assert op.flops_per_s == 1e11  # 1 GFLOP in 10 ms
+    # without algorithmic FLOP it stands by its elementwise ones, which else do not count
+    (norm,) = places(NORM).ops
+    assert (norm.kind, norm.intensity_min) == ("elementwise", 0.05)
+    assert norm.flops_per_s == pytest.approx(2e9)
+    (linear,) = places(samples.op_time("linear", elementwise_flops=10**12)).ops
+    assert (linear.kind, linear.flops_per_s) == ("algorithmic", 1e11)  # 1 GFLOP in 10 ms
+    # one that vanishes when fused has no upper end, and a graph does not tell its phases
+    (relu,) = places(RELU).ops
+    assert (relu.intensity_min, relu.intensity_max, relu.part) == (0.1, None, "whole step")
 
 
 def test_ops_are_ranked_by_time_and_shares_sum_to_one():
@@ -59,13 +55,6 @@ def test_ops_are_ranked_by_time_and_shares_sum_to_one():
     assert found.without_flops_share == pytest.approx(0.15)
     assert found.unmatched_share == pytest.approx(0.05)
     assert [op.why_no_place for op in found.unmatched] == ["a view"]
-
-
-def test_an_op_that_vanishes_when_fused_has_no_upper_end():
-    (op,) = places(RELU).ops
-    assert op.intensity_max is None
-    assert op.intensity_min == 0.1
-    assert op.part == "whole step"  # a graph does not tell its phases
 
 
 def test_an_op_faster_than_dram_came_from_a_cache_and_is_no_fault():

@@ -56,7 +56,7 @@ def placed():
     return place_runs(records, [make.ceilings_record()])
 
 
-def test_throughput_stands_at_its_mean_with_one_deviation_to_either_side():
+def test_throughput_stands_at_its_mean_with_one_deviation_and_scaling_over_the_smallest_batch():
     runs = repeated("a", np.array([90.0, 110.0]), batch_size=8)
     (curve,) = throughput_curves(runs)
     mean, deviation = np.sqrt(9900), np.sqrt(2) * np.log(110 / np.sqrt(9900))
@@ -65,9 +65,6 @@ def test_throughput_stands_at_its_mean_with_one_deviation_to_either_side():
     assert curve.highs == pytest.approx((mean * (1 + deviation),))
     (single,) = throughput_curves(runs[:1])
     assert single.lows == (None,)
-
-
-def test_scaling_is_over_the_smallest_batch():
     runs = [observation("a", 100, batch_size=8), observation("b", 150, batch_size=16)]
     (curve,) = scaling_curves(runs)
     assert curve.values == pytest.approx((1.0, 1.5))
@@ -85,13 +82,8 @@ def test_efficiency_intensity_and_memory_by_hand(placed):
     (memory,) = modelled_memory_curves(placed)
     assert memory.values == pytest.approx((4e-9, 4e-9))
     assert memory.open
-
-
-def test_imported_runs_have_no_efficiency_no_intensity_and_no_memory():
-    runs = published()
-    assert efficiency_curves(runs) == []
-    assert intensity_curves(runs) == []
-    assert memory_curves(runs) + modelled_memory_curves(runs) == []
+    curves = (efficiency_curves, intensity_curves, memory_curves, modelled_memory_curves)
+    assert [curve(published()) for curve in curves] == [[], [], [], []]  # imported runs
 
 
 def test_a_curve_of_each_channel():
@@ -106,6 +98,8 @@ def test_a_curve_of_each_channel():
     assert one._unscaled_dash_pattern != other._unscaled_dash_pattern  # the machine
     assert other.get_markerfacecolor() == "white"
     assert legend(axes) == ["resnet18", "amp", "fp32", "a", "b"]
+    dashes = machine_dashes(f"e{n}" for n in range(8))
+    assert len(set(map(str, dashes.values()))) == len(MACHINE_DASHES) == 8
 
 
 def test_wide_spans_are_logarithmic_and_narrow_ones_start_at_zero():
@@ -130,11 +124,6 @@ def test_nothing_one_point_and_a_crowd_are_drawn():
     ticks = list(axes.get_xticks())
     assert len(ticks) <= 8
     assert {1, 20} <= set(ticks)
-
-
-def test_machines_keep_a_line_of_their_own_up_to_eight():
-    dashes = machine_dashes(f"e{n}" for n in range(8))
-    assert len(set(map(str, dashes.values()))) == len(MACHINE_DASHES) == 8
 
 
 def test_models_show_their_fastest_batch():

@@ -139,12 +139,8 @@ def test_groups_of_repeats_join_as_if_they_had_been_one():
     assert parts.log_mean == pytest.approx(whole.log_mean)
     assert parts.log_variance == pytest.approx(whole.log_variance)
     assert joined([repeats_of([1.0]), summarised_repeats(2.0, None, 3)]).log_variance is None
-
-
-def test_repeats_that_were_summed_up_elsewhere():
     known = summarised_repeats(100.0, 2.0, 3)
-    assert known.centre == pytest.approx(100)
-    assert known.relative_deviation == pytest.approx(0.02)
+    assert (known.centre, known.relative_deviation) == pytest.approx((100, 0.02))
     assert summarised_repeats(100.0, 2.0, 1).log_variance is None  # one has no deviation
 
 
@@ -174,14 +170,11 @@ def test_block_length_against_the_theory_for_ar_1():
     assert block_length(long) == pytest.approx(theory, rel=0.15)
 
 
-def test_too_few_iterations_have_no_interval():
-    assert estimate_window([0.1] * 4) is None
-
-
-def test_a_windows_interval_is_the_same_each_time():
+def test_a_windows_interval_is_the_same_each_time_and_none_of_few_iterations():
     times = windows(np.random.default_rng(1), (1,), 0.3)[0]
     assert estimate_window(times) == estimate_window(times)
     assert estimate_window(times, seed=1) != estimate_window(times)
+    assert estimate_window([0.1] * 4) is None
 
 
 def test_independent_iterations_have_the_textbooks_error():
@@ -202,13 +195,10 @@ def test_outliers_are_named_and_their_weight_told():
     assert find_outliers([0.1, 0.1001, 0.1]).count == 0
 
 
-def test_holm_by_hand():
-    """0.01 x 4, 0.02 x 3, 0.03 x 2, then 0.04 may not fall under 0.06."""
+def test_corrections_by_hand():
+    """Holm: 0.01 x 4, 0.02 x 3, 0.03 x 2, then 0.04 may not fall under 0.06."""
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-def test_benjamini_hochberg_by_hand():
-    """0.04 x 4/4, 0.03 x 4/3, 0.005 x 4/2, 0.004 x 4/1: from the top, never rising."""
+    # of Benjamini and Hochberg: 0.04 x 4/4, 0.03 x 4/3, 0.005 x 4/2, 0.004 x 4/1, never rising
     assert benjamini_hochberg([0.04, 0.004, 0.03, 0.005]) == pytest.approx([0.04, 0.01, 0.04, 0.01])

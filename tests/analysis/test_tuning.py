@@ -50,23 +50,16 @@ def nothing():
     return tuned(lambda knobs: 16.0, noise=0.001)
 
 
-def test_the_command_line_runs_the_best_setting(result):
+def test_the_best_setting_and_the_speed_up_of_the_fresh_runs_are_quoted(result):
     assert best_command(result) == (
         "mlproject run --arch resnet18 --backend cpu --batch-size 32 --threads 2"
     )
-
-
-def test_the_quoted_speed_up_is_that_of_the_fresh_runs(result):
-    line = verdict_line(result)
-    low, high = result.confirmed.interval.low, result.confirmed.interval.high
+    line, interval = verdict_line(result), result.confirmed.interval
     assert line.startswith("speed-up over the start: 1.3")
-    assert f"({low:.3f} to {high:.3f}) in {len(result.confirmed.ratios)} fresh rounds" in line
-
-
-def test_a_speed_up_whose_interval_holds_1_is_not_called_one(result):
-    unsure = replace(
-        result.confirmed, interval=replace(result.confirmed.interval, low=0.99, high=1.02)
-    )
+    rounds = len(result.confirmed.ratios)
+    assert f"({interval.low:.3f} to {interval.high:.3f}) in {rounds} fresh rounds" in line
+    # an interval that holds 1 is none
+    unsure = replace(result.confirmed, interval=replace(interval, low=0.99, high=1.02))
     line = verdict_line(replace(result, confirmed=unsure))
     assert line.startswith("not confirmed as faster than the start")
 
@@ -128,16 +121,12 @@ def test_the_markdown_is_whole_and_text_from_records_cannot_break_it(result):
     assert len({line.replace("\\|", "").count("|") for line in tables}) <= 3
 
 
-def test_a_machine_that_is_not_quiet_is_told(result):
+def test_a_machine_that_is_not_quiet_and_what_no_time_was_left_for_are_told(result):
     assert "this machine is not quiet" not in tuning_markdown(result, NOWHERE)
     noisy = tuning_markdown(replace(result, scatter=0.123), NOWHERE)
     assert "scatters by 12.3 %" in noisy
-
-
-def test_a_tuning_without_time_says_what_was_left_untried():
-    short = tuned(speed, budget_s=100.0)
-    assert "no time was left to try: " in tuning_markdown(short, NOWHERE)
-    told = next(line for line in tuning_markdown(short, NOWHERE).splitlines() if "no time" in line)
+    short = tuning_markdown(tuned(speed, budget_s=100.0), NOWHERE)
+    told = next(line for line in short.splitlines() if "no time was left to try: " in line)
     assert "optimizer=false" in told
     assert "depthwise" not in told  # fp32 forbids it: there was nothing to try
 
@@ -164,14 +153,10 @@ def test_the_figure_shows_every_effect_and_every_trial(result, tmp_path):
     assert svg.read_text().startswith("<?xml")
 
 
-def test_trials_are_counted_in_whole_numbers(nothing):
+def test_a_figure_of_nothing_says_so_and_trials_are_whole_numbers(nothing):
     few = replace(nothing, trials=nothing.trials[:3], comparisons=())
-    _, axes = tuning_figure(few).axes
-    assert all(tick == int(tick) for tick in axes.get_xticks())
-
-
-def test_the_figure_of_nothing_says_so(nothing):
-    above, _ = tuning_figure(replace(nothing, comparisons=())).axes
+    above, below = tuning_figure(few).axes
+    assert all(tick == int(tick) for tick in below.get_xticks())
     assert [text.get_text() for text in above.texts] == ["nothing was adopted and confirmed"]
 
 
