@@ -164,13 +164,15 @@ telemetry = sample(Telemetry, interval_s=0.5, series=(CPU_PERCENT,))
 process_figures = sample(ProcessFigures, real_s=10.0, user_s=8.0, system_s=1.0, max_rss_bytes=10**9)
 
 
-def run_record(config=None, **changes):
+def _of_config(record_class, config, **known):
     config = config or RunConfig()
+    always = {"created": NOW, "config": config, "config_id": config.config_id}
+    return facts(record_class, **{**always, **known})
+
+
+def run_record(config=None, **changes):
     known = {
         "record_id": "20261120T100000Z-00000001",
-        "created": NOW,
-        "config": config,
-        "config_id": config.config_id,
         "outcome": "ok",
         "resolved": resolved(),
         "measurement": measurement(),
@@ -179,7 +181,7 @@ def run_record(config=None, **changes):
         "environment": environment(),
         "complexity": complexity(),
     }
-    return facts(RunRecord, **{**known, **changes})
+    return _of_config(RunRecord, config, **{**known, **changes})
 
 
 def ceiling(math_mode="fp32", **changes):
@@ -212,16 +214,8 @@ def ceilings_record(*modes, **changes):
 
 
 def failed_record(outcome="crashed", why="RuntimeError: no", config=None, **changes):
-    config = config or RunConfig()
-    known = {
-        "record_id": "20261120T100000Z-00000002",
-        "created": NOW,
-        "config": config,
-        "config_id": config.config_id,
-        "outcome": outcome,
-        "reason": why,
-    }
-    return facts(RunRecord, **{**known, **changes})
+    known = {"record_id": "20261120T100000Z-00000002", "outcome": outcome, "reason": why}
+    return _of_config(RunRecord, config, **{**known, **changes})
 
 
 def op_time(label="convolution 1x1", phase="forward", time_s=0.01, **changes):
@@ -305,12 +299,8 @@ def work_set(unit="kernels", **counts):
 
 def profile_record(config=None, **changes):
     """A profile of the configuration of `run_record`, by PyTorch's profiler and ncu."""
-    config = config or RunConfig()
     known = {
         "record_id": "20261120T100000Z-00000004",
-        "created": NOW,
-        "config": config,
-        "config_id": config.config_id,
         "timed_record_id": "20261120T100000Z-00000001",
         "outcome": "ok",
         "resolved": resolved(),
@@ -320,4 +310,4 @@ def profile_record(config=None, **changes):
         "ops": op_profile(),
         "counters": counters(),
     }
-    return facts(ProfileRecord, **{**known, **changes})
+    return _of_config(ProfileRecord, config, **{**known, **changes})

@@ -57,15 +57,8 @@ environment = changed(
     label="lab",
     cpu_model="Example CPU",
     cpu_signature="family 25 model 17 stepping 1",
-    cpu_cores_physical=4,
     cpu_cores_usable=8,
     memory_bytes=16 * GIGA,
-    storage="ext4",
-    git_commit="0123456789abcdef",
-    git_dirty=False,
-    container="none",
-    virtualization="none",
-    power_source="mains",
     device=device(),
 )
 

@@ -123,15 +123,11 @@ def one_run(monkeypatch):
     return table
 
 
-def test_pull_prints_csv(one_run):
-    done = invoke(commands.analyse.pull)
-    header, row = done.output.splitlines()
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_pull_prints_csv_or_writes_a_file(tmp_path, one_run, suffix):
+    header, row = invoke(commands.analyse.pull).output.splitlines()
     assert header.startswith("run_id,name,status,started,")
     assert row.startswith("r1,")
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_pull_writes_a_file(tmp_path, one_run, suffix):
     out = tmp_path / f"runs.{suffix}"
     assert invoke(commands.analyse.pull, "--out", out).return_value == 0
     table = pd.read_csv(out) if suffix == "csv" else pd.read_parquet(out)
@@ -141,11 +137,10 @@ def test_pull_writes_a_file(tmp_path, one_run, suffix):
         assert str(table["batch_size"].dtype) == "Int64"
 
 
-def test_pull_refuses_an_unknown_kind_of_file(tmp_path):
-    with pytest.raises(UserError, match=r"name a .csv or a .parquet file"):
-        invoke(commands.analyse.pull, "--out", tmp_path / "runs.xls")
-
-
-def test_pull_into_a_folder_that_is_not_there_is_one_line(tmp_path, one_run):
-    with pytest.raises(UserError, match="cannot write there"):
-        invoke(commands.analyse.pull, "--out", tmp_path / "no" / "runs.csv")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("runs.xls", r"name a .csv or a .parquet file"), ("no/runs.csv", "cannot write there")],
+)
+def test_pull_into_what_cannot_be_written_is_one_line(tmp_path, one_run, name, message):
+    with pytest.raises(UserError, match=message):
+        invoke(commands.analyse.pull, "--out", tmp_path / name)

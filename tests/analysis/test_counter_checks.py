@@ -22,10 +22,6 @@ def kernel(name="k", **changes):
     return samples.kernel(name, 0.01, **{**known, **changes})
 
 
-def test_below_every_ceiling_there_is_nothing_to_say():
-    assert codes(kernel(), caches=[L2], step_s=0.01) == []
-
-
 @pytest.mark.parametrize(
     ("field", "at_roof", "code"),
     [
@@ -39,12 +35,18 @@ def test_a_kernel_past_103_percent_of_a_ceiling(field, at_roof, code):
     assert codes(kernel(**{field: int(1.031 * at_roof)}), caches=[L2]) == [code]
 
 
-def test_a_level_without_a_ceiling_is_not_held_to_one():
+def test_below_every_ceiling_and_without_one_there_is_nothing_to_say():
+    assert codes(kernel(), caches=[L2], step_s=0.01) == []
     fast = kernel(l2_bytes=10**12, l1_bytes=10**12)
     assert codes(fast) == []
     assert codes(fast, caches=[make.cache_roof("L2", None)]) == []
     l3 = make.cache_roof("L3", 1.0)  # no counter of a GPU is of it
     assert codes(fast, caches=[l3]) == []
+    unknown = samples.facts(
+        samples.KernelTotals, name="k", launches=1, flops=10**15, dram_bytes=10**15
+    )
+    assert codes(unknown) == []  # no duration
+    assert codes(samples.kernel("k", 0.0, flops=10**15)) == []
 
 
 def test_the_step_is_held_to_the_timed_runs_duration():
@@ -75,12 +77,3 @@ def test_a_caches_roof_is_of_reading_so_up_to_twice_of_it_is_only_suspect():
 
     assert (level(1.04), level(2.05)) == ("suspect", "suspect")
     assert level(2.07) == "invalid"
-
-
-def test_what_was_not_counted_is_not_judged_here():
-    unknown = samples.facts(
-        samples.KernelTotals, name="k", launches=1, flops=10**15, dram_bytes=10**15
-    )
-    assert codes(unknown) == []  # no duration
-    instant = samples.kernel("k", 0.0, flops=10**15)
-    assert codes(instant) == []

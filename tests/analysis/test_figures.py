@@ -229,9 +229,7 @@ def test_no_name_covers_another_name_or_a_marker_or_leaves_the_axes():
         for x, y in (place for other, place in at.items() if other != name):
             beside = box.x1 <= x - radius or x + radius <= box.x0
             assert beside or box.y1 <= y - radius or y + radius <= box.y0
-
-
-def test_a_name_without_room_is_left_out():
+    # a name without room is left out
     assert named_spots([Spot(0.5, 0.5, 4.0, "a very long name " * 9)], 1.5)[2] == []
 
 
