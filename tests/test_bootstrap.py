@@ -121,13 +121,17 @@ RUNTIME = ["-r requirements.txt", "--no-deps --no-build-isolation -e .", "projec
 DEV = ["-r requirements-dev.txt", *RUNTIME[1:]]
 
 
-def test_makes_everything_once(clone):
+def test_makes_everything_once_and_what_is_lost_again(clone):
     code, errors = clone.set_up()
     assert code == 0, errors
     assert clone.calls() == RUNTIME
     assert (clone.venv / "bin" / "python").exists()
     assert clone.set_up() == (0, "")
     assert clone.calls() == []
+    (clone.folder / "envs" / "whole").unlink()
+    assert clone.set_up()[0] == 0
+    assert "project environment" in clone.calls()
+    assert (clone.folder / "envs" / "whole").exists()
 
 
 def test_new_requirements_are_added_to_the_environment_that_is_there(clone):
@@ -178,15 +182,6 @@ def test_tools_for_tests_come_on_top_and_stay(clone):
     assert clone.calls() == DEV
 
 
-def test_lost_project_environment_is_made_again(clone):
-    clone.set_up()
-    (clone.folder / "envs" / "whole").unlink()
-    clone.calls()
-    assert clone.set_up()[0] == 0
-    assert "project environment" in clone.calls()
-    assert (clone.folder / "envs" / "whole").exists()
-
-
 def test_two_at_once_do_the_work_once(clone):
     clone.hold_uv()
     first = clone.start()
@@ -219,34 +214,32 @@ def test_after_a_kill_the_next_one_waits_for_what_is_left_running_and_starts_afr
     assert clone.calls() == ["-r requirements.txt", *RUNTIME]
 
 
-def test_moved_clone_gets_its_own_paths(clone, tmp_path):
+def test_an_environment_that_cannot_be_kept_is_replaced(clone, tmp_path):
     clone.set_up()
+
+    def replaced():
+        """The complaints of a set-up that begins anew."""
+        (clone.venv / "of-before").touch()
+        clone.calls()
+        code, errors = clone.set_up()
+        assert code == 0
+        assert clone.calls() == RUNTIME
+        assert (clone.venv / "bin" / "python").exists()
+        assert not (clone.venv / "of-before").exists()
+        return errors
+
+    stamp = clone.venv / STAMP
+    stamp.write_text(stamp.read_text().replace(sys.version.split()[0], "3.9.1"))
+    assert "of another Python or place" in replaced()
+    python = clone.venv / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/no/such/python")
+    replaced()
     moved = tmp_path / "moved"
     shutil.move(clone.folder, moved)
     clone.folder, clone.venv = moved, moved / ".venv"
-    clone.calls()
-    code, errors = clone.set_up()
-    assert code == 0
-    assert "of another Python or place" in errors
-    assert clone.calls() == RUNTIME
-    assert str(moved) in json.loads((moved / ".venv" / STAMP).read_text())["home"]
-
-
-@pytest.mark.parametrize("change", ["of another Python", "its Python is gone"])
-def test_an_environment_that_cannot_be_kept_is_replaced(clone, change):
-    clone.set_up()
-    stamp, python = clone.venv / STAMP, clone.venv / "bin" / "python"
-    if change == "of another Python":
-        stamp.write_text(stamp.read_text().replace(sys.version.split()[0], "3.9.1"))
-    else:
-        python.unlink()
-        python.symlink_to("/no/such/python")
-    (clone.venv / "of-before").touch()
-    clone.calls()
-    assert clone.set_up()[0] == 0
-    assert clone.calls() == RUNTIME
-    assert python.exists()
-    assert not (clone.venv / "of-before").exists()
+    assert "of another Python or place" in replaced()
+    assert str(moved) in json.loads((clone.venv / STAMP).read_text())["home"]
 
 
 @pytest.mark.parametrize(
@@ -343,17 +336,14 @@ def test_uv_on_path_is_used(machine):
     assert machine.obtain() == uv
 
 
-@pytest.mark.parametrize("broken", ["#!/bin/sh\nexit 127\n", "#!/bin/sh\necho uv 0.4.30\n"])
-def test_uv_on_path_that_fails_or_is_old_is_passed_over(machine, broken):
-    script(machine.programs / "uv", broken)
-    machine.python(machine.with_pip)
-    assert machine.obtain() == machine.fetched
-
-
-def test_uv_inside_the_environment_is_not_relied_upon(machine):
+@pytest.mark.parametrize("says", ["exit 127", "echo uv 0.4.30", None])
+def test_uv_that_fails_or_is_old_or_the_environments_own_is_passed_over(machine, says):
     (machine.place.folder / OURS).touch()
     machine.python(machine.with_pip)
-    machine.programs = script(machine.place.script("uv"), UV).parent
+    if says is None:
+        machine.programs = script(machine.place.script("uv"), UV).parent
+    else:
+        script(machine.programs / "uv", f"#!/bin/sh\n{says}\n")
     assert machine.obtain() == machine.fetched
 
 

@@ -15,6 +15,9 @@ AZURE = {
     "sys_vendor": "Microsoft Corporation",
     "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77",
 }
+GCP_PATH, AWS_PATH = "/computeMetadata/v1/instance", "/latest/meta-data"
+AZURE_PATH = "/metadata/instance/compute?api-version=2021-02-01"
+NAMES = ("cloud_provider", "cloud_machine_type", "cloud_zone")
 
 
 class MetadataServer(ThreadingHTTPServer):
@@ -59,33 +62,48 @@ def firmware(tree):
     return lambda fields: tree({f"sys/class/dmi/id/{k}": f"{v}\n" for k, v in fields.items()})
 
 
-def test_google(firmware, server):
-    flavor = ("Metadata-Flavor", "Google")
-    base = "/computeMetadata/v1/instance"
-    server.answers = {
-        ("GET", f"{base}/machine-type"): ("projects/12/machineTypes/g2-standard-8", *flavor),
-        ("GET", f"{base}/zone"): ("projects/12/zones/europe-west4-a", *flavor),
-    }
-    found = cloud_facts(firmware(GCP), server.server_address)
-    assert found.values == {
-        "cloud_provider": "gcp",
-        "cloud_machine_type": "g2-standard-8",
-        "cloud_zone": "europe-west4-a",
-    }
+def answers_of_azure(zone):
+    compute = {"vmSize": "Standard_NC4as_T4_v3", "location": "westeurope", "zone": zone}
+    return {("GET", AZURE_PATH): (json.dumps(compute), "Metadata", "true")}
+
+
+FLAVOR = ("Metadata-Flavor", "Google")
+TOKEN = ("X-aws-ec2-metadata-token", "secret")
+TOKEN_AGE = ("X-aws-ec2-metadata-token-ttl-seconds", "60")
+
+
+@pytest.mark.parametrize(
+    ("fields", "answers", "facts"),
+    [
+        (
+            GCP,
+            {
+                ("GET", f"{GCP_PATH}/machine-type"): ("projects/1/types/g2-standard-8", *FLAVOR),
+                ("GET", f"{GCP_PATH}/zone"): ("projects/12/zones/europe-west4-a", *FLAVOR),
+            },
+            ("gcp", "g2-standard-8", "europe-west4-a"),
+        ),
+        (
+            AWS,
+            {
+                ("PUT", "/latest/api/token"): ("secret", *TOKEN_AGE),
+                ("GET", f"{AWS_PATH}/instance-type"): ("g5.xlarge", *TOKEN),
+                ("GET", f"{AWS_PATH}/placement/availability-zone"): ("eu-central-1b", *TOKEN),
+            },
+            ("aws", "g5.xlarge", "eu-central-1b"),
+        ),
+        (AZURE, answers_of_azure("2"), ("azure", "Standard_NC4as_T4_v3", "westeurope-2")),
+        (AZURE, answers_of_azure(""), ("azure", "Standard_NC4as_T4_v3", "westeurope")),
+    ],
+)
+def test_a_cloud_is_known_by_its_firmware_and_its_metadata(
+    firmware, server, monkeypatch, fields, answers, facts
+):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # a proxy is not asked
+    server.answers = answers
+    found = cloud_facts(firmware(fields), server.server_address)
+    assert tuple(map(found.values.get, NAMES)) == facts
     assert found.missing == {}
-
-
-def test_amazon_by_a_session_token(firmware, server):
-    token = ("X-aws-ec2-metadata-token", "secret")
-    server.answers = {
-        ("PUT", "/latest/api/token"): ("secret", "X-aws-ec2-metadata-token-ttl-seconds", "60"),
-        ("GET", "/latest/meta-data/instance-type"): ("g5.xlarge", *token),
-        ("GET", "/latest/meta-data/placement/availability-zone"): ("eu-central-1b", *token),
-    }
-    values = cloud_facts(firmware(AWS), server.server_address).values
-    assert values["cloud_provider"] == "aws"
-    assert values["cloud_machine_type"] == "g5.xlarge"
-    assert values["cloud_zone"] == "eu-central-1b"
 
 
 def test_amazons_older_machines_sign_on_xen(tree, server):
@@ -93,52 +111,29 @@ def test_amazons_older_machines_sign_on_xen(tree, server):
     assert cloud_facts(root, server.server_address).values["cloud_provider"] == "aws"
 
 
-@pytest.mark.parametrize(("zone", "expected"), [("2", "westeurope-2"), ("", "westeurope")])
-def test_microsoft(firmware, server, zone, expected):
-    compute = {"vmSize": "Standard_NC4as_T4_v3", "location": "westeurope", "zone": zone}
-    path = "/metadata/instance/compute?api-version=2021-02-01"
-    server.answers = {("GET", path): (json.dumps(compute), "Metadata", "true")}
-    values = cloud_facts(firmware(AZURE), server.server_address).values
-    assert values == {
-        "cloud_provider": "azure",
-        "cloud_machine_type": "Standard_NC4as_T4_v3",
-        "cloud_zone": expected,
-    }
-
-
 def test_an_answer_that_makes_no_sense_is_a_reason(firmware, server):
-    path = "/metadata/instance/compute?api-version=2021-02-01"
-    server.answers = {("GET", path): ("<html>", "Metadata", "true")}
+    server.answers = {("GET", AZURE_PATH): ("<html>", "Metadata", "true")}
     found = cloud_facts(firmware(AZURE), server.server_address)
     assert found.values["cloud_zone"] is None
     assert "not understood" in found.missing["cloud_zone"]
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "provider", "reason"),
     [
-        {},
-        {"sys_vendor": "Dell Inc.", "product_name": "XPS 15"},
-        {"sys_vendor": "Google", "product_name": "Eve"},  # a Chromebook
-        {"sys_vendor": "Hetzner", "product_name": "vServer"},
+        ({}, None, "the firmware names no maker"),
+        ({"sys_vendor": "Dell Inc.", "product_name": "XPS 15"}, None, "Dell Inc. XPS 15"),
+        ({"sys_vendor": "Google", "product_name": "Eve"}, None, "Google Eve"),  # a Chromebook
+        ({"sys_vendor": "Hetzner", "product_name": "vServer"}, "hetzner", None),
     ],
 )
-def test_nobody_else_is_asked(firmware, server, fields):
+def test_machines_of_other_makers_ask_nobody(firmware, server, fields, provider, reason):
     found = cloud_facts(firmware(fields), server.server_address)
     assert server.asked == []
-    assert set(found.missing) >= {"cloud_machine_type", "cloud_zone"}
-
-
-def test_other_providers_are_known_by_name_only(firmware):
-    found = cloud_facts(firmware({"sys_vendor": "Hetzner"}), ("127.0.0.1", 1))
-    assert found.values["cloud_provider"] == "hetzner"
-    assert found.missing["cloud_zone"] == "not asked for on hetzner"
-
-
-def test_an_unknown_maker_is_named_in_the_reason(firmware):
-    found = cloud_facts(firmware({"sys_vendor": "Dell Inc.", "product_name": "XPS 15"}))
-    assert found.values["cloud_provider"] is None
-    assert "Dell Inc. XPS 15" in found.missing["cloud_provider"]
+    assert found.values["cloud_provider"] == provider
+    assert reason is None or reason in found.missing["cloud_provider"]
+    why = f"not asked for on {provider}" if provider else "no cloud provider is known"
+    assert found.missing["cloud_machine_type"] == found.missing["cloud_zone"] == why
 
 
 def test_a_refusal_is_a_reason(firmware, server):
@@ -160,9 +155,3 @@ def test_a_server_that_never_answers_is_left_after_a_second(firmware, monkeypatc
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = cloud_facts(firmware(AWS), silent.getsockname())
     assert "timed out" in found.missing["cloud_zone"]
-
-
-def test_a_proxy_is_not_asked(firmware, server, monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    cloud_facts(firmware(GCP), server.server_address)
-    assert server.asked

@@ -45,11 +45,6 @@ def test_this_machines_last_cache_is_what_lscpu_adds_up():
             last_level_cache_bytes(range(psutil.cpu_count()))
 
 
-def test_the_name_is_the_kernels(tree, on_linux):
-    root = tree({"proc/cpuinfo": "processor : 0\nmodel name\t: AMD  EPYC 9754\nflags : x\n"})
-    assert cpu_model(root) == "AMD EPYC 9754"
-
-
 GENOA = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
 
 
@@ -70,17 +65,17 @@ def test_generations_of_one_name_differ_in_their_numbers(tree, on_linux, cpuinfo
     assert cpu_signature(tree({"proc/cpuinfo": cpuinfo})) == signature
 
 
-def test_a_processor_without_numbers_is_a_reason(tree, on_linux):
-    root = tree({"proc/cpuinfo": GENOA.replace("stepping", "other")})
-    with pytest.raises(UnknownFactError, match="no numbers"):
-        cpu_signature(root)
-
-
 @posix_only
-def test_arm_names_come_from_lscpu(tree, on_linux, program):
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("processor : 0\nmodel name\t: AMD  EPYC 9754\nflags : x\n", "AMD EPYC 9754"),
+        ("processor : 0\nCPU part\t: 0xd4f\n", "Neoverse-V2"),  # Arm's are lscpu's
+    ],
+)
+def test_the_name_is_the_kernels_or_lscpus(tree, on_linux, program, cpuinfo, name):
     program("lscpu", "echo 'Vendor ID:   ARM'; echo 'Model name:  Neoverse-V2'")
-    root = tree({"proc/cpuinfo": "processor : 0\nCPU part\t: 0xd4f\n"})
-    assert cpu_model(root) == "Neoverse-V2"
+    assert cpu_model(tree({"proc/cpuinfo": cpuinfo})) == name
 
 
 @posix_only
@@ -89,6 +84,8 @@ def test_a_nameless_processor_is_a_reason_and_still_a_device(tree, on_linux, pro
     root = tree({"proc/cpuinfo": "processor : 0\n"})
     with pytest.raises(UnknownFactError, match="neither the kernel nor lscpu"):
         cpu_model(root)
+    with pytest.raises(UnknownFactError, match="no numbers"):
+        cpu_signature(root)
     assert cpu_device_info(root).name.endswith(" CPU")
 
 

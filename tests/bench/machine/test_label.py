@@ -1,18 +1,15 @@
 import pytest
-from hypothesis import given
+import samples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.config import RunConfig
 from bench.machine.environment import environment_label
-from bench.machine.probes import absent
 from bench.records import DeviceInfo
 
 
 def device(backend, name):
-    rest = absent(
-        {f: "not here" for f in DeviceInfo.model_fields if f not in ("missing", "backend", "name")}
-    )
-    return DeviceInfo(backend=backend, name=name, missing=rest.missing, **rest.values)
+    return samples.facts(DeviceInfo, backend=backend, name=name)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +34,7 @@ def test_labels_of_devices(backend, name, label):
     assert environment_label(device(backend, name)) == label
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(["cpu", "cuda", "mps"]), st.text(max_size=200))
 def test_every_name_gives_a_label_that_the_configuration_takes(backend, name):
     label = environment_label(device(backend, name))

@@ -1,78 +1,69 @@
 import pytest
 
-from bench.machine.limits import cgroup_limits, oom_kills, profiling_capabilities
+from bench.machine.limits import CgroupLimits, cgroup_limits, oom_kills, profiling_capabilities
 
-V2 = {"sys/fs/cgroup/cgroup.controllers": "cpu memory\n"}
+V2 = {"cgroup.controllers": "cpu memory\n"}
 V1_SELF = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
-V1_UNLIMITED = "9223372036854771712\n"
 
 
-def test_the_tightest_limit_up_the_hierarchy_counts(tree):
-    root = tree(
-        {
-            **V2,
-            "proc/self/cgroup": "0::/user.slice/job.scope\n",
-            "sys/fs/cgroup/user.slice/job.scope/cpu.max": "400000 100000\n",
-            "sys/fs/cgroup/user.slice/job.scope/memory.max": "4000000000\n",
-            "sys/fs/cgroup/user.slice/cpu.max": "150000 100000\n",
-            "sys/fs/cgroup/user.slice/memory.max": "3000000000\n",
-        }
-    )
-    limits = cgroup_limits(root)
-    assert limits.cpus == 1.5
-    assert limits.memory_bytes == 3_000_000_000
-
-
-def test_no_limit_is_none(tree):
-    root = tree(
-        {
-            **V2,
-            "proc/self/cgroup": "0::/\n",
-            "sys/fs/cgroup/cpu.max": "max 100000\n",
-            "sys/fs/cgroup/memory.max": "max\n",
-        }
-    )
-    assert cgroup_limits(root).cpus is None
-    assert cgroup_limits(root).memory_bytes is None
-
-
-def test_version_1_inside_a_container_whose_path_is_the_hosts(tree):
-    # The container mounts its own group as the root; the path in /proc names the host's folders.
-    root = tree(
-        {
-            "proc/self/cgroup": V1_SELF,
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "8000000000\n",
-        }
-    )
-    assert cgroup_limits(root).cpus == 2.0
-    assert cgroup_limits(root).memory_bytes == 8_000_000_000
-
-
-def test_version_1_without_limits(tree):
-    root = tree(
-        {
-            "proc/self/cgroup": V1_SELF,
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": V1_UNLIMITED,
-        }
-    )
-    assert cgroup_limits(root).cpus is None
-    assert cgroup_limits(root).memory_bytes is None
-
-
-def test_a_process_moved_out_of_its_namespace_sees_the_mount_only(tree):
-    root = tree(
-        {
-            **V2,
-            "proc/self/cgroup": "0::/../../other\n",
-            "sys/fs/cgroup/memory.max": "1000\n",
-            "sys/other/memory.max": "5\n",
-        }
-    )
-    assert cgroup_limits(root).memory_bytes == 1000
+@pytest.mark.parametrize(
+    ("groups", "files", "cpus", "memory_bytes"),
+    [
+        pytest.param(
+            "0::/user.slice/job.scope\n",
+            {
+                **V2,
+                "user.slice/job.scope/cpu.max": "400000 100000\n",
+                "user.slice/job.scope/memory.max": "4000000000\n",
+                "user.slice/cpu.max": "150000 100000\n",
+                "user.slice/memory.max": "3000000000\n",
+            },
+            1.5,
+            3_000_000_000,
+            id="the tightest up the hierarchy",
+        ),
+        pytest.param(
+            "0::/\n",
+            {**V2, "cpu.max": "max 100000\n", "memory.max": "max\n"},
+            None,
+            None,
+            id="version 2 without limits",
+        ),
+        pytest.param(  # it mounts its own group as the root; /proc names the host's folders
+            V1_SELF,
+            {
+                "cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
+                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+                "memory/memory.limit_in_bytes": "8000000000\n",
+            },
+            2.0,
+            8_000_000_000,
+            id="version 1 inside a container",
+        ),
+        pytest.param(
+            V1_SELF,
+            {
+                "cpu/cpu.cfs_quota_us": "-1\n",
+                "cpu/cpu.cfs_period_us": "100000\n",
+                "memory/docker/abc/memory.limit_in_bytes": "9223372036854771712\n",
+            },
+            None,
+            None,
+            id="version 1 without limits",
+        ),
+        pytest.param(
+            "0::/../../other\n",
+            {**V2, "memory.max": "1000\n", "../../other/memory.max": "5\n"},
+            None,
+            1000,
+            id="moved out of its namespace: only the mount is seen",
+        ),
+    ],
+)
+def test_limits_of_control_groups(tree, groups, files, cpus, memory_bytes):
+    found = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    root = tree({"proc/self/cgroup": groups, **found})
+    assert cgroup_limits(root) == CgroupLimits(cpus, memory_bytes)
 
 
 def test_a_system_without_control_groups_has_no_limits(tree):
@@ -81,22 +72,14 @@ def test_a_system_without_control_groups_has_no_limits(tree):
 
 
 def test_oom_kills_of_the_own_group_come_before_the_machines(tree):
-    root = tree(
-        {
-            **V2,
-            "proc/self/cgroup": "0::/job\n",
-            "sys/fs/cgroup/job/memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 0\n",
-            "proc/vmstat": "nr_free_pages 1\noom_kill 7\n",
-        }
-    )
-    assert oom_kills(root) == 2
-
-
-def test_oom_kills_of_version_1_and_of_the_machine(tree):
-    root = tree({"proc/self/cgroup": "4:memory:/\n0::/\n", "proc/vmstat": "oom_kill 7\n"})
+    root = tree({"proc/self/cgroup": "4:memory:/\n0::/job\n", "proc/vmstat": "oom_kill 7\n"})
     assert oom_kills(root) == 7
     tree({"sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 5"})
     assert oom_kills(root) == 5
+    events = "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"
+    tree({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/cgroup.controllers": "memory\n"})
+    tree({"sys/fs/cgroup/job/memory.events": events})
+    assert oom_kills(root) == 2
 
 
 @pytest.mark.parametrize(

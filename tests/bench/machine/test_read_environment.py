@@ -5,14 +5,17 @@ from importlib import metadata
 
 import pynvml
 import pytest
+import samples
 import torch
 
 from bench.machine import cpu_device_info, read_environment
+from bench.machine.environment import speed_variables
 from bench.machine.probes import UnknownFactError, open_nvml
-from bench.records import Environment
+from bench.records import Environment, RunRecord
 
 
-def test_this_machine(tmp_path):
+def test_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_PROC_BIND", "close")
     found = read_environment(cpu_device_info(), tmp_path / "records", "auto")
     assert Environment.model_validate_json(found.model_dump_json()) == found
     assert torch.__version__.split("+")[0] == found.torch.split("+")[0]
@@ -23,10 +26,34 @@ def test_this_machine(tmp_path):
     assert {"numpy", "pillow"} <= found.packages.keys()
     assert found.label
     assert found.storage
+    assert found.variables["OMP_PROC_BIND"] == "close"
+    assert "OMP_PROC_BIND=close" in found.variables_set
 
 
-def test_a_label_that_was_given_is_kept(tmp_path):
-    assert read_environment(cpu_device_info(), tmp_path, "my-laptop").label == "my-laptop"
+def test_what_libraries_compute_by_is_kept_and_nothing_else():
+    environ = {
+        "OMP_PROC_BIND": "true",
+        "KMP_AFFINITY": "granularity=fine,compact",
+        "NVIDIA_TF32_OVERRIDE": "1",
+        "TORCHINDUCTOR_CACHE_DIR": "/home/somebody/cache",
+        "MKL_HOME": "/home/somebody/mkl",
+        "MLFLOW_TRACKING_PASSWORD": "secret",
+        "PATH": "/usr/bin",
+    }
+    assert speed_variables(environ) == {
+        "KMP_AFFINITY": "granularity=fine,compact",
+        "NVIDIA_TF32_OVERRIDE": "1",
+        "OMP_PROC_BIND": "true",
+    }
+
+
+def test_a_record_from_before_does_not_say_that_none_were_set():
+    record = samples.run_record(environment=samples.environment())
+    kept = record.model_dump(mode="json")
+    del kept["environment"]["variables"]
+    read = RunRecord.model_validate(kept).environment
+    assert read.variables is read.variables_set is None
+    assert read.missing["variables"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there does the root hold the facts")
@@ -41,7 +68,8 @@ def test_a_machine_that_tells_nothing_gives_reasons_and_no_error(tmp_path, monke
     monkeypatch.setenv("PATH", "")
     empty = tmp_path / "empty"
     empty.mkdir()
-    found = read_environment(cpu_device_info(empty), tmp_path, "auto", root=empty)
+    found = read_environment(cpu_device_info(empty), tmp_path, "my-laptop", root=empty)
+    assert found.label == "my-laptop"
     for name in ("cpu_model", "cpu_cores_physical", "storage", "git_commit", "container"):
         assert getattr(found, name) is None
         assert found.missing[name]

@@ -29,16 +29,12 @@ def project(tmp_path):
     return folder
 
 
-def test_a_clean_tree(project):
-    found = repository_facts(project)
-    assert found.values == {"git_commit": git(project, "rev-parse", "HEAD"), "git_dirty": False}
-
-
 def test_a_changed_file_is_dirty_and_a_new_one_is_not(project):
     (project / "records.json").write_text("{}")
-    assert repository_facts(project).values["git_dirty"] is False
+    commit = git(project, "rev-parse", "HEAD")
+    assert repository_facts(project).values == {"git_commit": commit, "git_dirty": False}
     (project / "bench/__init__.py").write_text("changed = True")
-    assert repository_facts(project).values["git_dirty"] is True
+    assert repository_facts(project).values == {"git_commit": commit, "git_dirty": True}
 
 
 def test_an_environment_inside_another_repository_has_no_commit(project):
