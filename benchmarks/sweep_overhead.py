@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -26,23 +27,11 @@ from side_by_side import PROJECT, output_of, this_machine
 
 @dataclass(frozen=True)
 class Timeline:
-    """A sweep by `time.perf_counter`: its command, and of each run the worker and the window."""
+    """A sweep by `time.perf_counter`: its command, and the events of each run by name."""
 
     begin_s: float
     end_s: float
-    workers_s: list[float]
-    windows_s: list[tuple[float, float]]
-
-    @property
-    def overheads_s(self) -> list[float]:
-        """Of every run but the last, which nothing follows."""
-        ends = (end for _, end in self.windows_s)
-        return [after - end for end, after in zip(ends, self.workers_s[1:], strict=False)]
-
-    @property
-    def once_s(self) -> tuple[float, float]:
-        """Before the first worker, and after the last window."""
-        return self.workers_s[0] - self.begin_s, self.end_s - self.windows_s[-1][1]
+    runs: list[dict[str, float]]
 
 
 def sweep(arch: str, batch_size: int, iters: int, repeats: int, folder: Path) -> Timeline:
@@ -57,12 +46,7 @@ def sweep(arch: str, batch_size: int, iters: int, repeats: int, folder: Path) ->
     output_of([*command, "--records", str(records)], folder, store | os.environ)
     end_s = time.perf_counter()
     runs = sorted(map(_events, records.glob("*/journal.jsonl")), key=lambda run: run["started"])
-    return Timeline(
-        begin_s,
-        end_s,
-        [run["started"] for run in runs],
-        [(run["window_started"], run["window_ended"]) for run in runs],
-    )
+    return Timeline(begin_s, end_s, runs)
 
 
 def _events(journal: Path) -> dict[str, float]:
@@ -72,13 +56,12 @@ def _events(journal: Path) -> dict[str, float]:
 
 def page(timeline: Timeline, what: str) -> str:
     """Return the figures as a page of Markdown."""
-    overheads_s = timeline.overheads_s
-    starts_s = [
-        window - worker
-        for worker, (window, _) in zip(timeline.workers_s, timeline.windows_s, strict=True)
-    ]
+    runs = timeline.runs
+    overheads_s = [after["started"] - run["window_ended"] for run, after in pairwise(runs)]
+    starts_s = [run["window_started"] - run["started"] for run in runs]
+    before_s = runs[0]["started"] - timeline.begin_s
+    after_s = timeline.end_s - runs[-1]["window_ended"]
     median_s = statistics.median(overheads_s)
-    before_s, after_s = timeline.once_s
     command = " ".join(["python", "benchmarks/sweep_overhead.py", *sys.argv[1:]])
     rows = [
         ("overhead of a run: from its window's end to the next worker, median", median_s),
@@ -91,7 +74,7 @@ def page(timeline: Timeline, what: str) -> str:
     return (
         "# What a sweep costs beside its measurements\n\n"
         "Promised: at most 2 s a run, and at most 5 % of a run of 60 s.\n\n"
-        f"| {len(timeline.workers_s)} runs of {what} | s |\n|---|---|\n{table}\n\n"
+        f"| {len(runs)} runs of {what} | s |\n|---|---|\n{table}\n\n"
         f"That is {median_s / (median_s + 60):.1%} of a run of 60 s. {this_machine()}; "
         f"`{command}`\n"
     )

@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -127,15 +128,12 @@ def cpu_model(root: Path = ROOT) -> str:
         return sysctl("machdep.cpu.brand_string")
     if system == "Windows":
         return registry_text(_CPU_KEY, "ProcessorNameString")
-    for line in text_of(root / "proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name" and value.strip():
-            return " ".join(value.split())
     # Arm kernels list part numbers only; lscpu has the table of their names.
-    for line in output_of("lscpu").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "Model name" and value.strip(" -"):
-            return " ".join(value.split())
+    for listing in (partial(text_of, root / "proc/cpuinfo"), partial(output_of, "lscpu")):
+        for line in listing().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip().lower() == "model name" and value.strip(" -"):
+                return " ".join(value.split())
     raise UnknownFactError("neither the kernel nor lscpu names the processor")
 
 

@@ -183,7 +183,12 @@ def software_facts() -> ProbedFacts:
         "torchvision": value_or_none(partial(_installed, "torchvision")) or "not installed",
         "packages": known,
     }
-    return ProbedFacts(always, versions.missing) | gather({"cuda": _cuda, "cudnn": _cudnn})
+    cudnn_version: Callable[[], int | None] = torch.backends.cudnn.version
+    libraries = {
+        "cuda": lambda: _within_torch("CUDA", torch.version.cuda),
+        "cudnn": lambda: _within_torch("cuDNN", cudnn_version()),
+    }
+    return ProbedFacts(always, versions.missing) | gather(libraries)
 
 
 def _installed(package: str) -> str:
@@ -193,19 +198,7 @@ def _installed(package: str) -> str:
         raise UnknownFactError("not installed") from None
 
 
-def _cuda() -> str:
-    import torch
-
-    if torch.version.cuda is None:
-        raise UnknownFactError("this build of torch has no CUDA")
-    return str(torch.version.cuda)
-
-
-def _cudnn() -> str:
-    import torch
-
-    cudnn_version: Callable[[], int | None] = torch.backends.cudnn.version
-    number = cudnn_version()
-    if number is None:
-        raise UnknownFactError("this build of torch has no cuDNN")
-    return str(number)
+def _within_torch(name: str, found: str | int | None) -> str:
+    if found is None:
+        raise UnknownFactError(f"this build of torch has no {name}")
+    return str(found)

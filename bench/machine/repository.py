@@ -15,27 +15,24 @@ _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 def repository_facts(tree: Path = TREE) -> ProbedFacts:
     """Return `git_commit` and `git_dirty` (tracked files changed) of `tree`."""
-    return gather({"git_commit": lambda: _commit(tree), "git_dirty": lambda: _dirty(tree)})
+    changes = ("status", "--porcelain", "--untracked-files=no")
+    return gather(
+        {
+            "git_commit": lambda: _own_git(tree, "rev-parse", "HEAD"),
+            "git_dirty": lambda: bool(_own_git(tree, *changes)),
+        }
+    )
 
 
-def _commit(tree: Path) -> str:
-    _require_own_work_tree(tree)
-    return _git(tree, "rev-parse", "HEAD")
-
-
-def _dirty(tree: Path) -> bool:
-    _require_own_work_tree(tree)
-    return bool(_git(tree, "status", "--porcelain", "--untracked-files=no"))
-
-
-def _require_own_work_tree(tree: Path) -> None:
-    """An environment may lie inside another project's work tree: its commit is not ours."""
+def _own_git(tree: Path, *arguments: str) -> str:
+    """Git's answer, where `tree` is its own: an environment may lie in another's work tree."""
     try:
         _git(tree, "ls-files", "--error-unmatch", "bench/__init__.py")
     except UnknownFactError as error:
         if "did not match" in str(error):
             raise UnknownFactError(f"{tree} is installed, not a git work tree") from None
         raise
+    return _git(tree, *arguments)
 
 
 def _git(tree: Path, *arguments: str) -> str:
