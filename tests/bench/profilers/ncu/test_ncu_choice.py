@@ -48,7 +48,7 @@ def test_an_unknown_chip_gets_whatever_exists_and_nothing_twice(ncu, tree):
     assert choice.left_out == {}
 
 
-def test_an_unknown_chip_that_ncu_cannot_tell_of_is_refused(ncu, tree):
+def test_an_unknown_chip_that_ncu_does_not_know_is_refused(ncu, tree):
     ncu.script(device=None)
     with pytest.raises(RefusalError, match=r"metrics of compute capability 13.0: see that"):
         choose((13, 0), tree({}))
@@ -60,7 +60,7 @@ def test_an_ncu_older_than_the_chip_is_refused(ncu, tree):
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo nothing", "echo a__b Counter"])
-def test_where_ncu_tells_nothing_of_use_the_table_stands(ncu, tree, script):
+def test_where_ncu_lists_nothing_of_use_the_table_stands(ncu, tree, script):
     found = find_ncu(tree({}))
     ncu.program.write_text(f"#!/bin/sh\ncase $1 in --query*) {script};; *) exit 1;; esac\n")
     choice = choose_metrics(found, (9, 0))

@@ -1,25 +1,36 @@
+"""What ncu needs of the device: its capability, the range of one step, and the counters."""
+
 import ctypes
+import json
+import os
+import subprocess
+import sys
 
 import pytest
+import torch
+from fakes import QueueingDevice, ScriptedClock
 
+from bench.errors import UnsupportedError
 from bench.machine.probes import UnknownFactError
+from bench.profilers.ncu import NcuTool, kernel_set
 from bench.profilers.ncu.ncu_choice import compute_capability
+from bench.profilers.ncu.profiled_range import profiled_range
 
 
 class Driver:
-    """CUDA's driver with one device; `fails` names a function and its answer."""
+    """CUDA's driver with one device; `cuInit` answers `started`."""
 
     attributes = {75: 12, 76: 1}  # noqa: RUF012
 
-    def __init__(self, **fails):
-        self.fails = fails
+    def __init__(self, started=0):
+        self.started = started
 
     def cuInit(self, flags):  # noqa: N802
-        return self.fails.get("cuInit", 0)
+        return self.started
 
     def cuDeviceGet(self, device, ordinal):  # noqa: N802
         device._obj.value = 7
-        return self.fails.get("cuDeviceGet", 0)
+        return 0
 
     def cuDeviceGetAttribute(self, value, attribute, device):  # noqa: N802
         assert isinstance(device, ctypes.c_int)
@@ -34,11 +45,100 @@ def test_the_first_devices_capability():
 
 def test_a_driver_without_a_device_says_which_call_failed():
     with pytest.raises(UnknownFactError, match="cuInit answers 100"):
-        compute_capability(lambda: Driver(cuInit=100))
+        compute_capability(lambda: Driver(started=100))
+
+
+class Cuda(QueueingDevice):
+    backend = "cuda"
+
+
+@pytest.fixture
+def marks(monkeypatch):
+    """A device and the calls of its profiler, each with the time when all work before was done."""
+    clock, calls = ScriptedClock(0.0), []
+    for name in ("start", "stop"):
+        monkeypatch.setattr(
+            f"torch.cuda.profiler.{name}", lambda name=name: calls.append((name, clock()))
+        )
+    return Cuda(clock), calls
+
+
+def test_the_range_holds_the_step_and_nothing_queued_before(marks):
+    device, calls = marks
+    device.queue(1.0)
+    with profiled_range(device):
+        device.queue(2.0)
+    assert calls == [("start", 1.0), ("stop", 3.0)]
+
+
+def test_a_step_that_fails_ends_the_range(marks):
+    device, calls = marks
+    with pytest.raises(ZeroDivisionError), profiled_range(device):
+        _ = 1 / 0
+    assert [name for name, _ in calls] == ["start", "stop"]
+
+
+def test_another_backend_is_refused():
+    with (
+        pytest.raises(UnsupportedError, match="not on mps"),
+        profiled_range(QueueingDevice(ScriptedClock())),
+    ):
+        pass
 
 
 @pytest.mark.cuda
 def test_torch_agrees_on_the_capability():
-    import torch
-
     assert compute_capability() == torch.cuda.get_device_capability(0)
+
+
+N = 1024
+STEP = f"""
+import json, sys
+import torch
+from bench.training.devices import open_device
+from bench.profilers.fingerprint import work_set
+from bench.profilers.ncu.profiled_range import profiled_range
+
+device = open_device("cuda")
+torch.manual_seed(0)
+left, right = (torch.randn({N}, {N}, device="cuda") for _ in range(2))
+
+def step():
+    torch.softmax(left @ right + 1, dim=1)
+
+step()
+if sys.argv[1] == "kineto":
+    print(work_set(step, device).model_dump_json())
+else:
+    with profiled_range(device):
+        step()
+"""
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+def test_a_product_counted_by_ncu_itself(tmp_path):
+    tool = NcuTool()
+    if reason := tool.obstacle("cuda"):
+        pytest.skip(reason)
+    known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", STEP]
+    for attempt in tool.attempts(tmp_path):
+        inside = tmp_path / attempt.name
+        inside.mkdir()
+        with (inside / "console.log").open("wb") as console:
+            subprocess.run(
+                [*attempt.prefix, *command, "ncu"],
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env={**known, **attempt.environment},
+                check=False,
+            )
+    counters = tool.read(tmp_path, ())
+    product = 2 * N**3
+    assert product <= counters.flops <= 1.05 * product
+    assert counters.dram_bytes >= 2 * 4 * N**2  # both factors are read once at least
+    kineto = subprocess.run(
+        [*command, "kineto"], capture_output=True, text=True, env=known, check=True
+    )
+    assert kernel_set(counters).counts == json.loads(kineto.stdout.splitlines()[-1])["counts"]

@@ -4,7 +4,7 @@ import pytest
 
 from bench.profilers.ncu.ncu_permission import counter_permission, permission_remedy
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="Linux's files tell of the permission")
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Linux's files hold the permission")
 
 PARAMS = "proc/driver/nvidia/params"
 FORBIDDEN = {
@@ -31,7 +31,7 @@ VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release 
         ({"proc/self/status": PERFMON, DRIVER: VERSION.format("565.57.01")}, "allowed"),
     ],
 )
-def test_the_driver_tells_before_one_tries(tree, changes, state):
+def test_the_drivers_files_show_the_permission(tree, changes, state):
     assert counter_permission(tree({**FORBIDDEN, **changes}), {}).state == state
 
 
@@ -41,7 +41,7 @@ def test_a_machine_without_the_drivers_file_must_try(tree):
     assert permission.remedy
 
 
-def test_a_plain_machine_is_told_sudo_and_the_modules_option(tree):
+def test_the_remedy_of_a_plain_machine_is_sudo_or_the_modules_option(tree):
     remedy = permission_remedy(tree({**FORBIDDEN, "usr/sbin/dracut": ""}), {})
     assert 'sudo -E env "PATH=$PATH" mlproject profile' in remedy
     assert "NVreg_RestrictProfilingToAdminUsers=0" in remedy
@@ -61,9 +61,9 @@ def test_a_plain_machine_is_told_sudo_and_the_modules_option(tree):
     ],
 )
 def test_each_container_has_its_own_remedy(tree, inside, remedy):
-    told = permission_remedy(tree({**FORBIDDEN, **inside}), {})
-    assert remedy in told
-    assert "sudo -E" not in told
+    found = permission_remedy(tree({**FORBIDDEN, **inside}), {})
+    assert remedy in found
+    assert "sudo -E" not in found
 
 
 def test_under_wsl_windows_decides(tree):

@@ -20,11 +20,8 @@ def refusal(root, environ=None):
 
 def test_ncu_on_path_with_its_version(ncu, tree):
     found = find_ncu(tree({}))
-    assert (found.path, found.version, str(found)) == (
-        str(ncu.program),
-        (2024, 1, 1),
-        "ncu 2024.1.1",
-    )
+    assert (found.path, found.version) == (str(ncu.program), (2024, 1, 1))
+    assert str(found) == "ncu 2024.1.1"
 
 
 def test_no_ncu_anywhere(folder_of_ncu, tree):
@@ -50,12 +47,10 @@ def test_of_several_off_path_the_newest_is_named(ncu, tree, monkeypatch):
     assert 'sudo -E env "PATH=$PATH" mlproject profile' in as_root
 
 
-@pytest.mark.parametrize(("version", "too_old"), [("2023.1.1.0", True), ("2023.2.0.0", False)])
-def test_an_ncu_without_tensor_metrics_is_refused(ncu, tree, version, too_old):
-    ncu.script(version=version)
-    if not too_old:
-        assert find_ncu(tree({})).version == (2023, 2, 0)
-        return
+def test_an_ncu_without_tensor_metrics_is_refused(ncu, tree):
+    ncu.script(version="2023.2.0.0")
+    assert find_ncu(tree({})).version == (2023, 2, 0)
+    ncu.script(version="2023.1.1.0")
     refused = refusal(tree({}))
     assert refused.what.startswith("ncu 2023.1.1 at ")
     assert "2023.2" in refused.remedy
