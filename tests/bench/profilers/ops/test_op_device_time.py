@@ -22,7 +22,8 @@ def given_time(events):
     return {op.name: op.own_s / US for op in everything(nest.tops) if op.own_s}
 
 
-def test_a_kernel_is_the_time_of_the_op_that_launched_it():
+def test_time_gaps_and_kernels_of_a_step():
+    """A kernel is the time of the op that launched it; busy is the union, gaps lie between."""
     assert given_time(gpu_step()) == pytest.approx(
         {
             "copy_": 50,
@@ -34,12 +35,11 @@ def test_a_kernel_is_the_time_of_the_op_that_launched_it():
             "Memcpy HtoD": 20,
         }
     )
-
-
-def test_busy_is_the_union_and_gaps_are_what_lies_between():
     device = DeviceTime(gpu_step())
     assert device.busy_s / US == pytest.approx(960)
     assert device.gap_s / US == pytest.approx(10 + 10 + 20)
+    conv, update = "cudnn::conv<float>", "at::native::sgd<float>"
+    assert device.kernels == [conv, "bn_fw<float,4>", "bn_bw<float>", update]
 
 
 def test_kernels_on_two_streams_at_once_are_not_counted_twice():
@@ -84,15 +84,6 @@ def test_copies_of_unknown_size_are_unknown():
     trace = TraceWriter()
     trace.device("Memcpy HtoD (Pageable -> Device)", 0, 10, cat="gpu_memcpy")
     assert DeviceTime(trace.events).copies() is None
-
-
-def test_memsets_and_copies_are_no_kernels():
-    assert DeviceTime(gpu_step()).kernels == [
-        "cudnn::conv<float>",
-        "bn_fw<float,4>",
-        "bn_bw<float>",
-        "at::native::sgd<float>",
-    ]
 
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.booleans()), min_size=1)

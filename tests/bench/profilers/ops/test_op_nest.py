@@ -26,19 +26,12 @@ def test_own_time_is_what_no_inner_op_took():
     assert (relu.name, relu.inner) == ("relu", [])
 
 
-def test_ops_that_begin_at_once_nest_in_the_order_of_their_numbers():
+@pytest.mark.parametrize(("names", "durations"), [("ab", (1, 1)), ("ba", (1, 2))])
+def test_of_two_ops_that_begin_at_once_the_longer_or_the_first_is_the_outer(names, durations):
     trace = TraceWriter()
-    trace.host("aten::t", 100, 1)
-    trace.host("aten::transpose", 100, 1)
-    (outer,) = nested(trace)
-    assert (outer.name, outer.inner[0].name, outer.own_s) == ("t", "transpose", 0)
-
-
-def test_the_longer_of_two_ops_that_begin_at_once_is_the_outer():
-    trace = TraceWriter()
-    trace.host("aten::inner", 100, 1)
-    trace.host("aten::outer", 100, 2)
-    assert [(op.name, op.inner[0].name) for op in nested(trace)] == [("outer", "inner")]
+    for name, duration in zip(names, durations, strict=True):
+        trace.host(f"aten::{name}", 100, duration)
+    assert [(op.name, op.inner[0].name) for op in nested(trace)] == [("a", "b")]
 
 
 def test_threads_do_not_nest_in_each_other():
@@ -51,7 +44,7 @@ def test_threads_do_not_nest_in_each_other():
     ]
 
 
-def test_phases_are_told_by_autograds_engine_in_whatever_thread_it_runs():
+def test_autograds_engine_marks_the_phases_in_any_thread():
     trace = TraceWriter()
     trace.host("aten::relu", 0, 10)
     trace.host(ENGINE, 20, 30, tid=BACKWARD_THREAD)
@@ -83,7 +76,7 @@ def test_backward_within_the_forward_pass_is_backward():
     )
 
 
-def test_without_the_engine_no_phase_is_told():
+def test_without_the_engine_no_phase_is_known():
     trace = TraceWriter()
     trace.host("aten::copy_", 0, 10)
     assert nested(trace)[0].phase is None

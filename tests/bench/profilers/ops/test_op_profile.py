@@ -1,6 +1,11 @@
-"""Op times of real steps on this CPU, and of a GPU's trace."""
+"""Op times of real steps on this CPU, and of a GPU's trace; PyTorch's profiler as a tool."""
+
+import shutil
+from functools import cache
+from pathlib import Path
 
 import pytest
+import samples
 import torch
 from fakes import QueueingDevice, ScriptedClock
 from traces import TraceWriter, gpu_step
@@ -11,7 +16,8 @@ from bench.profilers.ops import torch_profiler
 from bench.profilers.ops.op_profile import _profile, profile_ops
 from bench.profilers.ops.synchronized import Synchronized
 from bench.profilers.ops.timed_step import Kind, SeenOp, TimedStep
-from bench.records import OpProfile
+from bench.profilers.ops.torch_tool import TorchTool
+from bench.records import OpProfile, ProfiledStep
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
 from bench.training.step import TrainingStep, make_optimizer
@@ -37,11 +43,22 @@ class Net(torch.nn.Module):
         return self.classifier(self.features(images).mean((2, 3)))
 
 
-def step_of(precision="fp32", accumulated=1, compiled=False):
+class OneConvolution(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 6, 1, bias=False), torch.nn.BatchNorm2d(6)
+        )
+
+    def forward(self, images):
+        return self.layers(images).mean((2, 3))
+
+
+def step_of(precision="fp32", accumulated=1, compiled=None):
     torch.manual_seed(0)
-    model = Net().to(memory_format=torch.channels_last)
+    model = (compiled or Net)().to(memory_format=torch.channels_last)
     images = torch.randn(BATCH, 3, SIZE, SIZE).to(memory_format=torch.channels_last)
-    labels = torch.randint(10, (BATCH,))
+    labels = torch.randint(6, (BATCH,))
     step = TrainingStep(
         torch.compile(model) if compiled else model,
         make_optimizer(model, fused=True),
@@ -56,9 +73,12 @@ def step_of(precision="fp32", accumulated=1, compiled=False):
     return once
 
 
-def work_of(precision="fp32", accumulated=1):
+@cache
+def work_of(precision="fp32", accumulated=1, model="Net"):
     return op_work(
-        StepSpec("test_op_profile:Net", batch_size=BATCH, image_size=SIZE, precision=precision),
+        StepSpec(
+            f"test_op_profile:{model}", batch_size=BATCH, image_size=SIZE, precision=precision
+        ),
         grad_accum_steps=accumulated,
     )
 
@@ -76,8 +96,7 @@ def check_whole(profile, work):
     assert OpProfile.model_validate_json(profile.model_dump_json()) == profile
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp"])
-@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize(("precision", "accumulated"), [("fp32", 2), ("amp", 1)])
 def test_every_modelled_flop_of_a_cpu_step_is_found(precision, accumulated):
     work = work_of(precision, accumulated)
     profile = profile_ops(step_of(precision, accumulated), CPU, work, iterations=2)
@@ -91,15 +110,17 @@ def test_every_modelled_flop_of_a_cpu_step_is_found(precision, accumulated):
     assert profile.missing["copies"] == "ops run on the host itself"
 
 
-def test_work_that_no_op_did_is_told():
+def test_work_that_no_op_did_is_reported_and_the_rest_adds_up_to_the_steps_flop():
     work = work_of()
     profile = profile_ops(step_of(), CPU, [*work, work[0], work[0]], iterations=1)
     assert f"3 of the cost model's {len(work) + 2} calls were not seen" in profile.missing["unseen"]
     assert "1 ones_like (backward)" in profile.missing["unseen"]
     assert "2 convolution (forward)" in profile.missing["unseen"]
+    spec = StepSpec("test_op_profile:Net", batch_size=BATCH, image_size=SIZE, precision="fp32")
+    assert sum(op.flops for op in modelled(profile)) == step_complexity(spec).step_flops
 
 
-def test_without_a_cost_model_times_are_still_told():
+def test_without_a_cost_model_there_are_times_all_the_same():
     profile = profile_ops(step_of(), CPU, (), iterations=1)
     assert not modelled(profile)
     convolutions = [op for op in profile.ops if op.label == "conv2d"]
@@ -115,9 +136,8 @@ def test_a_step_runs_once_for_the_tool_and_twice_per_iteration():
     assert [(op.op, op.calls) for op in profile.ops if op.op == "add"] == [("add", 1)]
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
-def test_waiting_for_every_op_finds_the_same_work_as_the_profiler(accumulated):
-    step, work = step_of(accumulated=accumulated), work_of(accumulated=accumulated)
+def test_waiting_for_every_op_finds_the_same_work_as_the_profiler():
+    step, work = step_of(accumulated=2), work_of(accumulated=2)
     recorder = Synchronized(step, CPU)
     waited = _profile(recorder.method, [recorder.record()], work)
     check_whole(waited, work)
@@ -152,9 +172,11 @@ def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_compiled_step_says_what_it_cannot_tell():
-    work = work_of()
-    profile = profile_ops(step_of(compiled=True), CPU, work, iterations=1)
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_a_compiled_step_says_what_cannot_be_known():
+    work = work_of(model="OneConvolution")
+    profile = profile_ops(step_of(compiled=OneConvolution), CPU, work, iterations=1)
     graphs = [op for op in profile.ops if op.label == "compiled graph"]
     assert {op.phase for op in graphs} == {"forward", "backward"}
     assert all("compiled" in op.missing["eager_bytes"] for op in graphs)
@@ -167,21 +189,8 @@ class Card(QueueingDevice):
 
 
 def gpu_work():
-    work = op_work(
-        StepSpec("test_op_profile:OneConvolution", batch_size=4, image_size=8, precision="fp32")
-    )
-    return [call for call in work if call.op not in ("mean", "_log_softmax")]
-
-
-class OneConvolution(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 6, 1, bias=False), torch.nn.BatchNorm2d(6)
-        )
-
-    def forward(self, images):
-        return self.layers(images).mean((2, 3))
+    spec = StepSpec("test_op_profile:OneConvolution", batch_size=4, image_size=8, precision="fp32")
+    return [call for call in op_work(spec) if call.op not in ("mean", "_log_softmax")]
 
 
 def profile_on_card(monkeypatch, events):
@@ -217,7 +226,7 @@ def test_on_a_gpu_an_op_is_the_time_of_its_kernels(monkeypatch):
     assert profile.step_time_s == pytest.approx(0.0012)
 
 
-def test_a_replayed_graph_is_told_by_its_kernels_without_phases(monkeypatch):
+def test_a_replayed_graph_is_its_kernels_without_phases(monkeypatch):
     trace = TraceWriter()
     trace.host("aten::copy_", 0, 5, [[4, 3, 8, 8], [4, 3, 8, 8], []])
     for start in (100, 300):
@@ -262,10 +271,18 @@ def test_times_are_medians_of_the_steps_sums():
 MISSING = ("device_busy_share", "launch_gap_s", "copies")
 
 
-def test_the_golden_totals_are_those_of_the_profile():
-    """What a per-op roofline adds up to is the step's point."""
-    complexity = step_complexity(
-        StepSpec("test_op_profile:Net", batch_size=BATCH, image_size=SIZE, precision="fp32")
+def test_the_tool_is_one_worker_without_anything_around_it():
+    (attempt,) = TorchTool().attempts(Path())
+    assert (attempt.name, attempt.prefix, attempt.environment) == ("torch", (), {})
+    assert TorchTool().obstacle("mps") is None
+
+
+def test_the_tools_section_is_what_the_worker_timed_or_its_reason():
+    profile = samples.facts(OpProfile, method="m", iterations=1, step_time_s=1.0, ops=())
+    timed, untimed = (
+        samples.facts(ProfiledStep, tool="torch", outcome="ok", **facts)
+        for facts in ({"ops": profile}, {})
     )
-    profile = profile_ops(step_of(), CPU, work_of(), iterations=1)
-    assert sum(op.flops for op in modelled(profile)) == complexity.step_flops
+    assert TorchTool().read(Path(), [timed]) is profile
+    with pytest.raises(UserError, match="torch: no op times: not in this sample"):
+        TorchTool().read(Path(), [untimed])

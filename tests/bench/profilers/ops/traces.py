@@ -12,53 +12,27 @@ class TraceWriter:
         self.events = []
         self._ids = count(1)
 
+    def _event(self, cat, name, pid, tid, ts, dur, arguments):
+        known = {"cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
+        self.events.append({"ph": "X", **known, "args": arguments})
+
     def host(self, name, ts, dur, dims=None, *, tid=HOST_THREAD, cat="cpu_op"):
         """An op or a mark on the host; returns the id by which kernels name it."""
         identity = next(self._ids)
         arguments = {"External id": identity, "Record function id": 0, "Ev Idx": identity - 1}
         if dims is not None:
             arguments |= {"Input Dims": dims, "Input type": ["float"] * len(dims)}
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": cat,
-                "name": name,
-                "pid": 4711,
-                "tid": tid,
-                "ts": ts,
-                "dur": dur,
-                "args": arguments,
-            }
-        )
+        self._event(cat, name, 4711, tid, ts, dur, arguments)
         return identity
 
     def device(self, name, ts, dur, launcher=None, *, cat="kernel", stream=7, **arguments):
         """A kernel, copy or memset, with the runtime call that queued it."""
-        correlation = next(self._ids)
         link = {} if launcher is None else {"External id": launcher}
-        place = {"device": 0, "context": 1, "stream": stream, "correlation": correlation}
-        self.events += [
-            {
-                "ph": "X",
-                "cat": "cuda_runtime",
-                "name": "cudaLaunchKernel",
-                "pid": 4711,
-                "tid": HOST_THREAD,
-                "ts": ts - 5,
-                "dur": 4,
-                "args": {**link, "cbid": 211, "correlation": correlation},
-            },
-            {
-                "ph": "X",
-                "cat": cat,
-                "name": name,
-                "pid": 0,
-                "tid": stream,
-                "ts": ts,
-                "dur": dur,
-                "args": {**link, **place, **arguments},
-            },
-        ]
+        link["correlation"] = next(self._ids)
+        queued = {**link, "cbid": 211}
+        self._event("cuda_runtime", "cudaLaunchKernel", 4711, HOST_THREAD, ts - 5, 4, queued)
+        place = {"device": 0, "context": 1, "stream": stream}
+        self._event(cat, name, 0, stream, ts, dur, {**link, **place, **arguments})
 
     def copy(self, way, ts, dur, size_bytes, launcher=None, stream=7):
         """A copy, as CUPTI names it."""
@@ -80,13 +54,11 @@ def gpu_step():
     410-500, 520-600 and 610-1000, a memset 600-610.
     """
     trace = TraceWriter()
-    to = trace.host("aten::to", 0, 40, [[4, 3, 8, 8], [], []])
+    trace.host("aten::to", 0, 40, [[4, 3, 8, 8], [], []])
     trace.copy("HtoD", 1000, 50, 3072, trace.host("aten::copy_", 5, 30, [[4, 3, 8, 8], []]))
-    assert to
-    conv = trace.host("aten::conv2d", 50, 100, [[4, 3, 8, 8], [6, 3, 1, 1]])
+    trace.host("aten::conv2d", 50, 100, [[4, 3, 8, 8], [6, 3, 1, 1]])
     trace.host("aten::convolution", 55, 90, [[4, 3, 8, 8], [6, 3, 1, 1], [], []])
     cudnn = trace.host("aten::cudnn_convolution", 60, 80, [[4, 3, 8, 8], [6, 3, 1, 1]])
-    assert conv
     trace.device("void cudnn::conv<float>(float*, int)", 1080, 320, cudnn)
     trace.copy("HtoD", 1060, 40, 3072, stream=13)
     trace.host("aten::batch_norm", 160, 60, [[4, 6, 8, 8], [6], [6], [6], [6]])
