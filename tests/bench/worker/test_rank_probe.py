@@ -36,13 +36,10 @@ def test_steps_begin_together_and_count_as_long_as_the_slowest_takes(local):
     def step():
         team.notes.append("local step" if team.local else "whole step")
 
-    ready = SimpleNamespace(
-        step=step, device=SimpleNamespace(synchronize=lambda: team.notes.append("idle"))
-    )
-    found = RankMeasurement(RunConfig(backend="cpu", devices=2), None, team)._probe(
-        ready, 3, local=local
-    )
+    device = SimpleNamespace(synchronize=lambda: team.notes.append("idle"))
+    measurement = RankMeasurement(RunConfig(backend="cpu", devices=2), None, team)
+    found = measurement._probe(SimpleNamespace(step=step, device=device), 3, local=local)
     name = "local step" if local else "whole step"
     assert team.notes == ["barrier", name, "idle"] * 4  # the first does not count
-    assert len(found) == 3
     assert found == (team.mine[0] + 1.0, *team.mine[1:])
+    assert len(found) == 3

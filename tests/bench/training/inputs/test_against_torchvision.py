@@ -115,12 +115,6 @@ def test_every_kind_of_file_is_decoded_as_pillow_does(tmp_path, kind):
     assert np.abs(ours.numpy() - theirs).max() <= 1
 
 
-def test_jpeg_is_not_decoded_by_pillow(tmp_path, monkeypatch):
-    file = written(tmp_path, "a.jpg", smooth())
-    monkeypatch.setattr(image_folder, "pil_loader", lambda file: pytest.fail("Pillow was asked"))
-    assert decode_rgb(file).shape == (150, 200, 3)
-
-
 def test_without_simplejpeg_pillow_decodes_everything(tmp_path, monkeypatch):
     file = written(tmp_path, "a.jpg", smooth())
     monkeypatch.setattr(image_folder, "decode_jpeg", None)
