@@ -42,6 +42,7 @@ class Device(ABC):
 
     backend: Literal["cpu", "cuda", "mps"]
     torch_device: torch.device
+    timer: type[IterationTimer] = IterationTimer
     default_batch_size: int
     default_max_seconds: float | Literal["none"] = "none"
     prefers_channels_last = False
@@ -69,10 +70,6 @@ class Device(ABC):
 
     def synchronize(self) -> None:
         """Return when every operation queued on the device has ended."""
-
-    def timer(self, clock: Clock) -> IterationTimer:
-        """Return a timer of iterations on this device, `clock` being the host's."""
-        return IterationTimer(clock)
 
     def reset_peak_memory(self) -> None:
         """Restart the accounting of peak memory."""

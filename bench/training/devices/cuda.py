@@ -19,10 +19,33 @@ from bench.training.devices.base import Device, IterationTimer
 _FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0)}
 
 
+class CudaEventTimer(IterationTimer):
+    """An event after every iteration, read only after the window's last synchronisation.
+
+    The host's clock is not asked between iterations.
+    """
+
+    kind = "cuda_events"
+
+    def __init__(self, clock: Clock) -> None:
+        self._events: list[torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        """Record an event in the current stream."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._events.append(event)
+
+    def times_s(self) -> list[float]:
+        """Seconds between neighbouring events (resolution about 0.5 us)."""
+        return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(self._events)]
+
+
 class CudaDevice(Device):
     """A CUDA device, by default the first; `CUDA_VISIBLE_DEVICES` chooses which that is."""
 
     backend: Literal["cuda"] = "cuda"
+    timer = CudaEventTimer
     default_batch_size = 128
     prefers_channels_last = True
     pins_memory = True
@@ -42,10 +65,6 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         """Wait for every stream of the device."""
         torch.cuda.synchronize(self.torch_device)
-
-    def timer(self, clock: Clock) -> IterationTimer:
-        """Return a timer of events; the host's clock is not asked between iterations."""
-        return CudaEventTimer()
 
     def info(self) -> DeviceInfo:
         """Return the card's identity, limits and driver."""
@@ -77,22 +96,3 @@ class CudaDevice(Device):
     def native_math(self, mode: str) -> bool:
         """By compute capability."""
         return torch.cuda.get_device_capability(self.torch_device) >= _FIRST_CAPABILITY[mode]
-
-
-class CudaEventTimer(IterationTimer):
-    """An event after every iteration, read only after the window's last synchronisation."""
-
-    kind = "cuda_events"
-
-    def __init__(self) -> None:
-        self._events: list[torch.cuda.Event] = []
-
-    def mark(self) -> None:
-        """Record an event in the current stream."""
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self._events.append(event)
-
-    def times_s(self) -> list[float]:
-        """Seconds between neighbouring events (resolution about 0.5 us)."""
-        return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(self._events)]

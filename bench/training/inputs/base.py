@@ -28,7 +28,7 @@ class Batches(ABC):
         """
 
     def close(self) -> None:
-        """End the loader processes, where there are some; may be called twice."""
+        """End loader processes and copies, where there are some; may be called twice."""
 
 
 class Shard(NamedTuple):

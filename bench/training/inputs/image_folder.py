@@ -179,14 +179,10 @@ def _draw(picture: torch.Tensor, seed: int) -> tuple[tuple[int, int, int, int], 
     torchvision draws from torch's own generator, which is left as it was: without loader processes
     it is the one that the model's dropout draws from.
     """
-    with _DRAWING:
-        state = torch.get_rng_state()
+    with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        try:
-            part = RandomResizedCrop.get_params(picture.permute(2, 0, 1), list(SCALE), list(RATIO))
-            return part, bool(torch.rand(1) < MIRRORED)
-        finally:
-            torch.set_rng_state(state)
+        part = RandomResizedCrop.get_params(picture.permute(2, 0, 1), list(SCALE), list(RATIO))
+        return part, bool(torch.rand(1) < MIRRORED)
 
 
 def _resized(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bench.training.inputs.base import Batch, NextBatch
+from bench.training.inputs.base import Batch, Batches, NextBatch
 
 #: ImageNet's mean and standard deviation of R, G and B, from torchvision's references.
 MEAN = (0.485, 0.456, 0.406)
@@ -51,7 +51,7 @@ class Normalise:
         return out
 
 
-class Transfer:
+class Transfer(Batches):
     """Fetch, move, normalise, one after the other in the device's current stream.
 
     `fetch` gives images, uint8 [N, S, S, 3], and labels, int64 [N], in the host's memory.
@@ -71,9 +71,6 @@ class Transfer:
             part.to(self._device, non_blocking=self._non_blocking) for part in self._fetch()
         )
         return self._normalise(images, self._normalise.empty(images)), labels
-
-    def close(self) -> None:
-        """Do nothing: no copy is under way."""
 
 
 class DeviceSlot:
@@ -97,7 +94,7 @@ class DeviceSlot:
         self._normalise(self._levels, self.batch[0])
 
 
-class PrefetchedTransfer:
+class PrefetchedTransfer(Batches):
     """Two slots on the device: one is computed on while a side stream fills the other.
 
     They are made once, not per batch: a host that runs ahead of the device would otherwise hold as
@@ -151,7 +148,7 @@ class PrefetchedTransfer:
 
 def open_transfer(
     fetch: NextBatch, normalise: Normalise, device: torch.device, *, non_blocking: bool
-) -> Transfer | PrefetchedTransfer:
+) -> Batches:
     """Return the way to `device`: beside the computation where it has streams."""
     if device.type != "cuda":
         return Transfer(fetch, normalise, device, non_blocking=non_blocking)

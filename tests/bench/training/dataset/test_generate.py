@@ -162,11 +162,11 @@ def test_damaged_manifest(photos, text):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
 def test_disk_full(tmp_path):
     out = tmp_path / "out"
-    interrupted(out, after=1)
-    victim = out / "class_002" / "00005.jpg.part"
+    interrupted(out, after=1, images_per_class=2)
+    victim = out / "class_002" / "00001.jpg.part"
     victim.parent.mkdir(exist_ok=True)
     victim.symlink_to("/dev/full")
-    message = refusal(out)
+    message = refusal(out, images_per_class=2)
     assert "the disk is full" in message
     assert repr(str(out)) in message
 

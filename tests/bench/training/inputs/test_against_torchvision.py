@@ -49,14 +49,20 @@ def stock(size, augment=False):
     return Compose([*cut, ToTensor(), Normalize(MEAN, STD)])
 
 
+def stock_by_class(folder, size):
+    """torchvision's pictures of each class."""
+    made = {}
+    for file, label in list_images(folder):
+        made.setdefault(label, []).append(stock(size)(pil_loader(file)))
+    return made
+
+
 @pytest.mark.parametrize(("size", "channels_last"), [(112, "true"), (99, "false")])
 def test_batches_are_within_two_grey_levels_of_torchvisions(opened, generated, size, channels_last):
     images, labels = opened(
         data=str(generated), batch_size=18, image_size=size, channels_last=channels_last
     ).next()
-    theirs = {label: [] for label in range(3)}
-    for file, label in list_images(generated):
-        theirs[label].append(stock(size)(pil_loader(file)))
+    theirs = stock_by_class(generated, size)
     for image, label in zip(images, labels.tolist(), strict=True):
         assert min(grey_levels(image, other).max() for other in theirs[label]) <= GREY_LEVELS
 

@@ -8,14 +8,12 @@ import samples
 import torch
 from opened_batches import grey_levels, sums, take
 from PIL import Image
-from test_against_torchvision import stock
-from torchvision.datasets.folder import pil_loader
+from test_against_torchvision import stock_by_class
 
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.training.inputs import open_batches
 from bench.training.inputs.base import Shard
-from bench.training.inputs.image_folder import list_images
 
 pytestmark = pytest.mark.usefixtures("dali")
 MEAN_GREY_LEVELS = 0.5
@@ -32,9 +30,7 @@ def apart(image, other):
 def test_batches_are_torchvisions_to_a_pixel(opened, generated, size):
     batches = opened(data=str(generated), decoder="dali", batch_size=18, image_size=size)
     images, labels = batches.next()
-    theirs = {label: [] for label in range(3)}
-    for file, label in list_images(generated):
-        theirs[label].append(stock(size)(pil_loader(file)))
+    theirs = stock_by_class(generated, size)
     for image, label in zip(images, labels.tolist(), strict=True):
         assert min(apart(image, other) for other in theirs[label]) <= MEAN_GREY_LEVELS
 
