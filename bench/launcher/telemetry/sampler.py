@@ -146,16 +146,17 @@ class Sampler:
             {
                 "energy_j": lambda: energy_j(seen, span),
                 "throttle_share": lambda: throttle_share(seen, span),
-                "foreign_processes": lambda: _foreign_processes(device),
+                "foreign_processes": device.foreign_processes,
             }
         )
-        why = {name: device.missing.get(name, reason) for name, reason in facts.missing.items()}
-        return Telemetry(
+        found = Telemetry.of(
+            "unknown on this device",
+            facts.missing | device.missing,
             interval_s=self._interval_s,
             series=tuple(series),
-            missing=self._missing(series) | why,
             **facts.values,
         )
+        return found.replaced(self._missing(series))
 
     def _read(self, source: Source) -> None:
         clock_s = self._clock()
@@ -172,10 +173,3 @@ class Sampler:
             reasons |= dict.fromkeys(names, "no sample fell in the window") | source.missing
         seen = {one.name for one in series} | set(DEVICE_FACTS)
         return {name: reason for name, reason in reasons.items() if name not in seen}
-
-
-def _foreign_processes(device: Source) -> tuple[str, ...]:
-    found = device.foreign_processes()
-    if found is None:
-        raise UnknownFactError("unknown on this device")
-    return found

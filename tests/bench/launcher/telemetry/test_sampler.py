@@ -94,37 +94,23 @@ def test_never_throttled_is_empty_and_never_told_is_unknown():
 
 
 class ScriptedSource(Source):
-    """Counts its readings; fails while told to."""
+    """Counts its readings; with a clock it is a device at 50 W. Fails or throttles on request."""
 
-    name = "scripted"
-
-    def __init__(self, series="load_percent"):
+    def __init__(self, series="load_percent", clock=None):
         super().__init__()
-        self.series = series
+        self.name = "scripted"
+        self.measures_device = clock is not None
+        self.series, self.clock = series, clock
         self.reads = 0
-        self.fails = False
+        self.fails = self.throttles = False
 
     def read(self):
         if self.fails:
             raise OSError("the driver went away")
         self.reads += 1
-        return Reading({self.series: float(self.reads)})
-
-
-class ScriptedDevice(ScriptedSource):
-    """A device at 50 W that throttles while told to."""
-
-    name = "device"
-    measures_device = True
-
-    def __init__(self, clock):
-        super().__init__("power_w")
-        self.clock = clock
-        self.throttles = False
-
-    def read(self):
-        reasons = frozenset({"SwPowerCap"}) if self.throttles else frozenset()
-        return Reading(super().read().values, 50.0 * self.clock.now_s, reasons)
+        values = {self.series: float(self.reads)}
+        reasons = frozenset({"SwPowerCap"} if self.throttles else ())
+        return Reading(values, 50.0 * self.clock.now_s, reasons) if self.clock else Reading(values)
 
     def foreign_processes(self):
         return ("7 neighbour",)
@@ -160,7 +146,7 @@ def test_samples_come_once_an_interval_however_often_the_loop_asks(clock, source
 def test_a_device_joins_when_the_worker_has_named_it(clock, source):
     sampler = Sampler(0.5, [source], clock)
     run(sampler, clock, seconds=1.0, step_s=0.5)
-    device = ScriptedDevice(clock)
+    device = ScriptedSource("power_w", clock)
     sampler.add(device)
     assert device.reads == 1
     run(sampler, clock, seconds=1.0, step_s=0.5)
@@ -184,7 +170,7 @@ def test_without_a_device_every_fact_has_a_reason(clock, source):
 
 
 def test_a_window_between_two_samples_is_said(clock):
-    device = ScriptedDevice(clock)
+    device = ScriptedSource("power_w", clock)
     sampler = Sampler(0.5, [device], clock)
     run(sampler, clock, seconds=2.0, step_s=0.5)
     telemetry = sampler.telemetry(100.6, 100.7)
