@@ -46,9 +46,9 @@ class Durations:
 
     def of(self, config: RunConfig, environment: Environment) -> float | None:
         """Return the seconds that a run of `config` will take, or None where it is unknown."""
-        here = environment_id(environment)
+        here, config_id = environment_id(environment), config.config_id
         alike = [sample for sample in self._samples if sample.environment == here]
-        exact = [s.whole_s for s in alike if s.record.config_id == config.config_id]
+        exact = [s.whole_s for s in alike if s.record.config_id == config_id]
         if exact:
             return median(exact)
         alike = [s for s in alike if s.record.config.precision == config.precision]

@@ -163,8 +163,9 @@ class Trials:
 
         A larger batch takes in proportion longer: the window holds a least number of iterations.
         """
+        config_id = config.config_id
         good = [trial for trial in self.log if trial.images_per_s is not None]
-        same = [trial for trial in good if trial.config_id == config.config_id]
+        same = [trial for trial in good if trial.config_id == config_id]
         if same:
             return same[-1].took_s
         if not good:
@@ -176,12 +177,11 @@ class Trials:
 
     def last_of(self, config: RunConfig) -> Trial | None:
         """Return the last whole trial of `config`."""
-        same = (
-            trial
-            for trial in reversed(self.log)
-            if trial.config_id == config.config_id and trial.images_per_s is not None
-        )
-        return next(same, None)
+        config_id = config.config_id
+        for trial in reversed(self.log):
+            if trial.config_id == config_id and trial.images_per_s is not None:
+                return trial
+        return None
 
     def _ask_for(self, seconds: float, reserve_s: float) -> None:
         # the first one is measured even if getting ready took all the time

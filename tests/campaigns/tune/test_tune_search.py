@@ -111,7 +111,6 @@ def test_where_no_knob_helps_the_start_stays():
     assert result.ablation == ()
 
 
-@pytest.mark.long
 def test_no_effect_is_seldom_confirmed_even_where_the_search_was_fooled():
     """Twenty searches of noise alone: whatever they adopt, fresh runs judge it again."""
     results = [tuned(Device(flat, seed=seed, noise=0.02), budget_s=900.0) for seed in range(20)]
