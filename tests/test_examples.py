@@ -5,14 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import samples
+from stored_runs import filed
 
 from bench import RunConfig, RunRecord, read_records
 from bench.machine import read_environment
 from bench.records import Verdict
-from bench.records.folders import RecordFolder
 from tracking import log_record
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -32,14 +31,6 @@ def run(name, *options):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def filed(records, record):
-    """Write a record into a new folder of `records`, and return it with the folder's name."""
-    folder = RecordFolder.create(records)
-    record = record.model_copy(update={"record_id": folder.record_id})
-    folder.close(record)
-    return record
 
 
 def test_measure_and_place(tmp_path):
@@ -71,11 +62,11 @@ def test_pull_and_plot(tmp_path, embedded):
     records = tmp_path / "records"
     config = RunConfig(campaign="example")
     for record in (samples.run_record(config), samples.ceilings_record()):
-        log_record(filed(records, record), records)
+        log_record(filed(records, record)[1], records)
     printed = run("pull_and_plot", "--campaign", "example", "--out", tmp_path / "figures")
     assert "resnet18" in printed
     assert "not placed" not in printed
-    assert list(pd.read_csv(tmp_path / "figures" / "example.csv")["outcome"]) == ["ok"]
+    assert "ok" in (tmp_path / "figures" / "example.csv").read_text()
     assert (tmp_path / "figures" / "example.png").stat().st_size > 1000
 
 
