@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from rich.table import Table
@@ -32,11 +32,8 @@ _FAMILIES = (
 )
 
 
-class _Entry(NamedTuple):
-    """What became of a file: a row of JSON, and how to print it instead."""
-
-    row: dict[str, Any]
-    show: Callable[[], None]
+#: What became of a file: a row of JSON, and how to print it instead.
+_Entry: TypeAlias = tuple[dict[str, Any], Callable[[], None]]
 
 
 @click.command()
@@ -66,12 +63,18 @@ def command(
         click.echo(_metric_names(chip))
     elif not files:
         raise UserError("no FILE: name a file that ncu wrote, or --print-metrics CHIP")
-    entries, refusals = _entries(files, per_kernel=per_kernel, merge=merge)
+    entries: list[_Entry] = []
+    refusals: list[UserError] = []
+    for passes in [files] if merge and files else [(file,) for file in files]:
+        try:
+            entries.append(_entry(passes, per_kernel=per_kernel))
+        except UserError as error:
+            refusals.append(error)
     if form == "json" and files:
-        click.echo(json.dumps([entry.row for entry in entries], indent=1))
+        click.echo(json.dumps([row for row, _ in entries], indent=1))
     else:
-        for entry in entries:
-            entry.show()
+        for _, show in entries:
+            show()
     for refusal in refusals[:-1]:
         click.echo(f"mlproject: {refusal}", err=True)
     if refusals:
@@ -79,29 +82,15 @@ def command(
     return 0
 
 
-def _entries(
-    files: tuple[Path, ...], *, per_kernel: bool, merge: bool
-) -> tuple[list[_Entry], list[UserError]]:
-    """Read every file that can be read; the others' errors are given back."""
-    if merge and files:
-        from bench.profilers.files.ncu_read import read_counters_of
-
-        return [_counted(read_counters_of(files), per_kernel=per_kernel)], []
-    entries, refusals = [], []
-    for file in files:
-        try:
-            entries.append(_entry(file, per_kernel=per_kernel))
-        except UserError as error:
-            refusals.append(error)
-    return entries, refusals
-
-
-def _entry(file: Path, *, per_kernel: bool) -> _Entry:
+def _entry(passes: tuple[Path, ...], *, per_kernel: bool) -> _Entry:
     from bench.profilers.files.ncu_metrics import metrics_listed_in, translate
-    from bench.profilers.files.ncu_read import read_counters
+    from bench.profilers.files.ncu_read import read_counters, read_counters_of
     from bench.profilers.files.perf_rows import is_perf_stat
     from bench.profilers.files.perf_stat import read_perf_stat
 
+    if len(passes) > 1:
+        return _counted(read_counters_of(passes), per_kernel=per_kernel)
+    [file] = passes
     try:
         with file.open("rb") as opened:
             head = opened.read(_MAX_LIST_BYTES + 1).decode("utf-8-sig", "replace")
@@ -131,7 +120,7 @@ def _counted(item: Counters, *, per_kernel: bool) -> _Entry:
     row["notes"] = [why for name, why in item.missing.items() if name not in row]
     if per_kernel:
         row["per_kernel"] = [kernel.model_dump() for kernel in item.per_kernel]
-    return _Entry(row, lambda: _print_counters(row, item.per_kernel if per_kernel else ()))
+    return row, lambda: _print_counters(row, item.per_kernel if per_kernel else ())
 
 
 def _perf(file: Path, item: CpuCounters) -> _Entry:
@@ -145,16 +134,14 @@ def _perf(file: Path, item: CpuCounters) -> _Entry:
         for name, why in item.missing.items():
             click.echo(f"  {name}: - ({why})")
 
-    return _Entry(row, show)
+    return row, show
 
 
 def _translated(file: Path, translated: Translation) -> _Entry:
     for warning in translated.warnings:
         click.echo(f"warning: {file}: {warning}", err=True)
-    return _Entry(
-        {"file": str(file), **translated._asdict()},
-        lambda: click.echo("\n".join(translated.metrics)),
-    )
+    row = {"file": str(file), **translated._asdict()}
+    return row, lambda: click.echo("\n".join(translated.metrics))
 
 
 def _metric_names(chip: str) -> str:

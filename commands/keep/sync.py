@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from bench.errors import UserError
 from commands.views.options import campaign_option, filter_option, records_option
 from commands.views.recorded import NOT_TRACKED, upload_all
+from tracking.schema import runs_filter
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -51,18 +52,17 @@ def command(
     age_s = _seconds(older_than)
     if older_than is not None and not reap:
         raise UserError(f"older-than={older_than!r}: give it with --reap")
-    runs_alone = bool(source or campaign or filter_string)
-    if runs_alone and target is None and source is None:
+    wanted = runs_filter(filter_string, campaign)
+    if wanted and target is None and source is None:
         raise UserError("campaign, filter: they choose runs to copy; give --to or --from with them")
     from tracking.store import TrackingError
 
     code = 0
     try:
-        if not runs_alone and _has_records(context, records, needed=not (target or reap)):
+        if not (source or wanted) and _has_records(context, records, needed=not (target or reap)):
             code = _upload_records(records, target)
         if source or target:
-            copied = _copy_runs(source, target, campaign, filter_string, needed=bool(source))
-            code = max(code, copied)
+            code = max(code, _copy_runs(source, target, wanted))
         if reap:
             _reap(age_s, target)
     except TrackingError as error:
@@ -89,24 +89,16 @@ def _upload_records(records: Path, target: str | None) -> int:
     return 1 if counts["failed"] else 0
 
 
-def _copy_runs(
-    source: str | None,
-    target: str | None,
-    campaign: str | None,
-    filter_string: str,
-    *,
-    needed: bool,
-) -> int:
-    """Copy tracked runs; unless `needed`, a source that is none is nothing to speak of."""
-    from tracking.schema import runs_filter
+def _copy_runs(source: str | None, target: str | None, wanted: str) -> int:
+    """Copy tracked runs; a source that nothing names, and that is none, is nothing to speak of."""
     from tracking.store import TrackingError, public_uri
     from tracking.upload.copy_runs import Copier, settings_uri, source_uri
 
-    wanted = runs_filter(filter_string, campaign)
+    named = source or wanted
     try:
         source = source_uri(source, target)
     except UserError:
-        if needed or campaign or filter_string:
+        if named:
             raise
         return 0
     copier = Copier(source, target or settings_uri())

@@ -73,20 +73,15 @@ def test_a_half_written_folder_of_another_version_costs_itself_alone(records, ca
     assert all("not of this version" in line for line in lines)
 
 
-def test_a_linked_lock_does_not_empty_the_file_it_points_to(records, tmp_path):
+def test_a_linked_lock_or_memory_does_not_reach_the_file_it_points_to(records, tmp_path):
     folder, _ = filed(records)
     precious = tmp_path / "precious"
     precious.write_text("kept")
-    (folder.path / ".uploading.lock").symlink_to(precious)
+    lock = folder.path / ".uploading.lock"
+    lock.symlink_to(precious)
     with pytest.raises(upload_state.LockedError, match="link"), upload_state.uploading(folder, 0.0):
         pass
-    assert precious.read_text() == "kept"
-
-
-def test_a_linked_memory_is_replaced_not_written_through(records, tmp_path):
-    folder, _ = filed(records)
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
+    lock.unlink()
     folder.uploaded.symlink_to(precious)
     assert main(["sync"]) == 0
     assert precious.read_text() == "kept"
@@ -94,10 +89,10 @@ def test_a_linked_memory_is_replaced_not_written_through(records, tmp_path):
     assert upload_state.recall(folder, server).whole
 
 
-@pytest.mark.parametrize("run_id", ["../../x", "a/b", "", "x" * 99, "..", "a\\b"])
-def test_a_run_id_that_leads_out_of_the_cache_is_refused(run_id):
-    with pytest.raises(UserError, match="no run's id"):
-        download_record(run_id)
+def test_a_run_id_that_leads_out_of_the_cache_is_refused():
+    for run_id in ("../../x", "a/b", "", "x" * 99, "..", "a\\b"):
+        with pytest.raises(UserError, match="no run's id"):
+            download_record(run_id)
 
 
 def test_text_of_a_record_cannot_become_markup_in_the_ui(records):

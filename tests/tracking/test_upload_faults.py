@@ -41,8 +41,7 @@ def impatient(way=None):
 
 
 def test_an_upload_is_these_requests(proxy, tmp_path):
-    folder, record = filed(tmp_path)
-    upload(folder, record, fresh=True)
+    upload(*filed(tmp_path), fresh=True)
     assert len(proxy.requests) == REQUESTS, proxy.requests
 
 
@@ -115,10 +114,9 @@ def test_settings_of_the_user_that_repeat_requests_do_not_make_two_runs(
 
 
 def test_refused_credentials_are_not_tried_again(proxy, tmp_path):
-    folder, record = filed(tmp_path)
     proxy.fail(1, "401", times=100)
     with pytest.raises(TrackingError):
-        upload(folder, record, fresh=True, ask=RetryPolicy(30.0))
+        upload(*filed(tmp_path), fresh=True, ask=RetryPolicy(30.0))
     assert len(proxy.requests) == 1
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import tarfile
 from datetime import datetime, timezone
 from pathlib import Path
 
 from bench.errors import UserError
-from tracking.server.postgres import program
+from tracking.server.postgres import MAINTENANCE, answer
 from tracking.server.settings import POSTGRES_NAME, ServerSettings
 
 _DATABASE = "database.dump"
 _ARTIFACTS = "artifacts.tar"
 _WHOLE = "backup.json"
-#: The database that Postgres always has, to stand in while another is made or renamed.
-_MAINTENANCE = "postgres"
 _NEW_DATABASE = f"{POSTGRES_NAME}_restoring"
 
 
@@ -69,13 +65,13 @@ def restore(settings: ServerSettings, folder: Path, *, replace: bool) -> None:
     if _psql(settings, POSTGRES_NAME, tables) != "0" and not replace:
         raise UserError("the database is not empty: `--replace` puts the back-up in its place")
     users = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{POSTGRES_NAME}'"  # noqa: S608
-    if _psql(settings, _MAINTENANCE, users) != "0":
+    if _psql(settings, MAINTENANCE, users) != "0":
         raise UserError("the database is in use: stop the MLflow server first")
     new = _unpacked(settings, folder)
     _restored_database(settings, folder / _DATABASE)
     stamp = _now()
     _psql(
-        *(settings, _MAINTENANCE),
+        *(settings, MAINTENANCE),
         f"ALTER DATABASE {POSTGRES_NAME} RENAME TO {POSTGRES_NAME}_replaced_{stamp.lower()}",
         f"ALTER DATABASE {_NEW_DATABASE} RENAME TO {POSTGRES_NAME}",
     )
@@ -86,8 +82,8 @@ def restore(settings: ServerSettings, folder: Path, *, replace: bool) -> None:
 
 
 def _restored_database(settings: ServerSettings, dump: Path) -> None:
-    _psql(settings, _MAINTENANCE, f"DROP DATABASE IF EXISTS {_NEW_DATABASE}")
-    _psql(settings, _MAINTENANCE, f"CREATE DATABASE {_NEW_DATABASE} TEMPLATE template0")
+    _psql(settings, MAINTENANCE, f"DROP DATABASE IF EXISTS {_NEW_DATABASE}")
+    _psql(settings, MAINTENANCE, f"CREATE DATABASE {_NEW_DATABASE} TEMPLATE template0")
     _postgres(
         *(settings, "pg_restore", "--single-transaction", "--exit-on-error", "--no-owner"),
         *(f"--dbname={_NEW_DATABASE}", str(dump)),
@@ -134,15 +130,10 @@ def _psql(settings: ServerSettings, database: str, *statements: str) -> str:
 
 
 def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
-    environment = {
-        **os.environ,
-        "PGHOST": settings.postgres_host,
-        "PGPORT": str(settings.postgres_port),
-        "PGUSER": POSTGRES_NAME,
-        "PGPASSWORD": settings.postgres_password,
-    }
-    done = subprocess.run([program(name), *words], env=environment, capture_output=True, text=True)
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError(f"{name}: {why}")
-    return done.stdout
+    return answer(
+        name,
+        *words,
+        host=settings.postgres_host,
+        port=settings.postgres_port,
+        password=settings.postgres_password,
+    )

@@ -52,12 +52,14 @@ def database_uri(settings: ServerSettings) -> str:
 
 def command(settings: ServerSettings) -> list[str]:
     """Return the server's command line, which every user of the machine can read: no secrets."""
+    # the `Host:` headers answered, compared whole: the proxy's without port, and our own
+    hosts = [settings.name, *(f"{host}:{settings.port}" for host in ("127.0.0.1", "localhost"))]
     return [
         *(sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth"),
         *("--host", settings.bind, "--port", str(settings.port), "--workers", "1"),
         *("--backend-store-uri", database_uri(settings)),
         *("--artifacts-destination", settings.artifacts),
-        *("--allowed-hosts", ",".join(_hosts(settings))),
+        *("--allowed-hosts", ",".join(hosts)),
         *("--cors-allowed-origins", f"https://{settings.name}"),
     ]
 
@@ -96,11 +98,6 @@ def prepare(settings: ServerSettings) -> None:
     (settings.state / "basic_auth.ini").write_text(content, encoding="utf-8")
     if settings.artifacts_folder is not None:
         settings.artifacts_folder.mkdir(parents=True, exist_ok=True)
-
-
-def _hosts(settings: ServerSettings) -> list[str]:
-    """The `Host:` headers answered, compared whole: the proxy's without port, and our own."""
-    return [settings.name, *(f"{host}:{settings.port}" for host in ("127.0.0.1", "localhost"))]
 
 
 # A local one

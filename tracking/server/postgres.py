@@ -20,6 +20,8 @@ from tracking.server.settings import POSTGRES_NAME
 _FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
 #: The user that Debian's and Fedora's packages make: Postgres refuses to run as root.
 _OWNER = "postgres"
+#: The database that Postgres always has, to stand in while another is made or renamed.
+MAINTENANCE = "postgres"
 _START_S = 60
 
 
@@ -116,15 +118,22 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Pat
 
 def _make_database(port: int, password: str) -> None:
     """Make the database that is named like its role, unless it is there."""
-    place = ["-h", "127.0.0.1", "-p", str(port), "-U", POSTGRES_NAME]
-    environment = {**os.environ, "PGPASSWORD": password}
-    there = subprocess.run(
-        [program("psql"), *place, "-d", "postgres", "-Atc", "SELECT datname FROM pg_database"],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    if there.returncode:
-        raise UserError(f"Postgres refuses its own settings: {there.stderr.strip()}")
-    if POSTGRES_NAME not in there.stdout.split():
-        subprocess.run([program("createdb"), *place, POSTGRES_NAME], check=True, env=environment)
+    there = ("-d", MAINTENANCE, "-Atc", "SELECT datname FROM pg_database")
+    if POSTGRES_NAME not in answer("psql", *there, port=port, password=password).split():
+        answer("createdb", POSTGRES_NAME, port=port, password=password)
+
+
+def answer(name: str, *words: str, host: str = "127.0.0.1", port: int, password: str) -> str:
+    """Return what a program of Postgres prints; raises UserError with its last line if it fails."""
+    environment = {
+        **os.environ,
+        "PGHOST": host,
+        "PGPORT": str(port),
+        "PGUSER": POSTGRES_NAME,
+        "PGPASSWORD": password,
+    }
+    done = subprocess.run([program(name), *words], env=environment, capture_output=True, text=True)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(f"{name}: {why}")
+    return done.stdout

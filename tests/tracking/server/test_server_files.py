@@ -132,13 +132,11 @@ def test_a_server_needs_nothing_of_mlproject_but_what_its_image_copies(tmp_path)
     assert "bench/{__init__,errors}.py" in (SERVER / "install.sh").read_text()
 
 
-def test_the_servers_packages_are_those_that_the_tests_run():
-    def pin(file):
-        return re.findall(r"^mlflow==(\S+)$", (PROJECT / file).read_text(), re.MULTILINE)
-
-    assert pin("tracking/server/deploy/requirements.txt") == pin("requirements.txt")
-
-
-def test_settings_are_kept_out_of_git_and_of_images():
+def test_the_servers_packages_are_those_that_the_tests_run_and_settings_are_kept_out():
+    pins = [
+        re.findall(r"^mlflow==(\S+)$", file.read_text(), re.MULTILINE)
+        for file in (DEPLOY / "requirements.txt", PROJECT / "requirements.txt")
+    ]
+    assert pins[0] == pins[1]
     assert "server.env" in (PROJECT / ".gitignore").read_text().split()
     assert "**/server.env" in (PROJECT / ".dockerignore").read_text().split()
