@@ -91,7 +91,9 @@ def test_a_run_of_another_machine_is_ended_only_past_the_age_given(
 
 
 def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(client):
-    run_id = running(client, **{"mlflow.source.type": "PROJECT", "mlflow.source.name": "/p"})
+    # so old that no `mlflow run` which works on this machine now can have made it
+    tags = {"mlflow.source.type": "PROJECT", "mlflow.source.name": "/p"}
+    run_id = running(client, 10_000 * HOUR_S, **tags)
     [reaped] = reap()
     assert reaped.ended
     assert client.get_run(run_id).data.tags[schema.OUTCOME] == "interrupted"
@@ -100,10 +102,11 @@ def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(
 def test_a_run_that_mlflow_started_for_a_living_process_or_makes_room_for_is_left(client):
     with alive("mlflow", "run", "."):  # which makes the environment
         run_id = running(client, **{"mlflow.source.type": "PROJECT"})
-        assert [reaped.ended for reaped in reap()] == [False]
+        [reaped] = reap()
+        assert (reaped.ended, "`mlflow run` of that time" in reaped.why) == (False, True)
     with alive(MLFLOW_RUN_ID=run_id):
-        assert [reaped.ended for reaped in reap()] == [False]
-    assert [reaped.ended for reaped in reap()] == [True]
+        [reaped] = reap()
+        assert (reaped.ended, reaped.why) == (False, "a process of this machine works on it")
 
 
 def test_runs_of_other_programs_are_not_looked_at(client):
