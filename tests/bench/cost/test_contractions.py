@@ -114,7 +114,7 @@ def test_attention_is_two_products_forward_and_four_backward(batch, heads, queri
 
 
 def test_einsum_is_a_product():
-    complexity = step_complexity(tiny("einsum", batch_size=4))
+    complexity = step_complexity(tiny("Einsum", batch_size=4))
     assert complexity.forward_macs == 4 * 48 * 10
     assert complexity.step_flops == 2 * 2 * 4 * 48 * 10  # the images need no gradient
 
@@ -130,7 +130,7 @@ def test_a_frozen_stem_has_no_gradient_products():
 
 def test_an_op_without_a_formula_is_refused_by_name():
     with pytest.raises(UserError, match=r"rnn.* whose FLOP cannot be counted"):
-        step_complexity(tiny("recurrent"))
+        step_complexity(tiny("Recurrent"))
 
 
 def test_an_op_from_another_library_is_refused_by_name():

@@ -72,7 +72,7 @@ def test_the_random_numbers_and_settings_of_the_process_stay_as_they_were():
         ("resnet18", 1, 32, "Expected more than 1 value per channel when training"),
         ("alexnet", 10**20, 224, "its training step cannot run (empty(): argument"),
         ("vit_b_32", 2, 100, "Wrong image height"),
-        ("tiny_models:looks_at_values", 2, 4, "so its cost depends on the data"),
+        ("tiny_models:LooksAtValues", 2, 4, "so its cost depends on the data"),
         ("tiny_models:none_such", 2, 4, "module tiny_models has no 'none_such'"),
     ],
 )

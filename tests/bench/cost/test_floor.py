@@ -139,7 +139,7 @@ def test_weights_that_do_not_fit_move_at_any_batch_size():
 
 
 def test_the_products_of_an_attention_may_become_one_kernel():
-    complexity = step_complexity(tiny("attention_by_hand", image_size=16), cache_bytes=0)
+    complexity = step_complexity(tiny("AttentionByHand", image_size=16), cache_bytes=0)
     scores_bytes = 4 * 2 * 256 * 256
     assert complexity.compulsory_bytes < 0.1 * scores_bytes
     assert complexity.fused_bytes > 4 * scores_bytes

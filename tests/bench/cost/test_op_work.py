@@ -16,9 +16,11 @@ SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
     "spec",
     [
         StepSpec("resnet18", 2, "amp-fp16"),
-        tiny("other_norms"),
+        tiny("other_norms", fused_optimizer=False),
+        tiny("other_norms", precision="amp-fp16"),
         tiny("tied", precision="amp"),
         tiny("frozen_stem"),
+        tiny("biased_conv", precision="amp-fp16"),
     ],
 )
 def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
@@ -34,6 +36,7 @@ def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
         assert sum(getattr(call, field) for call in calls) == getattr(step, field)
     forward = [op for op in step.ops if op.phase == "forward"]
     assert sum(op.flops for op in forward) == 2 * step.forward_macs
+    assert step.compulsory_bytes <= step.fused_bytes < step.eager_bytes
 
 
 def test_unfused_updates_are_one_call_per_parameter_and_kind():

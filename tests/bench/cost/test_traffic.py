@@ -124,15 +124,6 @@ def test_optimizer_bytes_per_parameter(precision, fused_optimizer, eager, fused)
     assert per_parameter == pytest.approx([eager, fused], rel=1e-3)
 
 
-def test_intensity_grows_with_the_batch():
-    small, large = (
-        step_complexity(StepSpec("vgg16", batch_size=batch_size, precision="fp32"))
-        for batch_size in (8, 64)
-    )
-    assert small.intensity_max < 0.5 * large.intensity_max
-    assert small.intensity_min < 0.7 * large.intensity_min
-
-
 def test_elementwise_flops_by_convention():
     complexity = _complexity("conv_norm_relu_conv")
     counted = {(op.op, op.phase): op.elementwise_flops for op in complexity.ops}
@@ -142,13 +133,6 @@ def test_elementwise_flops_by_convention():
     assert counted["mean", "forward"] == OUT
     assert counted["convolution", "forward"] == 0  # no bias
     assert counted["_fused_sgd_", "optimizer"] == 6 * complexity.parameters
-
-
-@pytest.mark.parametrize("arch", ["other_norms", "tied", "frozen_stem", "biased_conv"])
-@pytest.mark.parametrize(("precision", "fused_optimizer"), [("fp32", False), ("amp-fp16", True)])
-def test_awkward_models_keep_the_order(arch, precision, fused_optimizer):
-    complexity = _complexity(arch, precision=precision, fused_optimizer=fused_optimizer)
-    assert complexity.compulsory_bytes <= complexity.fused_bytes < complexity.eager_bytes
 
 
 def test_a_tied_weight_is_one_parameter_and_two_products():

@@ -7,11 +7,14 @@ import pynvml
 import pytest
 import samples
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from bench.config import RunConfig
 from bench.machine import cpu_device_info, read_environment
-from bench.machine.environment import speed_variables
+from bench.machine.environment import environment_label, speed_variables
 from bench.machine.probes import UnknownFactError, open_nvml
-from bench.records import Environment, RunRecord
+from bench.records import DeviceInfo, Environment, RunRecord
 
 
 def test_this_machine(tmp_path, monkeypatch):
@@ -28,6 +31,39 @@ def test_this_machine(tmp_path, monkeypatch):
     assert found.storage
     assert found.variables["OMP_PROC_BIND"] == "close"
     assert "OMP_PROC_BIND=close" in found.variables_set
+
+
+def device(backend, name):
+    return samples.facts(DeviceInfo, backend=backend, name=name)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "label"),
+    [
+        ("cuda", "NVIDIA H200", "nvidia-h200"),
+        ("cuda", "NVIDIA GeForce RTX 4090 Laptop GPU", "nvidia-geforce-rtx-4090-laptop-gpu"),
+        ("cuda", "Tesla T4", "tesla-t4"),
+        ("mps", "Apple M3 Max", "apple-m3-max"),
+        ("cpu", "Apple M3 Max", "apple-m3-max-cpu"),
+        ("cpu", "AMD EPYC", "amd-epyc"),
+        ("cpu", "AMD EPYC 7B12 64-Core Processor", "amd-epyc-7b12"),
+        ("cpu", "AMD Ryzen 7 7840U with Radeon 780M Graphics", "amd-ryzen-7-7840u"),
+        ("cpu", "Intel(R) Core(TM) i9-14900HX", "intel-core-i9-14900hx"),
+        ("cpu", "Intel(R) Xeon(R) CPU @ 2.20GHz", "intel-xeon"),
+        ("cpu", "CPU", "cpu"),
+        ("cuda", "显卡", "cuda"),
+        ("cuda", "x" * 63 + " y", "x" * 63),
+    ],
+)
+def test_labels_of_devices(backend, name, label):
+    assert environment_label(device(backend, name)) == label
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(["cpu", "cuda", "mps"]), st.text(max_size=200))
+def test_every_name_gives_a_label_that_the_configuration_takes(backend, name):
+    label = environment_label(device(backend, name))
+    assert RunConfig(env=label).env == label
 
 
 def test_what_libraries_compute_by_is_kept_and_nothing_else():

@@ -1,5 +1,7 @@
 """A GPU that is not here: every operation on it is queued and takes a scripted time."""
 
+import fakes
+import samples
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -9,43 +11,25 @@ MIB = 2**20
 aten = torch.ops.aten
 
 
-class Clock:
-    """Moves only when told to."""
+class QueueingDevice(fakes.QueueingDevice):
+    """A GPU, by default; facts that are None are missing."""
 
-    def __init__(self):
-        self.now_s = 1000.0
-
-    def __call__(self):
-        return self.now_s
-
-
-class QueueingDevice:
-    """Work costs the host nothing and is done only when somebody synchronises."""
-
-    backend = "cuda"
     torch_device = torch.device("meta")
     prefers_channels_last = True
 
-    def __init__(self, clock, modes=("fp32",), cache_bytes=60 * MIB):
-        self.clock, self.modes, self.cache_bytes = clock, modes, cache_bytes
-        self.queued_s = 0.0
-
-    def queue(self, seconds):
-        self.queued_s += seconds
-
-    def synchronize(self):
-        self.clock.now_s += self.queued_s
-        self.queued_s = 0.0
+    def __init__(self, *modes, backend="cuda", last_level_cache_bytes=60 * MIB, **facts):
+        super().__init__(fakes.ScriptedClock())
+        self.modes, self.backend = modes, backend
+        self.facts = {**facts, "last_level_cache_bytes": last_level_cache_bytes}
 
     def native_math(self, mode):
         return mode in self.modes
 
     def info(self):
-        facts = dict.fromkeys(set(DeviceInfo.model_fields) - {"missing"})
-        facts |= {"backend": "cuda", "name": "Scripted GPU"}
-        facts["last_level_cache_bytes"] = self.cache_bytes
-        missing = {name: "scripted" for name, fact in facts.items() if fact is None}
-        return DeviceInfo(missing=missing, **facts)
+        known = {name: fact for name, fact in self.facts.items() if fact is not None}
+        return samples.facts(
+            DeviceInfo, "scripted", backend=self.backend, name="Scripted GPU", **known
+        )
 
 
 class ScriptedWork(TorchDispatchMode):

@@ -6,11 +6,11 @@ import sys
 import pytest
 import samples
 import torch
-from scripted_gpu import Clock, QueueingDevice
+from scripted_gpu import QueueingDevice
 
 from bench.machine.cpu import CacheLevel
 from bench.machine.probes import UnknownFactError
-from bench.records import CacheRoof, CeilingsRecord, DeviceInfo
+from bench.records import CacheRoof, CeilingsRecord
 from bench.roofs import cache_roofs
 from bench.roofs.cache_roofs import Level, measure_cache_roofs
 from bench.roofs.probe import Probe
@@ -21,20 +21,8 @@ KIB = 2**10
 GB = 10**9
 
 
-class ScriptedDevice(QueueingDevice):
-    """A device of any backend whose launches take the time that they queue."""
-
-    def __init__(self, backend="cuda", cores=10, cache_bytes=40 * 2**20):
-        super().__init__(Clock(), cache_bytes=cache_bytes)
-        self.backend = backend
-        self.cores = cores
-
-    def info(self):
-        facts = super().info().model_dump()
-        missing = facts.pop("missing")
-        if self.cores is not None:
-            missing.pop("cores")
-        return DeviceInfo(**{**facts, "cores": self.cores, "missing": missing})
+def gpu(**facts):
+    return QueueingDevice(**{"cores": 10, "last_level_cache_bytes": 40 * 2**20, **facts})
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +33,7 @@ def _roomy(monkeypatch):
 @pytest.fixture
 def measured(monkeypatch):
     """Return a function from levels to roofs; a level's repetitions run at `rates_gb_per_s`."""
-    device = ScriptedDevice()
+    device = gpu()
 
     def level(name, rates_gb_per_s, **changes):
         rates = itertools.chain(rates_gb_per_s, itertools.repeat(rates_gb_per_s[-1]))
@@ -125,7 +113,7 @@ def test_a_level_without_a_probe_has_its_reason(measured):
 
 
 def test_apple_gpus_have_reasons_alone():
-    roofs = measure_cache_roofs(ScriptedDevice("mps"), budget_s=0.0)
+    roofs = measure_cache_roofs(gpu(backend="mps"), budget_s=0.0)
     assert [roof.level for roof in roofs] == ["L1", "L2"]
     assert all("Apple GPU" in roof.missing["peak_bytes_per_s"] for roof in roofs)
 
@@ -147,7 +135,7 @@ def scripted_reader(monkeypatch):
 
 
 def test_a_gpus_levels_are_read_by_programs_on_every_multiprocessor(scripted_reader):
-    device = ScriptedDevice(cores=132, cache_bytes=50 * 2**20)
+    device = gpu(cores=132, last_level_cache_bytes=50 * 2**20)
     calls = scripted_reader(device)
     l1, l2 = measure_cache_roofs(device, clock=device.clock, budget_s=0.5)
     assert l1.peak_bytes_per_s == pytest.approx(3000 * GB)
@@ -163,13 +151,13 @@ def test_a_gpus_levels_are_read_by_programs_on_every_multiprocessor(scripted_rea
 
 
 def test_a_gpu_that_does_not_report_its_parts_has_reasons():
-    for device in (ScriptedDevice(cores=None), ScriptedDevice(cache_bytes=None)):
+    for device in (gpu(cores=None), gpu(last_level_cache_bytes=None)):
         for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
             assert roof.missing["peak_bytes_per_s"] == "scripted"
 
 
 def test_an_l2_too_small_for_a_block_costs_only_its_own_roof(scripted_reader):
-    device = ScriptedDevice(cache_bytes=16 * KIB)
+    device = gpu(last_level_cache_bytes=16 * KIB)
     scripted_reader(device)
     l1, l2 = measure_cache_roofs(device, clock=device.clock, budget_s=0.1)
     assert l1.peak_bytes_per_s is not None
@@ -179,7 +167,7 @@ def test_an_l2_too_small_for_a_block_costs_only_its_own_roof(scripted_reader):
 def test_without_triton_a_gpu_has_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "bench.roofs.gpu_reader", raising=False)
-    device = ScriptedDevice()
+    device = gpu()
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         assert "Triton cannot be used here: " in roof.missing["peak_bytes_per_s"]
 
@@ -192,7 +180,7 @@ def test_a_kernel_that_does_not_compile_is_a_reason_not_a_crash(monkeypatch):
         raise CompilationError("no C compiler\nin PATH")
 
     monkeypatch.setattr(cache_roofs, "_gpu_kernel", lambda: read)
-    device = ScriptedDevice()
+    device = gpu()
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         why = roof.missing["peak_bytes_per_s"]
         assert why.endswith("left out: Triton: CompilationError: no C compiler")

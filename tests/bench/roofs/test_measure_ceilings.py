@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 import torch
-from scripted_gpu import MIB, Clock, QueueingDevice, ScriptedWork
+from scripted_gpu import MIB, QueueingDevice, ScriptedWork
 
 from bench.roofs import MINIMUM_REPETITIONS, measure_ceilings, sustained_rate
 from bench.roofs.measure import PLANS, Plan
@@ -44,7 +44,7 @@ def measure_scripted(device, fails=lambda op, elements: None, **options):
 
 def test_a_scripted_gpu_has_exactly_its_scripted_roofs(roomy_gpu):
     """The convolutions run at 1.25 times the products' rate, so they set the roof."""
-    device = QueueingDevice(Clock(), GPU_MODES)
+    device = QueueingDevice(*GPU_MODES)
     start_s = device.clock()
     ceilings, samples, _ = measure_scripted(device, budget_s=6.0)
     assert 6.0 <= device.clock() - start_s < 8.0
@@ -71,7 +71,7 @@ def test_a_scripted_gpu_has_exactly_its_scripted_roofs(roomy_gpu):
 def test_modes_that_the_device_lacks_have_no_ceiling_and_an_unknown_cache_the_largest_arrays(
     roomy_gpu,
 ):
-    device = QueueingDevice(Clock(), ("fp32", "fp16"), cache_bytes=None)
+    device = QueueingDevice("fp32", "fp16", last_level_cache_bytes=None)
     ceilings, samples, _ = measure_scripted(device, budget_s=3.0)
     assert [ceiling.math_mode for ceiling in ceilings] == ["fp32", "fp16"]
     assert {sample.math_mode for sample in samples} == {"fp32", "fp16", None}
@@ -79,7 +79,7 @@ def test_modes_that_the_device_lacks_have_no_ceiling_and_an_unknown_cache_the_la
 
 
 def test_a_shape_out_of_memory_is_left_out_and_the_roof_stands(roomy_gpu):
-    device = QueueingDevice(Clock(), ("bf16",))
+    device = QueueingDevice("bf16")
 
     def fails(op, elements):
         return "CUDA out of memory." if op == "mm" and elements > 8192**2 else None
@@ -91,7 +91,7 @@ def test_a_shape_out_of_memory_is_left_out_and_the_roof_stands(roomy_gpu):
 
 
 def test_a_mode_without_any_working_probe_has_no_peak_but_a_reason(roomy_gpu):
-    device = QueueingDevice(Clock(), ("bf16",))
+    device = QueueingDevice("bf16")
     ceilings, _, _ = measure_scripted(
         device, lambda op, elements: "no kernel" if op in ("mm", "conv") else None, budget_s=2.0
     )
@@ -102,7 +102,7 @@ def test_a_mode_without_any_working_probe_has_no_peak_but_a_reason(roomy_gpu):
 
 def test_too_little_memory_for_arrays_past_the_cache_gives_no_bandwidth(monkeypatch):
     free_bytes(monkeypatch, 2 * 2**30)
-    ceilings, samples, _ = measure_scripted(QueueingDevice(Clock(), ("bf16",)), budget_s=2.0)
+    ceilings, samples, _ = measure_scripted(QueueingDevice("bf16"), budget_s=2.0)
     assert ceilings[0].peak_bytes_per_s is None
     assert "2048 MiB are free, too few" in ceilings[0].missing["peak_bytes_per_s"]
     assert ceilings[0].peak_flops_per_s is not None
@@ -117,7 +117,7 @@ def test_arithmetic_switches_are_put_back(roomy_gpu, before, monkeypatch):
     try:
         for switch in switches:
             switch.fp32_precision = before
-        measure_scripted(QueueingDevice(Clock(), ("fp32", "tf32")), budget_s=1.0)
+        measure_scripted(QueueingDevice("fp32", "tf32"), budget_s=1.0)
         assert [switch.fp32_precision for switch in switches] == [before] * 3
         assert torch.backends.cudnn.benchmark is False
     finally:

@@ -1,11 +1,12 @@
-"""Turns, time and giving up, on a scripted clock."""
+"""Turns, time and giving up, on a scripted clock; and the rule from repetitions to a roof."""
 
 import pytest
 import torch
-from scripted_gpu import Clock, QueueingDevice
+from scripted_gpu import QueueingDevice
 
+from bench.records import CeilingSample
 from bench.roofs import probe_sampler
-from bench.roofs.probe import MINIMUM_REPETITIONS, Probe
+from bench.roofs.probe import MINIMUM_REPETITIONS, Probe, best_sample, sustained_rate
 from bench.roofs.probe_sampler import ProbeGroup, ProbeSampler
 
 GROUP_S = 0.05
@@ -15,8 +16,8 @@ class Script:
     """Probes whose launches take scripted seconds, and a diary of what was launched when."""
 
     def __init__(self, monkeypatch, free_bytes=1000):
-        self.clock = Clock()
-        self.device = QueueingDevice(self.clock)
+        self.device = QueueingDevice()
+        self.clock = self.device.clock
         self.diary = []
         self.lines = []
         monkeypatch.setattr(probe_sampler, "free_bytes", lambda device: free_bytes)
@@ -168,3 +169,41 @@ def test_progress_names_each_probe_and_each_round(script):
     one = group("fp32", script.probe("a", 0.05, work=10**9))
     script.sample(one, budget_s=0.5)
     assert script.lines[:2] == ["a: 20.0 GFLOP/s", "round 1: fp32 20.0 GFLOP/s"]
+
+
+def sample(name, *rates):
+    return CeilingSample(probe=name, math_mode="fp32", quantity="flops_per_s", rates=rates)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ((7.0,), 7.0),
+        ((1.0, 2.0), 2.0),
+        ((4.0, 1.0, 3.0, 2.0), 3.0),
+        ((8.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), 6.0),
+    ],
+)
+def test_sustained_rate_is_the_upper_quartile_by_nearest_rank(rates, expected):
+    assert sustained_rate(rates) == expected
+
+
+def test_a_burst_in_one_repetition_of_five_does_not_raise_the_rate():
+    assert sustained_rate((100.0, 100.0, 100.0, 100.0, 160.0)) == 100.0
+
+
+def test_interference_in_half_of_the_repetitions_does_not_lower_it():
+    assert sustained_rate((100.0, 40.0, 100.0, 100.0, 30.0, 50.0, 100.0, 20.0)) == 100.0
+
+
+def test_the_best_sample_is_of_the_highest_sustained_rate_not_of_the_highest_single_one():
+    steady = sample("steady", *[10.0] * 8)
+    bursting = sample("bursting", *[9.0] * 7, 99.0)
+    assert best_sample([bursting, steady]) is steady
+
+
+def test_a_probe_of_few_repetitions_sets_no_roof():
+    few = sample("few", *[99.0] * (MINIMUM_REPETITIONS - 1))
+    enough = sample("enough", *[10.0] * MINIMUM_REPETITIONS)
+    assert best_sample([few, enough]) is enough
+    assert best_sample([few]) is None
