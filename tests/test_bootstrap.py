@@ -134,6 +134,7 @@ def test_makes_everything_once_and_what_is_lost_again(clone):
     assert (clone.folder / "envs" / "whole").exists()
 
 
+@pytest.mark.slow
 def test_new_requirements_are_added_to_the_environment_that_is_there(clone):
     clone.set_up()
     (clone.venv / "a-package-of-mine").touch()
@@ -171,6 +172,7 @@ def test_packages_and_own_modules_are_compiled_where_python_writes_no_bytecode(c
     assert clone.calls() == []
 
 
+@pytest.mark.slow
 def test_tools_for_tests_come_on_top_and_stay(clone):
     clone.set_up()
     clone.calls()

@@ -139,6 +139,7 @@ WHERE_PRESENT = {"triton", "ncu_report", "ray", "nvidia"}
 STANDARD_LIBRARY = sys.stdlib_module_names | {"tomllib"}  # since 3.11, used where it is there
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_declared():
     known = {canonicalize_name(requirement.name) for requirement in declared()}
     for module, file in imported_by(*PACKAGES).items():

@@ -29,6 +29,7 @@ def invoke(module, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_report_from_a_folder_needs_no_server(tmp_path):
     records = records_on_disk(tmp_path / "records", make.run_record(), make.ceilings_record())
     arguments = ("--records", records, "--out", tmp_path / "out")
@@ -49,6 +50,7 @@ def test_report_from_a_folder_needs_no_server(tmp_path):
     assert run["fraction_of_roof_min"] == 0.5
 
 
+@pytest.mark.slow
 def test_report_says_what_is_wrong_with_a_run(tmp_path):
     fast = make.run_record("fast", step_s=0.4)
     records = records_on_disk(
@@ -77,6 +79,7 @@ def test_report_refuses_in_one_line(tmp_path, arguments, message):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):
     server = Server(monkeypatch, records=[make.run_record(), make.ceilings_record()])
     done = invoke(commands.analyse.report, "--campaign", "night", "--out", tmp_path / "out")

@@ -44,6 +44,7 @@ def artifacts_of(store, run_id):
     return Path(store.get_run(run_id).info.artifact_uri.removeprefix("file://"))
 
 
+@pytest.mark.slow
 def test_a_run_whose_artifacts_were_deleted_is_one_line_and_the_others_are_reported(store):
     gone, kept = pull_runs()["run_id"]
     shutil.rmtree(artifacts_of(store, gone))
@@ -54,6 +55,7 @@ def test_a_run_whose_artifacts_were_deleted_is_one_line_and_the_others_are_repor
     assert any(line.startswith(f"{kept}  lab resnet18") for line in lines)
 
 
+@pytest.mark.slow
 def test_nothing_but_runs_without_artifacts_is_one_line(store):
     for run_id in pull_runs()["run_id"]:
         shutil.rmtree(artifacts_of(store, run_id))
@@ -62,6 +64,7 @@ def test_nothing_but_runs_without_artifacts_is_one_line(store):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_nan_is_missing_from_the_table_and_from_the_report(store):
     tags = {schema.KIND: "imported", schema.IMPORTED: "true", schema.SOURCE_FILE: "old.csv"}
     run_id = store.create_run("0", tags=tags).info.run_id
@@ -76,6 +79,7 @@ def test_a_metric_that_is_nan_is_missing_from_the_table_and_from_the_report(stor
     assert "nan" not in Path("reports/latest/report.md").read_text("utf-8").casefold().split()
 
 
+@pytest.mark.slow
 def test_records_of_both_schemas_are_one_report(tmp_path):
     early = make.NOON - timedelta(days=1)
     old = json.loads(make.run_record("old", created=early).model_dump_json()) | {
@@ -101,6 +105,7 @@ def test_records_of_both_schemas_are_one_report(tmp_path):
     assert "lab (1)" in lines[0]  # nobody asked the old one's processor for its numbers
 
 
+@pytest.mark.slow
 def test_iterations_and_records_come_on_demand_and_stay(store):
     ids = list(pull_runs()["run_id"])
     table = pull_iterations(ids)

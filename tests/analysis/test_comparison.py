@@ -191,6 +191,7 @@ def test_noise_is_called_faster_in_fewer_than_5_of_100(phi, ours, theirs):
 
 
 @pytest.mark.parametrize("correction", ["holm", LONG("bh")])
+@pytest.mark.slow
 def test_among_many_configurations_chance_finds_nothing(correction):
     """Of 40 families of 25 configurations without an effect at most 5 % may hold a finding."""
     rng = np.random.default_rng(22)

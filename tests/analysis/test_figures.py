@@ -174,6 +174,7 @@ def test_labels_stand_at_the_roofs_and_the_legend_below_the_axes():
 @pytest.mark.parametrize(
     ("count", "size"), [(0, (3.5, 3.0)), (1, (7.0, 5.0)), (100, (3.5, 3.0)), (100, (7.0, 5.0))]
 )
+@pytest.mark.slow
 def test_none_one_and_many_runs_fit_the_page(tmp_path, count, size):
     archs = ["resnet18", "resnet50", "vgg16", "mobilenet_v2"]
     figure, axes = drawn([point(f"run-{i}", arch=archs[i % 4]) for i in range(count)], *size)
@@ -188,6 +189,7 @@ def test_none_one_and_many_runs_fit_the_page(tmp_path, count, size):
     assert ("no run has a place here" in said) == (count == 0)
 
 
+@pytest.mark.slow
 def test_an_svg_is_the_same_each_time(tmp_path):
     texts = [save_figure(drawn([point()])[0], tmp_path, name)[1].read_bytes() for name in "ab"]
     assert texts[0] == texts[1]
@@ -215,6 +217,7 @@ def named_spots(spots, size_in=4.0):
     return figure, axes, names.placed
 
 
+@pytest.mark.slow
 def test_no_name_covers_another_name_or_a_marker_or_leaves_the_axes():
     spots = [Spot(0.1 * (n % 9 + 0.5), 0.1 * (n // 9 + 0.5), 3.0, f"name {n}") for n in range(80)]
     figure, axes, placed = named_spots(spots)

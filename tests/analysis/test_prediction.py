@@ -92,6 +92,7 @@ def test_the_held_out_error_by_hand():
 
 
 @pytest.mark.parametrize("batches", [[8, 16, 32], [8, 16, 32, 64, 128]])
+@pytest.mark.slow
 def test_the_interval_covers_a_new_measurement_95_times_in_100(batches):
     rng = np.random.default_rng(31)
     hits = []

@@ -238,6 +238,7 @@ def scene_of(kind, count):
 @pytest.mark.parametrize("size", [(3.5, 3.4), (6.5, 4.5)])
 @pytest.mark.parametrize("count", [0, 1, 60])
 @pytest.mark.parametrize(("kind", "empty"), [("ops", "no op"), ("kernels", "no kernel")])
+@pytest.mark.slow
 def test_none_one_and_many_fit_the_page(tmp_path, kind, empty, count, size):
     scene = scene_of(kind, count)
     figure, axes = single_axes(*size)

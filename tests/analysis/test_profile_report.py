@@ -52,6 +52,7 @@ def whole(tmp_path_factory):
     return folder, *report(folder, profiles=[whole_profile()])
 
 
+@pytest.mark.slow
 def test_a_profile_has_sections_tables_and_figures_numbered_alike_in_both(whole):
     folder, markdown, html = whole
     assert "#### Profile 1: lab resnet18 fp32 batch 10" in markdown
@@ -168,6 +169,7 @@ def impossible():
     return profile.model_copy(update={"verdict": judge_profile(profile, measurement_with_work())})
 
 
+@pytest.mark.slow
 def test_a_profile_that_fails_the_gate_stands_at_the_top_and_gives_no_point(tmp_path):
     markdown, html = report(tmp_path / "r", profiles=[impossible()])
     box = markdown[: markdown.index("## Abstract")]
@@ -179,6 +181,7 @@ def test_a_profile_that_fails_the_gate_stands_at_the_top_and_gives_no_point(tmp_
     assert measured["verdict"] == "clean"
 
 
+@pytest.mark.slow
 def test_a_long_table_shows_its_longest_rows_and_keeps_all_in_the_csv(tmp_path):
     ops = samples.op_profile(*(samples.op_time(f"op{n}", time_s=1 / (n + 1)) for n in range(60)))
     folder = tmp_path / "r"
@@ -193,6 +196,7 @@ def test_a_long_table_shows_its_longest_rows_and_keeps_all_in_the_csv(tmp_path):
     assert not {name for name in names if name.startswith(("ops-", "kernels-"))}
 
 
+@pytest.mark.slow
 def test_hostile_text_of_a_profile_is_shown_not_run(tmp_path):
     profile = make.profile(
         EVIL,
@@ -212,6 +216,7 @@ def test_hostile_text_of_a_profile_is_shown_not_run(tmp_path):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
+@pytest.mark.slow
 def test_the_command_reads_profiles_from_a_folder_and_fails_on_an_impossible_one(tmp_path):
     records = [make.run_record(), make.ceilings_record()]
     good = records_on_disk(tmp_path / "good", *records, whole_profile())
@@ -239,6 +244,7 @@ def test_a_profile_without_a_result_does_not_fail_the_report(tmp_path):
     assert "no result" in done.output
 
 
+@pytest.mark.slow
 def test_the_command_reads_profiles_from_the_server(tmp_path, monkeypatch):
     Server(monkeypatch, records=[make.run_record(), make.ceilings_record(), make.profile()])
     done = invoke(commands.analyse.report, "--no-log", "--out", tmp_path / "out")

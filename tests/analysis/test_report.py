@@ -130,6 +130,7 @@ def troubled(tmp_path_factory):
     return rendered(tmp_path_factory, records, ceilings, unreadable=unreadable)
 
 
+@pytest.mark.slow
 def test_every_section_and_number_is_there(simple):
     _, markdown, html = simple
     sections = [
@@ -184,6 +185,7 @@ def test_files_that_the_markdown_links_exist(simple):
     assert all((folder / link).is_file() for link in links)
 
 
+@pytest.mark.slow
 def test_csv_tables_hold_all_digits_and_no_formula(troubled):
     row = next(row for row in rows(troubled[0], "measurements") if row["run"] == "fine")
     assert float(row["throughput_images_per_s"]) == pytest.approx(10 / 0.7, rel=1e-12)
@@ -327,6 +329,7 @@ def test_markdown_text_and_fences():
     assert markdown_fence("a ```` b") == "`````"
 
 
+@pytest.mark.slow
 def test_the_analysis_has_its_findings_tables_and_figures(repeated):
     folder, markdown, html = repeated
     for words in ("Precision uplift.", "Batch knee.", "amp is 2 times as fast as fp32"):

@@ -41,6 +41,7 @@ def repeats(times):
 
 @PHI
 @pytest.mark.parametrize("statistic", ["mean", LONG("median")])
+@pytest.mark.slow
 def test_a_windows_interval_covers_its_own_level_95_times_in_100(phi, statistic):
     rng = np.random.default_rng(77)
     found = [estimate_window(one, statistic) for one in windows(rng, (600,), phi)]
@@ -60,6 +61,7 @@ def test_the_interval_of_repeats_covers_95_times_in_100(phi, count):
 
 @PHI
 @pytest.mark.parametrize(("ours", "theirs"), [(3, 3), (1, 3), LONG(5, 5), LONG(3, 5), LONG(1, 5)])
+@pytest.mark.slow
 def test_the_interval_of_a_ratio_covers_95_times_in_100(phi, ours, theirs):
     rng = np.random.default_rng(9)
     a = windows(rng, (6000, ours), phi, between=0.03, step_s=0.1)

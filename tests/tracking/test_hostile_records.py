@@ -20,6 +20,7 @@ def records(embedded, tmp_path, monkeypatch):
     return tmp_path / "records"
 
 
+@pytest.mark.slow
 def test_a_linked_record_folder_is_not_followed(records, tmp_path):
     filed(tmp_path / "elsewhere")
     records.mkdir()

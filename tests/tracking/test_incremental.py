@@ -93,6 +93,7 @@ def read_ids(monkeypatch):
     return ids
 
 
+@pytest.mark.slow
 def test_only_what_is_new_is_read_and_late_uploads_of_old_runs_come_in_their_place(runs, read_ids):
     assert runs.kept() == runs.all()
     read_ids.clear()
@@ -108,6 +109,7 @@ def test_only_what_is_new_is_read_and_late_uploads_of_old_runs_come_in_their_pla
 
 
 @pytest.mark.parametrize("year", [2019, 2099])
+@pytest.mark.slow
 def test_a_clock_that_is_years_wrong_hides_no_run(runs, read_ids, year):
     wrong = runs.add(uploaded_at=f"{year}-01-01T00:00:00.000000Z")
     runs.kept()
@@ -118,6 +120,7 @@ def test_a_clock_that_is_years_wrong_hides_no_run(runs, read_ids, year):
         assert len(set(read_ids)) <= ALWAYS_READ + 2
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_since_is_read_again(runs, read_ids):
     running, never_whole = runs.add(whole=False, ended=False), runs.add(whole=False)
     cut = runs.add(uploaded_at="2025-06-01T00:00:00.000000Z", ended=False)
@@ -136,6 +139,7 @@ def test_a_run_that_ended_since_is_read_again(runs, read_ids):
     assert (by_id[running].metrics["speed"], by_id[never_whole].metrics["speed"]) == (99, 7)
 
 
+@pytest.mark.slow
 def test_deleted_runs_are_gone_and_restored_ones_back(runs, read_ids):
     first, second = [run.run_id for run in runs.kept()][4:6]
     for run_id in (first, second):
@@ -153,6 +157,7 @@ def test_deleted_runs_are_gone_and_restored_ones_back(runs, read_ids):
     assert new in ids
 
 
+@pytest.mark.slow
 def test_a_renamed_run_shows_with_refresh_and_a_retagged_one_when_it_leaves(runs):
     renamed, tagged = [run.run_id for run in runs.kept()][4:6]
     runs.client.update_run(renamed, name="by hand")
@@ -184,6 +189,7 @@ def test_a_damaged_file_is_read_from_the_server_again(runs):
         assert read_kept(runs.file) is not None
 
 
+@pytest.mark.slow
 def test_two_searches_at_once_both_tell_all_and_leave_a_whole_file(runs):
     for _ in range(3):
         runs.add()

@@ -135,6 +135,7 @@ def test_a_configuration_survives_json_and_keeps_its_id(values):
 
 
 @given(st.text(max_size=40))
+@pytest.mark.slow
 def test_no_text_for_arch_does_anything_but_pass_or_be_refused(text):
     with contextlib.suppress(UserError):
         assert parse_config({"arch": text}).arch == text

@@ -32,6 +32,7 @@ def kept():
     return list((cache_folder() / "complexity").glob("*"))
 
 
+@pytest.mark.slow
 def test_the_same_question_is_answered_once_and_another_is_computed(computed):
     first = ask()
     assert ask() == first == step_complexity(SPEC, cache_bytes=2**20)

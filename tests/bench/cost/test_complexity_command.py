@@ -35,6 +35,7 @@ def _run(*arguments):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_json_has_a_row_per_model_and_batch_size_and_is_exact_and_complete():
     arguments = ["--arch", "resnet18", "--arch", "alexnet", "--format", "json", "--ops"]
     rows = json.loads(_run(*arguments, "--batch-size", "32", "--batch-size", "64"))
@@ -61,6 +62,7 @@ def test_json_has_a_row_per_model_and_batch_size_and_is_exact_and_complete():
     assert sum(op["flops"] for op in row["ops"]) == 32 * row["step_flops_per_image"]
 
 
+@pytest.mark.slow
 def test_the_table_fits_into_100_columns():
     arguments = ["--arch", "shufflenet_v2_x0_5", "--arch", "vgg16", "--precision", "amp", "--ops"]
     lines = _run(*arguments).splitlines()

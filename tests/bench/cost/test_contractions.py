@@ -60,6 +60,7 @@ def _check(call, inputs, weight, bias):
 
 @given(convolutions(), st.booleans(), st.booleans())
 @settings(deadline=None, max_examples=60)
+@pytest.mark.slow
 def test_convolution_and_its_gradients(case, first_layer, transposed):
     dims = len(case["stride"])
     name = f"conv_transpose{dims}d" if transposed else f"conv{dims}d"
@@ -73,6 +74,7 @@ def test_convolution_and_its_gradients(case, first_layer, transposed):
 
 @given(convolutions(), st.integers(0, 2))
 @settings(deadline=None, max_examples=20)
+@pytest.mark.slow
 def test_products_with_padding_count(case, padding):
     dims = len(case["stride"])
     convolve = getattr(functional, f"conv{dims}d")

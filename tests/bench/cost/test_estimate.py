@@ -47,6 +47,7 @@ def test_nothing_is_allocated_whatever_the_batch():
     assert complexity.memory.activations_bytes > 4e12
 
 
+@pytest.mark.slow
 def test_autocasts_copies_of_the_weights_are_held_too():
     fp32, amp = (step_complexity(StepSpec("vgg16", 2, each)) for each in ("fp32", "amp"))
     copies = amp.memory.weights_bytes - fp32.memory.weights_bytes
@@ -55,6 +56,7 @@ def test_autocasts_copies_of_the_weights_are_held_too():
     assert amp.activations == fp32.activations
 
 
+@pytest.mark.slow
 def test_the_random_numbers_and_settings_of_the_process_stay_as_they_were():
     before, threads = torch.get_rng_state(), torch.get_num_threads()
     step_complexity(StepSpec("alexnet", batch_size=2, precision="amp"))  # it has dropout

@@ -95,6 +95,7 @@ def test_flops_are_those_of_two_other_counts_and_bytes_are_in_order(arch):
     "arch",
     [*QUICK, *(pytest.param(arch, marks=pytest.mark.long) for arch in ("googlenet", "swin_t"))],
 )
+@pytest.mark.slow
 def test_what_holds_for_every_batch_size(arch):
     one = _complexity(arch)
     other = step_complexity(StepSpec(arch, BATCH + 1, "fp32"), cache_bytes=2**20)

@@ -23,6 +23,7 @@ SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
         tiny("biased_conv", precision="amp-fp16"),
     ],
 )
+@pytest.mark.slow
 def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
     calls, step = op_work(spec), step_complexity(spec)
     for op in step.ops:
@@ -47,6 +48,7 @@ def test_unfused_updates_are_one_call_per_parameter_and_kind():
     assert set(updates.values()) <= {2, 4}  # two weights, each updated once or twice by an op
 
 
+@pytest.mark.slow
 def test_mobilenet_has_pointwise_and_depthwise_convolutions_in_both_directions():
     calls = op_work(StepSpec("mobilenet_v2", batch_size=2, precision="fp32"))
     kinds = Counter((call.label, call.phase) for call in calls if "convolution" in call.op)

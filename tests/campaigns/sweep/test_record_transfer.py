@@ -103,6 +103,7 @@ def test_anything_but_a_whole_measurement_is_refused(content, tmp_path):
     assert list((tmp_path / "home").glob("*")) == []
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused_unopened(tmp_path):
     buffer = io.BytesIO()
     with (

@@ -111,6 +111,7 @@ def test_where_no_knob_helps_the_start_stays():
     assert result.ablation == ()
 
 
+@pytest.mark.slow
 def test_no_effect_is_seldom_confirmed_even_where_the_search_was_fooled():
     """Twenty searches of noise alone: whatever they adopt, fresh runs judge it again."""
     results = [tuned(Device(flat, seed=seed, noise=0.02), budget_s=900.0) for seed in range(20)]
@@ -181,6 +182,7 @@ def test_a_fixed_batch_and_a_largest_batch_are_kept():
     assert names[names.index("batch_size=32") + 1] == "channels_last=false"
 
 
+@pytest.mark.slow
 def test_what_the_configuration_forbids_is_left_out():
     start = START.model_copy(update={"phases": True, "backend": "cuda"})
     device = Device(flat)
@@ -240,6 +242,7 @@ def test_a_start_that_crashes_ends_the_tuning_with_its_reason():
     assert len(device.records) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_was_found_and_the_next_tuning_goes_on_from_there(whole):
     device = Device(speed)
     device.interrupt_at = 20

@@ -108,6 +108,7 @@ def test_launches_of_several_processes_are_told_apart(read, form, count, begin):
     assert found(read(written(table, form))) == truth(table)
 
 
+@pytest.mark.slow
 def test_a_row_behind_other_output_stays_with_its_launch_wherever_a_block_ends(tmp_path):
     lines = written(TABLE).split("\n")
     last = len(TABLE[0].values) + 1  # of the first launch
@@ -118,6 +119,7 @@ def test_a_row_behind_other_output_stays_with_its_launch_wherever_a_block_ends(t
         assert found(counters_of(read_totals(path, size))) == truth(TABLE), size
 
 
+@pytest.mark.slow
 def test_rows_over_several_lines_are_whole_wherever_a_block_ends(tmp_path):
     path = tmp_path / "ncu.csv"
     path.write_text(written(TABLE, "rules"))
@@ -204,6 +206,7 @@ def test_a_row_without_its_line_end_is_whole(read):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow
 def test_a_file_that_ends_within_a_row_is_refused(read, form):
     text = written(TABLE, form, Style(percent=None)).rstrip("\n")
     last = text.rindex("\n") + 1

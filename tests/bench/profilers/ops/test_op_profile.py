@@ -97,6 +97,7 @@ def check_whole(profile, work):
 
 
 @pytest.mark.parametrize(("precision", "accumulated"), [("fp32", 2), ("amp", 1)])
+@pytest.mark.slow
 def test_every_modelled_flop_of_a_cpu_step_is_found(precision, accumulated):
     work = work_of(precision, accumulated)
     profile = profile_ops(step_of(precision, accumulated), CPU, work, iterations=2)

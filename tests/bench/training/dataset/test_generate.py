@@ -34,6 +34,7 @@ def interrupted(out, after, images_per_class=6):
         generate_image_folder(out, classes=3, images_per_class=images_per_class, on_image=stop)
 
 
+@pytest.mark.slow
 def test_same_seed_same_pictures(generated, tmp_path):
     for name, seed in (("again", 0), ("other", 1)):
         generate_image_folder(tmp_path / name, classes=1, images_per_class=2, seed=seed)
@@ -114,6 +115,7 @@ def test_interrupt_stops_all_threads(tmp_path):
     assert len(list(tmp_path.glob("*/*.jpg"))) < 40
 
 
+@pytest.mark.slow
 def test_interrupted_folder_is_completed(generated, tmp_path):
     out = tmp_path / "out"
     interrupted(out, after=4)
@@ -160,6 +162,7 @@ def test_damaged_manifest(photos, text):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+@pytest.mark.slow
 def test_disk_full(tmp_path):
     out = tmp_path / "out"
     interrupted(out, after=1, images_per_class=2)

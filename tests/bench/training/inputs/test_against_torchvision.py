@@ -58,6 +58,7 @@ def stock_by_class(folder, size):
 
 
 @pytest.mark.parametrize(("size", "channels_last"), [(112, "true"), (99, "false")])
+@pytest.mark.slow
 def test_batches_are_within_two_grey_levels_of_torchvisions(opened, generated, size, channels_last):
     images, labels = opened(
         data=str(generated), batch_size=18, image_size=size, channels_last=channels_last
