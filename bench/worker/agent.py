@@ -35,10 +35,18 @@ def run_ranks(folder: RecordFolder, journal: JournalWriter) -> None:
             *("-m", "bench.worker", "rank", str(folder.path))
         )
     except ChildFailedError as error:
+        kills = oom_kills()
         for rank, failure in error.failures.items():
-            if not folder.rank(rank).exists():
-                account = _killed(rank, failure.exitcode, kills_before, oom_kills())
-                folder.write(folder.rank(rank), account)
+            if folder.rank(rank).exists():
+                continue
+            account = RankAccount(
+                rank=rank,
+                outcome="oom" if (kills or 0) > (kills_before or 0) else "crashed",
+                reason=describe_exit(failure.exitcode, kills_before, kills),
+                cause="killed",
+                ended_unix_s=time.time(),
+            )
+            folder.write(folder.rank(rank), account)
 
 
 def _launch_config(config: RunConfig) -> LaunchConfig:
@@ -59,16 +67,4 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
         rdzv_configs={"timeout": _MEETING_TIMEOUT_S, "rank": node},
         # Else the host's name is looked up, which takes seconds where no server knows it.
         local_addr="localhost" if meeting is None else None,
-    )
-
-
-def _killed(
-    rank: int, exit_code: int, kills_before: int | None, kills_after: int | None
-) -> RankAccount:
-    return RankAccount(
-        rank=rank,
-        outcome="oom" if (kills_after or 0) > (kills_before or 0) else "crashed",
-        reason=describe_exit(exit_code, kills_before, kills_after),
-        cause="killed",
-        ended_unix_s=time.time(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -20,18 +21,11 @@ _BACKENDS: tuple[Backend, ...] = ("cuda", "mps", "cpu")
 def identify(folder: RecordFolder, journal: JournalWriter) -> None:
     """Write the environment of every device that can be opened to `worker.json`."""
     label = json.loads(folder.config.read_text(encoding="utf-8"))["env"]
-    folder.write(folder.worker, Machine(environments=tuple(_found(folder, label))))
-
-
-def _found(folder: RecordFolder, label: str) -> list[Environment]:
-    found = []
+    found: list[Environment] = []
     for backend in _BACKENDS:
-        try:
-            device = open_device(backend)
-        except UnsupportedError:
-            continue
-        found.append(read_environment(device.info(), folder.path, label))
-    return found
+        with suppress(UnsupportedError):
+            found.append(read_environment(open_device(backend).info(), folder.path, label))
+    folder.write(folder.worker, Machine(environments=tuple(found)))
 
 
 def measure_roofs(folder: RecordFolder, journal: JournalWriter) -> None:

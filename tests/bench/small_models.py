@@ -35,3 +35,11 @@ def ten_classes():
         torch.nn.Flatten(),
         torch.nn.Linear(32, 10),
     )
+
+
+def batch_of_ten_classes(seed=0, images=8):
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(images, 3, 16, 16, generator=generator),
+        torch.randint(0, 10, (images,), generator=generator),
+    )

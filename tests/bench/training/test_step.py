@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fakes import QueueingDevice, ScriptedClock
-from small_models import ten_classes
+from small_models import batch_of_ten_classes, ten_classes
 from torch.nn import functional
 
 from bench.config import RunConfig
@@ -22,17 +22,9 @@ from bench.training.step import (
 )
 
 
-def batch(seed=0, images=8):
-    generator = torch.Generator().manual_seed(seed)
-    return (
-        torch.randn(images, 3, 16, 16, generator=generator),
-        torch.randint(0, 10, (images,), generator=generator),
-    )
-
-
 def test_one_step_is_sgd_by_hand():
     model, reference = ten_classes(), ten_classes()
-    images, labels = batch()
+    images, labels = batch_of_ten_classes()
     step = TrainingStep(model, make_optimizer(model, fused=True), Fp32())
     loss = step(lambda: (images, labels))
     by_hand = functional.cross_entropy(reference(images), labels)
@@ -49,7 +41,7 @@ def test_one_step_is_sgd_by_hand():
 
 def test_two_half_batches_accumulate_to_the_whole():
     whole, halves = ten_classes(), ten_classes()
-    images, labels = batch()
+    images, labels = batch_of_ten_classes()
     TrainingStep(whole, make_optimizer(whole, fused=False), Fp32())(lambda: (images, labels))
     parts = iter([(images[:4], labels[:4]), (images[4:], labels[4:])])
     step = TrainingStep(halves, make_optimizer(halves, fused=False), Fp32(), grad_accum_steps=2)
@@ -123,7 +115,7 @@ def test_phases_cover_data_forward_backward_and_optimizer():
 
     model = ten_classes()
     step = TrainingStep(model, make_optimizer(model, fused=False), Fp32(), phases=Names())
-    step(batch)
+    step(batch_of_ten_classes)
     assert names == ["data", "forward", "backward", "optimizer"]
 
 
