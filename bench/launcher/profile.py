@@ -85,21 +85,17 @@ def launch_profile(
     return _finish(folder, config, timed, found, started)
 
 
-def recover_profile(folder: RecordFolder, created: datetime) -> ProfileRecord:
+def recover_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:
     """Make a record of what the workers left in `folder`, whose launcher died."""
-    asked = json.loads(folder.config.read_text(encoding="utf-8"))
-    found = _Findings(
-        outcome="interrupted", reason="the launching process ended before the profile"
-    )
+    why = "the launching process ended before the profile"
+    found = _Findings(why_not=dict.fromkeys(SECTIONS, why), outcome="interrupted", reason=why)
     for path in sorted(folder.path.glob("*/worker.json")):
         step = RecordFolder(path.parent).read_worker()
         if isinstance(step, ProfiledStep):
             found.steps.append(step)
             if step.ops is not None:
                 found.sections["torch"] = step.ops
-    for name in SECTIONS:
-        found.why_not[name] = str(found.reason)
-    return _finish(folder, RunConfig.model_validate(asked["config"]), None, found, created)
+    return _finish(folder, config, None, found, created)
 
 
 def _try_tool(

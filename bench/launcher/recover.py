@@ -39,23 +39,18 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
 
 def _recovered(folder: RecordFolder) -> AnyRecord | None:
     asked_at = datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc)
-    if _kind(folder) == "profile":
-        return recover_profile(folder, asked_at)
-    account = folder.read_worker()
-    if account is None and _kind(folder) == "ceilings":
-        return None  # nothing measured, nothing asked for that could be named
-    if isinstance(account, CeilingsRecord):
-        return finish(folder, account, "the worker did not get that far", telemetry=None)
-    reason = "the launching process ended before the measurement did"
-    if not isinstance(account, RunRecord):
-        config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
-        account = unmeasured(config, folder, "interrupted", reason, asked_at)
-    return finish(folder, account, reason, process=None, telemetry=None)
-
-
-def _kind(folder: RecordFolder) -> str:
-    """What was asked for: `ceilings`, `profile`, or a configuration."""
     asked = json.loads(folder.config.read_text(encoding="utf-8"))
     if not isinstance(asked, dict):
         raise ValueError("config.json holds no configuration")
-    return str(asked.get("kind", "measurement"))
+    if asked.get("kind") == "profile":
+        return recover_profile(folder, RunConfig.model_validate(asked["config"]), asked_at)
+    account = folder.read_worker()
+    if isinstance(account, CeilingsRecord):
+        return finish(folder, account, "the worker did not get that far", telemetry=None)
+    if asked.get("kind") == "ceilings":
+        return None  # nothing measured, nothing asked for that could be named
+    reason = "the launching process ended before the measurement did"
+    if not isinstance(account, RunRecord):
+        config = RunConfig.model_validate(asked)
+        account = unmeasured(config, folder, "interrupted", reason, asked_at)
+    return finish(folder, account, reason, process=None, telemetry=None)

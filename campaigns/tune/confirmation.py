@@ -8,7 +8,7 @@ round in an order of its own: what drifts falls on all alike, and each round giv
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 
 from bench.config import RunConfig, spelled
@@ -44,7 +44,13 @@ class Confirmation:
         self._start = start.config
         self._resolved = start.record.resolved
         self._best = best
-        self._put_back = self._put_back_each(sorted(gains, key=lambda field: -gains[field]))
+        self._put_back: dict[str, RunConfig] = {}
+        for field in sorted(gains, key=lambda field: -gains[field]):
+            config = with_value(best, field, getattr(start.config, field))
+            if isinstance(config, str):
+                self.not_ablated[field] = config
+            else:
+                self._put_back[field] = config
         self._rounds: list[dict[str, float]] = []  # config_id -> images/s
 
     def run(self) -> None:
@@ -80,16 +86,6 @@ class Confirmation:
         value = spelled(getattr(self._start, field))
         meant = getattr(self._resolved, field, value)
         return value if value != "auto" else f"{spelled(meant)} (auto)"
-
-    def _put_back_each(self, fields: Sequence[str]) -> dict[str, RunConfig]:
-        found = {}
-        for field in fields:
-            config = with_value(self._best, field, getattr(self._start, field))
-            if isinstance(config, str):
-                self.not_ablated[field] = config
-            else:
-                found[field] = config
-        return found
 
     def _keep_what_fits(self) -> None:
         """Leave out the smallest gains where time is too short for a few rounds of all."""

@@ -38,7 +38,7 @@ class Node:
     cpus: float
     gpus: float
     environments: tuple[Environment, ...]  # what `auto` takes comes first
-    at_rest_c: tuple[Mapping[str, float], ...]  # of each environment's device
+    at_rest_c: tuple[Mapping[str, float], ...]  # of each environment's device, before the sweep
     #: GPUs of each run under way, by record identifier; 0 of a run that has the whole host.
     gpus_taken: dict[str, int] = field(default_factory=dict)
 
@@ -73,10 +73,6 @@ class Node:
             return {"num_cpus": self.cpus, "num_gpus": 0}
         share = min(1.0, self.cpus / self.gpus) * config.devices
         return {"num_cpus": share, "num_gpus": config.devices}
-
-    def at_rest(self, environment: Environment) -> Mapping[str, float]:
-        """Return the temperatures of `environment`'s device before the sweep."""
-        return self.at_rest_c[self.environments.index(environment)]
 
 
 def usable(environments: tuple[Environment, ...], gpus: float) -> tuple[Environment, ...]:
@@ -162,7 +158,7 @@ class NodePool:
             "config": config.model_dump(mode="json"),
             "device": environment.device.model_dump(mode="json"),
             "settle_s": settle_s,
-            "at_rest_c": dict(node.at_rest(environment)),
+            "at_rest_c": dict(node.at_rest_c[node.environments.index(environment)]),
         }
         node.begin(record_id, config, environment)
         options = _pinned(node.node_id) | node.demand(config, environment)

@@ -49,7 +49,10 @@ def unpack(archive: bytes, records: Path) -> tuple[RecordFolder, RunRecord]:
         shutil.rmtree(arriving.path, ignore_errors=True)  # of a driver that was killed
         arriving.path.mkdir(parents=True)
         for name, content in files.items():
-            _write(arriving.path / name, content)
+            with (arriving.path / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
         record = _whole(arriving)
         folder = RecordFolder(records / record_id)
         if not folder.record.is_file():
@@ -91,10 +94,3 @@ def _whole(folder: RecordFolder) -> RunRecord:
     if not isinstance(record, RunRecord) or record.record_id != folder.record_id:
         raise ArchiveError(f"{folder.record_id} holds no measurement of that name")
     return record
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
