@@ -1,6 +1,7 @@
 """Timed ops meet the cost model's calls: each call once, each nanosecond once."""
 
 import random
+from functools import partial
 
 import pytest
 
@@ -9,12 +10,12 @@ from bench.profilers.ops.op_times import join
 from bench.profilers.ops.timed_step import Kind, SeenOp
 
 
-def work(op, *shapes, phase="forward", flops=1, label=None):
+def work(op, *shapes, phase="forward", flops=1):
     return CallWork(
         op=op,
         phase=phase,
         shapes=shapes,
-        label=label or op,
+        label=op,
         flops=flops,
         elementwise_flops=0,
         eager_bytes=10 * flops,
@@ -34,78 +35,101 @@ def joined(tops, calls):
 
 
 X, W = (4, 3, 8, 8), (6, 3, 1, 1)
+MM = ((4, 8), (8, 10))
+BACKWARD = partial(seen, phase="backward")
 
 
-def test_the_outermost_op_that_is_a_call_takes_what_it_calls():
-    op = seen(
-        "conv2d",
-        X,
-        W,
-        own=1,
-        inner=[
+def in_place():
+    """Autograd keeps a copy of what the op will overwrite."""
+    inner = [seen("clone", X, own=4), seen("hardtanh", X, own=5)]
+    return seen("hardtanh_", X, own=1, inner=inner)
+
+
+#: The timed ops, the model's calls in their order, and what each op is joined with.
+JOINS = {
+    "the outermost op that is a call takes what it calls": (
+        [seen("conv2d", X, W, own=1, inner=[
             seen("convolution", X, W, own=2, inner=[seen("mkldnn_convolution", X, W, own=30)]),
-        ],
-    )
-    assert joined([op], [work("convolution", X, W)]) == [("convolution", 1, 33)]
+        ])],
+        [work("convolution", X, W)],
+        [("convolution", 1, 33)],
+    ),
+    "calls of the same shapes are taken in order": (
+        [seen("relu", shape) for shape in (W, X, X, X)],
+        [work("relu", X, flops=1), work("relu", X, flops=2), work("relu", W, flops=3)],
+        [("relu", flops, 1) for flops in (3, 1, 2, None)],
+    ),
+    "phases do not mix": (
+        [seen("mul", X), BACKWARD("mul", X), seen("mul", X, phase=None)],
+        [work("mul", X, phase="backward", flops=2), work("mul", X, flops=1)],
+        [("mul", flops, 1) for flops in (1, 2, None)],
+    ),
+    "casts of autocast are calls beside their convolution": (
+        [seen("conv2d", X, W, own=5, inner=[
+            seen("to", W, own=1, inner=[seen("_to_copy", W, own=2, inner=[seen("copy_", W, W)])]),
+            seen("conv2d", X, W, own=3, inner=[seen("convolution", X, W, own=30)]),
+        ])],
+        [work("_to_copy", W, flops=0), work("convolution", X, W, flops=7)],
+        [("conv2d", None, 5), ("_to_copy", 0, 4), ("convolution", 7, 33)],
+    ),
+    # bf16 weight gradients are cast inside; the next call casts the same shape again.
+    "a cast of the backend's own is part of its op": (
+        [BACKWARD("convolution_backward", X, X, W, own=30, inner=[seen("_to_copy", W, own=4)]),
+         BACKWARD("_to_copy", W, own=2)],
+        [work("convolution_backward", X, X, W, phase="backward", flops=9),
+         work("_to_copy", W, phase="backward", flops=0)],
+        [("convolution_backward", 9, 34), ("_to_copy", 0, 2)],
+    ),
+    "what autograd copies before an op in place is a call of its own": (
+        [in_place()],
+        [work("clone", X, flops=0), work("hardtanh_", X, flops=2)],
+        [("hardtanh_", 2, 6), ("clone", 0, 4)],
+    ),
+    "without that call it is part of the op": (
+        [in_place()], [work("hardtanh_", X, flops=2)], [("hardtanh_", 2, 10)],
+    ),
+    "what an op in place calls is not the next call like it": (
+        [seen("relu_", X, inner=[seen("relu", X)]) for _ in range(2)],
+        [work("relu_", X, flops=flops) for flops in (1, 2)],
+        [("relu_", 1, 2), ("relu_", 2, 2)],
+    ),
+    "a copy that another op makes is part of it": (
+        [seen("relu", X, inner=[seen("clone", X)])],
+        [work("relu", X), work("clone", X)],
+        [("relu", 1, 2)],
+    ),
+    "a linear layer under autocast is its casts and its product": (
+        [seen("linear", (4, 8), (10, 8), own=0.5, inner=[
+            *(seen("_to_copy", shape) for shape in ((10, 8), (4, 8))),
+            seen("linear", (4, 8), (10, 8), inner=[seen("t", (10, 8)), seen("mm", *MM)]),
+        ])],
+        [work("_to_copy", (10, 8)), work("_to_copy", (4, 8)), work("mm", *MM)],
+        [("linear", None, 0.5), ("_to_copy", 1, 1), ("_to_copy", 1, 1), ("linear", 1, 3)],
+    ),
+    "what is no call is one op with all it calls": (
+        [seen("to", X, own=1, inner=[
+            seen("_to_copy", X, own=2, inner=[seen("copy_", X, own=30)]),
+        ])],
+        [],
+        [("to", None, 33)],
+    ),
+    "time of marks and of autograd belongs to no op": (
+        [seen("ReluBackward0", own=50, inner=[seen("mul", X, own=3)], kind=Kind.WRAPPER)],
+        [work("mul", X)],
+        [("mul", 1, 3)],
+    ),
+    "a compiled graph is not the ops that it still calls": (
+        [seen("CompiledFxGraph", own=20, inner=[seen("convolution", X, W)], kind=Kind.REGION)],
+        [work("convolution", X, W)],
+        [("CompiledFxGraph", None, 20), ("convolution", 1, 1)],
+    ),
+}  # fmt: skip
 
 
-def test_calls_of_the_same_shapes_are_taken_in_order():
-    calls = [work("relu", X, flops=1), work("relu", X, flops=2), work("relu", W, flops=3)]
-    ops = [seen("relu", W), seen("relu", X), seen("relu", X), seen("relu", X)]
-    assert [flops for _, flops, _ in joined(ops, calls)] == [3, 1, 2, None]
-
-
-def test_phases_do_not_mix():
-    calls = [work("mul", X, phase="backward", flops=2), work("mul", X, flops=1)]
-    ops = [seen("mul", X), seen("mul", X, phase="backward"), seen("mul", X, phase=None)]
-    assert [flops for _, flops, _ in joined(ops, calls)] == [1, 2, None]
-
-
-def test_casts_of_autocast_are_calls_beside_their_convolution():
-    cast = seen("to", W, own=1, inner=[seen("_to_copy", W, own=2, inner=[seen("copy_", W, W)])])
-    conv = seen("conv2d", X, W, own=3, inner=[seen("convolution", X, W, own=30)])
-    outer = seen("conv2d", X, W, own=5, inner=[cast, conv])
-    calls = [work("_to_copy", W, flops=0), work("convolution", X, W, flops=7)]
-    assert sorted(joined([outer], calls), key=lambda share: share[2]) == [
-        ("_to_copy", 0, 4),
-        ("conv2d", None, 5),
-        ("convolution", 7, 33),
-    ]
-
-
-def test_a_cast_of_the_backends_own_is_part_of_its_op():
-    """bf16 weight gradients are cast inside; the next call casts the same shape again."""
-    own_cast = seen("_to_copy", W, own=4)
-    ops = [
-        seen("convolution_backward", X, X, W, own=30, inner=[own_cast], phase="backward"),
-        seen("_to_copy", W, own=2, phase="backward"),
-    ]
-    calls = [
-        work("convolution_backward", X, X, W, phase="backward", flops=9),
-        work("_to_copy", W, phase="backward", flops=0),
-    ]
-    assert joined(ops, calls) == [("convolution_backward", 9, 34), ("_to_copy", 0, 2)]
-
-
-def test_what_autograd_copies_before_an_op_in_place_is_a_call_of_its_own():
-    def op():
-        inner = [seen("clone", X, own=4), seen("hardtanh", X, own=5)]
-        return seen("hardtanh_", X, own=1, inner=inner)
-
-    calls = [work("clone", X, flops=0), work("hardtanh_", X, flops=2)]
-    assert joined([op()], calls) == [("hardtanh_", 2, 6), ("clone", 0, 4)]
-    assert joined([op()], calls[1:]) == [("hardtanh_", 2, 10)]
-
-
-def test_what_an_op_in_place_calls_is_not_the_next_call_like_it():
-    ops = [seen("relu_", X, inner=[seen("relu", X)]) for _ in range(2)]
-    calls = [work("relu_", X, flops=flops) for flops in (1, 2)]
-    assert joined(ops, calls) == [("relu_", 1, 2), ("relu_", 2, 2)]
-
-
-def test_a_copy_that_another_op_makes_is_part_of_it():
-    op = seen("relu", X, inner=[seen("clone", X)])
-    assert joined([op], [work("relu", X), work("clone", X)]) == [("relu", 1, 2)]
+@pytest.mark.parametrize("case", list(JOINS))
+def test_ops_meet_their_calls(case):
+    tops, calls, shares = JOINS[case]
+    assert joined(tops, calls) == shares
 
 
 @pytest.mark.parametrize(
@@ -155,33 +179,6 @@ def test_a_backends_own_name_for_the_same_work_is_known(timed, model):
 )
 def test_other_work_is_not_joined(timed, model):
     assert [share.call for share in join([timed], [model])] in ([], [None])
-
-
-def test_a_linear_layer_under_autocast_is_its_casts_and_its_product():
-    casts = [seen("_to_copy", (10, 8)), seen("_to_copy", (4, 8))]
-    product = seen(
-        "linear", (4, 8), (10, 8), inner=[seen("t", (10, 8)), seen("mm", (4, 8), (8, 10))]
-    )
-    outer = seen("linear", (4, 8), (10, 8), own=0.5, inner=[*casts, product])
-    calls = [work("_to_copy", (10, 8)), work("_to_copy", (4, 8)), work("mm", (4, 8), (8, 10))]
-    matched = [name for name, flops, _ in joined([outer], calls) if flops]
-    assert matched == ["_to_copy", "_to_copy", "linear"]
-
-
-def test_what_is_no_call_is_one_op_with_all_it_calls():
-    op = seen("to", X, own=1, inner=[seen("_to_copy", X, own=2, inner=[seen("copy_", X, own=30)])])
-    assert joined([op], []) == [("to", None, 33)]
-
-
-def test_time_of_marks_and_of_autograd_belongs_to_no_op():
-    node = seen("ReluBackward0", own=50, inner=[seen("mul", X, own=3)], kind=Kind.WRAPPER)
-    assert joined([node], [work("mul", X)]) == [("mul", 1, 3)]
-
-
-def test_a_compiled_graph_is_told_apart_from_the_ops_it_still_calls():
-    graph = seen("CompiledFxGraph", own=20, inner=[seen("convolution", X, W)], kind=Kind.REGION)
-    shares = joined([graph], [work("convolution", X, W)])
-    assert shares == [("CompiledFxGraph", None, 20), ("convolution", 1, 1)]
 
 
 def test_no_time_is_lost_or_counted_twice_in_any_tree():
