@@ -1,9 +1,9 @@
-"""Device time from a GPU's trace: whose it is, how busy the device was, what was copied."""
+"""Device time from a GPU's trace: of which op, how busy the device was, what was copied."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from traces import TraceWriter, gpu_step
+from traces import TraceWriter
 
 from bench.profilers.ops.device_time import DeviceTime
 from bench.profilers.ops.op_nest import Nest
@@ -16,38 +16,15 @@ def everything(ops):
     return [inner for op in ops for inner in (op, *everything(op.inner))]
 
 
-def given_time(events):
-    nest = Nest(events, timed=False)
-    DeviceTime(events).give_to(nest)
-    return {op.name: op.own_s / US for op in everything(nest.tops) if op.own_s}
-
-
-def test_time_gaps_and_kernels_of_a_step():
-    """A kernel is the time of the op that launched it; busy is the union, gaps lie between."""
-    assert given_time(gpu_step()) == pytest.approx(
-        {
-            "copy_": 50,
-            "cudnn_convolution": 320,
-            "cudnn_batch_norm": 90,
-            "cudnn_batch_norm_backward": 80,
-            "_fused_sgd_": 400,
-            # No op launched the loader's copy; half of it hides behind the convolution.
-            "Memcpy HtoD": 20,
-        }
-    )
-    device = DeviceTime(gpu_step())
-    assert device.busy_s / US == pytest.approx(960)
-    assert device.gap_s / US == pytest.approx(10 + 10 + 20)
-    conv, update = "cudnn::conv<float>", "at::native::sgd<float>"
-    assert device.kernels == [conv, "bn_fw<float,4>", "bn_bw<float>", update]
-
-
 def test_kernels_on_two_streams_at_once_are_not_counted_twice():
     trace = TraceWriter()
     one, other = trace.host("aten::mm", 0, 5), trace.host("aten::add", 10, 5)
     trace.device("one()", 100, 50, one)
     trace.device("other()", 120, 50, other, stream=9)
-    assert given_time(trace.events) == pytest.approx({"mm": 50, "add": 20})
+    nest = Nest(trace.events, timed=False)
+    DeviceTime(trace.events).give_to(nest)
+    times_us = {op.name: op.own_s / US for op in everything(nest.tops) if op.own_s}
+    assert times_us == pytest.approx({"mm": 50, "add": 20})
 
 
 def test_kernels_of_a_graph_or_a_compiled_region_go_by_their_own_names():
@@ -78,12 +55,6 @@ def test_copies_are_added_up_by_direction():
         ("host to device", 2, 5120, pytest.approx(20 * US)),
         ("device to device", 2, 128, pytest.approx(2 * US)),
     ]
-
-
-def test_copies_of_unknown_size_are_unknown():
-    trace = TraceWriter()
-    trace.device("Memcpy HtoD (Pageable -> Device)", 0, 10, cat="gpu_memcpy")
-    assert DeviceTime(trace.events).copies() is None
 
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.booleans()), min_size=1)
