@@ -14,8 +14,7 @@ from analysis.runs.groups import Group, batch_curves, group_runs
 from analysis.runs.placed import PlacedRun, Run, place, place_runs, recorded
 from analysis.runs.placed_profiles import PlacedProfile, place_profiles
 from analysis.runs.points import RooflinePoint
-from analysis.runs.pull import pull_iterations, pull_record, pull_runs
-from analysis.runs.record_set import RecordSet, pull_records
+from analysis.runs.pull import RecordSet, pull_iterations, pull_record, pull_records, pull_runs
 
 if TYPE_CHECKING:
     from analysis.comparison import compare_pairs, compared_metric, pair_runs

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from analysis.runs.groups import Group, group_runs, settings_key
 from analysis.runs.placed import Run
-from analysis.runs.record_set import RecordSet, pull_records
+from analysis.runs.pull import RecordSet, pull_records
 from bench.errors import UserError
 from bench.records.folders import read_records
 

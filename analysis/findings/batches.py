@@ -76,10 +76,10 @@ def find_memory_spills(runs: Sequence[Run]) -> Iterator[ReportFinding]:
 
 def _cause(group: Group) -> str:
     where = "device memory spilling to host memory"
-    shares = [share for run in group.runs if (share := _memory_share(run)) is not None]
-    if shares and max(shares) < _FULL:
+    share = _memory_share(group)
+    if share is not None and share < _FULL:
         return (
-            f"unknown, as its peak was {percent(max(shares))} of the device's memory; "
+            f"unknown, as its peak was {percent(share)} of the device's memory; "
             f"{where} would need other programs on the device"
         )
     if any(_may_spill(run) for run in group.runs):
@@ -90,25 +90,25 @@ def _cause(group: Group) -> str:
 def _memory(groups: Sequence[Group]) -> Iterator[str]:
     """Peak memory against the device's, where a record has it; an imported run does not."""
     for group in groups:
-        shares = [share for run in group.runs if (share := _memory_share(run)) is not None]
-        if shares:
-            yield f"batch {group.batch_size}: peak {percent(max(shares))} of the device's memory"
+        share = _memory_share(group)
+        if share is not None:
+            yield f"batch {group.batch_size}: peak {percent(share)} of the device's memory"
         else:
             yield f"batch {group.batch_size}: how much memory it used is not recorded"
             return
 
 
-def _memory_share(run: Run) -> float | None:
-    record = run.record
-    if record is None or record.measurement is None or record.environment is None:
-        return None
-    total = record.environment.device.memory_bytes
-    peaks = (
-        record.measurement.peak_memory_reserved_bytes,
-        record.measurement.peak_memory_allocated_bytes,
-    )
-    peak = next((one for one in peaks if one is not None), None)
-    return peak / total if peak is not None and total else None
+def _memory_share(group: Group) -> float | None:
+    """The highest peak of its runs over the device's memory, where records have both."""
+    shares = []
+    for record in (run.record for run in group.runs if run.record):
+        measured, environment = record.measurement, record.environment
+        total = environment.device.memory_bytes if environment else None
+        if measured and total:
+            reserved = measured.peak_memory_reserved_bytes
+            peak = measured.peak_memory_allocated_bytes if reserved is None else reserved
+            shares += [peak / total] if peak is not None else []
+    return max(shares, default=None)
 
 
 def _may_spill(run: Run) -> bool:

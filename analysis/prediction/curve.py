@@ -130,15 +130,11 @@ class PredictedCurve:
 
 def measured_batches(curve: Sequence[Group]) -> list[MeasuredBatch]:
     """Return the batch sizes of a curve, smallest first, as far as no memory spilled."""
-    found = []
-    for group in before_cliff(curve):
-        repeats = group.repeats()
-        found.append(
-            MeasuredBatch(
-                group.batch_size or 0, repeats.centre, repeats.relative_deviation, group.names
-            )
-        )
-    return found
+    sound = [(group, group.repeats()) for group in before_cliff(curve)]
+    return [
+        MeasuredBatch(one.batch_size or 0, known.centre, known.relative_deviation, one.names)
+        for one, known in sound
+    ]
 
 
 def fit_curve(measured: Sequence[MeasuredBatch], least_per_image_s: float = 0.0) -> PredictedCurve:

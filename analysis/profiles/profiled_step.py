@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.profiles.counter_checks import check_counters
-from analysis.roofs.ceilings import UsedCeiling
-from analysis.roofs.same_device import same_device
+from analysis.roofs.ceilings import UsedCeiling, same_device
 from bench.records import OpProfile, ProfileRecord, RunRecord
 from bench.records.verdict.profile_verdict import judge_profile
 from bench.records.verdict.record_metrics import executed_flops

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,26 +14,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures import model_colours
-from analysis.report.figure_files import NAMES, FigureFile, FigureFolder
-from analysis.report.markup import markdown_text
+from analysis.report.figure_files import NAMES, FigureFolder
 from analysis.report.run_figures import draw_runs
 from analysis.report.sections import Content, make_content
-from analysis.report.tables.numbered_table import number_runs
+from analysis.report.tables.numbered_table import markdown_text, number_runs
 from analysis.runs.placed import Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from bench.errors import UserError
 
 #: What a report's folder holds.
 _OURS = frozenset({"report.html", "report.md", "report.pdf", "figures", "tables", ".DS_Store"})
-
-
-@dataclass(frozen=True)
-class DrawnFigures:
-    """The report's figures: rooflines, those of each profile by its number, those of runs."""
-
-    rooflines: Sequence[FigureFile]
-    of_profiles: Mapping[int, Sequence[FigureFile]]
-    of_runs: Sequence[FigureFile]
 
 
 def write_report(
@@ -67,14 +56,14 @@ def write_report(
     try:
         _clear(folder)
         place = FigureFolder(folder / "figures", colours, run_numbers)
-        drawn = DrawnFigures(
-            rooflines=place.draw_rooflines(points, ids) if recorded(runs) else [],
-            of_profiles={profile.number: place.draw_profile(profile) for profile in profiles},
-            of_runs=draw_runs(runs, place),
-        )
+        figures = {
+            "rooflines": place.draw_rooflines(points, ids) if recorded(runs) else [],
+            "of_profiles": {profile.number: place.draw_profile(profile) for profile in profiles},
+            "of_runs": draw_runs(runs, place),
+        }
         _write_tables(content, folder)
-        _write_text(folder / "report.md", _render_markdown(content, drawn))
-        _write_text(path, _render_html(content, drawn))
+        _write_text(folder / "report.md", _rendered("report.md.j2", content, figures))
+        _write_text(path, _rendered("report.html.j2", content, figures))
     except OSError as error:
         raise UserError(
             f"out={str(folder)!r}: cannot write the report there ({error.strerror or error}); "
@@ -111,38 +100,26 @@ def _write_tables(content: Content, folder: Path) -> None:
         _write_text(path.with_suffix(".tex"), table.latex())
 
 
-def _render_html(content: Content, figures: DrawnFigures) -> str:
-    """Return the one-file report."""
-    environment = _environment(autoescape=True)
+def _rendered(name: str, content: Content, figures: Mapping[str, object]) -> str:
+    """The report by one of its templates."""
+    environment = Environment(
+        loader=PackageLoader("analysis.report", "templates"),
+        autoescape=name == "report.html.j2",  # noqa: S701 (Markdown is escaped by its own filter)
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters["trusted"] = Markup  # Plotly's own page fragments
-    template = environment.get_template("report.html.j2")
-    return template.render(content=content, figures=figures)
-
-
-def _render_markdown(content: Content, figures: DrawnFigures) -> str:
-    """Return the report as Markdown with links to the figures and tables beside it."""
-    environment = _environment(autoescape=False)
     environment.filters["md"] = markdown_text
     fence = markdown_fence(" ".join(content.commands.values()))
-    template = environment.get_template("report.md.j2")
-    return template.render(content=content, figures=figures, fence=fence)
+    return environment.get_template(name).render(content=content, figures=figures, fence=fence)
 
 
 def markdown_fence(text: str) -> str:
     """Return a code fence longer than any run of backticks in `text`."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     return "`" * max(3, longest + 1)
-
-
-def _environment(*, autoescape: bool) -> Environment:
-    return Environment(
-        loader=PackageLoader("analysis.report", "templates"),
-        autoescape=autoescape,  # noqa: S701 (Markdown is escaped by its own filter)
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
 
 
 def _write_text(path: Path, text: str) -> None:

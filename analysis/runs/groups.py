@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.roofs.same_device import same_device, same_power_limit
+from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.placed import THROUGHPUT, Run
 from analysis.statistics.repeats import Repeats, joined
 from bench.records import Environment, RunRecord

@@ -1,16 +1,153 @@
-"""Tracked runs as a table, by MLflow's own search."""
+"""Tracked runs: as a table by MLflow's own search, and as records, fetched once and then cached."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
-from tracking.schema import PROFILES_FILTER, runs_filter
+from analysis.roofs.ceilings import alike_devices
+from analysis.runs.placed import Run, imported_run, place_runs
+from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
+from tracking import schema
+from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bench.records.folders import MeasuredRecord
+    from tracking.reading.tracked_runs import TrackedRun
+
+Record = TypeVar("Record", RunRecord, CeilingsRecord, ProfileRecord)
+
+
+@dataclass(frozen=True)
+class RecordSet:
+    """Records by kind, the tracked runs that hold them, and what could not be read."""
+
+    measurements: list[RunRecord] = field(default_factory=list)
+    ceilings: list[CeilingsRecord] = field(default_factory=list)
+    profiles: list[ProfileRecord] = field(default_factory=list)
+    run_ids: dict[str, str] = field(default_factory=dict)  # record id -> run id
+    unreadable: list[str] = field(default_factory=list)
+    imported: list[Run] = field(default_factory=list)  # runs that no record is of
+
+    @classmethod
+    def of(
+        cls,
+        records: Iterable[RunRecord | CeilingsRecord | ProfileRecord],
+        campaign: str | None = None,
+    ) -> RecordSet:
+        """Sort records from disk by kind; measurements and profiles of `campaign`, if given."""
+        found = cls()
+        for record in records:
+            if isinstance(record, CeilingsRecord) or campaign in (None, record.config.campaign):
+                found.add(record)
+        return found
+
+    def add(self, record: RunRecord | CeilingsRecord | ProfileRecord) -> None:
+        """Add a record to those of its kind."""
+        if isinstance(record, RunRecord):
+            self.measurements.append(record)
+        elif isinstance(record, ProfileRecord):
+            self.profiles.append(record)
+        else:
+            self.ceilings.append(record)
+
+    def with_unique_labels(self, *beside: RecordSet) -> RecordSet:
+        """Return the same with `(1)`, `(2)` after a label that machines of several kinds carry.
+
+        The machines of `beside` are counted with them: what is compared has one numbering.
+        """
+        labels = _Labels(chain.from_iterable(one.records() for one in (self, *beside)))
+        return replace(
+            self,
+            measurements=[labels.on(record) for record in self.measurements],
+            ceilings=[labels.on(record) for record in self.ceilings],
+            profiles=[labels.on(record) for record in self.profiles],
+        )
+
+    def records(self) -> list[RunRecord | CeilingsRecord | ProfileRecord]:
+        """Return all records, of whatever kind."""
+        return [*self.measurements, *self.ceilings, *self.profiles]
+
+    def runs(self) -> list[Run]:
+        """Place every measurement, in report order; imported runs come after them."""
+        placed = place_runs(self.measurements, self.ceilings, self.profiles, run_ids=self.run_ids)
+        return [*placed, *self.imported]
+
+
+class _Labels:
+    """The label of each kind of machine: its own, with `(1)`, `(2)` where several have the same.
+
+    Cloud machines of one type are one kind, whichever of them ran. The first record of a kind
+    stands for it, and kinds are numbered by age.
+    """
+
+    def __init__(self, records: Iterable[RunRecord | CeilingsRecord | ProfileRecord]) -> None:
+        self._kinds: dict[str, list[Environment]] = {}
+        for record in sorted(records, key=lambda one: (one.created, one.record_id)):
+            if record.environment is not None:
+                kinds = self._kinds.setdefault(record.environment.label, [])
+                if not any(alike_devices(known, record.environment) for known in kinds):
+                    kinds.append(record.environment)
+
+    def on(self, record: Record) -> Record:
+        """Return the record under its machine's label."""
+        environment = record.environment
+        if environment is None or len(kinds := self._kinds[environment.label]) == 1:
+            return record
+        number = next(n for n, kind in enumerate(kinds, 1) if alike_devices(kind, environment))
+        own = environment.model_copy(update={"label": f"{environment.label} ({number})"})
+        return record.model_copy(update={"environment": own})
+
+
+def pull_records(
+    filter_string: str = "",
+    *,
+    experiments: Sequence[str] | None = None,
+    campaign: str | None = None,
+    tracking_uri: str | None = None,
+    refresh: bool = False,
+    watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
+) -> RecordSet:
+    """Fetch the measurements that match, their profiles, and every measured ceiling of the server.
+
+    Imported runs that match have no record, only what their ledgers say.
+
+    Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
+    and a profile belongs to a configuration. A run whose record cannot be read is named in
+    `unreadable`, and the others are used. Raises `UserError` or `TrackingError` if the search
+    itself fails. `refresh` is as in `pull_runs`. `watch` wraps the runs while
+    their records come in.
+    """
+    from tracking.reading.incremental import search_kept_runs  # takes MLflow along
+    from tracking.reading.tracked_runs import download_records
+
+    def search(wanted: str, names: Sequence[str] | None = None) -> list[TrackedRun]:
+        return search_kept_runs(
+            wanted, experiments=names, tracking_uri=tracking_uri, refresh=refresh
+        )
+
+    wanted = search(runs_filter(filter_string, campaign, kind="measurement"), experiments)
+    imported = search(runs_filter(filter_string, campaign, kind="imported"), experiments)
+    found = RecordSet(imported=sorted(map(imported_run, imported), key=Run.order))
+    if not wanted:
+        return found
+    configurations = {run.tags.get(schema.CONFIG_ID) for run in wanted}
+    profiles = [
+        run for run in search(PROFILES_FILTER) if run.tags.get(schema.CONFIG_ID) in configurations
+    ]
+    runs = [*wanted, *search(CEILINGS_FILTER), *profiles]
+    records = download_records(runs, tracking_uri)
+    for run, record in zip(watch(runs), records, strict=True):
+        if isinstance(record, Exception):
+            found.unreadable.append(f"{run.name} ({run.run_id}): {record}")
+        elif record.record_id not in found.run_ids:  # uploaded twice: one measurement
+            found.run_ids[record.record_id] = run.run_id
+            found.add(record)
+    return found
 
 
 def pull_runs(

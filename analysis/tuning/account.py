@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from analysis.report.markup import markdown_text
+from analysis.report.tables.numbered_table import markdown_text
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from analysis.runs.quantities import three_digits
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig, run_options

@@ -9,14 +9,41 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from analysis.report.markup import latex_text, markdown_text
 from analysis.runs.placed import Run, recorded
 from analysis.runs.quantities import three_digits
+
+#: What Markdown would read as markup inside a line or a table's cell.
+_MARKDOWN = re.compile(r"([\\`*\[\]|~$#!])|(?<!\w)(_)|(_)(?!\w)")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_"},
+}
+
+
+def markdown_text(text: str) -> str:
+    """Return `text` as one line that Markdown shows as it stands."""
+    line = " ".join(text.split())
+    line = _MARKDOWN.sub(lambda match: "\\" + match[0], line)
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def latex_text(text: str) -> str:
+    """Return `text` as one line that LaTeX prints as it stands."""
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+
 
 ABSENT = "-"
 #: Spreadsheets run a text that starts like this as a formula.
