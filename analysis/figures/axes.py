@@ -20,6 +20,8 @@ from matplotlib.transforms import ScaledTranslation
 FONT_PT = 7.5
 #: Pixels per inch of the PNG: sharp on a phone, small in a report.
 _PNG_DPI = 200
+#: Height of a panel.
+_PANEL_IN = 2.3
 #: Room for one legend entry, and for the tick labels above the legend, in inches.
 _ENTRY_IN = 1.15
 _LEGEND_IN = 0.4
@@ -36,13 +38,11 @@ def single_axes(width_in: float = 6.5, height_in: float = 4.5) -> tuple[Figure, 
     return figure, figure.add_subplot()
 
 
-def panel_axes(
-    count: int, width_in: float = 6.5, panel_height_in: float = 2.3, columns: int = 2
-) -> tuple[Figure, list[Axes]]:
+def panel_axes(count: int, width_in: float = 6.5) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` Axes of equal size in rows, for one machine each, say."""
-    across = 1 if width_in < 5 or count == 1 else columns
+    across = 1 if width_in < 5 or count == 1 else 2
     rows = max(1, -(-count // across))
-    figure = Figure(figsize=(width_in, panel_height_in * rows + 0.5), layout="constrained")
+    figure = Figure(figsize=(width_in, _PANEL_IN * rows + 0.5), layout="constrained")
     FigureCanvasAgg(figure)
     found = [figure.add_subplot(rows, across, place + 1) for place in range(max(count, 1))]
     return figure, found

@@ -1,6 +1,6 @@
-"""Quantities over batch size: a line per model, precision and machine, with their spread.
+"""Quantities over batch size: a line per model and precision of one machine, with their spread.
 
-Colour is the model, the marker the precision, the dashes the machine (where axes hold several).
+Colour is the model, the marker the precision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from analysis.figures.axes import (
 )
 from analysis.figures.style import (
     OTHER_MODELS,
-    machine_dashes,
     model_colours,
     precision_marker,
 )
@@ -64,29 +63,23 @@ def draw_curves(
     ylabel: str,
     *,
     colours: Mapping[str, str] | None = None,
-    dashes: Mapping[str, tuple[float, tuple[float, ...]]] | None = None,
     logarithmic: bool | None = None,
-    legend: bool = True,
-    empty: str = "no batch sizes to draw",
 ) -> None:
     """Draw curves over batch size; `logarithmic` by default where they span widely.
 
-    `colours` and `dashes` keep models and machines the same in several axes.
+    `colours` keep models the same in several axes; the legend is `curve_handles`.
     """
     palette = colours or model_colours(curve.arch for curve in curves)
-    lines = dashes or machine_dashes(curve.env for curve in curves)
     crowded = sum(len(curve.batches) for curve in curves) > _CROWD
     for curve in curves:
-        _draw(axes, curve, palette, lines, crowded)
+        _draw(axes, curve, palette.get(curve.arch, OTHER_MODELS), crowded)
     if logarithmic is None:
         logarithmic = spans_widely(curves)
     batches = [batch for curve in curves for batch in curve.batches]
     _prepare(axes, batches, _heights(curves), logarithmic)
     axes.set_ylabel(ylabel, fontsize=FONT_PT + 0.5)
     if not batches:
-        say_empty(axes, empty)
-    if legend:
-        legend_below(axes, curve_handles(curves, palette, lines))
+        say_empty(axes, "no batch sizes to draw")
 
 
 def draw_prediction(axes: Axes, curve: PredictedCurve, label: str, colour: str = "#0072B2") -> None:
@@ -94,7 +87,7 @@ def draw_prediction(axes: Axes, curve: PredictedCurve, label: str, colour: str =
     sizes = [one.batch_size for one in curve.measured]
     rates = [one.images_per_s for one in curve.measured]
     points = Curve(label, "", "", tuple(sizes), tuple(rates))
-    draw_curves(axes, [points], "Images/s", colours={label: colour}, legend=False)
+    draw_curves(axes, [points], "Images/s", colours={label: colour})
     axes.lines[0].set_linestyle("")
     axes.lines[0].set_marker("o")
     between = np.unique(np.geomspace(min(sizes), max(sizes), 60).round()).astype(int)
@@ -129,12 +122,8 @@ def _heights(curves: Iterable[Curve]) -> list[float]:
     ]
 
 
-def curve_handles(
-    curves: Sequence[Curve],
-    colours: Mapping[str, str],
-    dashes: Mapping[str, tuple[float, tuple[float, ...]]],
-) -> list[Artist]:
-    """Return a legend entry per model and precision, and per machine where there are several."""
+def curve_handles(curves: Sequence[Curve], colours: Mapping[str, str]) -> list[Artist]:
+    """Return a legend entry per model and per precision."""
     archs = sorted({curve.arch for curve in curves})
     handles: list[Artist] = [
         Line2D([], [], color=colours.get(arch, OTHER_MODELS), linewidth=2.5, label=arch)
@@ -149,25 +138,14 @@ def curve_handles(
         )
         for precision, is_open in sorted(precisions.items())
     ]
-    envs = sorted({curve.env for curve in curves})
-    if len(envs) > 1:
-        handles += [legend_key(env, linewidth=1.2, linestyle=dashes[env]) for env in envs]
     return handles
 
 
-def _draw(
-    axes: Axes,
-    curve: Curve,
-    colours: Mapping[str, str],
-    dashes: Mapping[str, tuple[float, tuple[float, ...]]],
-    crowded: bool,
-) -> None:
-    colour = colours.get(curve.arch, OTHER_MODELS)
+def _draw(axes: Axes, curve: Curve, colour: str, crowded: bool) -> None:
     axes.plot(
         curve.batches,
         curve.values,
         color=colour,
-        linestyle=dashes.get(curve.env, "-"),
         linewidth=0.8 if crowded else 1.4,
         alpha=0.6 if crowded else 1.0,
         marker=precision_marker(curve.precision),

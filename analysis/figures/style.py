@@ -75,25 +75,8 @@ PRECISION_MARKERS: Mapping[str, str] = {
     "amp-fp16": "D",
 }
 OTHER_PRECISION = "X"
-#: Dashes of machines where several share axes: solid first, then ever more broken.
-MACHINE_DASHES: tuple[tuple[float, tuple[float, ...]], ...] = (
-    (0, ()),
-    (0, (5, 2)),
-    (0, (1, 1.5)),
-    (0, (6, 2, 1, 2)),
-    (0, (9, 3)),
-    (0, (3, 1, 1, 1, 1, 1)),
-    (0, (2, 4)),
-    (0, (8, 2, 2, 2, 2, 2)),
-)
 
 
 def precision_marker(precision: str) -> str:
     """Return the shape of the precision asked for, one for all that are not known."""
     return PRECISION_MARKERS.get(precision, OTHER_PRECISION)
-
-
-def machine_dashes(envs: Iterable[str]) -> dict[str, tuple[float, tuple[float, ...]]]:
-    """Return a line style per machine, by name; past the eighth they repeat."""
-    names = sorted(set(envs))
-    return {name: MACHINE_DASHES[place % len(MACHINE_DASHES)] for place, name in enumerate(names)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ from analysis.figures.run_charts import (
     rows_height_in,
     traced_runs,
 )
-from analysis.figures.style import OTHER_MODELS, machine_dashes
+from analysis.figures.style import OTHER_MODELS
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatters
 from analysis.findings.report_finding import names_of
@@ -59,14 +59,14 @@ def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
     """Draw every figure of runs that has something to show; each says which runs it shows."""
     colours = folder.colours
     drawings = chain(
-        _panels(runs, throughput_curves, "Throughput over batch size", "Images/s",
+        _panels(runs, throughput_curves(runs), "Throughput over batch size", "Images/s",
                 "Bars are one standard deviation between repeats to either side", colours),
-        _panels(runs, scaling_curves, "Gain over batch size", "Relative images/s",
+        _panels(runs, scaling_curves(runs), "Gain over batch size", "Relative images/s",
                 "Throughput over that of the smallest batch", colours),
-        _panels(runs, efficiency_curves, "Efficiency over batch size",
+        _panels(runs, efficiency_curves(runs), "Efficiency over batch size",
                 "Share of the compute peak",
                 "Attained FLOP/s over the compute roof of each run's own machine", colours),
-        _panels(runs, intensity_curves, "Intensity over batch size", "FLOP/byte",
+        _panels(runs, intensity_curves(runs), "Intensity over batch size", "FLOP/byte",
                 "Filled markers were counted; an open one stands for the whole interval of "
                 "modelled bytes, eager below and fused above", colours),
         _memory(runs, colours),
@@ -85,7 +85,7 @@ def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
 
 def _panels(
     runs: Sequence[Run],
-    curves_of: Callable[[Iterable[Run]], list[Curve]],
+    curves: Sequence[Curve],
     title: str,
     ylabel: str,
     caption: str,
@@ -97,7 +97,6 @@ def _panels(
     Where no curve has two batch sizes there is nothing to see over them.
     """
     machines: dict[str, list[Curve]] = {}
-    curves = curves_of(runs)
     if all(len(curve.batches) < 2 for curve in curves):
         return
     for curve in curves:
@@ -109,27 +108,18 @@ def _panels(
         figure, axes = panel_axes(len(part))
         logarithmic = spans_widely(shown)  # one kind of axis, to be read beside each other
         for one, env in zip(axes, part, strict=True):
-            draw_curves(
-                one, machines[env], ylabel, colours=colours, logarithmic=logarithmic, legend=False
-            )
+            draw_curves(one, machines[env], ylabel, colours=colours, logarithmic=logarithmic)
             one.set_title(env, loc="left", fontsize=FONT_PT, parse_math=False)
             extra(one, env)
-        solid = dict.fromkeys(part, machine_dashes(["one"])["one"])
-        labels = [h for h in curve_handles(shown, colours, solid) if h.get_label() not in part]
-        figure.legend(handles=labels, loc="outside lower center", ncols=6, fontsize=FONT_PT,
-                      frameon=False)  # fmt: skip
+        figure.legend(handles=curve_handles(shown, colours), loc="outside lower center", ncols=6,
+                      fontsize=FONT_PT, frameon=False)  # fmt: skip
         names = [run.name for run in runs if run.env in part and run.throughput_images_per_s]
         yield _Drawn(title, caption, figure, names)
 
 
 def _memory(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     totals = device_memory_gb(runs)
-    measured = {(curve.env, curve.arch, curve.precision) for curve in memory_curves(runs)}
-
-    def both(some: Iterable[Run]) -> list[Curve]:
-        known = list(some)
-        modelled = modelled_memory_curves(known)
-        return memory_curves(known) + (modelled if not measured else [])
+    curves = memory_curves(runs) or modelled_memory_curves(runs)
 
     def limit(axes: Axes, env: str) -> None:
         total = totals.get(env)
@@ -142,7 +132,7 @@ def _memory(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]
         "Peak memory that was measured (filled), or the cost model's sum (open) where none was; "
         "a dashed line is the device's memory, where it is near"
     )
-    yield from _panels(runs, both, "Memory over batch size", "GB", caption, colours, limit)
+    yield from _panels(runs, curves, "Memory over batch size", "GB", caption, colours, limit)
 
 
 def _rows(
