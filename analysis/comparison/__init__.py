@@ -2,7 +2,6 @@
 
 from analysis.comparison.judgement import (
     METRICS,
-    ComparedMetric,
     Comparison,
     compare_pairs,
     compared_metric,
@@ -11,7 +10,6 @@ from analysis.comparison.pairs import Pairing, pair_runs, read_sides
 
 __all__ = [
     "METRICS",
-    "ComparedMetric",
     "Comparison",
     "Pairing",
     "compare_pairs",

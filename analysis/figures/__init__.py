@@ -5,7 +5,7 @@ on an Axes and `interactive_figure` for a page. `draw_roofline` and `interactive
 steps for runs.
 """
 
-from analysis.figures.axes import panel_axes, save_figure, single_axes
+from analysis.figures.axes import save_figure, single_axes
 from analysis.figures.interactive import figure_html, interactive_figure, interactive_roofline
 from analysis.figures.profile_scenes import kernel_scene, op_scene
 from analysis.figures.run_scene import run_scene
@@ -23,7 +23,6 @@ __all__ = [
     "kernel_scene",
     "model_colours",
     "op_scene",
-    "panel_axes",
     "run_scene",
     "save_figure",
     "single_axes",

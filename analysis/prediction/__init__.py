@@ -7,11 +7,10 @@ from analysis.prediction.curve import (
     fit_curve,
     measured_batches,
 )
-from analysis.prediction.predict import MemoryModel, Prediction, memory_of, predict_batch
+from analysis.prediction.predict import Prediction, memory_of, predict_batch
 
 __all__ = [
     "MeasuredBatch",
-    "MemoryModel",
     "PredictedCurve",
     "Prediction",
     "choose_curve",

@@ -4,15 +4,12 @@ from analysis.statistics.repeats import (
     CORRECTIONS,
     RatioEstimate,
     RepeatEstimate,
-    Repeats,
     benjamini_hochberg,
     estimate_ratio,
     holm,
     repeats_of,
 )
 from analysis.statistics.window import (
-    Outliers,
-    WindowEstimate,
     block_length,
     effective_count,
     estimate_window,
@@ -21,11 +18,8 @@ from analysis.statistics.window import (
 
 __all__ = [
     "CORRECTIONS",
-    "Outliers",
     "RatioEstimate",
     "RepeatEstimate",
-    "Repeats",
-    "WindowEstimate",
     "benjamini_hochberg",
     "block_length",
     "effective_count",

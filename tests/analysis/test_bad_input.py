@@ -7,8 +7,8 @@ from pathlib import Path
 
 import factories as make
 import pytest
-from click.testing import CliRunner
 from mlflow.tracking import MlflowClient
+from test_analysis_commands import invoke
 
 import commands.analyse.report
 from analysis import pull_iterations, pull_record, pull_runs
@@ -31,12 +31,7 @@ def store(tmp_path, monkeypatch):
 
 
 def report(*arguments):
-    done = CliRunner().invoke(
-        commands.analyse.report.command,
-        [str(a) for a in ("--no-log", *arguments)],
-        standalone_mode=False,
-        catch_exceptions=False,
-    )
+    done = invoke(commands.analyse.report, "--no-log", *arguments)
     return done.return_value, done.output.splitlines()
 
 

@@ -64,9 +64,7 @@ def test_the_larger_part_of_the_step_gives_the_bound(times, expected, sure):
 )
 def test_input_when_it_is_the_largest_loss(wait, compute, expected):
     assert bound(wait=wait, compute=compute)[0] == expected
-
-
-def test_the_sentence_names_the_numbers():
+    # the sentence names the numbers
     because = decide_bound(StepTimes(2.0, 0.0, 1.5, 0.1, 0.2)).because
     assert because == "arithmetic at the roof takes 75 % of the step"
 

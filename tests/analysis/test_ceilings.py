@@ -54,9 +54,7 @@ def test_the_newest_of_this_device_is_used():
     ceilings = [gpu_ceilings("old", hours=-5), gpu_ceilings("new", hours=2), gpu_ceilings("mid")]
     assert chosen(GPU_RUN, ceilings).record_id == "new"
     assert chosen(GPU_RUN, ceilings).instead_of_measured is None
-
-
-def test_a_failed_calibration_is_passed_over():
+    # a failed calibration is passed over
     ceilings = [gpu_ceilings("good"), gpu_ceilings("bad", hours=1, outcome="crashed")]
     assert chosen(GPU_RUN, ceilings).record_id == "good"
     assert "bad ended crashed" in refused(GPU_RUN, ceilings[1:])

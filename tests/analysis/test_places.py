@@ -116,9 +116,7 @@ def test_kernels_without_flop_or_unknown_have_no_place_but_their_time_counts():
     assert [kernel.name for kernel in found.without_flops] == ["copy"]
     assert [kernel.name for kernel in found.unknown] == ["u", "t"]
     assert found.kernels[3].share is None
-
-
-def test_a_level_that_was_not_counted_or_moved_nothing_has_no_point():
+    # a level that was not counted or moved nothing has no point
     partial = samples.kernel(flops=100, l1_bytes=None, l2_bytes=10, dram_bytes=0)
     (kernel,) = place_kernels(samples.counters(partial)).kernels
     assert kernel.intensities == {"L2": 10}
@@ -155,9 +153,7 @@ def test_a_level_that_was_not_counted_or_moved_nothing_has_no_point():
 )
 def test_kernels_have_short_names(name, short):
     assert short_kernel_name(name) == short
-
-
-def test_no_short_name_is_longer_than_asked_for():
+    # and none is longer than asked for
     name = f"{'f' * 90}<{'g' * 90}Functor<int>>"
     assert len(short_kernel_name(name)) == 40
     assert len(short_kernel_name(name, 20)) == 20

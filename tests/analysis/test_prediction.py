@@ -60,10 +60,7 @@ def test_an_image_takes_no_less_than_its_roof_asks_for():
     assert fit_step([8, 16, 32], times, 0.005).per_image_s == pytest.approx(0.005)
     # a roof that the steps outrun is wrong
     assert fit_step([8, 16, 32], times, 0.05).per_image_s < 0.002
-
-
-def test_errors_are_relative():
-    """A step 10 % off counts alike at either end, so both are missed by as much."""
+    # errors are relative: a step 10 % off counts alike at either end
     model = fit_step([1, 100], [0.02, 1.01])
     assert model.step_s(1) == pytest.approx(0.02)
     model = fit_step([1, 1, 100], [0.018, 0.022, 1.01])
@@ -82,10 +79,7 @@ def test_a_prediction_without_noise_is_exact_and_says_so():
     assert value == pytest.approx(48 / 0.58)
     assert (low, high) == pytest.approx((value, value))
     assert found.held_out_error == pytest.approx(0, abs=1e-9)
-
-
-def test_the_held_out_error_by_hand():
-    """Without batch 32 the other two give 0.42 s there; 0.5 s were measured: 19 % too fast."""
+    # without batch 32 the other two give 0.42 s there; 0.5 s were measured: 19 % too fast
     rows = [*measured([8, 16]), MeasuredBatch(32, 32 / 0.5, None, ("r32",))]
     found = dict(fit_curve(rows).held_out)
     assert found[32] == pytest.approx(0.5 / 0.42 - 1)
@@ -188,10 +182,7 @@ def test_measured_peaks_go_before_the_model():
     assert found.source == "measured peaks"
     assert found.need_bytes(32) == pytest.approx(9e9)
     assert found.largest_batch == 56
-
-
-def test_one_measured_peak_raises_the_model():
-    """The model gives 1.8 GB at 8; 3.6 GB were measured, so everything counts twice."""
+    # the model gives 1.8 GB at 8; 3.6 GB were measured, so everything counts twice
     found = memory_of(curve_of_records(record(8, peak_gb=3.6), record(16)))
     assert found.need_bytes(8) == pytest.approx(3.6e9)
     assert "raised to the measured peak" in found.source
