@@ -137,7 +137,7 @@ def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, mo
     assert all(name.startswith("records/") for name in records)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_that_fails_brings_its_records_before_it_says_so(tmp_path, repository):
     from nbclient.exceptions import CellExecutionError
 

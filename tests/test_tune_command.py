@@ -82,7 +82,7 @@ def test_ctrl_c_keeps_every_trial_as_a_tracked_run_and_the_next_tuning_goes_on(
     assert files == {f"report/tuning.{end}" for end in ("md", "json", "png", "svg")}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_start_that_crashes_is_recorded_and_decides_the_exit_code(place, tuned, embedded):
     broken = [*TINY, "--arch", "crashing_models:raises_later", "--iters", "20"]
     code, _, err = tuned(*broken)

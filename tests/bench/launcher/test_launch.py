@@ -150,6 +150,7 @@ def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path):
     assert recover(folder) == record
 
 
+@LONG
 def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(tmp_path):
     command = start_command(tmp_path, iters=10**7, max_seconds="none")
     folder = wait_for_event(tmp_path, "window_started", command)

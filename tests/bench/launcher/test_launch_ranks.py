@@ -133,6 +133,7 @@ def ended_in_window(records, end, **changes):
     return Launch(records, take, iters=10**7, max_seconds="none", **changes)
 
 
+@LONG
 def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
     launch = ended_in_window(
         tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT), data="fakedata", workers=1

@@ -97,6 +97,7 @@ class InterruptAtWindow(SweepWatch):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_sweep_and_its_run_is_taken_up_again(machine, tmp_path):
     turns = swept(machine, tmp_path, config(), config(8), watch=InterruptAtWindow())
     assert states(turns) == [("measured", "interrupted")]
@@ -140,6 +141,7 @@ def plan():
     return [config(2, iters=10**6, max_seconds=2.0), config(4)]
 
 
+@pytest.mark.long
 def test_a_killed_sweep_loses_nothing_and_repeats_nothing(machine, tmp_path):
     records = tmp_path / "records"
     program = PROGRAM.format(
