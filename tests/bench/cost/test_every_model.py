@@ -73,6 +73,7 @@ def _complexity(arch):
 @pytest.mark.parametrize(
     "arch", [*QUICK, *(pytest.param(arch, marks=pytest.mark.long) for arch in sorted(OTHERS))]
 )
+@pytest.mark.slow
 def test_flops_are_those_of_two_other_counts_and_bytes_are_in_order(arch):
     """Torch's counter is right for forward passes; some versions lack attention on a CPU."""
     complexity = _complexity(arch)
@@ -106,6 +107,7 @@ def test_what_holds_for_every_batch_size(arch):
     assert one.step_flops_per_image == other.step_flops_per_image
 
 
+@pytest.mark.slow
 def test_amp_keeps_the_order_of_the_bytes():
     amp = step_complexity(StepSpec("vit_b_32", BATCH, "amp"), cache_bytes=0)
     assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes

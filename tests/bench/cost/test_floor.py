@@ -72,6 +72,7 @@ def _best_of_all_cuts(passes, sizes, lasting, cache_bytes):
 
 @given(steps(roles=(Role.CONTRACTION,)), st.integers(0, 200))
 @settings(deadline=None)
+@pytest.mark.slow
 def test_floor_is_the_best_of_all_cuts(step, cache_bytes):
     passes, sizes, lasting = step
     assume([item.phase for item in passes].count("optimizer") == 1)  # it is one op in any case
@@ -102,6 +103,7 @@ def test_floor_fused_and_eager_are_in_order(step, cache_bytes):
 @pytest.mark.parametrize(
     ("arch", "precision"), [("squeezenet1_1", "amp-bf16"), ("resnet18", "fp32")]
 )
+@pytest.mark.slow
 def test_no_machine_trains_a_model_with_less_than_the_floor(arch, precision):
     step = record_step(StepSpec(arch, batch_size=4, precision=precision))
     floors = []
@@ -125,6 +127,7 @@ def test_floor_without_a_cache_by_hand():
     assert complexity.compulsory_bytes == 4 * expected
 
 
+@pytest.mark.slow
 def test_what_fits_in_the_cache_moves_nothing():
     complexity = step_complexity(StepSpec("squeezenet1_1", batch_size=1, precision="fp32"))
     assert complexity.compulsory_bytes == 0

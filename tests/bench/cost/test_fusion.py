@@ -36,11 +36,13 @@ def _check(passes):
 
 @given(st.one_of(steps(longest=12), steps(longest=12, phases=("forward",))))
 @settings(deadline=None, max_examples=300)
+@pytest.mark.slow
 def test_kernels_of_random_steps_could_run(step):
     _check(step[0])
 
 
 @pytest.mark.parametrize("arch", ["resnet18", pytest.param("swin_t", marks=pytest.mark.long)])
+@pytest.mark.slow
 def test_kernels_of_a_model_could_run(arch):
     step = record_step(StepSpec(arch, batch_size=2, precision="amp", fused_optimizer=False))
     _check(step.passes)

@@ -17,6 +17,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("arch", GOLDEN)
+@pytest.mark.slow
 def test_parameters_flops_and_what_is_saved_are_exact(arch):
     parameters, forward_macs, step_flops, saved_mb = GOLDEN[arch]
     complexity = step_complexity(StepSpec(arch, batch_size=32, precision="fp32"))
@@ -30,6 +31,7 @@ def test_parameters_flops_and_what_is_saved_are_exact(arch):
     assert memory.weights_bytes == 4 * parameters
 
 
+@pytest.mark.slow
 def test_fvcore_counts_the_same_macs():
     analysis = FlopCountAnalysis(build_model("resnet18"), torch.empty(1, 3, 224, 224))
     analysis.unsupported_ops_warnings(False)

@@ -72,6 +72,7 @@ print(watched.figures().max_rss_bytes)
 
 @posix_only
 @pytest.mark.parametrize("hungry", ["child", "grandchild"])
+@pytest.mark.slow
 def test_memory_is_that_of_the_largest_process(hungry):
     done = subprocess.run(
         [sys.executable, "-c", SMALL_LAUNCHER, hungry],

@@ -47,6 +47,7 @@ def process(config):
 @pytest.mark.parametrize(
     ("asked", "in_use", "pays_again"), [("auto", "retain", False), ("system", "system", True)]
 )
+@pytest.mark.slow
 def test_freed_memory_stays_or_is_paid_for_again(asked, in_use, pays_again):
     allocator, faults = process(RunConfig(allocator=asked))
     assert allocator == in_use

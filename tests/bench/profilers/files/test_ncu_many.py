@@ -15,6 +15,7 @@ TABLE = launches(1500)
 
 @pytest.mark.parametrize("form", ["2020", "new", "details", "nvtx", "raw", "raw nvtx", "rules"])
 @pytest.mark.parametrize("locale", ["C", "en_US", "de_DE"])
+@pytest.mark.slow
 def test_many_launches_are_added_up_exactly(tmp_path, form, locale):
     path = tmp_path / "ncu.csv"
     noise = {9000: "==PROF== 50%", 100: "output"}

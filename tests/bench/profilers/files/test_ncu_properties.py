@@ -79,6 +79,7 @@ def outcome_of(path, text, encoding="utf-8"):
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(files(percent="87.53"), st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]))
+@pytest.mark.slow
 def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, encoding):
     form, table, style = case
     record = outcome_of(tmp_path / "ncu.csv", written(table, form, style), encoding)
@@ -90,6 +91,7 @@ def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, enco
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(files(percent=None))
+@pytest.mark.slow
 def test_a_table_that_does_not_show_its_locale_is_read_exactly_or_refused(tmp_path, case):
     form, table, style = case
     record = outcome_of(tmp_path / "ncu.csv", written(table, form, style))
