@@ -95,12 +95,15 @@ class Task:
 
 def timed(task: Task, fetch: Callable[[], Any], batches: int) -> tuple[float, float]:
     """Return the images loaded per second, and per second of processor time."""
+    import torch
+
     for _ in range(1 + max(1, task.workers) * PREFETCH):
         fetch()
     busy_s, begin_s = _processor_s(), time.perf_counter()
     for _ in range(batches):
         fetch()
-    _wait(task.device)
+    if task.device.type == "cuda":
+        torch.cuda.synchronize(task.device)
     images = batches * task.batch_size
     return images / (time.perf_counter() - begin_s), images / (_processor_s() - busy_s)
 
@@ -127,13 +130,6 @@ def _processor_s() -> float:
     this = psutil.Process()
     times = [process.cpu_times() for process in (this, *this.children(recursive=True))]
     return sum(each.user + each.system for each in times)
-
-
-def _wait(device: Any) -> None:
-    if device.type == "cuda":
-        import torch
-
-        torch.cuda.synchronize(device)
 
 
 HEADER = (

@@ -17,25 +17,18 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import click
 from side_by_side import PROJECT, output_of, this_machine
 
-
-@dataclass(frozen=True)
-class Timeline:
-    """A sweep by `time.perf_counter`: its command, and the events of each run by name."""
-
-    begin_s: float
-    end_s: float
-    runs: list[dict[str, float]]
+#: By `time.perf_counter`.
+Timeline = tuple[float, float, list[dict[str, float]]]
 
 
 def sweep(arch: str, batch_size: int, iters: int, repeats: int, folder: Path) -> Timeline:
-    """Sweep one configuration and return when what happened."""
+    """Sweep one configuration; return its begin and end, and the events of each run by name."""
     matrix = folder / "overhead.yaml"
     fields = f"{{arch: {arch}, batch_size: {batch_size}, warmup_iters: 3, iters: {iters}}}"
     matrix.write_text(f"repeats: {repeats}\nblocks:\n  - {fields}\n", encoding="utf-8")
@@ -46,7 +39,7 @@ def sweep(arch: str, batch_size: int, iters: int, repeats: int, folder: Path) ->
     output_of([*command, "--records", str(records)], folder, store | os.environ)
     end_s = time.perf_counter()
     runs = sorted(map(_events, records.glob("*/journal.jsonl")), key=lambda run: run["started"])
-    return Timeline(begin_s, end_s, runs)
+    return begin_s, end_s, runs
 
 
 def _events(journal: Path) -> dict[str, float]:
@@ -56,11 +49,11 @@ def _events(journal: Path) -> dict[str, float]:
 
 def page(timeline: Timeline, what: str) -> str:
     """Return the figures as a page of Markdown."""
-    runs = timeline.runs
+    begin_s, end_s, runs = timeline
     overheads_s = [after["started"] - run["window_ended"] for run, after in pairwise(runs)]
     starts_s = [run["window_started"] - run["started"] for run in runs]
-    before_s = runs[0]["started"] - timeline.begin_s
-    after_s = timeline.end_s - runs[-1]["window_ended"]
+    before_s = runs[0]["started"] - begin_s
+    after_s = end_s - runs[-1]["window_ended"]
     median_s = statistics.median(overheads_s)
     command = " ".join(["python", "benchmarks/sweep_overhead.py", *sys.argv[1:]])
     rows = [

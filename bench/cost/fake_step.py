@@ -133,12 +133,12 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
         sizes_bytes=tuple(tracer.values.sizes_bytes),
         lasting=frozenset(access.value for access in lasting if access),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        activations=saved.activations,
+        activations=sum(saved.elements.values()),
         memory=MemoryFootprint(
-            weights_bytes=_sizes_bytes(model.parameters()) + saved.weight_copies_bytes,
+            weights_bytes=_sizes_bytes(model.parameters()) + sum(saved.copies_bytes.values()),
             gradients_bytes=gradients_bytes,
             optimizer_bytes=_sizes_bytes(state),
-            activations_bytes=saved.activations_bytes,
+            activations_bytes=sum(saved.sizes_bytes.values()),
         ),
     )
 

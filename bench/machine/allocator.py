@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
 from typing import Literal
 
 from bench.config import RunConfig
@@ -28,7 +27,7 @@ Allocator = Literal["system", "retain", "preloaded"]
 
 def allocator_settings(config: RunConfig) -> dict[str, str]:
     """Return the environment under which a worker measures `config`."""
-    if config.allocator == "system" or not _is_glibc() or _is_preloaded(os.environ):
+    if config.allocator == "system" or not _is_glibc() or _is_preloaded():
         return {}
     tunables = [os.environ.get("GLIBC_TUNABLES", ""), _HUGE_PAGES]
     return {**_RETAIN, "GLIBC_TUNABLES": ":".join(filter(None, tunables))}
@@ -39,7 +38,7 @@ def allocator_in_use(asked: str) -> Allocator:
 
     Raises `UnsupportedError` where `asked` is `retain` and the process cannot.
     """
-    if _is_preloaded(os.environ):
+    if _is_preloaded():
         return "preloaded"
     if _is_glibc() and all(os.environ.get(name) == value for name, value in _RETAIN.items()):
         return "retain"
@@ -55,6 +54,6 @@ def _is_glibc() -> bool:
     return platform.libc_ver()[0] == "glibc"
 
 
-def _is_preloaded(environment: Mapping[str, str]) -> bool:
+def _is_preloaded() -> bool:
     """Whether the user put another allocator in the C library's place."""
-    return bool(_OTHER_ALLOCATOR.search(environment.get("LD_PRELOAD", "")))
+    return bool(_OTHER_ALLOCATOR.search(os.environ.get("LD_PRELOAD", "")))

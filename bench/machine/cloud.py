@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from bench.machine.probes import (
@@ -50,11 +51,9 @@ def cloud_facts(root: Path = ROOT, server: tuple[str, int] = METADATA_SERVER) ->
         reason = f"not asked for on {provider}" if provider else "no cloud provider is known"
         return found | absent(dict.fromkeys(names, reason))
 
-    def ask(path: str, headers: Mapping[str, str], method: str = "GET") -> str:
-        return _request(server, path, headers, method)
-
     try:
-        return found | ProbedFacts(dict(zip(names, _METADATA[provider](ask), strict=True)), {})
+        answers = _METADATA[provider](partial(_request, server))
+        return found | ProbedFacts(dict(zip(names, answers, strict=True)), {})
     except UnknownFactError as error:
         return found | absent(dict.fromkeys(names, str(error)))
 
@@ -109,7 +108,9 @@ def _azure(ask: Ask) -> tuple[str, str]:
 _METADATA: dict[str, Callable[[Ask], tuple[str, str]]] = {"gcp": _gcp, "aws": _aws, "azure": _azure}
 
 
-def _request(server: tuple[str, int], path: str, headers: Mapping[str, str], method: str) -> str:
+def _request(
+    server: tuple[str, int], path: str, headers: Mapping[str, str], method: str = "GET"
+) -> str:
     """One request, straight to the server: a proxy's answer would describe the proxy's machine."""
     connection = http.client.HTTPConnection(*server, timeout=_TIMEOUT_S)
     try:
