@@ -50,3 +50,9 @@ class QueueingDevice(Device):
 
     def native_math(self, mode):
         return mode == "fp32"
+
+
+class Card(QueueingDevice):
+    """The same, as CUDA."""
+
+    backend = "cuda"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from fakes import QueueingDevice, ScriptedClock
+from fakes import Card, QueueingDevice, ScriptedClock
 
 from bench.errors import UnsupportedError
 from bench.machine.probes import UnknownFactError
@@ -48,10 +48,6 @@ def test_a_driver_without_a_device_says_which_call_failed():
         compute_capability(lambda: Driver(started=100))
 
 
-class Cuda(QueueingDevice):
-    backend = "cuda"
-
-
 @pytest.fixture
 def marks(monkeypatch):
     """A device and the calls of its profiler, each with the time when all work before was done."""
@@ -60,7 +56,7 @@ def marks(monkeypatch):
         monkeypatch.setattr(
             f"torch.cuda.profiler.{name}", lambda name=name: calls.append((name, clock()))
         )
-    return Cuda(clock), calls
+    return Card(clock), calls
 
 
 def test_the_range_holds_the_step_and_nothing_queued_before(marks):

@@ -18,12 +18,6 @@ def refusal(root, environ=None):
     return caught.value
 
 
-def test_ncu_on_path_with_its_version(ncu, tree):
-    found = find_ncu(tree({}))
-    assert (found.path, found.version) == (str(ncu.program), (2024, 1, 1))
-    assert str(found) == "ncu 2024.1.1"
-
-
 def test_no_ncu_anywhere(folder_of_ncu, tree):
     refused = refusal(tree({}))
     assert refused.what == "ncu is not found: no kernel counters"

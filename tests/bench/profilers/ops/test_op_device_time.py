@@ -16,17 +16,6 @@ def everything(ops):
     return [inner for op in ops for inner in (op, *everything(op.inner))]
 
 
-def test_kernels_on_two_streams_at_once_are_not_counted_twice():
-    trace = TraceWriter()
-    one, other = trace.host("aten::mm", 0, 5), trace.host("aten::add", 10, 5)
-    trace.device("one()", 100, 50, one)
-    trace.device("other()", 120, 50, other, stream=9)
-    nest = Nest(trace.events, timed=False)
-    DeviceTime(trace.events).give_to(nest)
-    times_us = {op.name: op.own_s / US for op in everything(nest.tops) if op.own_s}
-    assert times_us == pytest.approx({"mm": 50, "add": 20})
-
-
 def test_kernels_of_a_graph_or_a_compiled_region_go_by_their_own_names():
     trace = TraceWriter()
     region = trace.host("## Call CompiledFxGraph abc ##", 0, 50, cat="user_annotation")

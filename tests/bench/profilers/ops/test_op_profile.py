@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import samples
 import torch
-from fakes import QueueingDevice, ScriptedClock
+from fakes import Card, QueueingDevice, ScriptedClock
 from small_models import batch_normed
 from traces import TraceWriter, gpu_step
 
@@ -164,10 +164,6 @@ def test_a_compiled_step_says_what_cannot_be_known():
     assert all("compiled" in op.missing["eager_bytes"] for op in graphs)
     assert "native_batch_norm" in profile.missing["unseen"]
     assert "convolution 1x1" in {op.label for op in modelled(profile)}
-
-
-class Card(QueueingDevice):
-    backend = "cuda"
 
 
 def gpu_work():

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from fakes import QueueingDevice, ScriptedClock
+from fakes import Card, QueueingDevice, ScriptedClock
 from traces import TraceWriter, gpu_step
 
 from bench.profilers import fingerprint
@@ -60,10 +60,6 @@ def test_a_step_that_fails_fails_as_itself_and_leaves_the_profiler_free():
     with pytest.raises(MemoryError):
         work_set(failing, CPU)
     assert work_set(step_of(), CPU) is not None
-
-
-class Card(QueueingDevice):
-    backend = "cuda"
 
 
 KERNELS = ("cudnn::conv<float>", "bn_fw<float,4>", "bn_bw<float>", "at::native::sgd<float>")
