@@ -8,10 +8,11 @@ until another number of the same table shows the locale (`bench.profilers.files.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,53 +31,12 @@ REFUSED, MISSING, NUMBER, DOUBTFUL = range(4)
 #: Numbers of so many digits are summed by numpy, longer ones one by one.
 _MOST_DIGITS = 12
 _LONGEST = 60
-_LONGEST_INTEGER = 18
 _MISSING = ("", "n/a", "nan", "-nan", "-nan(ind)", "inf", "-inf")
-#: Thousands separators that are never a decimal mark: spaces of every width, apostrophes. A byte
-#: that is not UTF-8 was spelled out when the file was decoded: 0xA0 and 0xFF are the no-break
-#: space of Windows' and of DOS's code pages.
-_SPACES = "\\\\xa0|\\\\xff|[ \u00a0\u2007\u2009\u202f'\u2019]"
-_WHOLE_NUMBER = "^(?:[0-9]+ *|[0-9]{1,3}(?:[ .,\u00a0\u202f][0-9]{3})+)$"
-_EXPONENT = r"[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,2}"
-
-
-class _Spelling(NamedTuple):
-    """One way to spell a number; `mark` is its decimal mark if it has one, and the proof of it.
-
-    A space stands for a locale whose spaces group thousands, so that neither dot nor comma does.
-    """
-
-    pattern: str
-    mark: str
-    kind: int = NUMBER
-
-
-def _spellings() -> tuple[_Spelling, ...]:
-    """Every spelling; the first that fits decides. Spaces of all kinds come as plain ones.
-
-    1,234,567 is grouped, and 12,34,567 is, as in India. A single mark is a decimal one, unless
-    what follows could be a group of thousands: then the number is doubtful.
-    """
-    groups = "(?:[0-9]{{1,3}}(?:{0}[0-9]{{3}})+|[0-9]{{1,2}}(?:{0}[0-9]{{2}})+{0}[0-9]{{3}})"
-    several = "(?:[0-9]{{1,3}}(?:{0}[0-9]{{3}}){{2,}}|[0-9]{{1,2}}(?:{0}[0-9]{{2}})+{0}[0-9]{{3}})"
-    spellings = []
-    for mark, other in (("[,]", "."), ("[.]", ",")):
-        spellings += [
-            _Spelling(f"[1-9][0-9]{{0,2}}{mark}[0-9]{{3}}", mark[1], DOUBTFUL),
-            _Spelling(several.format(mark), other),
-            _Spelling(f"{groups.format(mark)}[{other}][0-9]+", other),
-            _Spelling(f"[0-9]*{mark}[0-9]+", mark[1]),
-        ]
-    spaced = groups.format(" ")
-    return (
-        *spellings,
-        _Spelling(spaced, " "),
-        *(_Spelling(f"{spaced}[{mark}][0-9]+", mark) for mark in ".,"),
-        _Spelling("[0-9]+", ""),
-    )
-
-
-_SPELLINGS = _spellings()
+#: Thousands separators that are never a decimal mark: spaces of every width, apostrophes.
+_SPACES = re.compile("[ \u00a0\u2007\u2009\u202f'\u2019]")
+#: The no-break space of Windows' and of DOS's code pages, spelled out when the row was decoded.
+_SPELLED_SPACES = r"\\xa0|\\xff"
+_EXPONENT = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,2}")
 #: The marks by their codes in `Numbers.mark`.
 MARKS = ("", ".", ",", " ")
 
@@ -85,72 +45,50 @@ class Numbers:
     """What texts say, an entry each: `kind`, `digits` without their mark, `decimals` behind it.
 
     `mark` is a code of `MARKS`: what a number proves of the locale, or the mark of a doubtful one.
-    Numbers too long for `digits` are in `long`, by position. A text is `REFUSED` if it spells no
+    Digits too many for that are in `long`, by position. A text is `REFUSED` if it spells no
     count: letters, signs, groups of odd length.
     """
 
     def __init__(self, texts: Any) -> None:
         count = len(texts)
-        self.kind = np.full(count, REFUSED, np.int8)
-        self.digits = np.zeros(count, np.int64)
-        self.decimals = np.zeros(count, np.int8)
+        self.kind = np.full(count, NUMBER, np.int8)
+        self.decimals = np.zeros(count, np.int16)
         self.mark = np.zeros(count, np.int8)
-        self.long: dict[int, Decimal] = {}
-        if _all_plain(texts):
-            self.kind[:] = NUMBER
-            self.digits = texts.cast(pa.int64()).to_numpy()
+        self.long: dict[int, int] = {}
+        offsets, characters = _characters(texts)
+        is_digit = characters - ord("0") < 10  # unsigned: what is less wraps around
+        lengths = np.diff(offsets)
+        if count and is_digit.all() and 1 <= lengths.min() <= lengths.max() <= _MOST_DIGITS:
+            self.digits: Integers = texts.cast(pa.int64()).to_numpy()
             return
-        short = pc.less_equal(pc.binary_length(texts), _MOST_DIGITS)
-        plain = pc.and_(pc.ascii_is_decimal(texts), short)
-        where = flags(plain)
-        self.kind[where] = NUMBER
-        self.digits[where] = texts.filter(plain).cast(pa.int64()).to_numpy()
-        self._read_others(np.flatnonzero(~where), texts.filter(pc.invert(plain)))
+        if (characters == ord("\\")).any():
+            texts = pc.replace_substring_regex(texts, _SPELLED_SPACES, " ")
+            offsets, characters = _characters(texts)
+            is_digit = characters - ord("0") < 10
+        self._note_spellings(_shapes(offsets, characters, is_digit))
+        ends = np.concatenate([[0], np.cumsum(is_digit)])[offsets]
+        digits = _strings(ends, characters[is_digit])
+        counted = np.flatnonzero(self.kind >= NUMBER)
+        is_short = np.diff(ends)[counted] <= _MOST_DIGITS
+        self.digits = np.zeros(count, np.int64)
+        short = counted[is_short]
+        self.digits[short] = digits.take(pa.array(short)).cast(pa.int64()).to_numpy()
+        for position in counted[~is_short].tolist():
+            self.long[position] = int(digits[position].as_py())
+        for position in np.flatnonzero(self.kind == REFUSED).tolist():
+            text = _bare(texts[position].as_py())
+            if len(text) <= _LONGEST and _EXPONENT.fullmatch(text):
+                value = Decimal(text)
+                decimals = max(0, -int(value.as_tuple().exponent))
+                self.kind[position], self.decimals[position] = NUMBER, decimals
+                self.long[position] = int(value.scaleb(decimals, EXACT))
 
-    def _read_others(self, where: Integers, texts: Any) -> None:
-        short = pc.less_equal(pc.utf8_length(texts), _LONGEST)
-        where, texts = self._read_spelled(where[flags(short)], texts.filter(short))
-        whole = pc.invert(pc.match_substring(texts, "\n"))  # a cell over two lines is damaged
-        where, texts = where[flags(whole)], pc.utf8_trim_whitespace(texts.filter(whole))
-        texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, r"\A\(!\)", ""))
-        missing = pc.is_in(pc.utf8_lower(texts), pa.array(_MISSING))
-        self.kind[where[flags(missing)]] = MISSING
-        where, texts = where[~flags(missing)], texts.filter(pc.invert(missing))
-        texts = pc.replace_substring_regex(texts, _SPACES, " ")
-        where, texts = self._read_spelled(where, texts)
-        for position, text in zip(where.tolist(), texts.to_pylist(), strict=True):
-            if re.fullmatch(_EXPONENT, text):
-                self.kind[position] = NUMBER
-                self.long[position] = Decimal(text)
-
-    def _read_spelled(self, where: Integers, texts: Any) -> tuple[Integers, Any]:
-        """Read texts of known spelling; return the others."""
-        for spelling in _SPELLINGS:
-            if not len(where):
-                break
-            fits = pc.match_substring_regex(texts, rf"\A(?:{spelling.pattern})\z")
-            fitting = flags(fits)
-            if fitting.any():
-                self._note(spelling, where[fitting], texts.filter(fits))
-                where, texts = where[~fitting], texts.filter(pc.invert(fits))
-        return where, texts
-
-    def _note(self, spelling: _Spelling, where: Integers, texts: Any) -> None:
-        self.kind[where] = spelling.kind
-        self.mark[where] = MARKS.index(spelling.mark)
-        if spelling.kind == NUMBER and spelling.mark in (".", ","):
-            at = pc.find_substring(texts, spelling.mark)
-            behind = pc.subtract(pc.subtract(pc.binary_length(texts), at), 1)
-            self.decimals[where] = pc.if_else(pc.less(at, 0), 0, behind).to_numpy()
-        digits = texts
-        for mark in ",. ":
-            digits = pc.replace_substring(digits, mark, "")
-        short = flags(pc.less_equal(pc.binary_length(digits), _MOST_DIGITS))
-        self.digits[where[short]] = digits.filter(pa.array(short)).cast(pa.int64()).to_numpy()
-        for index in np.flatnonzero(~short).tolist():
-            position = int(where[index])
-            value = Decimal(digits[index].as_py()).scaleb(-int(self.decimals[position]), EXACT)
-            self.long[position] = value
+    def _note_spellings(self, shapes: Any) -> None:
+        """Note kind, mark and decimals of texts, read once for all of the same shape."""
+        encoded = shapes.dictionary_encode()
+        read = np.array([_spelling(one) for one in encoded.dictionary.to_pylist()], np.int16)
+        if len(read):
+            self.kind, self.mark, self.decimals = read[encoded.indices.to_numpy()].T.copy()
 
     def reading(self, position: int) -> Reading | None:
         """The number at `position`, or None where it is missing.
@@ -162,16 +100,86 @@ class Numbers:
             raise ValueError("not a number that ncu prints")
         if kind == MISSING:
             return None
-        value = Decimal(int(self.digits[position])).scaleb(-int(self.decimals[position]), EXACT)
-        mark = MARKS[self.mark[position]]
-        return Reading(self.long.get(position, value), mark, doubtful=bool(kind == DOUBTFUL))
+        digits = Decimal(self.long.get(position, int(self.digits[position])))
+        value = digits.scaleb(-int(self.decimals[position]), EXACT)
+        return Reading(value, MARKS[self.mark[position]], doubtful=bool(kind == DOUBTFUL))
 
-    def is_plain_zero(self) -> Flags:
-        """Where a zero is spelled without a mark; it is one in any unit."""
-        zero: Flags = (self.digits == 0) & (self.mark == 0) & (self.kind == NUMBER)
-        for position, value in self.long.items():
-            zero[position] = not value and not self.mark[position]
-        return zero
+    def marks_shown(self) -> set[str]:
+        """The marks that some number proves to be the locale's."""
+        if not self.mark.any():
+            return set()
+        counts = np.bincount(self.mark[self.kind == NUMBER], minlength=len(MARKS))
+        return {mark for mark, count in zip(MARKS, counts, strict=True) if mark and count}
+
+
+def _characters(texts: Any) -> tuple[Integers, NDArray[np.uint8]]:
+    """The bytes of an array of texts, and where in them each text begins, with the end."""
+    if not len(texts):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts) + 1].astype(np.int64)
+    return ends - ends[0], np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
+
+
+def _strings(offsets: Integers, characters: NDArray[np.uint8]) -> Any:
+    buffers = (pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(characters.tobytes()))
+    return pa.StringArray.from_buffers(len(offsets) - 1, *buffers)
+
+
+def _shapes(offsets: Integers, characters: NDArray[np.uint8], is_digit: Flags) -> Any:
+    """The texts with nines for their digits; a zero before the other digits stays a zero."""
+    follows = np.zeros(len(characters), bool)
+    follows[1:] = is_digit[:-1]
+    follows[offsets[:-1][np.diff(offsets) > 0]] = False
+    nine = is_digit & (follows | (characters != ord("0")))
+    return _strings(offsets, np.where(nine, np.uint8(ord("9")), characters))
+
+
+def _bare(text: str) -> str:
+    """A number without spaces and ncu's warning sign around it."""
+    return text.strip().removeprefix("(!)").strip()
+
+
+@lru_cache(maxsize=4096)
+def _spelling(text: str) -> tuple[int, int, int]:
+    """Return kind, code of the mark, and decimals of a number.
+
+    1,234,567 is grouped, and 12,34,567 is, as in India. A single mark is a decimal one, unless
+    what follows could be a group of thousands: then the number is doubtful. Spaces that group
+    thousands show a locale in which neither dot nor comma does.
+    """
+    if len(text) > _LONGEST or "\n" in text:  # a cell over two lines is damaged
+        return REFUSED, 0, 0
+    text = _SPACES.sub(" ", _bare(text))
+    if text.lower() in _MISSING:
+        return MISSING, 0, 0
+    parts = re.split("([., ])", text)
+    (first, *others), marks = parts[::2], parts[1::2]
+    if not re.fullmatch("[0-9]+", "".join([first, *others])) or not all(others):
+        return REFUSED, 0, 0
+    if not marks:
+        return NUMBER, 0, 0
+    mark, decimals = marks[-1], len(others[-1])
+    if len(marks) == 1 and mark != " ":
+        if decimals == 3 and re.fullmatch("[1-9][0-9]{0,2}", first):
+            return DOUBTFUL, MARKS.index(mark), 0
+        return NUMBER, MARKS.index(mark), decimals
+    if len(set(marks)) == 1 and _is_grouped(first, others):
+        return NUMBER, MARKS.index({",": ".", ".": ",", " ": " "}[mark]), 0
+    if (
+        len(set(marks[:-1])) == 1
+        and mark not in {" ", marks[0]}
+        and _is_grouped(first, others[:-1])
+    ):
+        return NUMBER, MARKS.index(mark), decimals
+    return REFUSED, 0, 0
+
+
+def _is_grouped(first: str, groups: Sequence[str]) -> bool:
+    """Whether digits are in thousands, or in hundreds but for the last thousand."""
+    lengths = [len(group) for group in groups]
+    by_hundreds = len(first) <= 2 and lengths == [*[2] * (len(lengths) - 1), 3]
+    return 1 <= len(first) <= 3 and (set(lengths) == {3} or by_hundreds)
 
 
 @dataclass(frozen=True)
@@ -212,33 +220,12 @@ def decimals_of_mean(
     return 0 if marked and mark == "," and whole else None  # whole numbers beside it have it too
 
 
-def _all_plain(texts: Any) -> bool:
-    """Whether all texts are of few digits and nothing else, from their bytes."""
-    if not len(texts):
-        return False
-    _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    lengths = np.diff(ends)
-    if not 1 <= lengths.min() <= lengths.max() <= _MOST_DIGITS:
-        return False
-    characters = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
-    return bool((characters - ord("0") < 10).all())  # unsigned: what is less wraps around
-
-
 def whole_numbers(texts: Any) -> tuple[Integers, Flags]:
-    """The integers that texts spell, and where a text is none."""
-    known = pc.less_equal(pc.utf8_length(texts), _LONGEST_INTEGER)
-    if not pc.all(pc.and_(known, pc.ascii_is_decimal(texts))).as_py():
-        known = pc.and_(known, pc.match_substring_regex(texts, _WHOLE_NUMBER))
-        texts = pc.replace_substring_regex(pc.if_else(known, texts, "0"), "[^0-9]", "")
-    numbers: Integers = texts.cast(pa.int64()).to_numpy().copy()
-    return numbers, ~flags(known)
-
-
-def flags(array: Any) -> Flags:
-    """Arrow's booleans as numpy's."""
-    mask: Flags = array.to_numpy(zero_copy_only=False)
-    return mask
+    """The integers that texts spell, however their thousands are grouped, and where one is none."""
+    numbers = Numbers(texts)
+    is_none = (numbers.kind < NUMBER) | (numbers.decimals > 0)
+    is_none[list(numbers.long)] = True
+    return numbers.digits, is_none
 
 
 # Units, old spellings and new, as exact powers of ten
@@ -263,29 +250,28 @@ def unit_power(metric: str, unit: str) -> int:
     """
     if len(unit) > _LONGEST_UNIT:
         raise ValueError(unit[:_LONGEST_UNIT])
-    return _power(metric, unit.strip())
-
-
-@lru_cache(maxsize=4096)
-def _power(metric: str, unit: str) -> int:
-    if is_duration(metric):
+    unit = unit.strip()
+    if _is_duration(metric):
         if unit in _SECONDS:
             return _SECONDS[unit]
-    elif found := (_BYTES if is_bytes(metric) else _COUNTS).fullmatch(unit):
+    elif found := (_BYTES if "_bytes" in metric else _COUNTS).fullmatch(unit):
         return _PREFIXES[found[1]]
     raise ValueError(unit)
 
 
+def is_unit(metric: str, unit: str) -> bool:
+    """Whether `metric` is measured in `unit`."""
+    try:
+        unit_power(metric, unit)
+    except ValueError:
+        return False
+    return True
+
+
 def is_base(metric: str, unit: str) -> bool:
     """Whether one `unit` is the least step of `metric`, so that a sum of it is a whole number."""
-    return unit_power(metric, unit) == (-9 if is_duration(metric) else 0)
+    return unit_power(metric, unit) == (-9 if _is_duration(metric) else 0)
 
 
-def is_duration(metric: str) -> bool:
-    """Whether `metric` is a time."""
+def _is_duration(metric: str) -> bool:
     return "time_duration" in metric or metric == "Duration"
-
-
-def is_bytes(metric: str) -> bool:
-    """Whether `metric` is a size."""
-    return "_bytes" in metric

@@ -19,6 +19,7 @@ from bench.profilers.files.ncu_metrics import WANTED, chip_of_capability
 from bench.profilers.files.ncu_numbers import EXACT, unit_power
 from bench.profilers.files.ncu_rows import Form
 from bench.profilers.files.ncu_scan import BLOCK_BYTES, NcuCsv, scan
+from bench.profilers.files.ncu_totals import RefusedError
 from bench.records import Counters
 
 _MAGIC = b"NVR\0"
@@ -55,13 +56,16 @@ def read_totals(path: Path, block_bytes: int = BLOCK_BYTES) -> ProfileTotals:
         return _read_report(path) if _is_report(path) else _totals(path, scan(path, block_bytes))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except RefusedError as error:
+        remedy = "write the file again with LC_ALL=C ncu"
+        raise UserError(f"{path}:{error.fault.line}: {error}; {remedy}") from None
 
 
 def _totals(path: Path, found: NcuCsv) -> ProfileTotals:
     launches = sum(table.launches.total() for table in found.tables)
     if not launches:
         raise UserError(_nothing_in(path, found))
-    forms = dict.fromkeys(_FORMS[layout.form] for layout in found.layouts)
+    forms = dict.fromkeys(_FORMS[table.form] for table in found.tables)
     totals = ProfileTotals(source=f"ncu CSV, {' and '.join(forms)}", files=(str(path),))
     for table in found.tables:
         totals.launches.update(table.launches)

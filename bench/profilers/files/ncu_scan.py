@@ -1,7 +1,10 @@
 """From a file's bytes to the totals of its tables, in blocks, with threads that read ahead.
 
-A block is cut into lines, lines into rows of cells (`ncu_rows`), the rows of whole launches are
-added up (`ncu_sums`), and the sums of a table put together (`ncu_totals`).
+A file is cut into pieces: rows of whole launches of one table, a line each, without anything else.
+Lines that look like rows go into them as they are; Python looks at all others. The pieces are
+added up in threads (`ncu_sums`), and the sums of a table put together (`ncu_totals`).
+
+A line may look like a row and be none. Then the whole file is read again, each line matched.
 """
 
 from __future__ import annotations
@@ -12,28 +15,26 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.errors import UserError
-from bench.profilers.files.ncu_numbers import flags
+from bench.profilers.files.ncu_cells import Fault, NotPlainError, Piece, Rows
 from bench.profilers.files.ncu_rows import (
+    NUMBER,
     DamagedRowError,
-    Fault,
     Layout,
-    Lines,
-    Rows,
     cells_of,
     decoded,
-    explaining_name,
+    explaining_names,
     header_in,
-    is_noise,
     is_open,
-    read_rows,
+    quoted,
     row_in,
 )
 from bench.profilers.files.ncu_sums import marks_shown, sum_rows
@@ -48,11 +49,10 @@ BLOCK_BYTES = 8 << 20
 _LONGEST_LINE = 64 << 20
 _MOST_WORKERS = 8
 #: So many rows of one launch, or of one group, are kept until it ends.
-_MOST_ROWS = 1 << 20
+_MOST_ROWS = 1 << 16
 _MOST_ERRORS = 3
 _LONGEST_ERROR = 300
 
-_In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
@@ -61,249 +61,221 @@ class NcuCsv:
     """The tables of a file and, for one without any, what ncu's `==ERROR==` lines say."""
 
     tables: list[TableTotals] = field(default_factory=list)
-    layouts: list[Layout] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
 def scan(path: Path, block_bytes: int = BLOCK_BYTES) -> NcuCsv:
     """Add up the tables of a file.
 
-    Raises `UserError` naming the line that cannot be read, and `OSError`. Where a table holds
-    numbers of two readings, all of its figures are looked at, wanted or not, for the locale.
+    Raises `RefusedError` with the line that cannot be read, `UserError` and `OSError`. Where a
+    table holds numbers of two readings, all of its figures, wanted or not, may show the locale.
     """
+    try:
+        return _scan(path, block_bytes, is_checked=False)
+    except NotPlainError:
+        return _scan(path, block_bytes, is_checked=True)
+
+
+def _scan(path: Path, block_bytes: int, *, is_checked: bool) -> NcuCsv:
     found, seen = NcuCsv(), SeenLaunches()
     workers = min(_MOST_WORKERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
 
-        def in_order(work: Callable[[_In], _Out], items: Iterable[_In]) -> Iterator[_Out]:
-            """What `work` makes of `items`, a few of them ahead."""
-            pending: deque[Future[_Out]] = deque()
-            for item in items:
-                pending.append(pool.submit(work, item))
-                if len(pending) >= workers:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+        def in_order(
+            work: Callable[[Piece], _Out], pieces: Iterable[Piece]
+        ) -> Iterator[tuple[int, _Out]]:
+            """Table and what `work` makes of each of `pieces`, a few of them ahead."""
+            pending: deque[tuple[int, Future[_Out]]] = deque()
+            for piece in pieces:
+                pending.append((piece.table, pool.submit(work, piece)))
+                if len(pending) > workers:
+                    table, result = pending.popleft()
+                    yield table, result.result()
+            for table, result in pending:
+                yield table, result.result()
 
-        def needed(lines: Lines) -> Rows:
-            return read_rows(lines, lines.layout.needed)
-
-        def printed(lines: Lines) -> Rows:
-            columns = {index for pair in lines.layout.printed for index in pair}
-            return read_rows(lines, sorted(columns))
-
-        rows = _whole_launches(in_order(needed, _Cut(path, block_bytes, found).lines()))
-        for table, sums in in_order(lambda one: (one.source.table, sum_rows(one)), rows):
-            found.tables[table].add(sums, seen)
+        cutter = _Cutter(path, block_bytes, found, is_checked=is_checked)
+        for table, sums in in_order(sum_rows, cutter.pieces()):
+            seen.add(sums)
+            found.tables[table].add(sums)
+        seen.refuse_repeated()
         if any(table.is_doubtful for table in found.tables):
-            rows = _whole_rows(in_order(printed, _Cut(path, block_bytes, NcuCsv()).lines()))
-            for table, marks in in_order(lambda one: (one.source.table, marks_shown(one)), rows):
+            cutter = _Cutter(path, block_bytes, NcuCsv(), is_checked=is_checked, of_all=True)
+            for table, marks in in_order(marks_shown, cutter.pieces()):
                 found.tables[table].marks |= marks
     return found
 
 
-def _whole_rows(pieces: Iterable[Rows]) -> Iterator[Rows]:
-    """Read again, with its beginning, what a row goes on in; refuse a row that never ends."""
-    last: Rows | None = None
-    for rows in pieces:
-        if last is not None and last.open and last.source.table == rows.source.table:
-            rows = read_rows(rows.source, tuple(rows.cells), last.open)
-        elif last is not None and last.open:
-            last.fault = Fault(last.open.line, "the row is cut off")
-        if last is not None:
-            yield last
-        last = rows
-    if last is not None:
-        if last.open:
-            last.fault = Fault(last.open.line, "the row is cut off")
-        yield last
+class _Cutter:
+    """Cuts a file into pieces; notes tables and errors in `found`.
 
+    `is_checked` says that lines are matched before they are taken for rows, `of_all` that the cells
+    of all figures are needed.
+    """
 
-def _whole_launches(pieces: Iterable[Rows]) -> Iterator[Rows]:
-    """Keep back the rows of each piece's last launch until the next piece has come."""
-    held: Rows | None = None
-    for rows in _whole_rows(pieces):
-        if held is not None and held.source.table == rows.source.table:
-            rows = rows.after(held)
-        elif held is not None:
-            yield held
-        begin = 0 if rows.fault else _begin_of_last_launch(rows)
-        if rows.fault or len(rows) - begin > _MOST_ROWS:
-            yield rows
-            held = None
+    def __init__(
+        self, path: Path, block_bytes: int, found: NcuCsv, *, is_checked: bool, of_all: bool = False
+    ) -> None:
+        self._path = path
+        self._block_bytes = block_bytes
+        self._found = found
+        self._is_checked = is_checked
+        self._of_all = of_all
+        self._layout: Layout | None = None
+        self._open: tuple[int, str] | None = None  # line and text of a row that goes on
+        self._rows: list[Rows] = []
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the file up to the first line that cannot be read, whose piece says why."""
+        first = 1
+        for text in _blocks(self._path, self._block_bytes):
+            is_ended = text.endswith(b"\n")
+            lines = _Lines(text if is_ended else text + b"\n", first)
+            line = 0
+            odd = self._odd_lines(lines, 0, is_ended=is_ended)
+            while line < len(lines):
+                at = line
+                if self._open is None and not (self._layout and self._layout.awaits_units):
+                    position = bisect_left(odd, line)
+                    at = odd[position] if position < len(odd) else len(lines)
+                    if self._layout and at > line:
+                        self._rows.append(lines.part(line, at))
+                if at == len(lines):
+                    break
+                shown = lines.line(at)
+                layout = header_in(shown)
+                if layout:
+                    yield from self._flush(self._fault_of_open_row())
+                    self._begin_table(layout)
+                    if self._is_checked:
+                        odd = self._odd_lines(lines, at + 1, is_ended=is_ended)
+                begin = self._open[0] if self._open else first + at
+                is_cut_off = not is_ended and at == len(lines) - 1 and shown.startswith('"')
+                try:
+                    is_row = not layout and self._look(shown, first + at)
+                    if is_cut_off and not is_row:
+                        raise DamagedRowError("the file is cut off")
+                except DamagedRowError as error:
+                    yield from self._flush(Fault(begin, str(error)))
+                    return
+                line = at + 1
+            first += len(lines)
+            yield from self._flush_whole_launches()
+        yield from self._flush(self._fault_of_open_row())
+
+    def _odd_lines(self, lines: _Lines, begin: int, *, is_ended: bool) -> list[int]:
+        """The lines from `begin` on that are not plainly rows."""
+        if self._is_checked and self._layout:
+            plain = lines.matching(len(self._layout.columns), begin)
         else:
-            if begin:
-                yield replace(rows.part(0, begin), fault=None)
-            held = rows.part(begin, len(rows))
-    if held is not None:
-        yield held
+            plain = lines.likely()[begin:]
+        plain[-1:] &= is_ended
+        odd: list[int] = (begin + np.flatnonzero(~plain)).tolist()
+        return odd
+
+    def _look(self, text: str, line: int) -> bool:
+        """Read a line that may be a row, or a part of one; return whether it is.
+
+        Raises `DamagedRowError`.
+        """
+        layout = self._layout
+        row = (f"{self._open[1]}\n{text}" if self._open else row_in(text, layout)) if layout else ""
+        if layout is None or not row:
+            if text.startswith("==ERROR==") and len(self._found.errors) < _MOST_ERRORS:
+                self._found.errors.append(text.strip()[:_LONGEST_ERROR])
+            return False
+        begin = self._open[0] if self._open else line
+        if is_open(row, layout):
+            if layout.awaits_units:
+                raise DamagedRowError(f"a damaged row: {row[:60]!r}")
+            self._open = (begin, row)
+            return True
+        cells, self._open = cells_of(row, layout), None
+        if layout.awaits_units:
+            has_units = not cells[layout.first].strip()
+            self._layout = layout = layout.with_units(cells if has_units else [])
+            if has_units:
+                return True
+        kept = layout.printed if self._of_all else layout.needed
+        whole = quoted(cells, layout, kept)
+        self._rows.append(Rows(whole, np.array([len(whole)]), np.array([begin])))
+        return True
+
+    def _begin_table(self, layout: Layout) -> None:
+        table = TableTotals(layout.form)
+        if layout.form == "raw":
+            table.names |= explaining_names(layout.columns)
+        self._layout, self._open = layout, None
+        self._found.tables.append(table)
+
+    def _fault_of_open_row(self) -> Fault | None:
+        return Fault(self._open[0], "the row is cut off") if self._open else None
+
+    def _flush(self, fault: Fault | None = None) -> Iterator[Piece]:
+        """Yield all rows that are left; after `fault` come no more."""
+        if self._layout and (self._rows or fault):
+            yield self._piece(self._layout, Rows.joined(self._rows), fault)
+        self._rows = []
+
+    def _flush_whole_launches(self) -> Iterator[Piece]:
+        """Yield the rows but for those of the last launch, which may go on."""
+        if self._layout and self._rows:
+            rows = Rows.joined(self._rows)
+            begin = rows.begin_of_last_launch(self._layout)
+            whole, last = rows.split(begin if len(rows) - begin <= _MOST_ROWS else len(rows))
+            if len(whole):
+                yield self._piece(self._layout, whole)
+            self._rows = [last] if len(last) else []
+
+    def _piece(self, layout: Layout, rows: Rows, fault: Fault | None = None) -> Piece:
+        return Piece(len(self._found.tables) - 1, layout, rows, self._is_checked, fault)
 
 
-def _begin_of_last_launch(rows: Rows) -> int:
-    """The first of the rows at the end that are of one launch, or group of launches."""
-    other = np.zeros(len(rows), bool)
-    for index in rows.source.layout.launch if len(rows) else ():
-        cells = rows.cells[index]
-        other |= flags(pc.not_equal(cells, cells[len(rows) - 1]))
-    return int(np.flatnonzero(other)[-1]) + 1 if other.any() else 0
+class _Lines:
+    """The lines of a block; the first is line `first` of the file."""
 
-
-class _Block:
-    """The lines of a block, and which of them do not look like a row of quoted cells."""
-
-    def __init__(self, block: bytes, first: int) -> None:
-        self.is_ended = block.endswith(b"\n")
-        self._text = block if self.is_ended else block + b"\n"
+    def __init__(self, text: bytes, first: int) -> None:
         self.first = first
-        text = np.frombuffer(self._text, np.uint8)
-        self._ends = np.flatnonzero(text == ord("\n"))
+        self._text = text
+        self._characters = np.frombuffer(text, np.uint8)
+        self._ends = np.flatnonzero(self._characters == ord("\n"))
         self._starts = np.concatenate([[0], self._ends[:-1] + 1])
-        before = text[self._ends - 1]
-        before = np.where(before == ord("\r"), text[np.maximum(self._ends - 2, 0)], before)
-        after = text[np.minimum(self._starts + 1, len(text) - 1)]
-        regular = (
-            (text[self._starts] == ord('"'))
-            & (after >= ord("0"))
-            & (after <= ord("9"))
-            & (before == ord('"'))
-        )
-        regular[-1] &= self.is_ended
-        self.irregular: list[int] = np.flatnonzero(~regular).tolist()
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def line(self, line: int) -> str:
-        """A line without its end."""
+        """A line without its end; bytes that are not UTF-8 are spelled out."""
         return decoded(self._text[self._starts[line] : self._ends[line]])
 
-    def text(self, begin: int, end: int) -> bytes:
+    def part(self, begin: int, end: int) -> Rows:
         """The lines from `begin` to `end`."""
-        return self._text[self._starts[begin] : self._ends[end - 1] + 1]
+        start = self._starts[begin]
+        text = memoryview(self._text)[start : self._ends[end - 1] + 1]
+        lines = np.arange(self.first + begin, self.first + end)
+        return Rows(text, self._ends[begin:end] + 1 - start, lines)
 
-    def without(self, noise: list[int], begin: int, end: int) -> tuple[bytes, Integers]:
-        """The lines from `begin` to `end` that are not `noise`, and their numbers."""
-        cuts = [begin, *(cut for line in noise for cut in (line, line + 1)), end]
-        pairs = zip(cuts[::2], cuts[1::2], strict=True)
-        pieces = [self.text(first, last) for first, last in pairs if first < last]
-        kept = np.ones(end - begin, bool)
-        kept[[line - begin for line in noise]] = False
-        return b"".join(pieces), self.first + begin + np.flatnonzero(kept)
-
-
-class _Cut:
-    """Cuts a file at its headers and blocks, and notes the tables in `found`."""
-
-    def __init__(self, path: Path, block_bytes: int, found: NcuCsv) -> None:
-        self._path = path
-        self._block_bytes = block_bytes
-        self._found = found
-        self._layout: Layout | None = None
-
-    def lines(self) -> Iterator[Lines]:
-        """Yield the lines of tables, without headers, units and, where that is plain, noise."""
-        first = 1
-        for text in _blocks(self._path, self._block_bytes):
-            block = _Block(text, first)
-            yield from self._lines_of(block)
-            first += len(block)
-
-    def _lines_of(self, block: _Block) -> Iterator[Lines]:
-        begin, plain = 0, True
-        noise: list[int] = []
-        line = self._next(block, 0)
-        while line < len(block):
-            text = block.line(line)
-            is_last = not block.is_ended and line == len(block) - 1
-            if layout := header_in(text):
-                yield from self._piece(block, begin, line, noise if plain else None)
-                begin, plain, noise = line + 1, True, []
-                self._open(layout)
-                if is_last and text.startswith('"'):
-                    yield self._unreadable(layout, Fault(block.first + line, "the file is cut off"))
-            elif self._layout is None:
-                self._note_error(text)
-            elif self._layout.awaits_units:
-                try:
-                    begin = line + self._take_units(text, is_last=is_last)
-                except DamagedRowError as error:
-                    yield self._unreadable(self._layout, Fault(block.first + line, str(error)))
-                    return
-                plain = begin > line or line not in block.irregular
-            elif is_last:
-                yield from self._piece(block, begin, line, noise if plain else None)
-                begin, plain = line, False
-            elif plain and is_noise(text, self._layout):
-                self._note_error(text)
-                noise.append(line)
-            else:
-                plain = False
-            line = self._next(block, line + 1)
-        yield from self._piece(block, begin, len(block), noise if plain else None)
-
-    def _next(self, block: _Block, line: int) -> int:
-        """The next line to look at from `line` on: any while the units are to come."""
-        if self._layout and self._layout.awaits_units:
-            return line
-        position = bisect_left(block.irregular, line)
-        return block.irregular[position] if position < len(block.irregular) else len(block)
-
-    def _piece(
-        self, block: _Block, begin: int, end: int, noise: list[int] | None
-    ) -> Iterator[Lines]:
-        """The lines from `begin` to `end`; without `noise` they need a closer look."""
-        if self._layout is None or begin >= end:
-            return
-        text, regular, numbers = block.text(begin, end), None, None
-        if noise:
-            regular, numbers = block.without(noise, begin, end)
-        elif noise is not None:
-            regular, numbers = text, np.arange(block.first + begin, block.first + end)
-        yield Lines(
-            table=len(self._found.tables) - 1,
-            layout=self._layout,
-            text=text,
-            first=block.first + begin,
-            regular=regular,
-            numbers=numbers,
-            cut_off=not block.is_ended and end == len(block),
+    def likely(self) -> NDArray[np.bool_]:
+        """Which lines begin and end like a row of quoted cells."""
+        text = self._characters
+        before = text[self._ends - 1]
+        before = np.where(before == ord("\r"), text[np.maximum(self._ends - 2, 0)], before)
+        after = text[np.minimum(self._starts + 1, len(text) - 1)]
+        is_row: NDArray[np.bool_] = (
+            (text[self._starts] == ord('"'))
+            & (after - ord("0") < 10)  # unsigned: what is less wraps around
+            & (before == ord('"'))
         )
+        return is_row
 
-    def _take_units(self, line: str, *, is_last: bool) -> int:
-        """Read the row behind a raw table's header; return how many lines are not a launch's.
-
-        Raises `DamagedRowError` for a row that is not a whole one.
-        """
-        layout = self._layout
-        row = row_in(line, layout, awaits_units=True) if layout else ""
-        if layout is None or not row:  # output of the program
-            if is_last and line.startswith('"'):
-                raise DamagedRowError("the file is cut off")
-            return 1
-        if is_open(row, layout):
-            raise DamagedRowError(
-                "the row is cut off" if is_last else f"a damaged row: {row[:60]!r}"
-            )
-        cells = cells_of(row, layout)
-        is_launch = bool(cells[layout.first].strip())  # there are no units
-        self._layout = layout.with_units([] if is_launch else cells)
-        return 0 if is_launch else 1
-
-    def _unreadable(self, layout: Layout, fault: Fault) -> Lines:
-        return Lines(len(self._found.tables) - 1, layout, b"", fault.line, fault=fault)
-
-    def _open(self, layout: Layout) -> None:
-        """Begin the table of a header."""
-        table = TableTotals(str(self._path), of_means=layout.form == "summary")
-        if layout.form == "raw":
-            table.names.update(filter(None, map(explaining_name, layout.columns)))
-        self._layout = layout
-        self._found.tables.append(table)
-        self._found.layouts.append(layout)
-
-    def _note_error(self, text: str) -> None:
-        if text.startswith("==ERROR==") and len(self._found.errors) < _MOST_ERRORS:
-            self._found.errors.append(text.strip()[:_LONGEST_ERROR])
+    def matching(self, columns: int, begin: int) -> NDArray[np.bool_]:
+        """Which lines from `begin` on are rows of so many quoted cells."""
+        offsets = np.append(self._starts[begin:], len(self._text)).astype(np.int32)
+        buffers = (pa.py_buffer(offsets), pa.py_buffer(self._text))
+        lines = pa.StringArray.from_buffers(len(offsets) - 1, *buffers)
+        row = rf'\A"{NUMBER}"(?:,"(?:[^"\r\n]|"")*"){{{columns - 1}}}\r?\n\z'
+        matching = pc.match_substring_regex(lines, row).to_numpy(zero_copy_only=False)
+        return np.array(matching)
 
 
 def _blocks(path: Path, size: int) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""What many rows of a table add up to, column by column: launches, and sums of the wanted metrics.
+"""What the rows of a piece add up to, column by column: launches, and sums of the wanted metrics.
 
 Every check of a row is here. A check names the first row that fails it, and of several rows the
 first in the file is refused.
@@ -6,32 +6,30 @@ first in the file is refused.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from bench.profilers.files.ncu_cells import Coded, Fault, Piece, cells_of_piece, grouped
 from bench.profilers.files.ncu_metrics import DURATION_LABEL
 from bench.profilers.files.ncu_numbers import (
     DOUBTFUL,
-    EXACT,
     MARKS,
-    MISSING,
     NUMBER,
     REFUSED,
     Numbers,
     decimals_of_mean,
-    flags,
     is_base,
-    unit_power,
+    is_unit,
     whole_numbers,
 )
-from bench.profilers.files.ncu_rows import Fault, Layout, Rows, explaining_name, metric_in
+from bench.profilers.files.ncu_rows import explaining_names, metric_in
+from bench.profilers.files.ncu_totals import Process, Sum, TableTotals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,70 +37,25 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-#: Of so many groups a table is kept, whether they occur or not.
-_MOST_CODES = 1 << 20
 _SECTION = "Speed Of Light"
-
-
-class LaunchRun(NamedTuple):
-    """Launches of one process whose IDs go up by one, with the line of each.
-
-    A summary's group of launches is its own process, with the ID 0, and of one `kernel`.
-    """
-
-    process: int | str
-    first: int
-    last: int
-    lines: Integers
-    kernel: str | None = None
-
-
-class MetricSum(NamedTuple):
-    """The sum of one metric in launches of one kernel, in the unit as printed.
-
-    `mark` is empty, or the separator whose meaning is in doubt: then `total` is the digits, and
-    `text` and `line` show the first such number.
-    """
-
-    kernel: str
-    metric: str
-    unit: str
-    mark: str
-    launches: int
-    total: Decimal
-    line: int
-    text: str
-
-
-@dataclass
-class RowSums:
-    """What rows add to a table, up to `fault`."""
-
-    launches: Counter[str] = field(default_factory=Counter)
-    runs: list[LaunchRun] = field(default_factory=list)
-    sums: list[MetricSum] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
-    capabilities: set[str] = field(default_factory=set)
-    marks: set[str] = field(default_factory=set)
-    fault: Fault | None = None
 
 
 @dataclass
 class _Figures:
-    """Cells of wanted metrics; `row`, `launch`, `metric` (of `metrics`) and so on for each."""
+    """Cells of wanted metrics; `row`, `metric` (of `metrics`) and `unit` (of `units`) of each."""
 
     row: Integers
     metric: Integers
     unit: Integers
     texts: Any
-    metrics: Sequence[str]
-    units: Sequence[str]
+    metrics: list[str]
+    units: list[str]
 
     def kept(self, which: Flags) -> _Figures:
         """Those of `which`."""
         row, metric, unit = self.row[which], self.metric[which], self.unit[which]
         texts = self.texts.filter(pa.array(which))
-        return _Figures(row, metric, unit, texts, self.metrics, self.units)
+        return replace(self, row=row, metric=metric, unit=unit, texts=texts)
 
     def name(self, position: int) -> str:
         """The metric at `position`."""
@@ -112,67 +65,61 @@ class _Figures:
         """The unit at `position`."""
         return self.units[int(self.unit[position])]
 
-    def text(self, position: int) -> str:
-        """The number at `position` as printed."""
-        return str(self.texts[position])
 
-
-def sum_rows(rows: Rows) -> RowSums:
+def sum_rows(piece: Piece) -> TableTotals:
     """Add up the rows of whole launches."""
-    if not len(rows):
-        return RowSums(fault=rows.fault)
-    return _Summation(rows).run()
+    if not len(piece.rows):
+        return TableTotals(piece.layout.form, fault=piece.fault)
+    return _Summation(piece).run()
 
 
-def marks_shown(rows: Rows) -> set[str]:
+def marks_shown(piece: Piece) -> set[str]:
     """The decimal marks that any figure of the rows proves, whatever its metric.
 
     Only figures with a unit are spelled by the locale for certain.
     """
-    shown: set[str] = set()
-    for index, of_units in rows.source.layout.printed:
-        texts = rows.cells[index]
-        if rows.source.layout.form != "raw":
-            known = pc.not_equal(pc.utf8_trim_whitespace(rows.cells[of_units]), "")
-            texts = texts.filter(known)
-        shown |= _marks(Numbers(texts))
-    return shown
-
-
-def _marks(numbers: Numbers) -> set[str]:
-    if not numbers.mark.any():
+    layout = piece.layout
+    if not len(piece.rows):
         return set()
-    counts = np.bincount(numbers.mark[numbers.kind == NUMBER], minlength=len(MARKS))
-    return {mark for mark, count in zip(MARKS, counts, strict=True) if mark and count}
+    cells = cells_of_piece(piece, layout.printed, layout.values)
+    figures = [cells[index] for index in layout.values]
+    if layout.form != "raw":
+        units = Coded(cells[layout.where["Metric Unit"]])
+        has_unit = pa.array(units.each(lambda unit: bool(unit.strip()), bool))
+        figures = [texts.filter(has_unit) for texts in figures]
+    return set().union(*(Numbers(texts).marks_shown() for texts in figures))
 
 
 class _Summation:
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self._layout: Layout = rows.source.layout
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        self._layout = layout = piece.layout
+        self._cells = cells_of_piece(piece, layout.needed, [layout.first, *layout.figures])
         self._faults: list[tuple[int, int, str]] = []  # row, order within it, message
-        self._kernel, self._kernels = _coded(rows.cells[self._layout.kernel])
-        self._result = RowSums()
+        self._kernel = self._coded("Kernel Name")
+        self._result = TableTotals(layout.form)
 
-    def run(self) -> RowSums:
+    def _coded(self, name: str) -> Coded:
+        return Coded(self._cells[self._layout.where[name]])
+
+    def run(self) -> TableTotals:
         """Add up everything, then look which row comes first of those that are refused."""
-        column = "Invocations" if self._layout.form == "summary" else "ID"
-        texts = self._rows.cells[self._layout.first]
-        numbers, is_none = whole_numbers(texts)
+        is_summary = self._layout.form == "summary"
+        first = self._cells[self._layout.first]
+        numbers, is_none = whole_numbers(first)
+        name = "Invocations" if is_summary else "ID"
         self._refuse(
-            is_none, 0, lambda row: f"{column}: {_shown(texts, row)} is not a whole number"
+            is_none, 0, lambda row: f"{name}: {first[row].as_py()[:40]!r} is not a whole number"
         )
-        if is_none.any():
-            numbers[is_none] = -1 - np.flatnonzero(is_none)  # none of them is a launch seen before
+        # None of the refused is a launch seen before.
+        numbers = np.where(is_none, -1 - np.arange(len(is_none)), numbers)
         launch = self._note_launches(numbers)
-        figures = self._raw() if self._layout.form == "raw" else self._long()
-        weight = numbers if self._layout.form == "summary" else np.array([], np.int64)
-        self._sum(self._without_repetitions(figures, launch), weight)
+        for figures in self._raw() if self._layout.form == "raw" else [self._long()]:
+            self._sum(self._without_repetitions(figures, launch), numbers if is_summary else None)
+        self._result.fault = self._piece.fault
         if self._faults:
             row, _, message = min(self._faults)
-            self._result.fault = Fault(int(self._rows.lines[row]), message)
-        else:
-            self._result.fault = self._rows.fault
+            self._result.fault = Fault(int(self._piece.rows.lines[row]), message)
         return self._result
 
     def _refuse(
@@ -181,107 +128,89 @@ class _Summation:
         """Refuse the first of `which` rows, or of the figures that are in `row`."""
         if which.any():
             positions = np.flatnonzero(which)
-            if row is not None:
-                positions = positions[np.argsort(row[positions], kind="stable")]
-            position = int(positions[0])
-            at = position if row is None else int(row[position])
-            self._faults.append((at, order, message(position)))
+            rows = positions if row is None else row[positions]
+            at = int(rows.argmin())
+            self._faults.append((int(rows[at]), order, message(int(positions[at]))))
 
     # Launches
 
     def _note_launches(self, numbers: Integers) -> Integers:
         """Note the launches, or groups of them; return which of them each row is of."""
-        layout, kernel = self._layout, self._kernel
-        process, processes, ids = self._identities(numbers)
+        layout, kernel = self._layout, self._kernel.codes
+        process, processes = self._processes()
+        is_summary = layout.form == "summary"
+        ids = np.zeros_like(numbers) if is_summary else numbers
         begins = np.ones(len(ids), bool)
         begins[1:] = (ids[1:] != ids[:-1]) | (process[1:] != process[:-1])
-        if layout.form == "summary":
-            begins[1:] |= kernel[1:] != kernel[:-1]
         first = np.flatnonzero(begins)
         launch = np.cumsum(begins) - 1
-        if layout.form == "raw":
-            self._refuse(~begins, 1, lambda row: f"a second row for launch {ids[row]}")
-        elif layout.form == "long":
-            other = kernel != kernel[first][launch]
-            self._refuse(other, 1, lambda row: f"a second row for launch {ids[row]}")
-        if layout.form == "summary":
-            for code, count in zip(kernel[first].tolist(), numbers[first].tolist(), strict=True):
-                self._result.launches[self._kernels[code]] += count
-        else:
-            counts = np.bincount(kernel[first], minlength=len(self._kernels)).tolist()
-            self._result.launches.update(dict(zip(self._kernels, counts, strict=True)))
-        if layout.capability is not None:
-            seen = self._rows.cells[layout.capability].take(pa.array(first))
-            self._result.capabilities.update(pc.unique(seen).to_pylist())
-        self._note_runs(first, ids[first], process[first], processes)
+        again = ~begins if layout.form == "raw" else kernel != kernel[first][launch]
+        self._refuse(again, 1, lambda row: f"a second row for launch {ids[row]}")
+        counts = np.zeros(len(self._kernel.texts), np.int64)
+        np.add.at(counts, kernel[first], numbers[first] if is_summary else 1)
+        self._result.launches.update(dict(zip(self._kernel.texts, counts.tolist(), strict=True)))
+        if "CC" in layout.where:
+            capability = self._coded("CC")
+            codes = np.unique(capability.codes[first]).tolist()
+            self._result.capabilities.update(capability.texts[code] for code in codes)
+        process = process[first]
+        for code in np.unique(process).tolist():
+            own = first[process == code] if len(processes) > 1 else first
+            self._result.ids.append((processes[code], ids[own], self._piece.rows.lines[own]))
         return launch
 
-    def _identities(self, numbers: Integers) -> tuple[Integers, list[int | str], Integers]:
-        """Of each row the code of its process, and its ID; a group is a process with the ID 0."""
-        layout, cells = self._layout, self._rows.cells
+    def _processes(self) -> tuple[Integers, list[Process]]:
+        """Of each row the code of its process; a summary's group is a process with the ID 0."""
+        layout = self._layout
         if layout.form == "summary":
-            group = pc.binary_join_element_wise(
-                *(cells[index] for index in range(layout.first)), "\n\0"
-            )
-            code, names = _coded(group)
-            return code, [*names], np.zeros_like(numbers)
-        if layout.process is None:
-            return np.zeros_like(numbers), [""], numbers
-        code, names = _coded(cells[layout.process])
-        known = {name: number for number, name in enumerate(dict.fromkeys(map(_process, names)))}
-        of_name = np.array([known[_process(name)] for name in names], np.int64)
-        return of_name[code], [*known], numbers
-
-    def _note_runs(
-        self, first: Integers, ids: Integers, process: Integers, processes: list[int | str]
-    ) -> None:
-        lines, of_groups = self._rows.lines[first], self._layout.form == "summary"
-        breaks = np.flatnonzero((ids[1:] != ids[:-1] + 1) | (process[1:] != process[:-1])) + 1
-        for begin, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(ids)], strict=True):
-            kernel = self._kernels[self._kernel[first[begin]]] if of_groups else None
-            name = processes[process[begin]]
-            run = LaunchRun(name, int(ids[begin]), int(ids[end - 1]), lines[begin:end], kernel)
-            self._result.runs.append(run)
+            columns = [Coded(self._cells[index]) for index in layout.launch]
+            codes, first = grouped(*(column.codes for column in columns))
+            groups = zip(*(column.at(first) for column in columns), strict=True)
+            return codes, [(group[-1], "\n\0".join(group)) for group in groups]
+        if "Process ID" not in layout.where:
+            return np.zeros(len(self._piece.rows), np.int64), [""]
+        process = self._coded("Process ID")
+        known = list(dict.fromkeys(map(_process, process.texts)))
+        return process.each(lambda text: known.index(_process(text))), [*known]
 
     # Figures
 
     def _long(self) -> _Figures:
         """The cells of wanted metrics, where a row has one each."""
-        layout, cells = self._layout, self._rows.cells
-        name, names = _coded(cells[layout.name])
-        self._result.names.update(filter(None, map(explaining_name, names)))
-        of_name = [metric_in(text) for text in names]
-        metrics = [metric for metric in dict.fromkeys(of_name) if metric]
-        code = np.array([metrics.index(one) if one else -1 for one in of_name], np.int64)[name]
+        name, unit = self._coded("Metric Name"), self._coded("Metric Unit")
+        self._result.names = explaining_names(name.texts)
+        named = {text: metric for text in name.texts if (metric := metric_in(text))}
+        metrics = list(dict.fromkeys(named.values()))
+        code = name.each(lambda text: metrics.index(named[text]) if text in named else -1)
         wanted = code >= 0
         if DURATION_LABEL in metrics:
-            counts = np.zeros(len(wanted), bool)
-            if layout.section is not None:
-                counts = flags(pc.match_substring(cells[layout.section], _SECTION))
-            wanted &= (code != metrics.index(DURATION_LABEL)) | counts
-        unit, units = _coded(cells[layout.unit])
+            is_duration = code == metrics.index(DURATION_LABEL)
+            if "Section Name" in self._layout.where:
+                is_duration &= ~self._coded("Section Name").each(lambda s: _SECTION in s, bool)
+            wanted &= ~is_duration
+        values = self._cells[self._layout.values[0]]
         every = np.arange(len(wanted))
-        return _Figures(every, code, unit, cells[layout.value], metrics, units).kept(wanted)
+        return _Figures(every, code, unit.codes, values, metrics, unit.texts).kept(wanted)
 
-    def _raw(self) -> _Figures:
-        """The cells of wanted metrics, where each has a column."""
-        layout, count = self._layout, len(self._rows)
-        metrics = list(dict.fromkeys(metric for _, metric in layout.metrics))
-        units = [layout.units[index] for index, _ in layout.metrics]
-        columns = [self._rows.cells[index] for index, _ in layout.metrics]
-        codes = [metrics.index(metric) for _, metric in layout.metrics]
-        return _Figures(
-            row=np.tile(np.arange(count), len(columns)),
-            metric=np.repeat(np.array(codes, np.int64), count),
-            unit=np.repeat(np.arange(len(columns)), count),
-            texts=pa.concat_arrays(columns) if columns else pa.array([], pa.string()),
-            metrics=metrics,
-            units=units,
-        )
+    def _raw(self) -> Iterator[_Figures]:
+        """The cells of each wanted metric, which has a column, or several."""
+        columns_of = defaultdict(list)
+        for index, metric in self._layout.metrics:
+            columns_of[metric].append(index)
+        every = np.arange(len(self._piece.rows))
+        for metric, columns in columns_of.items():
+            yield _Figures(
+                row=np.tile(every, len(columns)),
+                metric=np.zeros(len(every) * len(columns), np.int64),
+                unit=np.repeat(np.arange(len(columns)), len(every)),
+                texts=pa.concat_arrays([self._cells[index] for index in columns]),
+                metrics=[metric],
+                units=[self._layout.units[index] for index in columns],
+            )
 
     def _without_repetitions(self, figures: _Figures, launch: Integers) -> _Figures:
         """The first figure of each metric in each launch; an unlike second one is refused."""
-        if self._layout.form == "raw" and len(figures.metrics) == len(figures.units):
+        if self._layout.form == "raw" and len(figures.units) == 1:
             return figures
         key = launch[figures.row] * len(figures.metrics) + figures.metric
         order = np.argsort(key, kind="stable")
@@ -290,104 +219,82 @@ class _Summation:
         if not same.any():
             return figures
         again, before = again[same], before[same]
-        texts, texts_before = (figures.texts.take(pa.array(at)) for at in (again, before))
+        texts, texts_before = (
+            figures.texts.take(pa.array(at)).to_pylist() for at in (again, before)
+        )
         units = np.array(figures.units, object)
-        unlike = flags(pc.not_equal(texts, texts_before))
+        unlike = np.array([one != other for one, other in zip(texts, texts_before, strict=True)])
         unlike |= units[figures.unit[again]] != units[figures.unit[before]]
 
-        def message(position: int) -> str:
-            pair = texts_before[position].as_py(), texts[position].as_py()
-            name = figures.name(int(again[position]))
-            return f"{name} is {pair[0]!r} and then {pair[1]!r} for the same launch"
+        def message(at: int) -> str:
+            name = figures.name(int(again[at]))
+            return f"{name} is {texts_before[at]!r} and then {texts[at]!r} for the same launch"
 
         self._refuse(unlike, 3, message, figures.row[again])
         kept = np.ones(len(key), bool)
         kept[again] = False
         return figures.kept(kept)
 
-    def _sum(self, figures: _Figures, weight: Integers) -> None:
+    def _sum(self, figures: _Figures, weight: Integers | None) -> None:
         """Read the numbers and add them up, those of one kernel, metric and unit together.
 
         A number counts `weight` times by its row, or once where there are no weights.
         """
         numbers = Numbers(figures.texts)
-        self._refuse(
-            numbers.kind == REFUSED,
-            4,
-            lambda at: (
-                f"{figures.name(at)}: {_shown(figures.texts, at)} is not a number that ncu prints"
-            ),
-            figures.row,
-        )
-        in_unknown = self._in_unknown_units(figures)
-        if in_unknown.any():
-            in_unknown &= (numbers.kind != MISSING) & ~numbers.is_plain_zero()
-        self._refuse(
-            in_unknown,
-            4,
-            lambda at: f"{figures.name(at)}: unknown unit {figures.unit_at(at)[:20]!r}",
-            figures.row,
-        )
-        if self._layout.bounds:
-            self._decide_means(figures, numbers, ~in_unknown)
-        self._result.marks = _marks(numbers)
+
+        def refused(at: int) -> str:
+            text = figures.texts[at].as_py()[:40]
+            return f"{figures.name(at)}: {text!r} is not a number that ncu prints"
+
+        def in_unknown_unit(at: int) -> str:
+            return f"{figures.name(at)}: unknown unit {figures.unit_at(at)[:20]!r}"
+
+        unknown = self._in_unknown_units(figures)
+        if unknown.any():  # zero is zero in any unit
+            is_zero = (numbers.digits == 0) & (numbers.mark == 0)
+            is_zero[list(numbers.long)] = False
+            unknown &= (numbers.kind >= NUMBER) & ~is_zero
+        self._refuse(numbers.kind == REFUSED, 4, refused, figures.row)
+        self._refuse(unknown, 4, in_unknown_unit, figures.row)
+        if len(self._layout.values) > 1 and self._layout.form == "summary":
+            self._decide_means(figures, numbers, ~unknown)
+        self._result.marks |= numbers.marks_shown()
         if self._faults:
             return  # what would be summed is refused
-        doubtful = numbers.kind == DOUBTFUL
-        counted = np.flatnonzero(doubtful | (numbers.kind == NUMBER))
-        at: Any = counted if len(counted) < len(doubtful) else slice(None)  # which is faster
-        row = figures.row[at]
-        label, first = _grouped(
-            self._kernel[row],
-            figures.metric[at],
-            figures.unit[at],
-            (numbers.mark * doubtful)[at].astype(np.int64),
-            numbers.decimals[at].astype(np.int64),
-            weight[row] if len(weight) else weight,
-        )
-        digits = numbers.digits[at]
-        count = np.bincount(label, minlength=len(first)).tolist()
-        # Half of the bits at a time: numpy adds up in doubles, which are exact up to 2**53.
-        low = np.bincount(label, digits & 0xFFFFFF, len(first)).tolist()
-        high = np.bincount(label, digits >> 24, len(first)).tolist()
-        totals = [Decimal((int(a) << 24) + int(b)) for a, b in zip(high, low, strict=True)]
-        decimals = numbers.decimals[at][first].tolist()
-        totals = [total.scaleb(-n, EXACT) for total, n in zip(totals, decimals, strict=True)]
+        counted = np.flatnonzero(numbers.kind >= NUMBER)
+        at: Any = counted if len(counted) < len(numbers.kind) else slice(None)  # which is faster
+        row, decimals, digits = figures.row[at], numbers.decimals[at], numbers.digits[at]
+        mark = np.where(numbers.kind == DOUBTFUL, numbers.mark, 0)[at]
+        kernel = self._kernel.codes[row]
+        weights = np.ones(len(row), np.int64) if weight is None else weight[row]
+        keys = (kernel, figures.metric[at], figures.unit[at], mark, decimals, weights)
+        label, first = grouped(*keys)
+        totals = np.zeros(len(first), np.int64)
+        np.add.at(totals, label, digits)  # of so few rows and digits there is no overflow
+        exact = totals.tolist()
         for position, value in numbers.long.items():
-            group = label[np.searchsorted(counted, position)]
-            totals[group] = EXACT.add(totals[group], value)
-        for group, position in enumerate(counted[first].tolist()):
-            row = int(figures.row[position])
-            times = int(weight[row]) if len(weight) else 1
-            self._result.sums.append(
-                MetricSum(
-                    kernel=self._kernels[self._kernel[row]],
-                    metric=figures.name(position),
-                    unit=figures.unit_at(position),
-                    mark=MARKS[numbers.mark[position]] if doubtful[position] else "",
-                    launches=count[group] * times,
-                    total=EXACT.multiply(totals[group], Decimal(times)),
-                    line=int(self._rows.lines[row]),
-                    text=figures.text(position) if doubtful[position] else "",
-                )
-            )
+            exact[label[np.searchsorted(counted, position)]] += value
+        launches = np.bincount(label, minlength=len(first)).tolist()
+        lines = self._piece.rows.lines[row[first]].tolist()
+        texts = figures.texts.take(pa.array(counted[first])).to_pylist()
+        codes = zip(*(key[first].tolist() for key in keys), strict=True)
+        for group, (of_kernel, metric, unit, of_mark, places, times) in enumerate(codes):
+            name, name_of_unit = figures.metrics[metric], figures.units[unit]
+            key = (self._kernel.texts[of_kernel], name, name_of_unit, MARKS[of_mark], places)
+            total = exact[group] * times
+            one = Sum(launches[group] * times, total, lines[group], texts[group])
+            self._result.add_sum(key, one)
 
     @staticmethod
     def _in_unknown_units(figures: _Figures) -> Flags:
         """Where a metric is in a unit that it is not measured in."""
-        pair = figures.metric * max(len(figures.units), 1) + figures.unit
-        unknown = np.zeros(len(figures.metrics) * len(figures.units), bool)
-        for code in np.flatnonzero(np.bincount(pair, minlength=len(unknown))).tolist():
-            metric, unit = divmod(code, len(figures.units))
-            try:
-                unit_power(figures.metrics[metric], figures.units[unit])
-            except ValueError:
-                unknown[code] = True
-        return np.asarray(unknown[pair])
+        known = [[is_unit(metric, unit) for unit in figures.units] for metric in figures.metrics]
+        pair = figures.metric * len(figures.units) + figures.unit
+        return np.asarray(~np.array(known, bool).reshape(-1)[pair])
 
     def _decide_means(self, figures: _Figures, numbers: Numbers, known: Flags) -> None:
         """Decide doubtful means that lie between the least and the largest value."""
-        low, high = (self._rows.cells[index] for index in self._layout.bounds or ())
+        low, high = (self._cells[index] for index in self._layout.values[1:])
         for at in np.flatnonzero((numbers.kind == DOUBTFUL) & known).tolist():
             row, whole = int(figures.row[at]), is_base(figures.name(at), figures.unit_at(at))
             decimals = decimals_of_mean(
@@ -400,34 +307,7 @@ class _Summation:
                 numbers.kind[at], numbers.mark[at], numbers.decimals[at] = NUMBER, 0, decimals
 
 
-def _coded(texts: Any) -> tuple[Integers, list[str]]:
-    """Texts as codes of the distinct ones."""
-    encoded = texts.dictionary_encode()
-    codes: Integers = encoded.indices.to_numpy().astype(np.int64)
-    return codes, encoded.dictionary.to_pylist()
-
-
-def _grouped(*keys: Integers) -> tuple[Integers, Integers]:
-    """The group of each position, alike in all keys, and the first position of each group."""
-    code, codes = np.zeros(len(keys[0]), np.int64), 1
-    for key in keys:
-        least, most = (int(key.min()), int(key.max())) if len(key) else (0, 0)
-        if least < most:
-            code, codes = code * (most - least + 1) + (key - least), codes * (most - least + 1)
-        if codes > _MOST_CODES:
-            code = pa.array(code).dictionary_encode().indices.to_numpy().astype(np.int64)
-            codes = int(code.max()) + 1
-    first = np.full(codes, -1)
-    first[code[::-1]] = np.arange(len(code))[::-1]
-    present = first >= 0
-    return (code if present.all() else (np.cumsum(present) - 1)[code]), first[present]
-
-
 def _process(text: str) -> int | str:
     """A process by its number, however that is padded."""
     text = text.strip(" ")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else text
-
-
-def _shown(texts: Any, position: int) -> str:
-    return repr(texts[position].as_py()[:40])

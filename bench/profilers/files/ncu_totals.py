@@ -2,163 +2,147 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from math import inf
+from typing import TYPE_CHECKING
 
-from bench.errors import UserError
+import numpy as np
+
+from bench.profilers.files.ncu_cells import Fault
 from bench.profilers.files.ncu_numbers import EXACT, is_base, unit_power
-from bench.profilers.files.ncu_rows import Fault
-from bench.profilers.files.ncu_sums import LaunchRun, MetricSum, RowSums
+from bench.profilers.files.ncu_rows import Form
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+
+#: A process by its number or name, or a summary's group of launches: its kernel and all its cells.
+Process = int | str | tuple[str, str]
+#: Kernel, metric, unit as printed, the separator whose meaning is in doubt or nothing, and how many
+#: of a sum's digits are decimals.
+Key = tuple[str, str, str, str, int]
+
+
+class RefusedError(Exception):
+    """A file that is refused, for `fault`."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 class SeenLaunches:
-    """Which launches a file has shown, in little memory however many there are.
-
-    IDs ascend in what Nsight Compute writes, so a process needs a few runs of them; stragglers,
-    which are less than an ID before them, go to a set.
-    """
+    """Which launches a file has shown, 16 bytes for each."""
 
     def __init__(self) -> None:
-        self._runs: dict[int | str, tuple[list[int], list[int]]] = {}
-        self._stragglers: set[tuple[int | str, int]] = set()
+        self._ids: dict[Process, list[tuple[Integers, Integers]]] = defaultdict(list)
 
-    def add(self, process: int | str, first: int, last: int) -> int | None:
-        """Note the launches `first` to `last`; return the first that was there before, or None."""
-        starts, ends = self._runs.setdefault(process, ([], []))
-        if not ends or first > ends[-1] + 1:
-            starts.append(first)
-            ends.append(last)
-        elif first == ends[-1] + 1:
-            ends[-1] = last
-        else:
-            for launch in range(first, last + 1):
-                position = bisect_right(starts, launch)
-                known = bool(position) and ends[position - 1] >= launch
-                if known or (process, launch) in self._stragglers:
-                    return launch
-                self._stragglers.add((process, launch))
-        return None
+    def add(self, rows: TableTotals) -> None:
+        """Note launches; raise `RefusedError` for the first row that is refused."""
+        for process, ids, lines in rows.ids:
+            self._ids[process].append((ids, lines))
+        if rows.fault:
+            self.refuse_repeated(rows.fault.line)
+            raise RefusedError(rows.fault)
+
+    def refuse_repeated(self, most: float = inf) -> None:
+        """Raise `RefusedError` for the first launch, up to line `most`, that was there before."""
+        faults = []
+        for process, noted in self._ids.items():
+            ids, lines = (np.concatenate(column) for column in zip(*noted, strict=True))
+            if (np.diff(ids) > 0).all():
+                continue
+            order = np.lexsort((lines, ids))
+            again = order[1:][ids[order[1:]] == ids[order[:-1]]]
+            if len(again):
+                at = again[lines[again].argmin()]
+                message = f"launch {ids[at]} of process {process} appears twice"
+                message += "; two runs are two files"
+                if isinstance(process, tuple):
+                    message = f"a second group of rows for kernel {process[0][:60]}"
+                faults.append(Fault(int(lines[at]), message))
+        if faults and min(faults).line <= most:
+            raise RefusedError(min(faults))
 
 
-@dataclass
-class _Doubt:
-    """Numbers of one spelling that are whole or thousandths; the first of them to name."""
+@dataclass(slots=True)
+class Sum:
+    """A sum over launches; `line` and `text` show the first of numbers of two readings."""
 
+    launches: int
+    total: int
     line: int
     text: str
-    digits: Decimal = Decimal()
 
 
 @dataclass
-class _Cells:
-    """One metric in the launches of one kernel: how many hold a number, and its sums by unit."""
-
-    launches: int = 0
-    sums: dict[str, Decimal] = field(default_factory=dict)
-    doubts: dict[tuple[str, str], _Doubt] = field(default_factory=dict)
-
-
 class TableTotals:
-    """Adds up the rows of one table; `settled` turns its sums into base units.
+    """What a table adds up to, or some of its rows, up to `fault`."""
 
-    `of_means` says that the figures are means over launches, which may be fractions.
-    """
+    form: Form
+    launches: Counter[str] = field(default_factory=Counter)
+    sums: dict[Key, Sum] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    capabilities: set[str] = field(default_factory=set)
+    marks: set[str] = field(default_factory=set)
+    #: Of rows: of each process the IDs of its launches, and their lines.
+    ids: list[tuple[Process, Integers, Integers]] = field(default_factory=list)
+    fault: Fault | None = None
 
-    def __init__(self, path: str, *, of_means: bool = False) -> None:
-        self._path = path
-        self._of_means = of_means
-        self._cells: dict[tuple[str, str], _Cells] = {}
-        self.launches: Counter[str] = Counter()
-        self.names: set[str] = set()
-        self.capabilities: set[str] = set()
-        self.marks: set[str] = set()
-
-    def add(self, rows: RowSums, seen: SeenLaunches) -> None:
-        """Add rows, whose launches must not be among those `seen`.
-
-        Raises `UserError` for the first row that is refused.
-        """
-        fault = rows.fault
-        for run in rows.runs:
-            again = seen.add(run.process, run.first, run.last)
-            if again is not None:
-                line = int(run.lines[again - run.first])
-                if fault is None or line <= fault.line:
-                    fault = Fault(line, _again(run, again))
-                break
-        if fault:
-            raise self._refusal(*fault)
+    def add(self, rows: TableTotals) -> None:
+        """Add rows, which are used up."""
         self.launches.update(rows.launches)
         self.names |= rows.names
         self.capabilities |= rows.capabilities
         self.marks |= rows.marks
-        for one in rows.sums:
-            self._add_sum(one)
+        for key, one in rows.sums.items():
+            self.add_sum(key, one)
 
-    def _add_sum(self, one: MetricSum) -> None:
-        cells = self._cells.setdefault((one.kernel, one.metric), _Cells())
-        cells.launches += one.launches
-        if one.mark:
-            doubt = cells.doubts.setdefault((one.unit, one.mark), _Doubt(one.line, one.text))
-            doubt.digits = EXACT.add(doubt.digits, one.total)
-        else:
-            before = cells.sums.get(one.unit, Decimal())
-            cells.sums[one.unit] = EXACT.add(before, one.total)
+    def add_sum(self, key: Key, one: Sum) -> None:
+        """Add one sum, which is used up."""
+        before = self.sums.setdefault(key, one)
+        if before is not one:
+            before.launches += one.launches
+            before.total += one.total
 
     @property
     def is_doubtful(self) -> bool:
         """Whether some number has two readings, and no other number has shown the locale."""
-        return not self.marks and any(cells.doubts for cells in self._cells.values())
+        return not self.marks and any(mark for *_, mark, _ in self.sums)
 
     def settled(self) -> Iterator[tuple[str, str, int, Decimal]]:
         """Yield kernel, metric, launches with a number, and their sum in base units.
 
-        Raises `UserError` where a number has two readings and nothing in the table decides.
+        Raises `RefusedError` where a number has two readings and nothing in the table decides.
         """
-        for (kernel, metric), cells in self._cells.items():
-            total = Decimal()
-            for unit, value in cells.sums.items():
-                power = unit_power(metric, unit) if value else 0  # a zero is one in any unit
-                total = EXACT.add(total, EXACT.scaleb(value, power))
-            for (unit, mark), doubt in cells.doubts.items():
-                whole = self._groups_thousands(metric, unit, mark, doubt)
-                power = unit_power(metric, unit) - (0 if whole else 3)
-                total = EXACT.add(total, EXACT.scaleb(doubt.digits, power))
-            yield kernel, metric, cells.launches, total
+        for (kernel, metric, unit, mark, decimals), one in self.sums.items():
+            if mark and not self._groups_thousands(metric, unit, mark, one):
+                decimals = 3
+            power = unit_power(metric, unit) if one.total else 0  # a zero is one in any unit
+            yield kernel, metric, one.launches, EXACT.scaleb(Decimal(one.total), power - decimals)
 
-    def _groups_thousands(self, metric: str, unit: str, mark: str, doubt: _Doubt) -> bool:
+    def _groups_thousands(self, metric: str, unit: str, mark: str, one: Sum) -> bool:
         """Whether `mark` groups thousands in this table.
 
         Other numbers of the table show it. Besides, a sum of bytes, nanoseconds or instructions is
         whole, so a comma in it groups thousands: no locale ends whole numbers with one. A dot in
-        it may be C's mark in a file that something rewrote, so it needs proof.
+        it may be C's mark in a file that something rewrote, so it needs proof. A summary's means
+        may be fractions.
         """
-        shown = self._shown(mark)
-        if is_base(metric, unit) and not self._of_means:
+        shown = None
+        if len(self.marks) == 1:
+            shown = not self.marks & {mark, " "}
+        elif self.marks == {mark, " "}:
+            shown = False
+        if is_base(metric, unit) and self.form != "summary":
             shown = True if mark == "," and shown is None else shown or None
         if shown is None:
-            raise self._refusal(
-                doubt.line,
-                f"{metric}: {doubt.text!r} {unit} may mean {doubt.text.replace(mark, '')} or"
-                f" {doubt.text.replace(mark, '.')}, and nothing in the file decides",
-            )
+            whole, fraction = (one.text.replace(mark, to) for to in ("", "."))
+            message = f"{metric}: {one.text!r} {unit} may mean {whole} or {fraction}"
+            raise RefusedError(Fault(one.line, f"{message}, and nothing in the file decides"))
         return shown
-
-    def _shown(self, mark: str) -> bool | None:
-        """Whether other numbers show that `mark` groups thousands; None if they show neither."""
-        if len(self.marks) == 1:
-            return not self.marks & {mark, " "}
-        return False if self.marks == {mark, " "} else None
-
-    def _refusal(self, line: int, message: str) -> UserError:
-        """An error that names file, line and remedy."""
-        return UserError(f"{self._path}:{line}: {message}; write the file again with LC_ALL=C ncu")
-
-
-def _again(run: LaunchRun, launch: int) -> str:
-    if run.kernel is not None:
-        return f"a second group of rows for kernel {run.kernel[:60]}"
-    return f"launch {launch} of process {run.process} appears twice; two runs are two files"

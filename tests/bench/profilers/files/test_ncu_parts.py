@@ -27,7 +27,6 @@ from bench.profilers.files.ncu_metrics import (
     translate,
 )
 from bench.profilers.files.ncu_read import read_counters, read_counters_of
-from bench.profilers.files.ncu_totals import SeenLaunches
 
 TABLE = launches(6)
 
@@ -239,13 +238,17 @@ def test_other_text_is_no_list_of_metrics(text):
 # What keeps track of launches
 
 
-def test_launches_are_known_again_whatever_their_order():
-    seen = SeenLaunches()
-    new = [(1, 10, 19), (1, 20, 20), (1, 30, 31), (1, 22, 25), (2, 10, 19), (1, 0, 9), (1, 32, 40)]
-    assert [seen.add(*run) for run in new] == [None] * len(new)
-    for first, last, again in ((5, 5, 5), (19, 21, 19), (21, 22, 22), (31, 31, 31), (40, 41, 40)):
-        assert seen.add(1, first, last) == again
-    assert seen.add(1, 26, 29) is None
+@pytest.mark.parametrize("again", [5, 19, 22, 31, 40, None])
+def test_launches_are_known_again_whatever_their_order(tmp_path, again):
+    order = [*range(10, 21), 30, 31, *range(22, 26), *range(10), *range(32, 41)]
+    table = [Launch(index, "k", {DRAM: 7}) for index in order]
+    table += [Launch(index, "k", {DRAM: 7}, 42) for index in range(10, 20)]
+    if again is None:
+        assert read_counters(write(tmp_path / "ncu.csv", written(table))).kernels == len(table)
+        return
+    table.append(Launch(again, "k", {DRAM: 7}))
+    with pytest.raises(UserError, match=rf"launch {again} of process 4711 appears twice"):
+        read_counters(write(tmp_path / "ncu.csv", written(table)))
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
