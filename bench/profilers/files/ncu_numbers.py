@@ -62,7 +62,7 @@ class Numbers:
             self.digits: Integers = texts.cast(pa.int64()).to_numpy()
             return
         if (characters == ord("\\")).any():
-            texts = pc.replace_substring_regex(texts, _SPELLED_SPACES, " ")
+            texts = pc.replace_substring_regex(texts, _SPELLED_SPACES, "'")
             offsets, characters = _characters(texts)
             is_digit = characters - ord("0") < 10
         self._note_spellings(_shapes(offsets, characters, is_digit))

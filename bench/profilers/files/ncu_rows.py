@@ -33,6 +33,7 @@ _LONGEST_NAME = 200
 _FEWEST = 4
 #: What the first cell of a row holds.
 NUMBER = "[0-9][0-9., \u00a0\u202f]*"
+_LIKE_A_ROW = re.compile('"[0-9].*"')
 _QUOTED_ROW = re.compile(f'"{NUMBER}","')
 _ROW = re.compile(f'"?{NUMBER}"?,')
 _ROW_WITHIN = re.compile(r'(?<!,)"[0-9]+","[0-9]+","')
@@ -126,8 +127,10 @@ class Layout:
 def header_in(line: str) -> Layout | None:
     """Return the layout that `line` begins, or None if it holds no header.
 
-    A header may follow output of the program that did not end its line.
+    A header may follow output of the program that did not end its line, but no row.
     """
+    if _LIKE_A_ROW.fullmatch(line):
+        return None
     begin = line.find('"ID","')
     if begin < 0 and '"Invocations"' in line:
         begin = line.find('"Process ID","')

@@ -118,7 +118,7 @@ class _Summation:
             self._sum(self._without_repetitions(figures, launch), numbers if is_summary else None)
         self._result.fault = self._piece.fault
         if self._faults:
-            row, _, message = min(self._faults)
+            row, _, message = min(self._faults, key=lambda fault: fault[:2])
             self._result.fault = Fault(int(self._piece.rows.lines[row]), message)
         return self._result
 
