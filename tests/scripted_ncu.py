@@ -2,7 +2,7 @@
 
 `ScriptedNcu(folder)` writes `ncu` into `folder`, to be put on PATH. It answers `--version`,
 `--list-chips`, `--query-metrics` and `--import` in the forms of ncu 2024.1.1, and really runs the
-program that it is given, then leaves a report of the kernels it was told of. Counters are scripted:
+program that it is given, then leaves a report of the scripted kernels and their counters:
 `kernels` is a list of (mangled name, {metric: value}), one per launch.
 
 Run as a program it is ncu itself; that part uses the standard library alone.
@@ -126,7 +126,7 @@ def _query(script, options):
     for row in ("-" * 60, "Metric Name     Metric Type     Metric Unit", "-" * 60):
         print(row)
     for name in script["chips"][chip]:
-        print(f"{name}     Counter     byte     # of something that is told in")
+        print(f"{name}     Counter     byte     # of something, described in")
         print(f"{' ' * len(name)}                          two lines, as dram__bytes or so")
     return 0
 

@@ -69,11 +69,9 @@ def test_backward_within_the_forward_pass_is_backward():
     trace.host(ENGINE, 10, 20)
     trace.host("aten::mul", 12, 5)
     (outer,) = nested(trace)
-    assert (outer.phase, outer.inner[0].phase, outer.inner[0].inner[0].phase) == (
-        "forward",
-        "backward",
-        "backward",
-    )
+    (engine,) = outer.inner
+    phases = [op.phase for op in (outer, engine, *engine.inner)]
+    assert phases == ["forward", "backward", "backward"]
 
 
 def test_without_the_engine_no_phase_is_known():
@@ -83,27 +81,21 @@ def test_without_the_engine_no_phase_is_known():
 
 
 def test_only_operators_are_ops():
+    names_and_kinds = {
+        "aten::relu": ("relu", Kind.OP),
+        "torchvision::nms": ("torchvision.nms", Kind.OP),
+        "ReluBackward0": ("ReluBackward0", Kind.WRAPPER),
+        "torch::autograd::AccumulateGrad": ("torch::autograd::AccumulateGrad", Kind.WRAPPER),
+        ENGINE: (ENGINE, Kind.WRAPPER),
+        "Torch-Compiled Region: 0/0": ("Torch-Compiled Region: 0/0", Kind.WRAPPER),
+        "## Call CompiledFxGraph fk5w6m3j5mvej ##": ("CompiledFxGraph", Kind.REGION),
+    }
     trace = TraceWriter()
-    names = [
-        "aten::relu",
-        "torchvision::nms",
-        "ReluBackward0",
-        "torch::autograd::AccumulateGrad",
-        ENGINE,
-        "Torch-Compiled Region: 0/0",
-        "## Call CompiledFxGraph fk5w6m3j5mvej ##",
-    ]
-    for place, name in enumerate(names):
+    for place, name in enumerate(names_and_kinds):
         trace.host(name, 100 * place, 50)
     trace.host("model::head", 800, 50, cat="user_annotation")
     assert [(op.name, op.kind) for op in nested(trace)] == [
-        ("relu", Kind.OP),
-        ("torchvision.nms", Kind.OP),
-        ("ReluBackward0", Kind.WRAPPER),
-        ("torch::autograd::AccumulateGrad", Kind.WRAPPER),
-        (ENGINE, Kind.WRAPPER),
-        ("Torch-Compiled Region: 0/0", Kind.WRAPPER),
-        ("CompiledFxGraph", Kind.REGION),
+        *names_and_kinds.values(),
         ("model::head", Kind.WRAPPER),
     ]
     assert op_names(trace.events) == ["relu", "torchvision.nms"]
