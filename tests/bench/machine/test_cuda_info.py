@@ -7,6 +7,7 @@ import torch
 
 from bench.machine.gpu import cuda_device_info
 from bench.machine.probes import UnknownFactError, nvml_device
+from bench.records import DeviceInfo
 
 UUID = "12345678-aaaa-bbbb-cccc-0123456789ab"
 
@@ -64,16 +65,19 @@ def test_the_card_is_found_by_uuid():
         }
     )
     info = cuda_device_info(0, lambda: nvml)
-    assert info.name == "NVIDIA H200"
-    assert info.uuid == f"GPU-{UUID}"
-    assert info.power_limit_w == 700.0
-    assert info.max_clock_mhz == 1980.0
-    assert info.driver == "580.95.05"
-    assert info.compute_capability == "9.0"
-    assert info.cores == 132
-    assert info.last_level_cache_bytes == 62_914_560
-    assert info.memory_bytes == 150_754_820_096
-    assert info.missing == {}
+    assert info == DeviceInfo(
+        backend="cuda",
+        name="NVIDIA H200",
+        uuid=f"GPU-{UUID}",
+        power_limit_w=700.0,
+        max_clock_mhz=1980.0,
+        driver="580.95.05",
+        compute_capability="9.0",
+        cores=132,
+        last_level_cache_bytes=62_914_560,
+        memory_bytes=150_754_820_096,
+        missing={},
+    )
 
 
 def test_a_slice_of_a_card_keeps_its_own_prefix_and_lacks_a_limit():
@@ -94,13 +98,9 @@ def test_without_nvml_cudas_own_facts_remain():
     assert info.missing["driver"] == "NVML: NVML Shared Library Not Found"
 
 
-def test_a_card_that_nvml_does_not_know_is_a_reason():
+def test_a_full_uuid_is_taken_as_it_is_and_a_card_that_nvml_does_not_know_is_a_reason():
+    assert nvml_device(FakeNvml({"GPU-x": "handle"}), "GPU-x") == ("GPU-x", "handle")
     with pytest.raises(UnknownFactError, match=f"no device {UUID}"):
         nvml_device(FakeNvml({}), UUID)
     info = cuda_device_info(0, lambda: FakeNvml({}))
     assert "knows no device" in info.missing["power_limit_w"]
-
-
-def test_a_full_uuid_is_taken_as_it_is():
-    nvml = FakeNvml({"GPU-x": "handle"})
-    assert nvml_device(nvml, "GPU-x") == ("GPU-x", "handle")

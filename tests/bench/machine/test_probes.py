@@ -39,22 +39,16 @@ def test_facts_known_to_be_absent_join_the_others():
     assert found.missing == {"uuid": "a CPU has no UUID"}
 
 
-def test_an_unreadable_file_is_named(tmp_path):
+def test_text_loses_the_device_trees_nul_and_an_unreadable_file_is_named(tmp_path):
     with pytest.raises(UnknownFactError, match="nothing-here: No such file"):
         text_of(tmp_path / "nothing-here")
-
-
-def test_device_tree_text_loses_its_nul(tmp_path):
     (tmp_path / "model").write_bytes(b"Raspberry Pi 5\0")
     assert text_of(tmp_path / "model") == "Raspberry Pi 5"
 
 
-def test_an_absent_program_is_named():
+def test_an_absent_program_is_named_and_a_failing_programs_complaint_is_the_reason(program):
     with pytest.raises(UnknownFactError, match="no program no-such-program-anywhere here"):
         output_of("no-such-program-anywhere")
-
-
-def test_a_failing_programs_complaint_is_the_reason(program):
     program("grumble", "echo 'fatal: bad owner' >&2; echo more >&2; exit 128")
     with pytest.raises(UnknownFactError, match=r"^grumble: fatal: bad owner$"):
         output_of("grumble")

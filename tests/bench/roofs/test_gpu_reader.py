@@ -35,7 +35,7 @@ for program in range(programs):
 print("right")
 """
 COMPILED = """
-import itertools, json, sys
+import itertools, json, os
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -44,7 +44,7 @@ from bench.roofs.cache_roofs import GPU_BLOCK
 
 numbers = ("elements", "region_stride", "start_stride", "rounds")
 found = []
-for capability, past_l1 in itertools.product((75, 90, 120), (False, True)):
+for capability, past_l1 in itertools.product(json.loads(os.environ["CAPABILITIES"]), (False, True)):
     source = ASTSource(
         fn=gpu_reader._read,
         signature={"data": "*fp32", "sums": "*fp32", **dict.fromkeys(numbers, "i32"),
@@ -78,8 +78,12 @@ def test_each_program_sums_exactly_the_blocks_that_it_is_counted_to_read():
 
 
 @pytest.mark.slow
-def test_the_loop_loads_16_bytes_at_a_time_from_the_level_that_is_meant(tmp_path):
-    for past_l1, ptx in json.loads(output_of(COMPILED, TRITON_CACHE_DIR=str(tmp_path))):
+@pytest.mark.parametrize(
+    "capabilities", ["[90]", pytest.param("[75, 120]", marks=pytest.mark.long)]
+)
+def test_the_loop_loads_16_bytes_at_a_time_from_the_level_that_is_meant(tmp_path, capabilities):
+    settings = {"CAPABILITIES": capabilities, "TRITON_CACHE_DIR": str(tmp_path)}
+    for past_l1, ptx in json.loads(output_of(COMPILED, **settings)):
         load = "ld.global.cg.v4.b32" if past_l1 else "ld.global.v4.b32"
         labels = {name[1]: name.start() for name in re.finditer(r"^(\$L\w+):", ptx, re.MULTILINE)}
         jumps = [(to[1], to.start()) for to in re.finditer(r"\bbra\S*\s+(\$L\w+);", ptx)]
