@@ -13,11 +13,20 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from mlproject import main
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT / "tests" / "bench"), str(PROJECT / "tests"), str(PROJECT)]
+
+# No example fails because the machine is slow, or another test's fixture is used by many examples.
+settings.register_profile(
+    "any pace",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("any pace")
 
 DEVICES = ("cuda", "mps")
 SLOW = ("slow", "long")

@@ -59,7 +59,7 @@ def _check(call, inputs, weight, bias):
 
 
 @given(convolutions(), st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @pytest.mark.slow
 def test_convolution_and_its_gradients(case, first_layer, transposed):
     dims = len(case["stride"])
@@ -73,7 +73,7 @@ def test_convolution_and_its_gradients(case, first_layer, transposed):
 
 
 @given(convolutions(), st.integers(0, 2))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @pytest.mark.slow
 def test_products_with_padding_count(case, padding):
     dims = len(case["stride"])
@@ -87,7 +87,7 @@ def test_products_with_padding_count(case, padding):
 
 
 @given(st.lists(sizes, min_size=1, max_size=3), sizes, sizes, st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_linear_layer_and_its_gradients(batch, ins, outs, biased, first_layer):
     inputs = _ones((*batch, ins), learned=not first_layer)
     weight = _ones((outs, ins), learned=True)
@@ -96,7 +96,7 @@ def test_linear_layer_and_its_gradients(batch, ins, outs, biased, first_layer):
 
 
 @given(sizes, sizes, sizes, sizes)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_batched_product(batch, rows, inner, columns):
     left = _ones((batch, rows, inner), learned=True)
     right = _ones((batch, inner, columns), learned=True)
@@ -104,7 +104,7 @@ def test_batched_product(batch, rows, inner, columns):
 
 
 @given(sizes, sizes, st.integers(1, 6), st.integers(1, 6), sizes)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_attention_is_two_products_forward_and_four_backward(batch, heads, queries, keys, width):
     shapes = [(batch, heads, length, width) for length in (queries, keys, keys)]
     query, key, value = (torch.randn(shape, requires_grad=True) for shape in shapes)

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 
 import pytest
 from generated_steps import steps, tiny
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bench.cost import StepSpec, step_complexity
@@ -71,7 +71,6 @@ def _best_of_all_cuts(passes, sizes, lasting, cache_bytes):
 
 
 @given(steps(roles=(Role.CONTRACTION,)), st.integers(0, 200))
-@settings(deadline=None)
 @pytest.mark.slow
 def test_floor_is_the_best_of_all_cuts(step, cache_bytes):
     passes, sizes, lasting = step
@@ -81,7 +80,6 @@ def test_floor_is_the_best_of_all_cuts(step, cache_bytes):
 
 
 @given(steps(), st.integers(0, 200))
-@settings(deadline=None)
 def test_no_machine_moves_less_than_the_floor(step, cache_bytes):
     passes, _, lasting = step
     floor = compulsory_bytes(passes, lasting, cache_bytes)
@@ -89,7 +87,6 @@ def test_no_machine_moves_less_than_the_floor(step, cache_bytes):
 
 
 @given(steps(), st.integers(0, 200))
-@settings(deadline=None)
 def test_floor_fused_and_eager_are_in_order(step, cache_bytes):
     passes, sizes, lasting = step
     eager = sum(access.size_bytes for item in passes for access in (*item.reads, *item.writes))

@@ -35,7 +35,7 @@ def _check(passes):
 
 
 @given(st.one_of(steps(longest=12), steps(longest=12, phases=("forward",))))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @pytest.mark.slow
 def test_kernels_of_random_steps_could_run(step):
     _check(step[0])

@@ -59,7 +59,7 @@ def test_labels_of_devices(backend, name, label):
     assert environment_label(device(backend, name)) == label
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sampled_from(["cpu", "cuda", "mps"]), st.text(max_size=200))
 def test_every_name_gives_a_label_that_the_configuration_takes(backend, name):
     label = environment_label(device(backend, name))

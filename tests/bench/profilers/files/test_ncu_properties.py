@@ -1,7 +1,7 @@
 """Any table, printed in any form, locale and scale, is read back exactly; no input does harm."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ncu_files import (
     BYTES,
@@ -75,9 +75,7 @@ def outcome_of(path, text, encoding="utf-8"):
     return results[0]
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(files(percent="87.53"), st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]))
 @pytest.mark.slow
 def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, encoding):
@@ -87,9 +85,7 @@ def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, enco
     assert found(record) == truth(table, form)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(files(percent=None))
 @pytest.mark.slow
 def test_a_table_that_does_not_show_its_locale_is_read_exactly_or_refused(tmp_path, case):
@@ -113,17 +109,13 @@ CHANGES = st.lists(
 )
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150)
 @given(st.integers(0, 10**6), CHANGES)
 def test_a_damaged_file_does_no_harm(tmp_path, base, changes):
     check(mutated(base, changes), tmp_path / "ncu.csv")
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100)
 @given(st.one_of(st.binary(max_size=2000), st.text(max_size=1000).map(str.encode)))
 def test_arbitrary_bytes_do_no_harm(tmp_path, content):
     check(content, tmp_path / "ncu.csv")

@@ -5,7 +5,7 @@ import re
 import string
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.errors import UserError
@@ -190,7 +190,6 @@ def printed(table, form, comma, end, noise):
     end=st.sampled_from(["\n", "\r\n"]),
     noise=st.lists(st.sampled_from(["epoch 3", "", ",,,,,1.0,per", "Events enabled"]), max_size=2),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_form_of_a_table_reads_back_as_the_table(rows_of, table, form, comma, end, noise):
     rows = rows_of(printed(table, form, comma, end, noise))
     assert [(row.count, row.unit, row.share) for row in rows] == [
@@ -230,7 +229,7 @@ contents = st.one_of(
 @given(contents)
 @example(b'{"a": ' + b"[" * 100_000)
 @example(b"9" * 5000 + b",,cycles")
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 def test_no_content_crashes_the_reader_or_makes_up_a_number(rows_of, content):
     try:
         rows = rows_of(content)

@@ -1,7 +1,7 @@
 """From the rows of perf stat to a record: weights, scopes, kinds of cores, memory controllers."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.errors import UserError
@@ -245,7 +245,6 @@ NAMES = ["cycles", "instructions", "branches", "branch-misses", "cache-misses", 
         min_size=1,
     )
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_figure_is_the_printed_number_or_none_with_a_reason(read, table):
     text = "".join(
         f"{'<not counted>' if count is None else count};;{name};9;{share / 100:.2f};;\n"

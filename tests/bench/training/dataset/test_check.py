@@ -3,7 +3,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -92,7 +92,7 @@ def test_damaged_files_are_counted_and_the_first_named(photos):
     assert "replace or delete" in message
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30)
 @given(share=st.floats(0, 1), form=st.sampled_from(["JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF"]))
 @example(share=0.5, form="JPEG")
 @example(share=0.5, form="PNG")
