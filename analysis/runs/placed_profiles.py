@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from analysis.profiles.counter_checks import check_counters
 from analysis.profiles.kernel_places import KernelPlaces, place_kernels
 from analysis.profiles.op_places import OpPlaces, check_ops, place_ops
-from analysis.profiles.profiled_step import explains
+from analysis.profiles.profiled_step import check_counters, explains
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.runs.placed import PlacedRun, Trust, trust
 from bench.records import CeilingsRecord, Finding, ProfileRecord

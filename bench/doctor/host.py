@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.doctor.check import Check, ok
+from bench.doctor import Check, ok
 from bench.machine import environment, virtualization
 from bench.machine.probes import ROOT, UnknownFactError, value_or_none
 from bench.machine.rapl import PackageEnergy

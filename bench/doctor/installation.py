@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from bench.doctor.check import Check, Status, ok
+from bench.doctor import Check, Status, ok
 from bench.machine.probes import UnknownFactError, open_nvml, reason_of
 from bench.machine.repository import TREE
 

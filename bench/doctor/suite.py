@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bench.doctor.check import Check
+from bench.doctor import Check
 from bench.machine.probes import reason_of
 
 Group = Callable[[], Iterable[Check]]

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from bench.config import RunConfig
-from bench.profilers.fingerprint import work_set
+from bench.profilers.ops.torch_profiler import work_set
 from bench.records import (
     LAUNCHER_FACTS,
     Complexity,

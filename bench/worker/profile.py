@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from bench.config import RunConfig
 from bench.cost import CallWork, op_work
-from bench.errors import UserError
-from bench.profilers.fingerprint import work_set
-from bench.profilers.ncu.profiled_range import profiled_range
-from bench.profilers.ops.op_profile import profile_ops
+from bench.errors import UnsupportedError, UserError
+from bench.profilers.ops.op_times import profile_ops
+from bench.profilers.ops.torch_profiler import work_set
 from bench.profilers.perf.perf_control import counting
 from bench.records import ProfiledStep, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
+from bench.training.devices import Device
 from bench.worker.outcome import attempt, or_reason
 from bench.worker.step_setup import ReadyStep, StepSetup
 
@@ -95,3 +98,22 @@ _TOOLS: dict[ToolName, Callable[[ReadyStep, Found, dict[str, str], dict[str, str
     "ncu": _ncu,
     "perf": _perf,
 }
+
+
+@contextmanager
+def profiled_range(device: Device) -> Iterator[None]:
+    """Let ncu count what is launched inside: only that, and all of it.
+
+    The device is synchronised at both ends. ncu must run with `--profile-from-start off`,
+    and the CUDA context must exist, as it does after a warm-up. Raises `UnsupportedError` on
+    another backend.
+    """
+    if device.backend != "cuda":
+        raise UnsupportedError(f"tool=ncu: counts on CUDA devices alone, not on {device.backend}")
+    device.synchronize()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    try:
+        yield
+        device.synchronize()
+    finally:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]

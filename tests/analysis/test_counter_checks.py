@@ -4,7 +4,7 @@ import factories as make
 import pytest
 import samples
 
-from analysis.profiles.counter_checks import check_counters
+from analysis.profiles.profiled_step import check_counters
 from analysis.roofs.roof import Roof
 
 ROOF = Roof(200e9, 50e9)

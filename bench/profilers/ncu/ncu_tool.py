@@ -13,8 +13,7 @@ from bench.errors import UserError
 from bench.machine.probes import ROOT, UnknownFactError
 from bench.profilers.base import Attempt, Tool
 from bench.profilers.ncu.ncu_choice import Choice, choose_metrics, compute_capability
-from bench.profilers.ncu.ncu_complaints import explain
-from bench.profilers.ncu.ncu_permission import counter_permission
+from bench.profilers.ncu.ncu_complaints import counter_permission, explain
 from bench.profilers.ncu.ncu_program import Ncu, RefusalError, find_ncu
 from bench.records import Backend, Counters, ProfiledStep, ToolName, WorkSet
 from bench.records.verdict.kernel_names import kernel_name

@@ -1,14 +1,9 @@
-"""Ops that were timed, joined with the calls of the cost model, as records of each kind.
-
-Both come in the order of dispatch, so a timed op is the next call in line with its phase, name and
-shapes. The outermost op of a nest that is such a call takes the time of everything in it: what it
-calls is how a backend does the work, not other work.
-"""
+"""A step's time op by op, as one record: seen ops joined with the cost model's calls."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import median, median_low
@@ -16,8 +11,11 @@ from typing import Any
 
 from bench.cost import CallWork
 from bench.cost.op_calls import is_attention, plain_label
-from bench.profilers.ops.timed_step import Kind, SeenOp
-from bench.records import OpTime, Phase
+from bench.profilers.ops.synchronized import Synchronized
+from bench.profilers.ops.timed_step import Kind, Recorder, SeenOp, TimedStep
+from bench.profilers.ops.torch_profiler import Profiled, ProfiledOnDevice
+from bench.records import Backend, OpProfile, OpTime, Phase
+from bench.training.devices import Device
 
 _Shapes = Sequence[tuple[int, ...]]
 
@@ -211,3 +209,72 @@ def _op_time(name: _Name, steps: list[dict[str, float]]) -> OpTime:
         missing=missing,
         **work,
     )
+
+
+def profile_ops(
+    step: Callable[[], object],
+    device: Device,
+    work: Sequence[CallWork],
+    iterations: int = 5,
+) -> OpProfile:
+    """Run `step` once for the tool to start up, then `iterations` times to time its ops.
+
+    Before each timed step goes one that is not: reading the last trace has taken the memory that
+    the allocator keeps from step to step, and a step that pays for new pages is up to a third
+    slower.
+
+    `work` are the cost model's calls of the same step (`bench.cost.op_work`). Times are of
+    the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
+    """
+    recorder = _recorder(step, device)
+    recorder.record()
+    steps = []
+    for _ in range(iterations):
+        step()
+        steps.append(recorder.record())
+    return _profile(recorder.method, steps, work)
+
+
+def _recorder(step: Callable[[], object], device: Device) -> Recorder:
+
+    recorders: dict[Backend, Callable[[Callable[[], object], Device], Recorder]] = {
+        "cpu": Profiled,
+        "cuda": ProfiledOnDevice,
+        "mps": Synchronized,
+    }
+    return recorders[device.backend](step, device)
+
+
+def _profile(method: str, steps: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
+    shares = [join(step.ops, work) for step in steps]
+    facts: dict[str, Any] = {
+        "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),
+        "launch_gap_s": _median(step.launch_gap_s for step in steps),
+        "copies": steps[-1].copies,
+    }
+    missing = {name: steps[-1].missing[name] for name, fact in facts.items() if fact is None}
+    if unseen := _unseen(shares[-1], work):
+        missing["unseen"] = unseen
+    return OpProfile(
+        method=method,
+        iterations=len(steps),
+        step_time_s=median(step.wall_s for step in steps),
+        ops=op_times(shares),
+        missing=missing,
+        **facts,
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _unseen(shares: Iterable[Share], work: Sequence[CallWork]) -> str | None:
+    """Say which calls of the cost model no timed op was joined with."""
+    seen = Counter((share.call.op, share.call.phase) for share in shares if share.call)
+    rest = Counter((call.op, call.phase) for call in work) - seen
+    if not rest:
+        return None
+    named = ", ".join(f"{count} {op} ({phase})" for (op, phase), count in rest.most_common(5))
+    return f"{rest.total()} of the cost model's {len(work)} calls were not seen, such as {named}"

@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from bench.errors import UserError
 from bench.profilers.ops.device_time import DeviceTime
-from bench.profilers.ops.op_nest import Nest
+from bench.profilers.ops.op_nest import Nest, op_names
 from bench.profilers.ops.timed_step import DEVICE_FIGURES, TimedStep
+from bench.records import WorkSet
 from bench.training.devices import Device
 
 Event = dict[str, Any]
@@ -99,3 +101,17 @@ class ProfiledOnDevice(Profiled):
         return TimedStep(
             self._wall_s, nest.tops, on_device.busy_s, on_device.gap_s, copies, missing
         )
+
+
+def work_set(step: Callable[[], object], device: Device) -> WorkSet | None:
+    """Run `step` once under torch.profiler; return what it launched, or None if nothing was seen.
+
+    Kernels on CUDA, copies and memsets left out; elsewhere every op of torch or of a library, those
+    that other ops call included, so that a backend's own way of doing an op is part of the answer.
+    """
+    events = traced(step, device, host=False, shapes=False)
+    if device.backend == "cuda":
+        names, unit = DeviceTime(events).kernels, "kernels"
+    else:
+        names, unit = op_names(events), "ops"
+    return WorkSet(unit=unit, counts=Counter(names)) if names else None

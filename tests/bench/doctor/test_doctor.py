@@ -3,8 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bench.doctor import Check, can_measure, suite
-from bench.doctor.check import ok
+from bench.doctor import Check, can_measure, ok, suite
 from commands.keep.doctor import command
 
 NO_NCU = Check("ncu", "warning", "not found", "install it")

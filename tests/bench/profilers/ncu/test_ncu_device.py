@@ -14,7 +14,7 @@ from bench.errors import UnsupportedError
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool, kernel_set
 from bench.profilers.ncu.ncu_choice import compute_capability
-from bench.profilers.ncu.profiled_range import profiled_range
+from bench.worker.profile import profiled_range
 
 
 class Driver:
@@ -92,8 +92,8 @@ STEP = f"""
 import json, sys
 import torch
 from bench.training.devices import open_device
-from bench.profilers.fingerprint import work_set
-from bench.profilers.ncu.profiled_range import profiled_range
+from bench.profilers.ops.torch_profiler import work_set
+from bench.worker.profile import profiled_range
 
 device = open_device("cuda")
 torch.manual_seed(0)

@@ -14,7 +14,7 @@ from traces import TraceWriter, gpu_step
 from bench.cost import StepSpec, op_work, step_complexity
 from bench.errors import UserError
 from bench.profilers.ops import torch_profiler
-from bench.profilers.ops.op_profile import _profile, profile_ops
+from bench.profilers.ops.op_times import _profile, profile_ops
 from bench.profilers.ops.synchronized import Synchronized
 from bench.profilers.ops.timed_step import Kind, SeenOp, TimedStep
 from bench.profilers.ops.torch_tool import TorchTool

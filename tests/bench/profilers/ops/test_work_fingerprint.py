@@ -7,8 +7,8 @@ import torch
 from fakes import Card, QueueingDevice, ScriptedClock
 from traces import TraceWriter, gpu_step
 
-from bench.profilers import fingerprint
-from bench.profilers.fingerprint import work_set
+from bench.profilers.ops import torch_profiler
+from bench.profilers.ops.torch_profiler import work_set
 from bench.records import WorkSet
 from bench.training.devices import open_device
 
@@ -73,5 +73,5 @@ KERNELS = ("cudnn::conv<float>", "bn_fw<float,4>", "bn_bw<float>", "at::native::
     ],
 )
 def test_on_a_gpu_it_is_the_kernels(monkeypatch, events, found):
-    monkeypatch.setattr(fingerprint, "traced", lambda *args, **kwargs: events)
+    monkeypatch.setattr(torch_profiler, "traced", lambda *args, **kwargs: events)
     assert work_set(lambda: None, Card(ScriptedClock())) == found

@@ -14,7 +14,7 @@ from scripted_perf import CORES
 
 from bench.errors import UserError
 from bench.profilers.perf import PerfTool
-from bench.profilers.perf.perf_choice import choose_events, vector_bits
+from bench.profilers.perf.perf_tool import choose_events, vector_bits
 from bench.records import ProfiledStep
 
 PROJECT = Path(__file__).resolve().parents[4]
