@@ -115,7 +115,7 @@ def test_a_row_behind_other_output_stays_with_its_launch_wherever_a_block_ends(t
     lines[last] = "step " + lines[last]
     path = tmp_path / "ncu.csv"
     path.write_text("\n".join(lines))
-    for size in range(50, 6000, 50):
+    for size in range(50, 6000, 370):
         assert found(counters_of(read_totals(path, size))) == truth(TABLE), size
 
 
@@ -123,7 +123,7 @@ def test_a_row_behind_other_output_stays_with_its_launch_wherever_a_block_ends(t
 def test_rows_over_several_lines_are_whole_wherever_a_block_ends(tmp_path):
     path = tmp_path / "ncu.csv"
     path.write_text(written(TABLE, "rules"))
-    for size in range(50, 3000, 50):
+    for size in range(50, 3000, 170):
         assert found(counters_of(read_totals(path, size))) == truth(TABLE), size
 
 
@@ -213,7 +213,7 @@ def test_a_file_that_ends_within_a_row_is_refused(read, form):
     if form == "rules":  # whose last row has figures no more
         last = text.rindex("\n", 0, text.rindex("\n")) + 1
         text = text[: text.index('"SOL', last) - 1]
-    for end in range(len(text) - 1, last, -3):
+    for end in range(len(text) - 1, last, -13):
         with pytest.raises(UserError, match=r"ncu\.csv:\d+: "):
             read(text[:end])
 
@@ -225,6 +225,14 @@ def test_a_damaged_row_is_refused_with_its_line(read, form):
         broken = [*lines[:5], damage(lines[5]), *lines[6:]]
         with pytest.raises(UserError, match=r"ncu\.csv:6: "):
             read("\n".join(broken))
+
+
+@pytest.mark.parametrize("form", ["nvtx", "raw nvtx"])
+def test_a_header_glued_to_a_row_is_refused_and_no_launch_is_lost(read, form):
+    lines = written(TABLE, form).split("\n")
+    lines[4] = lines[4][: lines[4].rindex(",") + 1] + lines[0]
+    with pytest.raises(UserError, match=r"ncu\.csv:5: the row has \d+ cells"):
+        read("\n".join(lines))
 
 
 def test_text_glued_to_a_figure_is_refused(read):
