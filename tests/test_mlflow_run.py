@@ -15,8 +15,8 @@ from tracking.projects import make_environment
 from tracking.reading.tracked_runs import download_record, search_runs
 
 PROJECT = Path(__file__).resolve().parent.parent
-SMALL = {"batch_size": "2", "image_size": "64", "warmup_iters": "1", "iters": "2"}
-TINY = {**SMALL, "arch": "crashing_models:small", "backend": "cpu", "image_size": "32"}
+SMALL = {"batch_size": 2, "image_size": 64, "warmup_iters": 1, "iters": 2}
+TINY = {**SMALL, "arch": "crashing_models:small", "backend": "cpu", "image_size": 32}
 LONG = pytest.mark.long
 pytestmark = pytest.mark.slow
 
@@ -113,14 +113,17 @@ def test_a_corrupt_image_is_named_and_ends_the_run(place, images):
 @pytest.mark.parametrize(
     ("entry", "parameters"),
     [
-        ("sweep", {"matrix": "tiny.yaml", "campaign": "c", "limit": 1}),
-        ("tune", {**TINY, "budget": 30, "fixed_batch": "true", "campaign": "c"}),
-        ("profile", {**TINY, "tool": "torch", "campaign": "c"}),
+        ("sweep", {"limit": 1}),
+        ("tune", {"budget": 30, "fixed_batch": "true"}),
+        ("profile", {"tool": "torch"}),
     ],
 )
 def test_other_entry_points_measure_into_the_run_that_mlflow_made(place, entry, parameters):
-    (place / "tiny.yaml").write_text(f"blocks: [{json.dumps(TINY)}]\n")
-    done = mlflow_run(place, "-e", entry, "--env-manager", "local", **parameters)
+    matrix = place / "tiny.yaml"
+    matrix.write_text(f"blocks: [{json.dumps(TINY)}]\n")
+    work = {"matrix": matrix} if entry == "sweep" else TINY
+    local = ("-e", entry, "--env-manager", "local")
+    done = mlflow_run(place, *local, **work, **parameters, campaign="c")
     assert done.returncode == 0, done.stderr
     [own] = search_runs(f"tags.`{schema.KIND}` = '{entry}'")
     assert own.status == "FINISHED"
