@@ -157,6 +157,7 @@ def test_new_requirements_are_added_to_the_environment_that_is_there(clone):
     assert not (clone.venv / "half").exists()
 
 
+@pytest.mark.slow
 def test_packages_and_own_modules_are_compiled_where_python_writes_no_bytecode(clone):
     clone.set_up()
     compiled = [path.name for path in (clone.venv / "lib" / "__pycache__").iterdir()]
@@ -184,6 +185,7 @@ def test_tools_for_tests_come_on_top_and_stay(clone):
     assert clone.calls() == DEV
 
 
+@pytest.mark.slow
 def test_two_at_once_do_the_work_once(clone):
     clone.hold_uv()
     first = clone.start()
@@ -196,6 +198,7 @@ def test_two_at_once_do_the_work_once(clone):
     assert clone.calls() == RUNTIME
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_next_one_waits_for_what_is_left_running_and_starts_afresh(clone):
     clone.hold_uv()
     first = clone.start()
@@ -216,6 +219,7 @@ def test_after_a_kill_the_next_one_waits_for_what_is_left_running_and_starts_afr
     assert clone.calls() == ["-r requirements.txt", *RUNTIME]
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_kept_is_replaced(clone, tmp_path):
     clone.set_up()
 
@@ -267,6 +271,7 @@ def test_what_set_up_cannot_use_is_one_line_and_stays(clone, fault, words):
         assert [child.name for child in clone.venv.iterdir()] == ["lib"]
 
 
+@pytest.mark.slow
 def test_failure_is_one_line_and_the_next_one_starts_afresh(clone):
     (clone.folder / "no-network").touch()
     code, errors = clone.set_up()

@@ -27,6 +27,7 @@ def test_marked():
     ("options", "outcome"),
     [([], "4 skipped"), (["--nothing-missing"], "1 failed, 1 skipped, 2 errors")],
 )
+@pytest.mark.slow
 def test_a_skip_for_want_of_a_program_can_be_a_failure(tmp_path, options, outcome):
     (tmp_path / "test_skipping.py").write_text(SKIPPING)
     (tmp_path / "test_whole_file.py").write_text("import pytest\npytest.importorskip('no_such')\n")

@@ -208,6 +208,7 @@ def test_two_searches_at_once_both_tell_all_and_leave_a_whole_file(runs):
     assert len(read_kept(runs.file).runs) == KNOWN + 3
 
 
+@pytest.mark.slow
 def test_a_small_selection_is_read_whole_and_not_kept(runs, monkeypatch):
     monkeypatch.setattr(incremental, "KEPT_FROM", KNOWN + 1)
     runs.kept()
@@ -240,6 +241,7 @@ def test_times_begin_with_few_prefixes_that_leave_no_gap(since, until, expected)
     assert list(time_prefixes(since, until)) == expected
 
 
+@pytest.mark.slow
 def test_what_our_upload_leaves_on_a_server_is_final_and_read_once(
     server, read_ids, tmp_path, monkeypatch
 ):

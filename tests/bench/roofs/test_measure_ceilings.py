@@ -125,6 +125,7 @@ def test_arithmetic_switches_are_put_back(roomy_gpu, before, monkeypatch):
             switch.fp32_precision = original
 
 
+@pytest.mark.slow
 def test_this_cpus_ceilings_follow_from_its_samples_with_arrays_past_its_cache(monkeypatch):
     small = Plan(
         products=(Product(64, 64, 64, "NT"), Product(128, 128, 128, "NN")),

@@ -48,6 +48,7 @@ def test_only_strided_depthwise_convolutions_are_kept():
     assert output.dtype == low
 
 
+@pytest.mark.slow
 def test_a_layer_kept_in_fp32_compiles_into_one_graph():
     layer = torch.nn.Conv2d(4, 4, 3, stride=2, groups=4)
     keep_depthwise_in_fp32(layer)
@@ -92,6 +93,7 @@ def test_auto_keeps_them_under_amp_on_a_cpu(monkeypatch, precision, asked, on_a_
     assert resolve(*known, open_precision(precision, device)).depthwise_fp32 is elsewhere
 
 
+@pytest.mark.slow
 def test_the_cost_model_counts_the_fp32_copies():
     plain, kept = (
         step_complexity(

@@ -68,6 +68,7 @@ def plain():
         ("amp", {"channels_last": "true", "fused_optimizer": "true", "deterministic": True}),
     ],
 )
+@pytest.mark.slow
 def test_a_lever_trains_the_same_function(plain, precision, lever):
     assert distance(losses(precision=precision, **lever), plain) < TOLERANCE[precision]
 

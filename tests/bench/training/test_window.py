@@ -49,6 +49,7 @@ def measured(window, **known):
     return window.measurement(images_per_iteration=8, startup_s={}, **known)
 
 
+@pytest.mark.slow
 def test_throughput_is_images_over_the_wall_time_of_a_window_without_warm_up(step, window):
     window.warm_up(step(9.0), 2, ignore)
     window.measure(step(0.5), WindowPlan(10))
@@ -67,6 +68,7 @@ def test_queued_work_is_waited_for_at_both_ends_and_never_between(step, device, 
     assert measured(window).window_s == pytest.approx(5 * 2.0 + 5 * 0.001)
 
 
+@pytest.mark.slow
 def test_ranks_come_together_at_both_ends_and_never_between(step, clock, device):
     met_at_s = []
 
@@ -85,6 +87,7 @@ def test_ranks_come_together_at_both_ends_and_never_between(step, clock, device)
     assert found.window_s == pytest.approx(4 * 1.0 + 0.5)
 
 
+@pytest.mark.slow
 def test_a_synchronised_warm_up_lap_holds_the_queued_work(step, window):
     laps = []
     window.warm_up(step(0.0, queued_s=2.0), 2, laps.append)
@@ -142,11 +145,13 @@ def test_an_interrupt_keeps_what_was_measured(step, clock, window):
     assert "cut" in found.missing["last_loss"]
 
 
+@pytest.mark.slow
 def test_nothing_measured_is_no_measurement(step, window):
     window.warm_up(step(1.0), 2, ignore)
     assert measured(window) is None
 
 
+@pytest.mark.slow
 def test_compile_time_is_warm_up_beyond_its_fastest_iteration(step, window):
     window.warm_up(step(30.0, 2.0, 1.0, 1.0), 4, ignore)
     window.measure(step(1.0), WindowPlan(5))
@@ -173,6 +178,7 @@ def test_phases_hold_the_queued_work_of_their_part(clock, device):
     }
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_missing_and_said(step, window):
     window.warm_up(step(1.0, loss=torch.tensor(float("nan"))), 1, ignore)
     window.measure(step(1.0), WindowPlan(5))

@@ -196,6 +196,7 @@ fields = st.fixed_dictionaries(
 
 
 @given(st.lists(fields, min_size=1, max_size=3))
+@pytest.mark.slow
 def test_every_combination_is_there_once(tmp_path_factory, blocks):
     path = tmp_path_factory.mktemp("matrix") / "m.yaml"
     path.write_text(yaml.safe_dump({"blocks": [{**b, "name": "x"} for b in blocks]}))

@@ -58,6 +58,7 @@ def whole(device):
     return tuned(device)
 
 
+@pytest.mark.slow
 def test_the_optimum_is_found_and_its_gain_confirmed_by_fresh_runs(whole):
     assert best_of(whole) == {"compile": "default", "threads": 2, "batch_size": 64}
     gain = 1.1 * 1.296 * 1.25
@@ -136,6 +137,7 @@ def test_no_effect_is_seldom_confirmed_even_where_the_search_was_fooled():
     ],
     ids=["out of memory", "compiler"],
 )
+@pytest.mark.slow
 def test_a_failure_is_a_trial_with_a_result_and_is_not_repeated(
     too_much, outcome, value, reason, failures, best
 ):
@@ -147,6 +149,7 @@ def test_a_failure_is_a_trial_with_a_result_and_is_not_repeated(
     assert Counter(t.record.outcome for t in result.trials)[outcome] == failures
 
 
+@pytest.mark.slow
 def test_a_window_with_a_doubt_of_its_own_is_not_enough_to_give_a_value_up():
     class Disturbed(Device):
         """Other programs run whenever this value is measured."""
@@ -165,6 +168,7 @@ def test_a_window_with_a_doubt_of_its_own_is_not_enough_to_give_a_value_up():
     assert len(disturbed.trials) == 4  # each beside the incumbent
 
 
+@pytest.mark.slow
 def test_the_batch_is_halved_where_doubling_does_not_pay():
     def small_is_fast(knobs):
         return {4: 15.0, 8: 20.0}.get(knobs["batch_size"], 16.0)
@@ -174,6 +178,7 @@ def test_the_batch_is_halved_where_doubling_does_not_pay():
     assert comparison(result, "batch_size=4").decision == "not faster"
 
 
+@pytest.mark.slow
 def test_a_fixed_batch_and_a_largest_batch_are_kept():
     assert tuned(Device(speed), fixed_batch=True).best.batch_size == "auto"
     result = tuned(Device(speed), max_batch=32)
@@ -289,6 +294,7 @@ def test_an_interrupt_right_after_the_first_trial_has_that_to_tell():
         tuned(device)
 
 
+@pytest.mark.slow
 def test_a_value_that_changes_nothing_here_is_told_and_not_judged():
     """Where the C library is not glibc, `retain` comes to what the system does anyway."""
     device = Device(speed, noise=0.2)

@@ -32,6 +32,7 @@ def imported():
     return {run.name: run for run in search_runs(f"tags.`{schema.IMPORTED}` = 'true'")}
 
 
+@pytest.mark.slow
 def test_results_become_runs_under_our_names_marked_with_their_source(place):
     assert main(["import", "table.csv", "cpu_resnet18_fp32_bs8_run2.csv"]) == 0
     runs = imported()

@@ -77,6 +77,7 @@ def test_images_are_pinned_and_the_database_is_no_newer_than_its_tools(services)
     assert re.fullmatch(r"postgres:17\..*", services["postgres"]["image"])  # trixie's pg_dump
 
 
+@pytest.mark.slow
 def test_compose_refuses_a_file_without_a_name_or_a_password(tmp_path):
     file = tmp_path / "server.env"
     write_settings(file, "mlflow.lab.org")

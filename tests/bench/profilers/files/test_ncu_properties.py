@@ -111,6 +111,7 @@ CHANGES = st.lists(
 
 @settings(max_examples=150)
 @given(st.integers(0, 10**6), CHANGES)
+@pytest.mark.slow
 def test_a_damaged_file_does_no_harm(tmp_path, base, changes):
     check(mutated(base, changes), tmp_path / "ncu.csv")
 
@@ -121,6 +122,7 @@ def test_arbitrary_bytes_do_no_harm(tmp_path, content):
     check(content, tmp_path / "ncu.csv")
 
 
+@pytest.mark.slow
 def test_every_whole_file_of_the_fuzzer_is_read(tmp_path):
     for content in bases():
         assert check(content, tmp_path / "ncu.csv") == bool(content)

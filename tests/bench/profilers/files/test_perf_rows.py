@@ -190,6 +190,7 @@ def printed(table, form, comma, end, noise):
     end=st.sampled_from(["\n", "\r\n"]),
     noise=st.lists(st.sampled_from(["epoch 3", "", ",,,,,1.0,per", "Events enabled"]), max_size=2),
 )
+@pytest.mark.slow
 def test_every_form_of_a_table_reads_back_as_the_table(rows_of, table, form, comma, end, noise):
     rows = rows_of(printed(table, form, comma, end, noise))
     assert [(row.count, row.unit, row.share) for row in rows] == [

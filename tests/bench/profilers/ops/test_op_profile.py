@@ -117,6 +117,7 @@ def test_a_step_runs_once_for_the_tool_and_twice_per_iteration():
     assert [(op.op, op.calls) for op in profile.ops if op.op == "add"] == [("add", 1)]
 
 
+@pytest.mark.slow
 def test_waiting_for_every_op_finds_the_same_work_as_the_profiler():
     step, work = step_of(accumulated=2), work_of(accumulated=2)
     recorder = Synchronized(step, CPU)

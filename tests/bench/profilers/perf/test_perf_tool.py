@@ -68,6 +68,7 @@ def step(**changes):
     return samples.facts(ProfiledStep, **{**known, "iterations": 20, "window_s": 1.5, **changes})
 
 
+@pytest.mark.slow
 def test_the_whole_way_with_floating_point_and_memory_events(tmp_path, perf_here, machine):
     imc = [(n, f"cas_count_{way}") for n in (0, 1) for way in ("read", "write")]
     counts = {f"uncore_imc_{n}/{name}/": ("1.50", "MiB") for n, name in imc}
@@ -96,6 +97,7 @@ def test_the_whole_way_with_floating_point_and_memory_events(tmp_path, perf_here
         tool.read(tmp_path, [samples.facts(ProfiledStep, tool="perf", outcome="ok")])
 
 
+@pytest.mark.slow
 def test_events_that_the_machine_lacks_do_not_cost_the_others(tmp_path, perf_here, machine):
     machine()
     perf_here(

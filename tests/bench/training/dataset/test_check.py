@@ -32,6 +32,7 @@ def saved(image, form):
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_summary_counts_what_is_there(generated):
     files = list(generated.glob("*/*.jpg"))
     widths = [Image.open(file).width for file in files]

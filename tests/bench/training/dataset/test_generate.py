@@ -137,6 +137,7 @@ def test_running_again_makes_what_was_lost_and_nothing_else(photos, generated):
     assert contents(photos) == contents(generated)
 
 
+@pytest.mark.slow
 def test_other_settings_are_not_mixed_in(photos, tmp_path):
     before = contents(photos)
     message = refusal(photos, seed=1)

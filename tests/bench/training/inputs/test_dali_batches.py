@@ -27,6 +27,7 @@ def apart(image, other):
 
 
 @pytest.mark.parametrize("size", [99, 64])
+@pytest.mark.slow
 def test_batches_are_torchvisions_to_a_pixel(opened, generated, size):
     batches = opened(data=str(generated), decoder="dali", batch_size=18, image_size=size)
     images, labels = batches.next()

@@ -33,6 +33,7 @@ def record(tmp_path_factory, generated):
     return folder.read_worker()
 
 
+@pytest.mark.slow
 def test_a_loader_is_measured_without_a_model(record):
     assert record.outcome == "ok", record.reason
     assert record.measurement.images == 24

@@ -84,6 +84,7 @@ def test_what_would_not_fill_a_batch_is_left_out_of_the_epoch(opened, generated,
         ({"decoder": "dali"}, [{"decoder": "dali", "workers": 2}]),
     ],
 )
+@pytest.mark.slow
 def test_workers_change_nothing_and_the_seed_everything(opened, generated, one, others):
     def drawn(**settings):
         batches = opened(data=str(generated), augment=True, **settings)

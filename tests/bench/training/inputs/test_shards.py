@@ -62,6 +62,7 @@ def test_synthetic_data_differ_between_ranks(opened):
 
 
 @pytest.mark.parametrize("loader", [{"workers": 0}, {"workers": 1}, {"decoder": "dali"}])
+@pytest.mark.slow
 def test_real_images_are_shared_out_without_overlap(opened, generated, loader):
     ranks = (
         opened(Shard(rank, 2), devices=2, data=str(generated), batch_size=3, **loader)
