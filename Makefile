@@ -61,7 +61,7 @@ test-fast: setup-dev ## set up, then run the tests that take seconds
 
 test-slow: setup-dev ## set up, then run the long tests, then those of Ray clusters one by one
 	@$(TESTS) $(AT_ONCE) -m "long and not cluster"
-	@$(TESTS) -m cluster
+	@$(TESTS) -m cluster tests/campaigns
 
 lint: setup-dev ## style, types and import rules
 	@$(BIN)/ruff check .

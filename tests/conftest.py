@@ -35,11 +35,6 @@ SLOW = ("slow", "long")
 def pytest_configure():
     """Let Ctrl-C through: what a shell starts in the background ignores it, children too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # a busy machine is no failure
-    settings.register_profile(
-        "any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-    settings.load_profile("any pace")
 
 
 #: What no package brings, and so the only reasons for a skip under `--nothing-missing`.
