@@ -19,11 +19,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
-from side_by_side import PROJECT, output_of
+from side_by_side import PROJECT, output_of, take_turns
 
 sys.path[1:1] = [str(PROJECT / "tests")]
 
@@ -75,14 +76,14 @@ def measure(folder: Path, runs: int, rounds: int, limit_s: float) -> dict[str, T
     began = time.monotonic()
     in_process("make", folder, limit_s, runs)
     print(f"{runs} runs put into a store in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    found: dict[str, list[Took]] = {}
-    for number in range(rounds):
-        for name in ("mlflow", "first") if number % 2 else ("first", "mlflow"):
-            if name == "first":
-                shutil.rmtree(folder / "cache", ignore_errors=True)
-            found.setdefault(name, []).append(in_process(name, folder, limit_s))
-    for _ in range(rounds):
-        found.setdefault("second", []).append(in_process("second", folder, limit_s))
+
+    def first() -> Took:
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        return in_process("first", folder, limit_s)
+
+    mlflow = partial(in_process, "mlflow", folder, limit_s)
+    found = take_turns({"first": first, "mlflow": mlflow}, rounds)
+    found["second"] = [in_process("second", folder, limit_s) for _ in range(rounds)]
     in_process("late", folder, limit_s)
     found["late ones"] = [in_process("second", folder, limit_s)]
     if runs <= REPORTED:
@@ -195,6 +196,10 @@ def rows_of(
         "source_type": "LOCAL",
     }
     tags = {**content.tags, **schema.whole_tags(uploaded)}
+    texts = (
+        [{"key": key, "value": text, "run_uuid": run_id} for key, text in of_run.items()]
+        for of_run in (content.params, tags)
+    )
     last_values = {point.key: point for point in content.metrics}
     metrics = [
         {
@@ -207,12 +212,7 @@ def rows_of(
         }
         for key, point in last_values.items()
     ]
-    return [
-        [run],
-        [{"key": key, "value": text, "run_uuid": run_id} for key, text in content.params.items()],
-        [{"key": key, "value": text, "run_uuid": run_id} for key, text in tags.items()],
-        metrics,
-    ]
+    return [[run], *texts, metrics]
 
 
 def peak_bytes() -> int:
@@ -259,16 +259,11 @@ def print_tables(took: dict[int, dict[str, Took]]) -> int:
     ratios = {size: each["first"][0] / each["mlflow"][0] for size, each in took.items()}
     print("\nfirst pull / `mlflow.search_runs`:", ", ".join(f"{r:.2f}" for r in ratios.values()))
     missed = [f"{size} runs: first pull {r:.2f} times" for size, r in ratios.items() if r > 1.2]
-    missed += [
-        f"{size} runs: second pull {each['second'][0]:.2f} s"
-        for size, each in took.items()
-        if size <= 10_000 and each["second"][0] > 2
-    ]
-    missed += [
-        f"{size} runs: report {each['report'][0]:.0f} s"
-        for size, each in took.items()
-        if "report" in each and each["report"][0] > 60
-    ]
+    for size, each in took.items():
+        if size <= 10_000 and each["second"][0] > 2:
+            missed.append(f"{size} runs: second pull {each['second'][0]:.2f} s")
+        if "report" in each and each["report"][0] > 60:
+            missed.append(f"{size} runs: report {each['report'][0]:.0f} s")
     for line in missed:
         print(f"missed: {line}")
     return 1 if missed else 0

@@ -25,11 +25,6 @@ GROUP_S = 0.1
 WANTED = 0.98
 
 
-def torch_probe(shape: Product) -> Probe:
-    """`torch.matmul`: the BLAS that torch was built with."""
-    return product_probe(shape, "fp32", torch.device("cpu"))
-
-
 def numpy_probe(shape: Product) -> Probe:
     """`numpy.matmul`: the BLAS that NumPy was built with."""
 
@@ -56,7 +51,8 @@ def packed_probe(shape: Product) -> Probe:
 
 
 RIVALS: dict[str, Callable[[Product], Probe]] = {
-    "torch.matmul": torch_probe,
+    # the BLAS that torch was built with
+    "torch.matmul": lambda shape: product_probe(shape, "fp32", torch.device("cpu")),
     "numpy.matmul": numpy_probe,
     "oneDNN linear": linear_probe,
     "oneDNN linear, packed weight": packed_probe,

@@ -9,16 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))
+from side_by_side import output_of
 
-from bench.profilers.files.ncu_metrics import metrics_for_chip  # noqa: E402
+from bench.profilers.files.ncu_metrics import metrics_for_chip
 
 KERNELS = [
     f"void at::native::vectorized_elementwise_kernel<4, at::native::{name}, at::detail::Array<"
@@ -95,14 +93,9 @@ def write(path: Path, form: str, size: int, grouped: bool) -> dict[str, int]:
 
 def read(reader: str, path: Path) -> dict[str, float]:
     """Have a fresh process read `path` once."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, reader, str(path)],
-        cwd=PROJECT,
-        check=True,
-        capture_output=True,
-        text=True,
+    found: dict[str, float] = json.loads(
+        output_of([sys.executable, "-c", CHILD, reader, str(path)])
     )
-    found: dict[str, float] = json.loads(done.stdout)
     return found
 
 

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(PROJECT), str(PROJECT / "tests")]
+from side_by_side import PROJECT
+
+sys.path[1:1] = [str(PROJECT / "tests")]
 
 import samples  # noqa: E402
 from servers import free_port, mlflow_server  # noqa: E402

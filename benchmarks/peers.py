@@ -13,15 +13,14 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 from side_by_side import (
+    Task,
     bare_run,
-    measured_on,
     output_of,
     rounds_options,
     table_row,
@@ -32,26 +31,6 @@ from side_by_side import (
 #: timm's names of torchvision's models, where they differ.
 _TIMM_NAMES = {"mobilenet_v2": "mobilenetv2_100"}
 OURS, BARE, TIMM = "mlproject", "bare loop", "timm"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What all of them do; `knobs` are for this framework alone."""
-
-    arch: str
-    precision: str
-    batch_size: int
-    warmup_iters: int
-    iters: int
-    knobs: tuple[str, ...]
-
-    @property
-    def options(self) -> list[str]:
-        """Command-line options that `mlproject run` and the bare loop share."""
-        return [
-            *("--arch", self.arch, "--batch-size", str(self.batch_size)),
-            *("--warmup-iters", str(self.warmup_iters), "--iters", str(self.iters)),
-        ]
 
 
 def timm(task: Task, checkout: Path, python: str) -> float:
@@ -72,10 +51,10 @@ def timm(task: Task, checkout: Path, python: str) -> float:
     return float(answer["train_samples_per_sec"])
 
 
-def ours(task: Task, folder: Path) -> float:
+def ours(task: Task, knobs: Sequence[str], folder: Path) -> float:
     """Run `mlproject run`, tracked in a SQLite store."""
     options = [*task.options, "--precision", task.precision]
-    for knob in task.knobs:
+    for knob in knobs:
         name, _, value = knob.partition("=")
         options += [f"--{name.replace('_', '-')}", value]
     return float(tracked_run(options, folder)["throughput_images_per_s"])
@@ -99,31 +78,25 @@ HEADER = (
 @click.option("--timm", "checkout", type=click.Path(exists=True, path_type=Path))
 @click.option("--timm-python", default=sys.executable, help="a Python that has timm's needs")
 def main(
-    archs: tuple[str, ...],
-    precisions: tuple[str, ...],
-    batch_size: int,
-    warmup_iters: int,
-    iters: int,
+    tasks: Sequence[Task],
     rounds: int,
+    measured_on: str,
     knobs: tuple[str, ...],
     checkout: Path | None,
     timm_python: str,
 ) -> None:
     """Run the rounds and print a row per model and precision as it is known."""
-    click.echo(f"{measured_on(rounds, iters, warmup_iters)}\n\n{HEADER}")
+    click.echo(f"{measured_on}\n\n{HEADER}")
+    setting = [" ".join(knobs) or "default"]
     with tempfile.TemporaryDirectory() as folder:
-        for arch in archs:
-            for precision in precisions:
-                task = Task(arch, precision, batch_size, warmup_iters, iters, knobs)
-                sides: dict[str, Callable[[], float]] = {
-                    OURS: partial(ours, task, Path(folder)),
-                    BARE: partial(bare, task),
-                }
-                if checkout is not None:
-                    sides[TIMM] = partial(timm, task, checkout, timm_python)
-                setting = " ".join(knobs) or "default"
-                cells = [arch, precision, str(batch_size), setting]
-                click.echo(table_row(cells, take_turns(sides, rounds), (OURS, BARE, TIMM)))
+        for task in tasks:
+            sides: dict[str, Callable[[], float]] = {
+                OURS: partial(ours, task, knobs, Path(folder)),
+                BARE: partial(bare, task),
+            }
+            if checkout is not None:
+                sides[TIMM] = partial(timm, task, checkout, timm_python)
+            click.echo(table_row(task, take_turns(sides, rounds), (OURS, BARE, TIMM), setting))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ training, so that a model's ratio is the better, the more it computes per image.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import click
-from side_by_side import measured_on, rounds_options, table_row, take_turns, tracked_run
+from side_by_side import Task, rounds_options, table_row, take_turns, tracked_run
 
 REAL, SYNTHETIC = "real", "synthetic"
 
@@ -32,28 +33,22 @@ HEADER = (
 @click.option("--workers", default="auto", show_default=True)
 def main(
     folder: Path,
-    archs: tuple[str, ...],
-    precisions: tuple[str, ...],
-    batch_size: int,
-    warmup_iters: int,
-    iters: int,
+    tasks: Sequence[Task],
     rounds: int,
+    measured_on: str,
     workers: str,
 ) -> None:
     """Print a row per model and precision as it is known."""
-    click.echo(f"{measured_on(rounds, iters, warmup_iters)}, workers {workers}\n\n{HEADER}")
+    click.echo(f"{measured_on}, workers {workers}\n\n{HEADER}")
     data = {REAL: [str(folder.absolute()), "--workers", workers], SYNTHETIC: ["synthetic"]}
-    window = ["--warmup-iters", str(warmup_iters), "--iters", str(iters)]
     with tempfile.TemporaryDirectory() as records:
-        for arch in archs:
-            for precision in precisions:
-                what = ["--arch", arch, "--precision", precision, "--batch-size", str(batch_size)]
-                sides = {
-                    name: partial(_images_per_s, [*what, *window, "--data", *words], Path(records))
-                    for name, words in data.items()
-                }
-                cells = [arch, precision, str(batch_size)]
-                click.echo(table_row(cells, take_turns(sides, rounds), (REAL, SYNTHETIC)))
+        for task in tasks:
+            options = [*task.options, "--precision", task.precision, "--data"]
+            sides = {
+                name: partial(_images_per_s, [*options, *words], Path(records))
+                for name, words in data.items()
+            }
+            click.echo(table_row(task, take_turns(sides, rounds), (REAL, SYNTHETIC)))
 
 
 def _images_per_s(options: list[str], folder: Path) -> float:

@@ -13,6 +13,9 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,30 +30,60 @@ from campaigns.tune.stopping_rule import paired_interval  # noqa: E402
 T = TypeVar("T")
 
 
-def rounds_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what is compared (`archs`, `precisions`, `batch_size`), for how long, and how often."""
-    for option in (
-        click.option("--rounds", default=4, show_default=True),
-        click.option("--iters", default=8, show_default=True),
-        click.option("--warmup-iters", default=3, show_default=True),
-        click.option("--batch-size", default=16, show_default=True),
-        click.option("--precision", "precisions", multiple=True, default=["fp32", "amp"]),
-        click.option("--arch", "archs", multiple=True, default=["resnet18"], show_default=True),
-    ):
-        command = option(command)
+@dataclass(frozen=True)
+class Task:
+    """What all sides train, and for how long."""
+
+    arch: str
+    precision: str
+    batch_size: int
+    warmup_iters: int
+    iters: int
+
+    @property
+    def options(self) -> list[str]:
+        """Command-line options that `mlproject run` and the bare loop share."""
+        return [
+            *("--arch", self.arch, "--batch-size", str(self.batch_size)),
+            *("--warmup-iters", str(self.warmup_iters), "--iters", str(self.iters)),
+        ]
+
+
+def rounds_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Options of what is compared, for how long and how often: `tasks` and `rounds` of `function`.
+
+    Its `measured_on` is the machine and how long each side is measured, the line above a table.
+    """
+
+    @click.option("--arch", "archs", multiple=True, default=["resnet18"], show_default=True)
+    @click.option("--precision", "precisions", multiple=True, default=["fp32", "amp"])
+    @click.option("--batch-size", default=16, show_default=True)
+    @click.option("--warmup-iters", default=3, show_default=True)
+    @click.option("--iters", default=8, show_default=True)
+    @click.option("--rounds", default=4, show_default=True)
+    @wraps(function)
+    def command(
+        archs: Sequence[str],
+        precisions: Sequence[str],
+        batch_size: int,
+        warmup_iters: int,
+        iters: int,
+        rounds: int,
+        **others: Any,
+    ) -> None:
+        tasks = [
+            Task(arch, precision, batch_size, warmup_iters, iters)
+            for arch, precision in product(archs, precisions)
+        ]
+        length = f"{rounds} rounds of {iters} iterations after {warmup_iters} of warm-up"
+        function(tasks=tasks, rounds=rounds, measured_on=f"{this_machine()}; {length}", **others)
+
     return command
 
 
 def this_machine() -> str:
     """Return the machine in a few words."""
     return f"{cpu_model()}, {usable_cores()} cores, {platform.system()}"
-
-
-def measured_on(rounds: int, iters: int, warmup_iters: int) -> str:
-    """Return the machine and how long each side was measured, as a line above a table."""
-    return (
-        f"{this_machine()}; {rounds} rounds of {iters} iterations after {warmup_iters} of warm-up"
-    )
 
 
 def take_turns(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
@@ -116,9 +149,12 @@ def ratio_with_interval(a: Sequence[float], b: Sequence[float], digits: int = 3)
 
 
 def table_row(
-    cells: Sequence[str], rates: Mapping[str, Sequence[float]], names: Sequence[str]
+    task: Task,
+    rates: Mapping[str, Sequence[float]],
+    names: Sequence[str],
+    setting: Sequence[str] = (),
 ) -> str:
-    """Return a row of `cells`, each side's median, and the first one's ratio to each other.
+    """Return a row of the task, each side's median, and the first one's ratio to each other.
 
     A side without rates has a dash.
     """
@@ -127,4 +163,5 @@ def table_row(
         ratio_with_interval(rates[names[0]], rates[name]) if name in rates else "-"
         for name in names[1:]
     ]
+    cells = [task.arch, task.precision, str(task.batch_size), *setting]
     return f"| {' | '.join([*cells, *medians, *ratios])} |"

@@ -37,12 +37,11 @@ def main(arguments: list[str]) -> int:
 
 def set_up(place: Place, dev: bool, lock: int) -> None:
     """Bring the environment to what the requirements say; nothing where it is there already."""
-    stamp = place.stamp()
+    stamp, runner = place.stamp(), Runner(place, lock)
     if stamp and _still_good(place, stamp, dev):
-        _compile_own(place, Runner(place, lock))
+        _compile_own(place, runner)
         return
     started = time.monotonic()
-    runner = Runner(place, lock)
     keep = stamp if stamp and stamp.home == place.home() and _runs(place) else None
     dev = dev or bool(keep and keep.dev)
     inputs = place.inputs()

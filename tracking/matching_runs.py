@@ -74,13 +74,8 @@ def _all_pages(
             return
 
 
-def run_of(client: MlflowClient, ask: RetryPolicy, record_id: str) -> Run | None:
-    """Return the run of a record, or None where the server has none."""
-    return chosen_run(client, ask, RECORD, record_id)
-
-
 def chosen_run(client: MlflowClient, ask: RetryPolicy, mark: Mark, value: str) -> Run | None:
-    """Return the run of a record where two uploads may have made one each; delete the other.
+    """Return the run of a record, or None; where two uploads made one each, delete the other.
 
     A whole one stays, else the one whose id sorts first: every process decides alike.
     """

@@ -81,7 +81,10 @@ def read_matrix(
         for number, node in enumerate(nodes, start=1)
     ]
     problems.raise_if_any()
-    _refuse_too_many(path, sum(draft.size for draft in drafts), many)
+    runs = sum(draft.repeats * math.prod(map(len, draft.lists.values())) for draft in drafts)
+    if runs > _MAX_RUNS or (runs > MANY_RUNS and not many):
+        remedy = "shorten its lists" + (", or say --yes" if runs <= _MAX_RUNS else "")
+        raise UserError(f"matrix={str(path)!r}: {runs:,} runs; {remedy}")
     made = tuple(reader.block(draft) for draft in drafts)
     if not overrides:
         reader.refuse_idle_excludes()
@@ -98,10 +101,6 @@ class _Draft:
     repeats: int
     lists: Lists
     excludes: tuple[Exclude, ...]
-
-    @property
-    def size(self) -> int:
-        return self.repeats * math.prod(map(len, self.lists.values()))
 
 
 class _Reader:
@@ -223,12 +222,6 @@ def _config(values: dict[str, str]) -> RunConfig:
 
 def _fits(values: Mapping[str, str], exclude: Lists) -> bool:
     return bool(exclude) and all(values.get(name) in texts for name, texts in exclude.items())
-
-
-def _refuse_too_many(path: Path, runs: int, many: bool) -> None:
-    if runs > _MAX_RUNS or (runs > MANY_RUNS and not many):
-        remedy = "shorten its lists" + (", or say --yes" if runs <= _MAX_RUNS else "")
-        raise UserError(f"matrix={str(path)!r}: {runs:,} runs; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class PastRun:
 _POLL_S = 0.2
 
 
+@dataclass
 class PastRuns:
     """The runs of a campaign on one environment, or on any where `environment` is None.
 
@@ -49,34 +50,30 @@ class PastRuns:
     that only the tracking server knows, their records folder being another.
     """
 
-    def __init__(
-        self,
-        records: Path,
-        campaign: str,
-        environment: str | None,
-        elsewhere: Iterable[PastRun] = (),
-    ) -> None:
-        self._records = records
-        self._campaign = campaign
-        self._environment = environment
+    records: Path
+    campaign: str
+    environment: str | None
+    elsewhere: Iterable[PastRun] = ()
+
+    def __post_init__(self) -> None:
         self._read: set[str] = set()
         self._last: dict[tuple[str, int], PastRun] = {}
-        for past in elsewhere:
+        for past in self.elsewhere:
             self.add(past)
 
     def refresh(self) -> None:
         """Read the records that came since the last call; each is read once."""
-        for folder in record_folders(self._records, missing_ok=True):
+        for folder in record_folders(self.records, missing_ok=True):
             if folder.record_id in self._read or not folder.record.is_file():
                 continue
             self._read.add(folder.record_id)
             record = folder.readable_record()
-            if isinstance(record, RunRecord) and record.config.campaign == self._campaign:
+            if isinstance(record, RunRecord) and record.config.campaign == self.campaign:
                 self.add(PastRun.of(record))
 
     def add(self, past: PastRun) -> None:
         """Note one run; one of another environment is left out."""
-        if self._environment is not None and past.environment_id not in (self._environment, None):
+        if self.environment is not None and past.environment_id not in (self.environment, None):
             return
         key = (past.config.config_id, past.config.repeat)
         known = self._last.get(key)

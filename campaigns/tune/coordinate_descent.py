@@ -117,6 +117,7 @@ def _rate(trial: Trial) -> float:
     return trial.images_per_s
 
 
+@dataclass
 class Search:
     """Passes over the table of knobs until one changes nothing or time is up.
 
@@ -124,27 +125,20 @@ class Search:
     `largest_batch` None keeps the batch size.
     """
 
-    def __init__(
-        self,
-        trials: Trials,
-        start: Trial,
-        environment: Environment,
-        reserve_s: Callable[[int], float],
-        *,
-        largest_batch: int | None,
-    ) -> None:
-        resolved = start.record.resolved
+    trials: Trials
+    start: Trial
+    environment: Environment
+    reserve_s: Callable[[int], float]
+    largest_batch: int | None
+
+    def __post_init__(self) -> None:
+        resolved = self.start.record.resolved
         assert resolved is not None  # the start was measured well  # noqa: S101
-        self.best = start.config
-        self._start = start
+        self.best = self.start.config
         self.comparisons: list[PairedComparison] = []
         self.untried: list[str] = []
         self.left_out: dict[str, str] = {}
         self._resolved: ResolvedConfig = resolved
-        self._trials = trials
-        self._environment = environment
-        self._reserve_s = reserve_s
-        self._largest_batch = largest_batch
         self.noise = Noise()
 
     @property
@@ -159,7 +153,7 @@ class Search:
         for comparison in self.adopted:
             assert comparison.interval is not None  # it decided  # noqa: S101
             seen[comparison.field] = seen.get(comparison.field, 1.0) * comparison.interval.ratio
-        return {name: seen[name] for name in differing(self._start.config, self.best)}
+        return {name: seen[name] for name in differing(self.start.config, self.best)}
 
     def run(self) -> None:
         """Search; what there was no time for is in `untried` afterwards."""
@@ -172,10 +166,10 @@ class Search:
 
     def _learn_noise(self) -> None:
         """Repeat the start, to know the scatter before the first comparisons, of the best knobs."""
-        again = self._trials.together(
-            [self._start.config] * _START_REPEATS, "start", reserve_s=self._reserve_s(1)
+        again = self.trials.together(
+            [self.start.config] * _START_REPEATS, "start", reserve_s=self.reserve_s(1)
         )
-        rates = [trial.images_per_s for trial in (self._start, *again)]
+        rates = [trial.images_per_s for trial in (self.start, *again)]
         self.noise.add_runs([math.log(rate) for rate in rates if rate is not None])
 
     def _pass(self) -> bool:
@@ -183,7 +177,7 @@ class Search:
         for knob in KNOBS[self._resolved.backend]:
             if knob.field == BATCH:
                 self._try_batches()
-            for value in values_to_try(knob, self._environment, self.best, self._resolved):
+            for value in values_to_try(knob, self.environment, self.best, self._resolved):
                 # An earlier value of the same knob may just have been adopted.
                 if value != current(self.best, self._resolved, knob.field):
                     self._try(knob.field, value)
@@ -191,11 +185,11 @@ class Search:
 
     def _try_batches(self) -> None:
         """Double while that is faster; where the first doubling is not, halve likewise."""
-        if self._largest_batch is None:
+        if self.largest_batch is None:
             return
         for factor in (2.0, 0.5):
             adopted = False
-            while 1 <= (size := int(self._resolved.batch_size * factor)) <= self._largest_batch:
+            while 1 <= (size := int(self._resolved.batch_size * factor)) <= self.largest_batch:
                 if not self._try(BATCH, str(size)):
                     break
                 adopted = True
@@ -211,14 +205,14 @@ class Search:
         if self._is_settled(field, value, challenger):
             return False
         comparison = OngoingComparison(
-            *(self._trials, self.noise, self.best, challenger, field),
-            reserve_s=self._reserve_s(len(self.adopted) + 1),
+            *(self.trials, self.noise, self.best, challenger, field),
+            reserve_s=self.reserve_s(len(self.adopted) + 1),
         )
         try:
             comparison.run()
         finally:  # also when time is up, or the user interrupts
             self.comparisons.append(comparison.result(value))
-            self._trials.watch.ruled(self.comparisons[-1])
+            self.trials.watch.ruled(self.comparisons[-1])
         if comparison.decision == "adopted":
             self.best = challenger
             if comparison.last is not None and comparison.last.record.resolved is not None:
@@ -240,16 +234,16 @@ class Search:
     def _not_tried(self) -> list[str]:
         """Values of the table, and batch sizes, that are allowed and were not compared."""
         known = {(comparison.field, comparison.value) for comparison in self.comparisons}
-        started_as = self._start.record.resolved or self._resolved
+        started_as = self.start.record.resolved or self._resolved
         names = [
             f"{knob.field}={value}"
             for knob in KNOBS[self._resolved.backend]
-            for value in values_to_try(knob, self._environment, self.best, self._resolved)
+            for value in values_to_try(knob, self.environment, self.best, self._resolved)
             if (knob.field, value) not in known
-            and value != current(self._start.config, started_as, knob.field)
+            and value != current(self.start.config, started_as, knob.field)
             and isinstance(with_value(self.best, knob.field, value), RunConfig)
         ]
         batches_known = any(comparison.field == BATCH for comparison in self.comparisons)
-        if self._largest_batch is not None and not batches_known:
+        if self.largest_batch is not None and not batches_known:
             names.append("batch_size doubled and halved")
         return names

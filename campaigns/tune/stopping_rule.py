@@ -99,9 +99,9 @@ def judge_pairs(log_ratios: Sequence[float], noise: Noise) -> tuple[Ruling, Inte
     return ("measure on" if count < LAST_TEST else "undecided"), found
 
 
-def paired_interval(log_ratios: Sequence[float], level: float = 0.95) -> Interval:
-    """Return the mean ratio of one comparison with Student's interval from its own pairs alone."""
-    return Noise().interval(log_ratios, (1 - level) / 2, (1 - level) / 2)
+def paired_interval(log_ratios: Sequence[float]) -> Interval:
+    """Return the mean ratio of one comparison with Student's 95 % interval from its pairs alone."""
+    return Noise().interval(log_ratios, 0.025, 0.025)
 
 
 def _squares(values: Sequence[float]) -> float:

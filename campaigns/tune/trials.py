@@ -178,10 +178,8 @@ class Trials:
     def last_of(self, config: RunConfig) -> Trial | None:
         """Return the last whole trial of `config`."""
         config_id = config.config_id
-        for trial in reversed(self.log):
-            if trial.config_id == config_id and trial.images_per_s is not None:
-                return trial
-        return None
+        whole = (trial for trial in reversed(self.log) if trial.images_per_s is not None)
+        return next((trial for trial in whole if trial.config_id == config_id), None)
 
     def _ask_for(self, seconds: float, reserve_s: float) -> None:
         # the first one is measured even if getting ready took all the time

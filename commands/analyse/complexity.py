@@ -92,11 +92,9 @@ def _checked(arch: str, batch_size: str, precision: str, image_size: str) -> Run
 def _print_json(complexities: list[Complexity], *, with_ops: bool) -> None:
     from bench.cost import complexity_row
 
-    rows = []
-    for item in complexities:
-        rows.append(complexity_row(item))
-        if with_ops:
-            rows[-1]["ops"] = [op.model_dump() for op in item.ops]
+    rows = [complexity_row(item) for item in complexities]
+    for row, item in zip(rows, complexities if with_ops else [], strict=False):
+        row["ops"] = [op.model_dump() for op in item.ops]
     click.echo(json.dumps(rows, indent=1))
 
 

@@ -62,7 +62,13 @@ def command(
             click.echo(f"mlproject: {problem}", err=True)
         bad += len(found.problems)
         known = len(found.records) - (new - before)
-        click.echo(_told(path, new - before, known + found.repeated, len(found.problems)))
+        parts = {
+            "imported": new - before,
+            "known already": known + found.repeated,
+            "not taken": len(found.problems),
+        }
+        counted = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
+        click.echo(f"{path}: {counted or 'nothing in it'}")
     return max(1 if bad else 0, _upload(folders) if tracked else 0)
 
 
@@ -87,12 +93,6 @@ def _upload(folders: list[RecordFolder]) -> int:
         say_not_uploaded(error)
         return NOT_TRACKED
     return 1 if counts["failed"] else 0
-
-
-def _told(path: Path, new: int, known: int, bad: int) -> str:
-    parts = {"imported": new, "known already": known, "not taken": bad}
-    counted = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
-    return f"{path}: {counted or 'nothing in it'}"
 
 
 def _checked_facts(pairs: tuple[str, ...]) -> dict[str, str]:

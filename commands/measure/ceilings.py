@@ -29,14 +29,8 @@ def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: 
 
     known = find_ceilings(records, backend) if if_missing else None
     if known is not None:
-        return finish(
-            RecordFolder(records / known.record_id),
-            known,
-            _facts(known),
-            tracked=tracked,
-            form=form,
-            fresh=False,
-        )
+        folder = RecordFolder(records / known.record_id)
+        return finish(folder, known, _facts(known), tracked=tracked, form=form, fresh=False)
     launch = partial(launch_ceilings, backend)
     return measured(records, "ceilings", launch, _facts, tracked=tracked, form=form)
 

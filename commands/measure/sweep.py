@@ -205,11 +205,8 @@ def _close(turns: list[Turn], planned: int, delivery: AnyDelivery, *, interrupte
 
 def _matrix_path(name: str) -> Path:
     """A file, or one of the project's own by its name."""
-    path = Path(name)
-    own = _MATRICES / f"{name}.yaml"
-    if path.is_file() or not own.is_file():
-        return path
-    return own
+    path, own = Path(name), _MATRICES / f"{name}.yaml"
+    return own if own.is_file() and not path.is_file() else path
 
 
 def _overridden(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", RunRecord, CeilingsRecord)
 
 _LABEL_LETTERS = 64
-#: Where no window is asked for by name, that of the device's backend is used.
 #: A window ends by its time; this is more than fits into it.
 _MANY_ITERATIONS = 10_000
 
@@ -193,6 +192,7 @@ def _environment(config: RunConfig, environments: tuple[Environment, ...]) -> En
 def _with_short_window(
     context: click.Context, config: RunConfig, environment: Environment
 ) -> RunConfig:
+    """Where no window is asked for by name, that of the device's backend is used."""
     from campaigns.tune.knobs import WINDOWS
 
     short = {"iters": _MANY_ITERATIONS, **WINDOWS[environment.device.backend]}

@@ -12,7 +12,6 @@ from rich.progress import (
     BarColumn,
     Progress,
     ProgressColumn,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
     track,
@@ -108,30 +107,25 @@ class WorkerProgress(Bar):
         self._estimate_s: float | None = None
         self._seconds: list[float] = []
         self._window_start_s = 0.0
-        self._task: TaskID | None = None
         super().__init__(TimeRemainingColumn(elapsed_when_finished=True), transient=True)
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._show("starting", None)
-        return self
+        self._task = self._progress.add_task(f"{title}: starting", total=None)
 
     def on_event(self, event: Event) -> None:
         """Take one event of the worker's journal, or the launcher's tick."""
         if event.name == "warmup_started":
+            self._seconds.clear()
             self._show("warming up", event.facts["iterations"])
         elif event.name == "warmup":
             self._seconds.append(event.facts["seconds"])
-            self._advance(1)
+            self._advance(len(self._seconds))
         elif event.name == "window_started":
             self._start_window(event)
         elif event.name == "tick" and self._estimate_s is not None:
-            self._advance(event.clock_s - self._window_start_s, absolute=True)
+            self._advance(event.clock_s - self._window_start_s)
         elif event.name == "window_ended":
             self._estimate_s = None
             self._show("writing the record", None)
         elif event.name == "tool":
-            self._seconds.clear()
             self._show(f"{event.facts['tool']}, starting", None)
         elif event.name == "probe":
             self._show(event.facts["probe"], None)
@@ -144,16 +138,10 @@ class WorkerProgress(Bar):
         self._show("measuring", self._estimate_s)
 
     def _show(self, what: str, total: float | None) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
+        self._progress.remove_task(self._task)
         self._task = self._progress.add_task(f"{self._title}: {what}", total=total)
         self._progress.refresh()
 
-    def _advance(self, by: float, *, absolute: bool = False) -> None:
-        if self._task is None:
-            return
-        if absolute:
-            self._progress.update(self._task, completed=by)
-        else:
-            self._progress.advance(self._task, by)
+    def _advance(self, to: float) -> None:
+        self._progress.update(self._task, completed=to)
         self._progress.refresh()

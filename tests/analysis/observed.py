@@ -93,7 +93,7 @@ class Server:
                 raise runs[run_id]
             return runs[run_id]
 
-        def log_report(folder, *, name, tags, tracking_uri=None):
+        def log_report(folder, *, name, tags):
             if log_error is not None:
                 raise log_error
             self.logged.append((folder, name, tags))

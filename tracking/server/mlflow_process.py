@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,19 +64,11 @@ def command(settings: ServerSettings) -> list[str]:
     ]
 
 
-#: With MLflow's own 15 connections, 32 clients at once make it answer 400 (`QueuePool limit`). Runs
-#: and users have a pool each; Postgres takes 100 connections by default.
-_POOL = {
-    "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE": "20",
-    "MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW": "20",
-}
-
-
-def environment(settings: ServerSettings, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the server's environment: `given`, the secrets, and MLflow's switches."""
+def environment(settings: ServerSettings) -> dict[str, str]:
+    """Return the server's environment: this process's, the secrets, and MLflow's switches."""
     return {
         # compose passes what the settings file leaves out as empty; MLflow takes that for a value
-        **{name: value for name, value in given.items() if value},
+        **{name: value for name, value in os.environ.items() if value},
         "PGPASSWORD": settings.postgres_password,
         "MLFLOW_AUTH_ADMIN_USERNAME": settings.admin,
         ADMIN_PASSWORD: settings.admin_password,
@@ -87,7 +79,10 @@ def environment(settings: ServerSettings, given: Mapping[str, str] = os.environ)
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_ENABLE_AI_GATEWAY": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        **_POOL,
+        # With MLflow's own 15 connections, 32 clients at once make it answer 400 (`QueuePool
+        # limit`). Runs and users have a pool each; Postgres takes 100 connections by default.
+        "MLFLOW_SQLALCHEMYSTORE_POOL_SIZE": "20",
+        "MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW": "20",
     }
 
 

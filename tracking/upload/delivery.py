@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +27,7 @@ from tracking.upload.upload import is_uploaded, log_all, upload
 _TRY_AGAIN_S = 60.0
 
 
+@dataclass
 class Delivery:
     """Uploads each record as it is made; a server that fails costs no measurement.
 
@@ -33,14 +35,13 @@ class Delivery:
     `mlflow run` made for this process, if it made one; `kind` says what it then is.
     """
 
-    def __init__(
-        self, campaign: str, *, kind: str = "sweep", clock: Clock = time.monotonic
-    ) -> None:
-        self._campaign = campaign
-        self._kind = kind
-        self._clock = clock
+    campaign: str
+    kind: str = "sweep"
+    clock: Clock = time.monotonic
+    project_run: str | None = None
+
+    def __post_init__(self) -> None:
         self._not_before_s = 0.0
-        self.project_run: str | None = None
         self._left: list[RecordFolder] = []
         self._refused = 0
         self._why: str | None = None
@@ -58,8 +59,8 @@ class Delivery:
         run_id = os.environ.pop("MLFLOW_RUN_ID", None)
         if run_id is None:
             return
-        name = f"{self._campaign}_{self._kind}"
-        tags = {schema.KIND: self._kind, schema.CAMPAIGN: self._campaign, schema.RUN_NAME: name}
+        name = f"{self.campaign}_{self.kind}"
+        tags = {schema.KIND: self.kind, schema.CAMPAIGN: self.campaign, schema.RUN_NAME: name}
         with self._noting():
             client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
             os.environ["MLFLOW_EXPERIMENT_ID"] = ask(client.get_run, run_id).info.experiment_id
@@ -73,7 +74,7 @@ class Delivery:
         """
         whole = f"tags.`{schema.UPLOADED}` = 'true'"
         with self._noting():
-            runs = search_runs(schema.runs_filter(whole, self._campaign, kind="measurement"))
+            runs = search_runs(schema.runs_filter(whole, self.campaign, kind="measurement"))
             found = [past for run in runs if (past := _past_run(run)) is not None]
             return sorted(found, key=lambda past: past.record_id)
         return []
@@ -86,7 +87,7 @@ class Delivery:
             if is_uploaded(folder):
                 continue
             record = folder.readable_record()
-            if isinstance(record, RunRecord) and record.config.campaign == self._campaign:
+            if isinstance(record, RunRecord) and record.config.campaign == self.campaign:
                 self._left.append(folder)
         self._try_left()
 
@@ -107,7 +108,7 @@ class Delivery:
                 ask(client.set_terminated, self.project_run, status)
 
     def _try_left(self) -> None:
-        if not self._left or self._clock() < self._not_before_s:
+        if not self._left or self.clock() < self._not_before_s:
             return
         with self._noting():
             while self._left:
@@ -130,7 +131,7 @@ class Delivery:
                 yield
         except TrackingError as error:
             self._why = str(error)
-            self._not_before_s = self._clock() + _TRY_AGAIN_S
+            self._not_before_s = self.clock() + _TRY_AGAIN_S
 
 
 def _past_run(run: TrackedRun) -> PastRun | None:

@@ -137,12 +137,9 @@ def _mlflow_runs_since(unix_s: float) -> bool:
 
     It makes the run before the environment, and only then starts us with the run's id.
     """
-    for process in psutil.process_iter(["cmdline", "create_time"]):
-        words = process.info["cmdline"] or []
-        if (
-            "run" in words
-            and any("mlflow" in word for word in words)
-            and (process.info["create_time"] or 0.0) < unix_s + _SLACK_S
-        ):
-            return True
-    return False
+    return any(
+        "run" in (words := process.info["cmdline"] or [])
+        and any("mlflow" in word for word in words)
+        and (process.info["create_time"] or 0.0) < unix_s + _SLACK_S
+        for process in psutil.process_iter(["cmdline", "create_time"])
+    )

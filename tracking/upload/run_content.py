@@ -23,10 +23,14 @@ _OfConfig: TypeAlias = RunRecord | ProfileRecord
 def content_of(record: AnyRecord) -> schema.Content:
     """Return the params, tags, metrics and status that a record becomes on the server."""
     if isinstance(record, ImportedRecord):
-        points = _summary_points(record, _imported_metrics(record)) + _iteration_points(
+        metrics = record.metrics | _stated(record, "throughput_images_per_s", "batch_size")
+        points = _summary_points(record, metrics) + _iteration_points(
             record.created.timestamp(), record.iteration_times_s or ()
         )
-        return schema.Content(_imported_params(record), _imported_tags(record), points, "FINISHED")
+        names = ("arch", "backend", "precision", "batch_size", "repeat", "env", "campaign")
+        params = {name: str(fact) for name, fact in _stated(record, *names).items()}
+        tags = _imported_tags(record)
+        return schema.Content(record.params | params, tags, points, "FINISHED")
     status = schema.STATUS[record.outcome]
     if isinstance(record, CeilingsRecord):
         label = record.environment.label if record.environment else "unknown"
@@ -196,16 +200,8 @@ def _ceilings_note(record: CeilingsRecord) -> str:
 # What another program measured
 
 
-def _imported_params(record: ImportedRecord) -> dict[str, str]:
-    names = ("arch", "backend", "precision", "batch_size", "repeat", "env", "campaign")
-    known = {name: getattr(record, name) for name in names}
-    return record.params | {name: str(fact) for name, fact in known.items() if fact is not None}
-
-
-def _imported_metrics(record: ImportedRecord) -> dict[str, float]:
-    names = ("throughput_images_per_s", "batch_size")
-    known = {name: getattr(record, name) for name in names}
-    return record.metrics | {name: fact for name, fact in known.items() if fact is not None}
+def _stated(record: ImportedRecord, *names: str) -> dict[str, Any]:
+    return {name: fact for name in names if (fact := getattr(record, name)) is not None}
 
 
 def _imported_tags(record: ImportedRecord) -> dict[str, str]:

@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
-from tracking.matching_runs import RECORD, chosen_run, is_whole, make_run, run_by_id, run_of
+from tracking.matching_runs import RECORD, chosen_run, is_whole, make_run, run_by_id
 from tracking.retry import AWAY_LIMIT_S, RetryPolicy, ask_once
 from tracking.store import experiment_id, open_client, public_uri, tracking_call
 from tracking.upload import upload_state
@@ -66,12 +66,12 @@ def upload(
         client = open_client(tracking_uri)
         content = content_of(record)
         if isinstance(record, ProfileRecord) and record.timed_record_id:
-            timed = run_of(client, ask, record.timed_record_id)
+            timed = chosen_run(client, ask, RECORD, record.timed_record_id)
             if timed is not None:
                 content.tags[schema.TIMED_RUN_ID] = timed.info.run_id
         run = _remembered_run(client, ask, known, record)
         if run is None and not (fresh and known is None):
-            run = run_of(client, ask, record.record_id)
+            run = chosen_run(client, ask, RECORD, record.record_id)
         found = run is not None
         if run is None:
             upload_state.remember(folder, server, None, whole=False)
@@ -144,7 +144,6 @@ def log_report(
     *,
     name: str,
     tags: dict[str, str],
-    tracking_uri: str | None = None,
     run_id: str | None = None,
 ) -> str:
     """Make a finished run of kind `report` with the files of `folder` and return its id.
@@ -152,7 +151,7 @@ def log_report(
     A run of that `run_id`, or the one that `mlflow run` made, is used if there is one. Raises
     `TrackingError`.
     """
-    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S)
+    client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
     tags = {schema.KIND: "report", schema.RUN_NAME: name, **tags, **owner_tags()}
     run_id = run_id or os.environ.get("MLFLOW_RUN_ID")
     if run_id is None:
