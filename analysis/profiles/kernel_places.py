@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.records import Counters, KernelTotals
+from bench.records.base import ratio
 
 _LIMIT = 40
 _ELLIPSIS = "…"
@@ -145,13 +146,12 @@ def place_kernels(counters: Counters) -> KernelPlaces:
 
 
 def _place(rank: int, kernel: KernelTotals, total_s: float) -> KernelPlace:
-    flops, duration_s = kernel.flops, kernel.duration_s
-    known = duration_s is not None and bool(total_s)
+    flops = kernel.flops or None
     counts = {level: getattr(kernel, field) for level, field in _BYTES.items()}
     return KernelPlace(
         rank=rank,
         totals=kernel,
-        share=duration_s / total_s if known and duration_s is not None else None,
-        flops_per_s=flops / duration_s if flops and duration_s else None,
+        share=ratio(kernel.duration_s, total_s),
+        flops_per_s=ratio(flops, kernel.duration_s),
         intensities={level: flops / count for level, count in counts.items() if flops and count},
     )

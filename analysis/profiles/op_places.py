@@ -11,6 +11,7 @@ from typing import Literal
 
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from bench.records import Finding, OpProfile, OpTime, Phase
+from bench.records.base import ratio
 
 #: algorithmic: of convolutions and products. elementwise: of ops that have no others.
 FlopKind = Literal["algorithmic", "elementwise"]
@@ -101,37 +102,35 @@ def check_ops(places: OpPlaces, roof: Roof) -> tuple[Finding, ...]:
     Suspect, not impossible: the FLOP are the algorithm's, and Winograd's needs fewer. Above the
     memory roof is no fault: small tensors stay in a cache.
     """
-    above = [
-        op
+    rates = (
+        (op.flops_per_s, op.name)
         for op in places.placed
-        if op.flops_per_s is not None
-        and op.flops_per_s > CEILING_MARGIN * roof.peak_flops_per_s
-        and op.share >= _LONG_ENOUGH_SHARE
-    ]
-    if not above:
+        if op.flops_per_s is not None and op.share >= _LONG_ENOUGH_SHARE
+    )
+    fastest, name = max(rates, key=lambda rate: rate[0], default=(0.0, ""))
+    if fastest <= CEILING_MARGIN * roof.peak_flops_per_s:
         return ()
-    worst = max(above, key=lambda op: op.flops_per_s or 0.0)
-    percent = 100 * (worst.flops_per_s or 0.0) / roof.peak_flops_per_s
+    percent = 100 * fastest / roof.peak_flops_per_s
     message = (
-        f"{worst.name}: {percent:.0f} % of the compute ceiling by its algorithmic FLOP; "
+        f"{name}: {percent:.0f} % of the compute ceiling by its algorithmic FLOP; "
         "fewer were executed (Winograd), or its time or the ceiling is wrong"
     )
     return (Finding(code="op-above-compute-roof", level="suspect", message=message),)
 
 
 def _place(rank: int, op: OpTime, total_s: float, roof: Roof | None) -> OpPlace:
-    flops = op.flops or op.elementwise_flops
-    kind: FlopKind | None = "algorithmic" if op.flops else "elementwise"
-    if not (op.flops is not None and flops and op.eager_bytes and op.time_s):
-        kind = None
+    kind: FlopKind = "algorithmic" if op.flops else "elementwise"
+    flops = None
+    if op.flops is not None and op.eager_bytes and op.time_s:
+        flops = op.flops or op.elementwise_flops or None
     return OpPlace(
         rank=rank,
         time=op,
         share=op.time_s / total_s if total_s else 0.0,
-        kind=kind,
-        flops_per_s=flops / op.time_s if kind and flops else None,
-        intensity_min=flops / op.eager_bytes if kind and flops and op.eager_bytes else None,
-        intensity_max=flops / op.fused_bytes if kind and flops and op.fused_bytes else None,
+        kind=kind if flops else None,
+        flops_per_s=ratio(flops, op.time_s),
+        intensity_min=ratio(flops, op.eager_bytes),
+        intensity_max=ratio(flops, op.fused_bytes),
         from_cache=_from_cache(op, roof),
     )
 

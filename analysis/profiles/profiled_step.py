@@ -14,10 +14,10 @@ from bench.records import (
     Counters,
     Finding,
     KernelTotals,
-    OpProfile,
     ProfileRecord,
     RunRecord,
 )
+from bench.records.base import ratio
 from bench.records.verdict.profile_verdict import judge_profile
 from bench.records.verdict.record_metrics import executed_flops
 
@@ -75,7 +75,7 @@ def _limits(roof: Roof, cache_roofs: Sequence[CacheRoof]) -> Iterator[_Limit]:
 
 
 def _of_kernels(counters: Counters, limit: _Limit) -> Iterator[Finding]:
-    shares = {kernel.name: _share(kernel, limit) for kernel in counters.per_kernel}
+    shares = {each.name: _share(each, limit, each.duration_s) for each in counters.per_kernel}
     above = {name: share for name, share in shares.items() if share > CEILING_MARGIN}
     if not above:
         return
@@ -84,20 +84,15 @@ def _of_kernels(counters: Counters, limit: _Limit) -> Iterator[Finding]:
     yield limit.finding("kernel", above[worst], f"kernel {short_kernel_name(worst)}{others} at")
 
 
-def _share(kernel: KernelTotals, limit: _Limit) -> float:
+def _share(counts: KernelTotals | Counters, limit: _Limit, seconds: float | None) -> float:
     """Of the ceiling; 0 where a counter or the duration is not known, which is found elsewhere."""
-    count: int | None = getattr(kernel, limit.field)
-    if count is None or not kernel.duration_s:
-        return 0.0
-    return count / kernel.duration_s / limit.peak
+    return (ratio(getattr(counts, limit.field), seconds) or 0.0) / limit.peak
 
 
 def _of_step(counters: Counters, limit: _Limit, step_s: float | None) -> Iterator[Finding]:
-    count: int | None = getattr(counters, limit.field)
-    if count is None or not step_s or count / step_s <= CEILING_MARGIN * limit.peak:
-        return
-    share = count / step_s / limit.peak
-    yield limit.finding("step", share, "the counts in the timed step's duration would be")
+    share = _share(counters, limit, step_s)
+    if share > CEILING_MARGIN:
+        yield limit.finding("step", share, "the counts in the timed step's duration would be")
 
 
 NOT_PROFILED = "not profiled: mlproject profile counts the bytes of one step"
@@ -145,7 +140,11 @@ def profiled_step(
     faults = {one.record_id: _fault(one, record, step_s, used) for one in fitting}
     sound = [one for one in fitting if faults[one.record_id] is None]
     executed = (executed_flops(one) for one in sound)
-    busy = (_busy_s(one.ops) for one in sound if one.ops is not None)
+    busy = (
+        one.ops.device_busy_share * one.ops.step_time_s
+        for one in sound
+        if one.ops is not None and one.ops.device_busy_share is not None
+    )
     counted = [
         (one.counters.dram_bytes, one.record_id)
         for one in sound
@@ -162,14 +161,9 @@ def profiled_step(
         dram_bytes=dram_bytes,
         dram_bytes_missing="" if counted else next(iter(reasons), NOT_PROFILED),
         executed_flops=next((flops for flops in executed if flops is not None), None),
-        device_busy_s=next((seconds for seconds in busy if seconds is not None), None),
+        device_busy_s=next(busy, None),
         profile_record_id=profile_record_id,
     )
-
-
-def _busy_s(ops: OpProfile) -> float | None:
-    share = ops.device_busy_share
-    return None if share is None else share * ops.step_time_s
 
 
 def _why_no_bytes(profile: ProfileRecord, fault: str | None) -> str | None:

@@ -41,7 +41,11 @@ def launch_measurement(
     """
     folder.claim(os.getpid())  # before the configuration: from then on sync sees the folder
     folder.write(folder.config, config)
-    watch = _watch(config, folder, on_event)
+    if config.world_size == 1:
+        environment = allocator_settings(config)
+        watch = WorkerWatch("measure", folder, on_event, environment=environment)
+    else:
+        watch = RanksWatch(config, folder, on_event)
     watch.wait()
     record = folder.read_worker()
     if not isinstance(record, RunRecord):
@@ -50,12 +54,6 @@ def launch_measurement(
     return finish(
         folder, record, "no window was measured", process=watch.figures(), telemetry=telemetry
     )
-
-
-def _watch(config: RunConfig, folder: RecordFolder, on_event: OnEvent) -> WorkerWatch:
-    if config.world_size == 1:
-        return WorkerWatch("measure", folder, on_event, environment=allocator_settings(config))
-    return RanksWatch(config, folder, on_event)
 
 
 def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, str | None]:

@@ -33,12 +33,7 @@ class MemoryFootprint(Record):
     @property
     def total_bytes(self) -> int:
         """All of them together."""
-        return (
-            self.weights_bytes
-            + self.gradients_bytes
-            + self.optimizer_bytes
-            + self.activations_bytes
-        )
+        return sum(size_bytes for _, size_bytes in self)
 
 
 class Complexity(Record):

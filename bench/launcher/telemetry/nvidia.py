@@ -70,7 +70,9 @@ class NvidiaSource(Source):
 
     def read(self) -> Reading:
         """Read the energy counter first, as its instant matters most."""
-        energy_j = self._attempt("energy_j", self._energy_j)
+        energy_j = self._attempt(
+            "energy_j", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3
+        )  # the counter is in mJ
         reasons = self._attempt("throttle_share", self._throttle_reasons)
         return Reading(self._read_gauges(self._gauges), energy_j, reasons)
 
@@ -109,9 +111,6 @@ class NvidiaSource(Source):
         except Exception as error:
             self.missing[fact] = reason_of(error)
             return None
-
-    def _energy_j(self) -> float:
-        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3  # mJ
 
     def _throttle_reasons(self) -> frozenset[str]:
         names = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -93,13 +92,3 @@ def memory_bytes_per_count(event: str, unit: str) -> int | None:
     if unit == "MiB":
         return _MIB
     return _BYTES_PER_CAS if not unit and "cas_c" in event else None
-
-
-def is_memory_event(event: str) -> bool:
-    """Whether `event` counts a memory controller, and so the whole machine."""
-    return any(event in account for account in MEMORY_EVENTS)
-
-
-def is_one_of_several(pmu: str) -> bool:
-    """Whether `pmu` is a single memory controller, such as `uncore_imc_0`."""
-    return re.search(r"_\d+$", pmu) is not None

@@ -9,6 +9,7 @@ is multiplied by that, and the kinds added up.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +22,14 @@ from bench.profilers.files.perf_events import (
     MEMORY_EVENTS,
     SCALABLE_UNIT_BITS,
     FlopEvents,
-    is_memory_event,
-    is_one_of_several,
     memory_bytes_per_count,
 )
 from bench.profilers.files.perf_rows import PerfRow, read_rows
 from bench.records import CpuCounters
 
+#: What memory controllers count, and so of the whole machine; and what cores do.
+_OF_CONTROLLERS = frozenset[str]().union(*MEMORY_EVENTS)
+_OF_CORES = frozenset[str]().union(*CORE_EVENTS.values(), *(each.weights for each in FLOP_EVENTS))
 #: An event that had a counter for less of the time is not scaled up to a number of its own.
 _MINIMUM_SHARE = 0.1
 #: Shares of the kinds of cores that do not add up to the whole time are not the time spent there.
@@ -70,8 +72,8 @@ def read_perf_stat(
     """
     collection = collection or Collection()
     rows = read_rows(path) + (read_rows(memory) if memory else [])
-    controllers = [row for row in rows if is_memory_event(row.event)]
-    cores = _CoreCounts(path, [row for row in rows if _is_core_event(row.event)])
+    controllers = [row for row in rows if row.event in _OF_CONTROLLERS]
+    cores = _CoreCounts(path, [row for row in rows if row.event in _OF_CORES])
     found: dict[str, float | str] = {
         **{name: cores.total(names) for name, names in CORE_EVENTS.items()},
         "flops": cores.flops(whole=collection.whole, vector_bits=collection.vector_bits),
@@ -125,7 +127,7 @@ def _dram_bytes(rows: Sequence[PerfRow], *, whole: bool) -> float | str:
     for row in rows:
         if row.event not in accounts[0]:
             continue
-        if is_one_of_several(row.pmu) and not whole:
+        if not whole and re.search(r"_\d+$", row.pmu):  # such as uncore_imc_0
             return f"{row.pmu} is one of several, and whether all were counted is unknown"
         count = _count_or_why(row, 1.0 if row.share is None else row.share)
         if isinstance(count, str):
@@ -138,13 +140,6 @@ def _dram_bytes(rows: Sequence[PerfRow], *, whole: bool) -> float | str:
 
 
 # The processor's own events, on one kind of core or on several
-
-
-def _is_core_event(event: str) -> bool:
-    """Whether `event` is one that is read here and counted by a core."""
-    return any(event in names for names in CORE_EVENTS.values()) or any(
-        event in events.weights for events in FLOP_EVENTS
-    )
 
 
 def _count_or_why(row: PerfRow, share: float) -> float | str:

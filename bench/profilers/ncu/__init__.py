@@ -1,5 +1,5 @@
 """Nsight Compute: the hardware's counters of one step, kernel by kernel."""
 
-from bench.profilers.ncu.ncu_tool import NcuTool, kernel_set
+from bench.profilers.ncu.ncu_tool import NcuTool
 
-__all__ = ["NcuTool", "kernel_set"]
+__all__ = ["NcuTool"]

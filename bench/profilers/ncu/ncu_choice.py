@@ -85,6 +85,11 @@ class Choice:
     sass: tuple[str, ...]
     left_out: dict[str, str]
 
+    @property
+    def passes(self) -> dict[str, tuple[str, ...]]:
+        """Two, as the SASS counters need code that is patched, and would slow the others."""
+        return {"hardware": self.hardware, "sass": self.sass}
+
 
 def choose_metrics(ncu: Ncu, capability: tuple[int, int]) -> Choice:
     """Return the chip's metrics that `ncu` has; for an unknown chip, whichever exist.

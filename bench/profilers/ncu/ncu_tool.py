@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -15,21 +13,8 @@ from bench.profilers.base import Attempt, Tool
 from bench.profilers.ncu.ncu_choice import Choice, choose_metrics, compute_capability
 from bench.profilers.ncu.ncu_complaints import counter_permission, explain
 from bench.profilers.ncu.ncu_program import Ncu, RefusalError, find_ncu
-from bench.records import Backend, Counters, ProfiledStep, ToolName, WorkSet
+from bench.records import Backend, Counters, ProfiledStep, ToolName
 from bench.records.verdict.kernel_names import kernel_name
-
-
-@dataclass(frozen=True)
-class _Setup:
-    """What this machine gives; found once per tool."""
-
-    ncu: Ncu
-    choice: Choice
-
-    @property
-    def passes(self) -> dict[str, tuple[str, ...]]:
-        """Two, as the SASS counters need code that is patched, and would slow the others."""
-        return {"hardware": self.choice.hardware, "sass": self.choice.sass}
 
 
 class NcuTool(Tool):
@@ -61,7 +46,7 @@ class NcuTool(Tool):
 
     def attempts(self, folder: Path) -> Sequence[Attempt]:
         """Return one worker per pass. Raises `RefusalError` where there is an obstacle."""
-        ncu, files = self._setup.ncu, folder / "ncu"
+        (ncu, choice), files = self._setup, folder / "ncu"
         files.mkdir(exist_ok=True)
         return [
             Attempt(
@@ -69,7 +54,7 @@ class NcuTool(Tool):
                 prefix=ncu.command(files / name, metrics),
                 environment={"LC_ALL": "C"},
             )
-            for name, metrics in self._setup.passes.items()
+            for name, metrics in choice.passes.items()
         ]
 
     def explain(self, console: str) -> str | None:
@@ -84,11 +69,12 @@ class NcuTool(Tool):
         """
         from bench.profilers.files.ncu_read import read_counters_of
 
-        tables = [self._table(folder, name) for name in self._setup.passes]
+        ncu, choice = self._setup
+        tables = [self._table(folder, name) for name in choice.passes]
         found = read_counters_of(tables)
         return found.replaced(
-            missing={**self._setup.choice.left_out, **found.missing},
-            source=str(self._setup.ncu),
+            missing={**choice.left_out, **found.missing},
+            source=str(ncu),
             files=tuple(table.relative_to(folder).as_posix() for table in tables),
             per_kernel=tuple(
                 kernel.model_copy(update={"name": kernel_name(kernel.name)})
@@ -105,11 +91,12 @@ class NcuTool(Tool):
         if not report.exists():
             raise UserError(f"ncu left no {report}: see {console}")
         table = report.with_suffix(".csv")
-        self._setup.ncu.to_csv(report, table, self._setup.passes[name])
+        ncu, choice = self._setup
+        ncu.to_csv(report, table, choice.passes[name])
         return table
 
     @cached_property
-    def _setup(self) -> _Setup:
+    def _setup(self) -> tuple[Ncu, Choice]:
         ncu = find_ncu(self._root)
         permission = counter_permission(self._root)
         if permission.state == "forbidden":
@@ -118,12 +105,4 @@ class NcuTool(Tool):
             capability = self._capability()
         except UnknownFactError as error:
             raise RefusalError(str(error), "see that nvidia-smi lists the GPU") from None
-        return _Setup(ncu, choose_metrics(ncu, capability))
-
-
-def kernel_set(counters: Counters) -> WorkSet:
-    """Return how often each kernel was launched. Copies and fills of memory are no kernels."""
-    counts: Counter[str] = Counter()
-    for kernel in counters.per_kernel:
-        counts[kernel_name(kernel.name)] += kernel.launches
-    return WorkSet(unit="kernels", counts=dict(counts))
+        return ncu, choose_metrics(ncu, capability)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from bench.profilers.ops.op_nest import Nest
+from bench.profilers.ops.op_nest import Event, Nest
 from bench.profilers.ops.timed_step import Kind, SeenOp
 from bench.records import Copies
 from bench.records.verdict.kernel_names import kernel_name
-
-Event = Mapping[str, Any]
 
 KERNEL, COPY, SET = "kernel", "gpu_memcpy", "gpu_memset"
 _KINDS = (KERNEL, COPY, SET)

@@ -114,7 +114,8 @@ def _shares(op: SeenOp, waiting: _Waiting) -> Iterator[Share]:
     if waiting.has(op):
         call = waiting.take(op)
         # Autograd copies the input of an op in place that the backward pass needs: another call.
-        copies = [i for i in op.inner if op.name.endswith("_") and _is_copy(i) and waiting.has(i)]
+        inside = op.inner if op.name.endswith("_") else ()
+        copies = [one for one in inside if one.name == "clone" and waiting.has(one)]
         yield Share(op, call, op.total_s - sum(copy.total_s for copy in copies))
         for copy in copies:
             yield from _shares(copy, waiting)
@@ -134,10 +135,6 @@ def _shares(op: SeenOp, waiting: _Waiting) -> Iterator[Share]:
         yield from inner
 
 
-def _is_copy(op: SeenOp) -> bool:
-    return op.name == "clone"
-
-
 # Sums of several steps, one record per kind of op
 
 _WORK = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
@@ -149,14 +146,8 @@ _WHY_NO_WORK = {
 _WHY_NO_PHASE = "autograd's engine did not run in the step: a CUDA graph replays it whole"
 
 
-@dataclass(frozen=True)
-class _Name:
-    """What the shares of one record have in common."""
-
-    label: str
-    op: str
-    phase: Phase | None
-    why_no_work: str | None
+#: What the shares of one record have in common: label, op, phase, why its work is not known.
+_Name = tuple[str, str, Phase | None, str | None]
 
 
 def op_times(steps: Sequence[Iterable[Share]]) -> tuple[OpTime, ...]:
@@ -186,27 +177,25 @@ def _summed(shares: Iterable[Share]) -> dict[_Name, dict[str, float]]:
 
 def _name(share: Share) -> _Name:
     if (call := share.call) is not None:
-        return _Name(call.label, call.op, call.phase, None)
+        return call.label, call.op, call.phase, None
     seen = share.seen
     label = {Kind.OP: plain_label(seen.name), Kind.REGION: "compiled graph"}
-    return _Name(label.get(seen.kind, seen.name), seen.name, seen.phase, _WHY_NO_WORK[seen.kind])
+    return label.get(seen.kind, seen.name), seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
 
 
 def _op_time(name: _Name, steps: list[dict[str, float]]) -> OpTime:
-    missing: dict[str, str] = {}
-    work: dict[str, Any] = {field: median_low(step[field] for step in steps) for field in _WORK}
-    if name.why_no_work is not None:
-        work = dict.fromkeys(_WORK)
-        missing |= dict.fromkeys(_WORK, name.why_no_work)
-    if name.phase is None:
-        missing["phase"] = _WHY_NO_PHASE
-    return OpTime(
-        label=name.label,
-        op=name.op,
-        phase=name.phase,
+    label, op, phase, why_no_work = name
+    work: dict[str, Any] = {}
+    if why_no_work is None:
+        work = {field: median_low(step[field] for step in steps) for field in _WORK}
+    return OpTime.of(
+        why_no_work or "",
+        {"phase": _WHY_NO_PHASE},
+        label=label,
+        op=op,
+        phase=phase,
         calls=int(median_low(step["calls"] for step in steps)),
         time_s=median(step["time_s"] for step in steps),
-        missing=missing,
         **work,
     )
 
@@ -226,23 +215,18 @@ def profile_ops(
     `work` are the cost model's calls of the same step (`bench.cost.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
     """
-    recorder = _recorder(step, device)
+    recorders: dict[Backend, Callable[[Callable[[], object], Device], Recorder]] = {
+        "cpu": Profiled,
+        "cuda": ProfiledOnDevice,
+        "mps": Synchronized,
+    }
+    recorder = recorders[device.backend](step, device)
     recorder.record()
     steps = []
     for _ in range(iterations):
         step()
         steps.append(recorder.record())
     return _profile(recorder.method, steps, work)
-
-
-def _recorder(step: Callable[[], object], device: Device) -> Recorder:
-
-    recorders: dict[Backend, Callable[[Callable[[], object], Device], Recorder]] = {
-        "cpu": Profiled,
-        "cuda": ProfiledOnDevice,
-        "mps": Synchronized,
-    }
-    return recorders[device.backend](step, device)
 
 
 def _profile(method: str, steps: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:

@@ -12,7 +12,6 @@ import select
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from bench.errors import UserError
 
@@ -31,29 +30,22 @@ def counting(task: Mapping[str, str], answer_s: float = ANSWER_S) -> Iterator[No
     """
     with ExitStack() as stack:
         listeners = [
-            stack.enter_context(_listener(Path(control), Path(task[_answer_of(name)]), answer_s))
-            for name, control in sorted(task.items(), reverse=True)
-            if name.endswith("control")
+            (
+                stack.enter_context(_opened(task[f"{whose}control"], os.O_WRONLY)),
+                stack.enter_context(_opened(task[f"{whose}acknowledge"], os.O_RDONLY)),
+            )
+            for whose in ("memory_", "")
+            if f"{whose}control" in task
         ]
-        for listener in listeners:
-            listener.send("enable")
+        for commands, answers in listeners:
+            _send("enable", commands, answers, answer_s)
         yield
-        for listener in reversed(listeners):
-            listener.send("disable")
-
-
-def _answer_of(control: str) -> str:
-    return control.removesuffix("control") + "acknowledge"
+        for commands, answers in reversed(listeners):
+            _send("disable", commands, answers, answer_s)
 
 
 @contextmanager
-def _listener(control: Path, acknowledge: Path, answer_s: float) -> Iterator[_Listener]:
-    with _opened(control, os.O_WRONLY) as commands, _opened(acknowledge, os.O_RDONLY) as answers:
-        yield _Listener(commands, answers, answer_s)
-
-
-@contextmanager
-def _opened(fifo: Path, flags: int) -> Iterator[int]:
+def _opened(fifo: str, flags: int) -> Iterator[int]:
     try:
         end = os.open(fifo, flags | os.O_NONBLOCK)
     except OSError as error:  # ENXIO: no process reads from it
@@ -68,25 +60,21 @@ def _silent(cause: str) -> UserError:
     return UserError(f"{cause}; its own words are in console.log; profile again, or without perf")
 
 
-class _Listener:
-    def __init__(self, control: int, acknowledge: int, answer_s: float) -> None:
-        self._control, self._acknowledge, self._answer_s = control, acknowledge, answer_s
-        self._answers = select.poll()
-        self._answers.register(acknowledge, select.POLLIN)
-
-    def send(self, command: str) -> None:
-        """Send a command and wait until perf has carried it out."""
-        try:
-            os.write(self._control, f"{command}\n".encode())
-        except OSError as error:
-            raise _silent(f"perf has ended before {command!r} ({error.strerror})") from None
-        answer = b""
-        deadline = time.monotonic() + self._answer_s
-        while b"ack\n" not in answer:  # perf sends a NUL after it, which may come with the next
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not self._answers.poll(1000 * left_s):
-                raise _silent(f"perf did not answer {command!r} in {self._answer_s:g} s")
-            piece = os.read(self._acknowledge, 64)
-            if not piece:
-                raise _silent(f"perf has ended without an answer to {command!r}")
-            answer += piece
+def _send(command: str, commands: int, answers: int, answer_s: float) -> None:
+    """Send a command and wait until perf has carried it out; the FIFOs are open files."""
+    try:
+        os.write(commands, f"{command}\n".encode())
+    except OSError as error:
+        raise _silent(f"perf has ended before {command!r} ({error.strerror})") from None
+    poll = select.poll()
+    poll.register(answers, select.POLLIN)
+    answer = b""
+    deadline = time.monotonic() + answer_s
+    while b"ack\n" not in answer:  # perf sends a NUL after it, which may come with the next
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not poll.poll(1000 * left_s):
+            raise _silent(f"perf did not answer {command!r} in {answer_s:g} s")
+        piece = os.read(answers, 64)
+        if not piece:
+            raise _silent(f"perf has ended without an answer to {command!r}")
+        answer += piece

@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +72,9 @@ def paranoia(root: Path = ROOT) -> str:
 
 def _of_rows(trial: Trial, root: Path) -> Obstacle:
     if trial.exit_code or not trial.rows:
-        words = _first_line(trial.complaint.splitlines()) or f"exit code {trial.exit_code}"
+        lines = (line.strip() for line in trial.complaint.splitlines())
+        said = (line for line in lines if line.strip(" :") not in ("", "Error"))
+        words = next(said, f"exit code {trial.exit_code}")
         return Obstacle(f"perf cannot count: {words}", _CANNOT_START)
     if all(row.why == "not supported" for row in trial.rows):
         return Obstacle(
@@ -81,11 +82,8 @@ def _of_rows(trial: Trial, root: Path) -> Obstacle:
             "in a container, start it with --security-opt seccomp=unconfined or without gVisor; "
             "else use a kernel with CONFIG_PERF_EVENTS",
         )
-    return Obstacle("this machine shows no hardware counters", _counters_of_a_guest(root))
-
-
-def _first_line(lines: Iterable[str]) -> str:
-    return next((line.strip() for line in lines if line.strip(" :") not in ("", "Error")), "")
+    hypervisor = value_or_none(lambda: virtualization(root)) or "unidentified"
+    return Obstacle("this machine shows no hardware counters", _GUESTS.get(hypervisor, _GUEST))
 
 
 def _forbidden(root: Path) -> Obstacle:
@@ -129,11 +127,6 @@ def _wrapper(root: Path) -> str:
         "sudo apt install linux-tools-$(uname -r); in a container, whose kernel is the host's, "
         "linux-tools-generic, and put /usr/lib/linux-tools/<version> first on PATH"
     )
-
-
-def _counters_of_a_guest(root: Path) -> str:
-    hypervisor = value_or_none(lambda: virtualization(root)) or "unidentified"
-    return _GUESTS.get(hypervisor, _GUEST)
 
 
 _OPS = "time per op needs no counters: mlproject profile --tool torch"

@@ -29,11 +29,6 @@ class Gate:
         os.mkfifo(gate.acknowledge)
         return gate
 
-    @property
-    def option(self) -> str:
-        """The value of perf's `--control`."""
-        return f"fifo:{self.control},{self.acknowledge}"
-
 
 #: Names of events may hold commas, so that perf's fields had better not be parted by them.
 _SEPARATOR = ";"
@@ -47,11 +42,11 @@ def perf_stat(
 
     With a gate nothing is counted until it is opened; `everywhere` counts all processors.
     """
-    gated = ("-D", "-1", "--control", gate.option) if gate else ()
+    control = f"fifo:{gate.control},{gate.acknowledge}" if gate else ""
     return (
         *("perf", "stat", "-x", _SEPARATOR, "-o", str(output)),
         *(("-a",) if everywhere else ()),
-        *gated,
+        *(("-D", "-1", "--control", control) if gate else ()),
         *(option for event in events for option in ("-e", event)),
         "--",
     )

@@ -41,7 +41,9 @@ def choose_events(root: Path = ROOT) -> Choice:
     support is asked for all the same: without it the FLOP would be too few. Takes up to a second.
     """
     withheld = {}
-    flops = tuple(event for event in _flop_candidates() if _trial_of(event).exit_code == 0)
+    makers = _MAKERS.get(platform.machine(), ())
+    known = [event for each in FLOP_EVENTS if each.maker in makers for event in each.weights]
+    flops = tuple(event for event in known if _trial_of(event).exit_code == 0)
     if not flops:
         withheld["flops"] = "perf knows no floating-point events of this processor"
     memory = _memory_events(root)
@@ -61,15 +63,8 @@ def vector_bits(root: Path = ROOT) -> int | None:
 
     Linux, Documentation/arch/arm64/sve.rst: /proc/sys/abi/sve_default_vector_length, in bytes.
     """
-    try:
-        return 8 * int(text_of(root / "proc/sys/abi/sve_default_vector_length"))
-    except (UnknownFactError, ValueError):
-        return None
-
-
-def _flop_candidates() -> list[str]:
-    makers = _MAKERS.get(platform.machine(), ())
-    return [event for each in FLOP_EVENTS if each.maker in makers for event in each.weights]
+    length = root / "proc/sys/abi/sve_default_vector_length"
+    return value_or_none(lambda: 8 * int(text_of(length)))
 
 
 def _memory_events(root: Path) -> tuple[str, ...]:

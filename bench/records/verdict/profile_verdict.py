@@ -124,11 +124,15 @@ def _of_kernels(counters: Counters, work: WorkSet | None) -> Iterator[Found]:
     """What the counters' own passes launched against the step seen without them."""
     if work is None or work.unit != "kernels":
         return
+    yield from _different(kernel_set(counters), work, "the counted step", "the profile's own")
+
+
+def kernel_set(counters: Counters) -> WorkSet:
+    """Return how often each kernel was launched. Copies and fills of memory are no kernels."""
     counts: Counter[str] = Counter()
     for kernel in counters.per_kernel:
         counts[kernel_name(kernel.name)] += kernel.launches
-    counted = WorkSet(unit="kernels", counts=counts)
-    yield from _different(counted, work, "the counted step", "the profile's own")
+    return WorkSet(unit="kernels", counts=counts)
 
 
 def _of_executed(record: ProfileRecord) -> Iterator[Found]:

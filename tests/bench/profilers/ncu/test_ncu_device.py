@@ -12,8 +12,9 @@ from fakes import Card, QueueingDevice, ScriptedClock
 
 from bench.errors import UnsupportedError
 from bench.machine.probes import UnknownFactError
-from bench.profilers.ncu import NcuTool, kernel_set
+from bench.profilers.ncu import NcuTool
 from bench.profilers.ncu.ncu_choice import compute_capability
+from bench.records.verdict.profile_verdict import kernel_set
 from bench.worker.profile import profiled_range
 
 
