@@ -1,19 +1,15 @@
 """What works on this machine, what does not, and the remedy.
 
-Importing this imports no torch.
+Importing this imports no torch; the checks themselves are in `bench.doctor.suite`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from bench.machine.probes import reason_of
-
 Status = Literal["ok", "warning", "missing"]
-Group = Callable[[], Iterable["Check"]]
 
 
 @dataclass(frozen=True)
@@ -42,31 +38,3 @@ def ok(name: str, detail: str) -> Check:
 def can_measure(checks: Iterable[Check]) -> bool:
     """Whether at least this machine's CPU can be measured."""
     return all(check.status != "missing" for check in checks)
-
-
-def machine_groups(records: Path) -> dict[str, Group]:
-    """Return the checks of this machine; those of `devices` import torch when they are run."""
-    from bench.doctor.host import host_checks
-    from bench.doctor.installation import device_checks, package_checks
-    from bench.doctor.profilers import nvidia_checks, perf_checks
-
-    return {
-        "packages": package_checks,
-        "devices": device_checks,
-        "nvidia": nvidia_checks,
-        "perf": perf_checks,
-        "host": lambda: host_checks(records),
-    }
-
-
-def run_checks(groups: Mapping[str, Group]) -> list[Check]:
-    """Run every group. One that fails itself gives a check that says so."""
-    checks = []
-    for name, group in groups.items():
-        try:
-            checks += list(group())
-        except Exception as error:
-            detail = f"the check itself failed: {reason_of(error)}"
-            remedy = "install the project's packages: uv pip install -r requirements.txt"
-            checks.append(Check(name, "missing", detail, remedy))
-    return checks

@@ -20,10 +20,8 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     while the processes still run. Raises `UserError` for what this version cannot read.
     """
     record = folder.read_record()
-    if record is not None:
+    if record is not None or folder.in_use():
         return record
-    if folder.in_use():
-        return None
     record = folder.read_record()
     if record is not None:  # written, and the folder left, since the first look
         return record

@@ -13,7 +13,6 @@ from bench.records.base import (
     Level,
     Outcome,
     Phase,
-    Record,
     Verdict,
     worst,
 )
@@ -83,7 +82,6 @@ __all__ = [
     "ProfiledStep",
     "RankAccount",
     "RankFigures",
-    "Record",
     "ResolvedConfig",
     "RunRecord",
     "Series",

@@ -28,7 +28,8 @@ def command(records: Path, form: str) -> int:
 
     Exit code 0 if at least a CPU can be measured here, else 1.
     """
-    from bench.doctor import can_measure, machine_groups, run_checks
+    from bench.doctor import can_measure
+    from bench.doctor.suite import machine_groups, run_checks
 
     with Console(stderr=True).status("looking at Python, torch, devices, tools and the server"):
         checks = run_checks({**machine_groups(records), "tracking": _tracking_checks})

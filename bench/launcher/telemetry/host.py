@@ -131,14 +131,12 @@ class HostSource(Source):
         begin = clock()
         values = self._read_gauges({name: gauge})
         took_s = clock() - begin
-        if name in _OPTIONAL and not values:
-            return False
-        if name in _OPTIONAL and took_s > _AFFORDABLE_S:
-            self.missing[name] = (
-                f"one reading takes {took_s * 1e3:.0f} ms: it would disturb the run"
-            )
-            return False
-        return True
+        if name not in _OPTIONAL:
+            return True
+        if values and took_s > _AFFORDABLE_S:
+            took_ms = 1e3 * took_s
+            self.missing[name] = f"one reading takes {took_ms:.0f} ms: it would disturb the run"
+        return bool(values) and took_s <= _AFFORDABLE_S
 
 
 def _memory_used_mb() -> float:

@@ -21,7 +21,6 @@ from bench.profilers.files.perf_events import (
     FLOP_EVENTS,
     MEMORY_EVENTS,
     SCALABLE_UNIT_BITS,
-    FlopEvents,
     memory_bytes_per_count,
 )
 from bench.profilers.files.perf_rows import PerfRow, read_rows
@@ -216,20 +215,15 @@ class _CoreCounts:
         `whole`: the file holds all of them that the processor has. `vector_bits` is the length of
         Arm's scalable vectors.
         """
-        for events in FLOP_EVENTS:
-            here = {row.event for row in self._rows} & events.weights.keys()
-            absent = sorted(events.weights.keys() - here)
-            if here and absent and not whole:
-                return f"perf was not asked for {', '.join(absent)}: their FLOP would be lacking"
-            if here:
-                return self._flops_of(events, sorted(here), vector_bits)
-        return _NOT_ASKED
-
-    def _flops_of(
-        self, events: FlopEvents, here: Sequence[str], vector_bits: int | None
-    ) -> float | str:
+        asked = {row.event for row in self._rows}
+        events = next((each for each in FLOP_EVENTS if asked & each.weights.keys()), None)
+        if events is None:
+            return _NOT_ASKED
+        absent = sorted(events.weights.keys() - asked)
+        if absent and not whole:
+            return f"perf was not asked for {', '.join(absent)}: their FLOP would be lacking"
         total = 0.0
-        for event in here:
+        for event in sorted(asked & events.weights.keys()):
             count = self.total((event,))
             if isinstance(count, str):
                 return f"{event}: {count}"

@@ -40,24 +40,16 @@ def compute_capability(opener: Callable[[], Any] = open_driver) -> tuple[int, in
     Raises `UnknownFactError` where there is no driver or no device.
     """
     driver = opener()
-    device = ctypes.c_int()
-    _call(driver, "cuInit", 0)
-    _call(driver, "cuDeviceGet", ctypes.byref(device), 0)
-    return (
-        _attribute(driver, _CAPABILITY_MAJOR, device),
-        _attribute(driver, _CAPABILITY_MINOR, device),
-    )
-
-
-def _attribute(driver: Any, attribute: int, device: ctypes.c_int) -> int:
-    value = ctypes.c_int()
-    _call(driver, "cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
-    return value.value
-
-
-def _call(driver: Any, function: str, *arguments: Any) -> None:
-    if code := getattr(driver, function)(*arguments):
-        raise UnknownFactError(f"CUDA's driver shows no device: {function} answers {code}")
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    for function, *arguments in (
+        ("cuInit", 0),
+        ("cuDeviceGet", ctypes.byref(device), 0),
+        ("cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, device),
+        ("cuDeviceGetAttribute", ctypes.byref(minor), _CAPABILITY_MINOR, device),
+    ):
+        if code := getattr(driver, function)(*arguments):
+            raise UnknownFactError(f"CUDA's driver shows no device: {function} answers {code}")
+    return major.value, minor.value
 
 
 #: One chip of each family by ncu's name, for asking without the device.

@@ -3,7 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bench.doctor import Check, can_measure, ok, run_checks
+from bench.doctor import Check, can_measure, ok, suite
 from commands.keep.doctor import command
 
 NO_NCU = Check("ncu", "warning", "not found", "install it")
@@ -21,7 +21,7 @@ def test_a_group_that_fails_does_not_take_the_others_along():
         yield ok("first", "fine")
         raise ImportError("No module named 'mlflow'")
 
-    checks = run_checks({"tracking": broken, "host": lambda: [ok("disk", "plenty")]})
+    checks = suite.run_checks({"tracking": broken, "host": lambda: [ok("disk", "plenty")]})
     assert [check.name for check in checks] == ["tracking", "disk"]
     assert checks[0].status == "missing"
     assert checks[0].detail == "the check itself failed: ImportError: No module named 'mlflow'"
@@ -31,7 +31,7 @@ def test_a_group_that_fails_does_not_take_the_others_along():
 def machine(monkeypatch):
     """Return the list of checks that this machine will give; none come from a server."""
     checks = []
-    monkeypatch.setattr("bench.doctor.machine_groups", lambda records: {"host": lambda: checks})
+    monkeypatch.setattr(suite, "machine_groups", lambda records: {"host": lambda: checks})
     monkeypatch.setattr("commands.keep.doctor._tracking_checks", lambda: [ok("server", "answers")])
     return checks
 
