@@ -40,7 +40,8 @@ def short_kernel_name(name: str, limit: int = _LIMIT) -> str:
     head, _, arguments = name.removeprefix("void ").partition("<")
     function = _last_part(head)
     if function in _WRAPPERS and (inner := _IDENTIFIER.search(arguments)):
-        return shortened(_last_part(_qualified(arguments, inner.start())), limit)
+        qualified = re.split(r"[<>,(]", arguments[inner.start() :], maxsplit=1)[0]
+        return shortened(_last_part(qualified), limit)
     detail = shortened(_detail(arguments).removesuffix("_kernel_cuda"), limit // 2)
     if not function or not detail:
         return shortened(function or name, limit)
@@ -67,10 +68,6 @@ def _detail(arguments: str) -> str:
 
 def _last_part(qualified: str) -> str:
     return qualified.rstrip(":").rsplit("::", 1)[-1]
-
-
-def _qualified(text: str, start: int) -> str:
-    return re.split(r"[<>,(]", text[start:], maxsplit=1)[0]
 
 
 #: A GPU has no L3; a processor does.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -25,6 +25,7 @@ from bench.records import (
     Outcome,
     ProfiledStep,
     ProfileRecord,
+    ResolvedConfig,
     RunRecord,
     ToolName,
 )
@@ -106,7 +107,11 @@ def _try_tool(
         found.why_not[name] = str(found.reason)
         return
     tool = TOOLS[name]()
-    if reason := tool.obstacle(_backend(name, config, found)):
+    # While `auto` is not resolved, the backend that the tool is made for.
+    meant: Backend = "cuda" if name == "ncu" else "cpu"
+    asked = meant if config.backend == "auto" else config.backend
+    resolved: ResolvedConfig | None = found.first("resolved")
+    if reason := tool.obstacle(resolved.backend if resolved is not None else asked):
         found.why_not[name] = reason
         return
     on_event(Event("tool", 0.0, {"tool": name}))
@@ -125,16 +130,6 @@ def _try_tool(
         found.sections[name] = tool.read(folder.path, steps)
     except UserError as error:
         found.why_not[name] = str(error)
-
-
-def _backend(name: ToolName, config: RunConfig, found: _Findings) -> Backend:
-    """The device's backend; while `auto` is not resolved, the one that the tool is made for."""
-    resolved = found.first("resolved")
-    if resolved is not None:
-        return cast(Backend, resolved.backend)
-    if config.backend != "auto":
-        return config.backend
-    return "cuda" if name == "ncu" else "cpu"
 
 
 def _run(

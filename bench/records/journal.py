@@ -6,6 +6,7 @@ in which part a worker died. Nothing is written between the window's start and i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -50,11 +51,8 @@ class JournalWriter:
     def note(self, name: str, **facts: Any) -> None:
         """Append one event. A full disk must not end a measurement: the line is then lost."""
         line = json.dumps({"event": name, "clock_s": self._clock(), **self._always, **facts})
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError:
-            return
+        with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
 
 class JournalReader:

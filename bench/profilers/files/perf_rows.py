@@ -26,6 +26,8 @@ _NAME = re.compile(
     r"(?:(?P<pmu>[\w.-]+)/(?P<inside>[^/]+)/|(?P<bare>[^/:]+)(?=$|:))"
     r":?(?P<modifiers>[ukhHGIpPSDWeRb]*)"
 )
+#: What perf-list(1)'s modifiers u and k leave of both modes; neither and both leave both.
+_SCOPES = {(True, False): "user", (False, True): "kernel"}
 #: Longer than any count of 64 bits.
 _MOST_DIGITS = 25
 
@@ -134,11 +136,12 @@ class _Line:
             self.refuse("was counted for more than the whole time")
         reason_given = value.startswith("<")
         name = _NAME.fullmatch(event)
+        modifiers = name["modifiers"] if name else ""
         return PerfRow(
             line=self.number,
             pmu=(name and name["pmu"]) or "",
             event=((name and (name["inside"] or name["bare"])) or event).lower(),
-            scope=self._scope(name["modifiers"] if name else ""),
+            scope=_SCOPES.get(("u" in modifiers, "k" in modifiers), "user and kernel"),
             count=None if reason_given else self._number(value, separator),
             why=value.strip("<>") if reason_given else "",
             unit=unit,
@@ -155,14 +158,6 @@ class _Line:
     def _point(separator: str) -> str:
         """A decimal comma looks like a comma between fields here; elsewhere it does not."""
         return r"\." if separator == "," else "[.,]"
-
-    @staticmethod
-    def _scope(modifiers: str) -> str:
-        """What perf-list(1)'s modifiers leave of user, kernel and hypervisor."""
-        user, kernel = "u" in modifiers, "k" in modifiers
-        if user == kernel:
-            return "user and kernel"
-        return "user" if user else "kernel"
 
 
 def _joined(fields: list[str], separator: str) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 from bench.profilers.ops.op_nest import Event, Nest
 from bench.profilers.ops.timed_step import Kind, SeenOp
@@ -14,7 +14,8 @@ from bench.records.verdict.kernel_names import kernel_name
 
 KERNEL, COPY, SET = "kernel", "gpu_memcpy", "gpu_memset"
 _KINDS = (KERNEL, COPY, SET)
-_DIRECTIONS: dict[str, Literal["host to device", "device to host", "device to device"]] = {
+Direction = Literal["host to device", "device to host", "device to device"]
+_DIRECTIONS: dict[str, Direction] = {
     "HtoD": "host to device",
     "DtoH": "device to host",
     "DtoD": "device to device",
@@ -59,27 +60,27 @@ class DeviceTime:
 
     def copies(self) -> tuple[Copies, ...] | None:
         """Return the copies by direction, longest first; None if the trace lacks their bytes."""
-        by_direction: defaultdict[str, list[Event]] = defaultdict(list)
+        by_direction: defaultdict[Direction, list[Event]] = defaultdict(list)
         for event in self._of(COPY):
-            way = next((way for way in _DIRECTIONS if way in event["name"]), None)
-            if way is not None:
-                by_direction[_DIRECTIONS[way]].append(event)
-        if any("bytes" not in event["args"] for event in self._of(COPY)):
-            return None
-        copies = [_summed(direction, events) for direction, events in by_direction.items()]
+            if "bytes" not in event["args"]:
+                return None
+            for way in _DIRECTIONS:
+                if way in event["name"]:
+                    by_direction[_DIRECTIONS[way]].append(event)
+                    break
+        copies = [
+            Copies(
+                direction=direction,
+                calls=len(events),
+                bytes=sum(event["args"]["bytes"] for event in events),
+                time_s=sum(event["dur"] for event in events) / 1e6,
+            )
+            for direction, events in by_direction.items()
+        ]
         return tuple(sorted(copies, key=lambda copy: -copy.time_s))
 
     def _of(self, kind: str) -> list[Event]:
         return [event for event in self._intervals if event["cat"] == kind]
-
-
-def _summed(direction: Any, events: Sequence[Event]) -> Copies:
-    return Copies(
-        direction=direction,
-        calls=len(events),
-        bytes=sum(event["args"]["bytes"] for event in events),
-        time_s=sum(event["dur"] for event in events) / 1e6,
-    )
 
 
 class _Covered:
