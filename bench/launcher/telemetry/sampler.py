@@ -13,13 +13,8 @@ from bench.machine.probes import UnknownFactError, gather, reason_of
 from bench.records import Series, Telemetry
 from bench.records.journal import Clock
 
-
-@dataclass(frozen=True)
-class Sample:
-    """One reading of one source at `clock_s`."""
-
-    clock_s: float
-    reading: Reading
+#: The instant of a reading of one source, and what it saw.
+Sample = tuple[float, Reading]
 
 
 @dataclass(frozen=True)
@@ -36,10 +31,10 @@ class Span:
 def series_of(samples: Sequence[Sample], span: Span, source: str) -> list[Series]:
     """Return one series per quantity seen inside the window, times from its start."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for sample in samples:
-        if sample.clock_s in span:
-            for name, value in sample.reading.values.items():
-                points.setdefault(name, []).append((sample.clock_s - span.start_s, value))
+    for clock_s, reading in samples:
+        if clock_s in span:
+            for name, value in reading.values.items():
+                points.setdefault(name, []).append((clock_s - span.start_s, value))
     return [
         Series(
             name=name,
@@ -59,9 +54,7 @@ def energy_j(samples: Sequence[Sample], span: Span) -> float:
     fewer than two inside, when the ends would outweigh the rest.
     """
     counter = [
-        (sample.clock_s, sample.reading.energy_j)
-        for sample in samples
-        if sample.reading.energy_j is not None
+        (clock_s, reading.energy_j) for clock_s, reading in samples if reading.energy_j is not None
     ]
     if sum(clock_s in span for clock_s, _ in counter) < 2:
         raise UnknownFactError("fewer than two samples of the energy counter fell in the window")
@@ -74,9 +67,9 @@ def throttle_share(samples: Sequence[Sample], span: Span) -> dict[str, float]:
     Raises `UnknownFactError` if none of them could read the reasons.
     """
     seen = [
-        sample.reading.throttle_reasons
-        for sample in samples
-        if sample.clock_s in span and sample.reading.throttle_reasons is not None
+        reading.throttle_reasons
+        for clock_s, reading in samples
+        if clock_s in span and reading.throttle_reasons is not None
     ]
     if not seen:
         raise UnknownFactError("no sample of the throttle reasons fell in the window")
@@ -161,7 +154,7 @@ class Sampler:
     def _read(self, source: Source) -> None:
         clock_s = self._clock()
         try:
-            self._samples[source].append(Sample(clock_s, source.read()))
+            self._samples[source].append((clock_s, source.read()))
         except Exception as error:  # A driver that goes away must not end the run.
             source.missing[source.name] = reason_of(error)
 
@@ -169,7 +162,7 @@ class Sampler:
         """Reasons of quantities without a sample in the window."""
         reasons: dict[str, str] = {}
         for source, samples in self._samples.items():
-            names = {name for one in samples for name in one.reading.values}
+            names = {name for _, reading in samples for name in reading.values}
             reasons |= dict.fromkeys(names, "no sample fell in the window") | source.missing
         seen = {one.name for one in series} | set(DEVICE_FACTS)
         return {name: reason for name, reason in reasons.items() if name not in seen}

@@ -87,14 +87,15 @@ def read_perf_stat(
     values: dict[str, Any] = {
         name: None if isinstance(value, str) else round(value) for name, value in found.items()
     }
-    values |= {"iterations": iterations, "window_s": window_s}
-    missing |= {name: _NOT_IN_FILE for name in ("iterations", "window_s") if values[name] is None}
-    return CpuCounters(
+    return CpuCounters.of(
+        _NOT_IN_FILE,
+        missing,
         source=collection.source,
         # Only perf stat -a counts memory controllers, and then everything else system-wide too.
         scope=cores.scope() + (", whole machine" if controllers and memory is None else ""),
         running_share=cores.shares() | _shares(controllers),
-        missing=missing,
+        iterations=iterations,
+        window_s=window_s,
         **values,
     )
 

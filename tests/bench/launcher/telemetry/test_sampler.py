@@ -3,20 +3,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.launcher.telemetry import Reading, Sampler, Source
-from bench.launcher.telemetry.sampler import Sample, Span, energy_j, series_of, throttle_share
+from bench.launcher.telemetry.sampler import Span, energy_j, series_of, throttle_share
 from bench.machine.probes import UnknownFactError
 
 
-def samples(*readings):
-    return [Sample(clock_s, reading) for clock_s, reading in readings]
-
-
 def energies(*points):
-    return samples(*((clock_s, Reading({}, joules)) for clock_s, joules in points))
+    return [(clock_s, Reading({}, joules)) for clock_s, joules in points]
 
 
 def test_a_series_holds_the_window_alone_and_counts_from_its_start():
-    seen = samples(*((10.0 + i, Reading({"power_w": float(i)})) for i in range(6)))
+    seen = [(10.0 + i, Reading({"power_w": float(i)})) for i in range(6)]
     (series,) = series_of(seen, Span(11.0, 13.5), "nvml")
     assert series.name == "power_w"
     assert series.source == "nvml"
@@ -25,11 +21,11 @@ def test_a_series_holds_the_window_alone_and_counts_from_its_start():
 
 
 def test_a_gauge_that_failed_now_and_then_keeps_its_own_times():
-    seen = samples(
+    seen = [
         (1.0, Reading({"a": 1.0, "b": 10.0})),
         (2.0, Reading({"a": 2.0})),
         (3.0, Reading({"a": 3.0, "b": 30.0})),
-    )
+    ]
     first, second = series_of(seen, Span(0.0, 4.0), "psutil")
     assert (first.name, first.times_s) == ("a", (1.0, 2.0, 3.0))
     assert (second.name, second.times_s, second.values) == ("b", (1.0, 3.0), (10.0, 30.0))
@@ -75,22 +71,22 @@ def test_steady_power_gives_power_times_time(power_w, gaps_s, cut):
 
 
 def test_throttling_is_a_share_of_the_samples_that_could_tell():
-    seen = samples(
+    seen = [
         (0.0, Reading({}, None, frozenset({"HwSlowdown"}))),  # before the window
         (1.0, Reading({}, None, frozenset({"SwPowerCap"}))),
         (2.0, Reading({}, None, frozenset({"SwPowerCap", "SwThermal"}))),
         (3.0, Reading({}, None, None)),
         (4.0, Reading({}, None, frozenset())),
         (5.0, Reading({}, None, frozenset())),
-    )
+    ]
     assert throttle_share(seen, Span(1.0, 5.0)) == {"SwPowerCap": 0.5, "SwThermal": 0.25}
 
 
 def test_never_throttled_is_empty_and_never_told_is_unknown():
-    never = samples((1.0, Reading({}, None, frozenset())))
+    never = [(1.0, Reading({}, None, frozenset()))]
     assert throttle_share(never, Span(0.0, 2.0)) == {}
     with pytest.raises(UnknownFactError):
-        throttle_share(samples((1.0, Reading())), Span(0.0, 2.0))
+        throttle_share([(1.0, Reading())], Span(0.0, 2.0))
 
 
 class ScriptedSource(Source):
