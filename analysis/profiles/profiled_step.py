@@ -124,9 +124,11 @@ def explains(profile: ProfileRecord, record: RunRecord) -> bool:
 
 def profiles_of(record: RunRecord, profiles: Sequence[ProfileRecord]) -> list[ProfileRecord]:
     """Return the profiles that explain `record`: those made of it first, then the newest first."""
-    fitting = [profile for profile in profiles if explains(profile, record)]
-    fitting.sort(key=lambda profile: profile.created, reverse=True)
-    return sorted(fitting, key=lambda profile: profile.timed_record_id != record.record_id)
+    return sorted(
+        (profile for profile in profiles if explains(profile, record)),
+        key=lambda profile: (profile.timed_record_id == record.record_id, profile.created),
+        reverse=True,
+    )
 
 
 def profiled_step(

@@ -33,7 +33,11 @@ def nvidia_checks(
             return
         yield _nvml_fault(str(error))
     yield _ncu_check(root, capability)
-    yield _permission_check(root)
+    permission = counter_permission(root)
+    if permission.state == "allowed":
+        yield ok("gpu counters", permission.detail)
+    else:
+        yield Check("gpu counters", "warning", permission.detail, permission.remedy)
 
 
 def _devices(nvml: Any) -> str:
@@ -63,14 +67,6 @@ def _ncu_check(root: Path, capability: Callable[[], tuple[int, int]]) -> Check:
     except RefusalError as refusal:
         return Check("ncu", "warning", refusal.what, refusal.remedy)
     return ok("ncu", f"{ncu} at {ncu.path}")
-
-
-def _permission_check(root: Path) -> Check:
-    """What `mlproject profile` would say of the driver's permission."""
-    permission = counter_permission(root)
-    if permission.state == "allowed":
-        return ok("gpu counters", permission.detail)
-    return Check("gpu counters", "warning", permission.detail, permission.remedy)
 
 
 def perf_checks(root: Path = ROOT) -> Iterator[Check]:
