@@ -1,4 +1,4 @@
-"""What tests of several folders stand on: images, a machine's files, a folder without rights."""
+"""What tests of several folders stand on: images, a machine's files, programs and rights."""
 
 import os
 import shutil
@@ -11,6 +11,34 @@ import pytest
 from bench.training.dataset.generate import generate_image_folder
 
 NOBODY = 65534
+
+
+@pytest.fixture
+def on_linux(monkeypatch):
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Return a function that puts a shell script on PATH, before all else."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+    def write(name, script):
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def only_programs(program, tmp_path, monkeypatch):
+    """As `program`, on a PATH that holds nothing else."""
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"))
+    return program
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ class QueueingDevice(Device):
     backend = "mps"
     torch_device = torch.device("cpu")
     default_batch_size = 4
+    modes = ("fp32",)
 
     def __init__(self, clock):
         self.clock = clock
@@ -49,7 +50,7 @@ class QueueingDevice(Device):
         )
 
     def native_math(self, mode):
-        return mode == "fp32"
+        return mode in self.modes
 
 
 class Card(QueueingDevice):

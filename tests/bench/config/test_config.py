@@ -5,6 +5,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refusal
 
 from bench.config import FILING_FIELDS, RunConfig, legacy_defaults, parse_config
 from bench.errors import UserError
@@ -62,19 +63,15 @@ def test_torchvisions_names_are_read_without_importing_it():
     ],
 )
 def test_a_wrong_value_is_named_with_its_remedy_in_one_line(values, words):
-    with pytest.raises(UserError) as caught:
-        parse_config(values)
-    message = str(caught.value)
-    assert "\n" not in message
+    message = refusal(parse_config, values)
     for word in words:
         assert word in message
 
 
 def test_all_wrong_values_are_told_at_once():
-    with pytest.raises(UserError) as caught:
-        parse_config({"arch": "resnet5", "batch_size": "0", "precision": "fp8"})
+    message = refusal(parse_config, {"arch": "resnet5", "batch_size": "0", "precision": "fp8"})
     for field in ("arch=", "batch_size=", "precision="):
-        assert str(caught.value).count(field) == 1
+        assert message.count(field) == 1
 
 
 def test_strings_from_a_command_line_and_values_from_code_are_the_same_measurement():

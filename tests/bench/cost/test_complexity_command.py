@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from refusals import refusal
+from worker_processes import output_of
 
-from bench.errors import UserError
 from commands.analyse.complexity import command
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -86,10 +87,7 @@ def test_the_table_fits_into_100_columns():
     ],
 )
 def test_wrong_values_are_refused_by_name(arguments, message):
-    with pytest.raises(UserError) as caught:
-        command.main(arguments, standalone_mode=False)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
+    assert refusal(command.main, arguments, standalone_mode=False).startswith(message)
 
 
 def test_a_wrong_value_is_refused_before_torch_is_imported():
@@ -99,8 +97,7 @@ def test_a_wrong_value_is_refused_before_torch_is_imported():
         "try: command.main(['--arch', 'resnet5'], standalone_mode=False)\n"
         "except Exception as error: print(type(error).__name__, 'torch' in sys.modules)\n"
     )
-    output = subprocess.check_output([sys.executable, "-c", program], cwd=PROJECT, text=True)
-    assert output.split() == ["UserError", "False"]
+    assert output_of(program) == "UserError False\n"
 
 
 @pytest.mark.long

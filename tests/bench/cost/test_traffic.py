@@ -22,85 +22,75 @@ def _complexity(arch, **changes):
     return step_complexity(tiny(arch, **changes), cache_bytes=0)
 
 
-def _elements(complexity, field, op, phase):
-    (cost,) = [cost for cost in complexity.ops if (cost.op, cost.phase) == (op, phase)]
-    return getattr(cost, field) / 4
+def _elements(field, arch, **changes):
+    """What each op of a phase moves, in numbers of 4 bytes."""
+    ops = _complexity(arch, **changes).ops
+    return {(cost.op, cost.phase): getattr(cost, field) / 4 for cost in ops}
 
 
 def test_eager_reads_and_writes_every_op_of_conv_relu_conv():
-    def eager(op, phase):
-        return _elements(_complexity("conv_relu_conv"), "eager_bytes", op, phase)
-
-    assert eager("convolution", "forward") == X + FIRST + HIDDEN + HIDDEN + SECOND + OUT
-    assert eager("relu", "forward") == 2 * HIDDEN
-    assert eager("mean", "forward") == OUT + LOGITS
-    assert eager("threshold_backward", "backward") == 3 * HIDDEN
+    eager = _elements("eager_bytes", "conv_relu_conv")
+    assert eager["convolution", "forward"] == X + FIRST + HIDDEN + HIDDEN + SECOND + OUT
+    assert eager["relu", "forward"] == 2 * HIDDEN
+    assert eager["mean", "forward"] == OUT + LOGITS
+    assert eager["threshold_backward", "backward"] == 3 * HIDDEN
     second = (OUT + SECOND + HIDDEN) + (OUT + HIDDEN + SECOND)
     first = HIDDEN + X + FIRST  # the images need no gradient
-    assert eager("convolution_backward", "backward") == second + first
-    assert eager("div", "backward") == LOGITS + OUT  # an expanded tensor is read once
-    assert eager("_fused_sgd_", "optimizer") == 5 * (FIRST + SECOND)
+    assert eager["convolution_backward", "backward"] == second + first
+    assert eager["div", "backward"] == LOGITS + OUT  # an expanded tensor is read once
+    assert eager["_fused_sgd_", "optimizer"] == 5 * (FIRST + SECOND)
 
 
 def test_fused_moves_only_what_another_kernel_needs():
-    def fused(op, phase):
-        return _elements(_complexity("conv_relu_conv"), "fused_bytes", op, phase)
-
+    fused = _elements("fused_bytes", "conv_relu_conv")
     # z stays inside the first convolution's kernel, out inside the second's with its mean.
-    assert fused("convolution", "forward") == X + FIRST + HIDDEN + SECOND
-    assert fused("relu", "forward") == HIDDEN
-    assert fused("mean", "forward") == LOGITS
+    assert fused["convolution", "forward"] == X + FIRST + HIDDEN + SECOND
+    assert fused["relu", "forward"] == HIDDEN
+    assert fused["mean", "forward"] == LOGITS
     # The mask joins the kernel that makes its gradient, and that gradient is never moved.
-    assert fused("threshold_backward", "backward") == 2 * HIDDEN
-    assert fused("convolution_backward", "backward") == (
+    assert fused["threshold_backward", "backward"] == 2 * HIDDEN
+    assert fused["convolution_backward", "backward"] == (
         (OUT + SECOND) + (OUT + HIDDEN + SECOND) + (HIDDEN + X + FIRST)
     )
-    assert fused("_fused_sgd_", "optimizer") == 5 * (FIRST + SECOND)
+    assert fused["_fused_sgd_", "optimizer"] == 5 * (FIRST + SECOND)
 
 
 def test_a_batch_norm_reads_its_input_twice_forward_and_twice_backward():
-    def eager(op, phase):
-        return _elements(_complexity("conv_norm_relu_conv"), "eager_bytes", op, phase)
-
-    assert eager("native_batch_norm", "forward") == 3 * HIDDEN + NORM_VECTORS
-    assert eager("relu_", "forward") == 2 * HIDDEN
-    assert eager("native_batch_norm_backward", "backward") == 5 * HIDDEN + NORM_BACKWARD_VECTORS
+    eager = _elements("eager_bytes", "conv_norm_relu_conv")
+    assert eager["native_batch_norm", "forward"] == 3 * HIDDEN + NORM_VECTORS
+    assert eager["relu_", "forward"] == 2 * HIDDEN
+    assert eager["native_batch_norm_backward", "backward"] == 5 * HIDDEN + NORM_BACKWARD_VECTORS
 
 
 def test_fusion_folds_statistics_into_the_convolution_and_normalisation_into_the_next():
-    def fused(op, phase):
-        return _elements(_complexity("conv_norm_relu_conv"), "fused_bytes", op, phase)
-
+    fused = _elements("fused_bytes", "conv_norm_relu_conv")
     # The next convolution's kernel reads z, normalises, writes a for the backward pass, convolves.
-    assert fused("convolution", "forward") == X + FIRST + HIDDEN + SECOND
-    assert fused("native_batch_norm", "forward") == HIDDEN + NORM_VECTORS
-    assert fused("relu_", "forward") == HIDDEN
+    assert fused["convolution", "forward"] == X + FIRST + HIDDEN + SECOND
+    assert fused["native_batch_norm", "forward"] == HIDDEN + NORM_VECTORS
+    assert fused["relu_", "forward"] == HIDDEN
     # Sums: the masked gradient is written and z read; then both are read again and dz is written.
-    assert fused("threshold_backward", "backward") == 2 * HIDDEN
-    assert fused("native_batch_norm_backward", "backward") == 3 * HIDDEN + NORM_BACKWARD_VECTORS
-    assert fused("convolution_backward", "backward") == (
+    assert fused["threshold_backward", "backward"] == 2 * HIDDEN
+    assert fused["native_batch_norm_backward", "backward"] == 3 * HIDDEN + NORM_BACKWARD_VECTORS
+    assert fused["convolution_backward", "backward"] == (
         (OUT + SECOND) + (OUT + HIDDEN + SECOND) + (X + FIRST)
     )
 
 
 def test_each_gradient_of_a_biased_convolution_reads_the_outputs_gradient():
-    hidden = _elements(
-        _complexity("biased_conv"), "eager_bytes", "convolution_backward", "backward"
-    )
+    hidden = _elements("eager_bytes", "biased_conv")["convolution_backward", "backward"]
     assert hidden == (HIDDEN + X + FIRST) + (HIDDEN + 8)
 
 
 def test_amp_moves_half_the_activations_and_casts_the_weights():
-    def elements(field, op, phase):
-        return _elements(_complexity("conv_relu_conv", precision="amp"), field, op, phase)
-
+    eager = _elements("eager_bytes", "conv_relu_conv", precision="amp")
+    fused = _elements("fused_bytes", "conv_relu_conv", precision="amp")
     halves = (X + FIRST + HIDDEN + HIDDEN + SECOND + OUT) / 2
-    assert elements("eager_bytes", "convolution", "forward") == halves
+    assert eager["convolution", "forward"] == halves
     casts = 1.5 * (X + FIRST + SECOND + LOGITS)  # 4 bytes in, 2 out, or back again for the logits
-    assert elements("eager_bytes", "_to_copy", "forward") == casts
-    assert elements("eager_bytes", "_fused_sgd_", "optimizer") == 5 * (FIRST + SECOND)
+    assert eager["_to_copy", "forward"] == casts
+    assert eager["_fused_sgd_", "optimizer"] == 5 * (FIRST + SECOND)
     # Casts join the convolution that needs them: it reads a alone.
-    assert elements("fused_bytes", "convolution", "forward") == HIDDEN / 2
+    assert fused["convolution", "forward"] == HIDDEN / 2
 
 
 @pytest.mark.parametrize(

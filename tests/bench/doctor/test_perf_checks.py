@@ -7,7 +7,10 @@ import pytest
 from bench.doctor.profilers import perf_checks
 from bench.profilers.perf import find_obstacle
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs"),
+    pytest.mark.usefixtures("on_linux"),
+]
 
 PARANOID = "proc/sys/kernel/perf_event_paranoid"
 RELEASE = "proc/sys/kernel/osrelease"
@@ -39,11 +42,6 @@ def counting(clock, instructions):
 
 NO_COUNTERS = counting("0.50", "<not supported>")
 THIS_MACHINE = "this machine shows no hardware counters"
-
-
-@pytest.fixture(autouse=True)
-def _on_linux(monkeypatch):
-    monkeypatch.setattr("platform.system", lambda: "Linux")
 
 
 def check_of(root):

@@ -1,18 +1,13 @@
 """Measuring from Python: what comes back, what is raised, and what an import costs."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import samples
+from worker_processes import output_of
 
 import bench
 from bench import RunConfig, UserError, measure, measure_roofs
 from bench.errors import UnsupportedError
 from bench.launcher import from_python
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -61,10 +56,7 @@ def test_roofs_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
 )
 def test_an_import_brings_no_more_than_it_needs(statement, unwanted):
     code = f"{statement}; import sys; print(sorted({unwanted!r} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert output_of(code) == "[]\n"
 
 
 def test_every_public_name_is_there():

@@ -3,45 +3,24 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
-from worker_processes import worker_of
+from worker_processes import small_run, worker_of
 
-from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.recover import recover
 from bench.records.folders import RecordFolder, read_records
 
-PROJECT = Path(__file__).resolve().parents[3]
 LONG = pytest.mark.long
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _own_models(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
-
-
-def config(**changes):
-    known = {
-        "arch": "crashing_models:small",
-        "backend": "cpu",
-        "batch_size": 4,
-        "image_size": 32,
-        "warmup_iters": 2,
-        "iters": 6,
-    }
-    return RunConfig(**{**known, **changes})
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
 
 def launched(tmp_path, on_event=lambda event: None, **changes):
     folder = RecordFolder.create(tmp_path)
-    record = launch_measurement(config(**changes), folder, on_event)
+    record = launch_measurement(small_run(**changes), folder, on_event)
     assert folder.read_record() == record
     assert read_records(tmp_path) == [record]
     return folder, record
@@ -113,17 +92,11 @@ def test_a_worker_killed_in_its_window_is_a_record_and_leaves_no_process(tmp_pat
     assert not any(worker.is_running() for worker in workers)
 
 
-def start_command(tmp_path, **changes):
+def start(command, **changes):
     options = []
-    for name, value in config(**changes).model_dump().items():
+    for name, value in small_run(**changes).model_dump().items():
         options += [f"--{name.replace('_', '-')}", str(value).lower()]
-    return subprocess.Popen(
-        [sys.executable, "mlproject.py", "run", *options, "--records", str(tmp_path), "--no-track"],
-        cwd=PROJECT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return command.start("run", *options, "--records", command.folder, "--no-track")
 
 
 def wait_for_event(tmp_path, name, process):
@@ -137,8 +110,8 @@ def wait_for_event(tmp_path, name, process):
     raise AssertionError(f"ended before {name}: {process.communicate()}")
 
 
-def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path):
-    command = start_command(tmp_path, iters=200, max_seconds="none")
+def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path, mlproject_command):
+    command = start(mlproject_command, iters=200, max_seconds="none")
     folder = wait_for_event(tmp_path, "window_started", command)
     command.kill()
     command.wait()
@@ -154,8 +127,10 @@ def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path):
 
 
 @LONG
-def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(tmp_path):
-    command = start_command(tmp_path, iters=10**7, max_seconds="none")
+def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(
+    tmp_path, mlproject_command
+):
+    command = start(mlproject_command, iters=10**7, max_seconds="none")
     folder = wait_for_event(tmp_path, "window_started", command)
     assert recover(folder) is None  # still at work
     family = [*psutil.Process(command.pid).children(recursive=True), psutil.Process(command.pid)]
@@ -169,8 +144,10 @@ def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(tmp_p
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG)])
-def test_the_command_that_is_interrupted_keeps_what_was_measured(tmp_path, signum):
-    command = start_command(tmp_path, iters=10**7, max_seconds="none")
+def test_the_command_that_is_interrupted_keeps_what_was_measured(
+    tmp_path, mlproject_command, signum
+):
+    command = start(mlproject_command, iters=10**7, max_seconds="none")
     folder = wait_for_event(tmp_path, "window_started", command)
     # A worker says nothing from inside its window: the time it has used is its only clock.
     [worker] = psutil.Process(command.pid).children()

@@ -2,28 +2,18 @@
 
 import os
 import signal
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
-from worker_processes import worker_of
+from servers import free_port
+from worker_processes import small_run, worker_of
 
-from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
 from bench.records.folders import RecordFolder, read_records
 from bench.records.verdict.record_metrics import attained_flops_per_s
 
-PROJECT = Path(__file__).resolve().parents[3]
 LONG = pytest.mark.long
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _own_models(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
 
 def runs(process):
@@ -38,22 +28,12 @@ class Launch:
     """One measurement on two processes; everything of its family that was ever seen."""
 
     def __init__(self, records, on_event=lambda event: None, **changes):
-        known = {
-            "arch": "crashing_models:small",
-            "backend": "cpu",
-            "devices": 2,
-            "batch_size": 4,
-            "image_size": 32,
-            "warmup_iters": 2,
-            "iters": 6,
-        }
         self.strangers = set(psutil.Process().children(recursive=True))
         self.family = set()
         self.names = []
         self.on_event = on_event
         self.folder = RecordFolder.create(records)
-        config = RunConfig(**{**known, **changes})
-        self.record = launch_measurement(config, self.folder, self.take)
+        self.record = launch_measurement(small_run(devices=2, **changes), self.folder, self.take)
         assert read_records(records) == [self.record]
         assert not [process for process in self.family if runs(process)]
 
@@ -171,8 +151,8 @@ def test_ranks_without_their_elastic_launcher_are_ended_too(tmp_path):
     assert record.measurement is not None
 
 
-def test_two_machines_measure_together_and_one_keeps_the_record(tmp_path):
-    codes, outputs = on_two_machines(tmp_path, "crashing_models:small")
+def test_two_machines_measure_together_and_one_keeps_the_record(tmp_path, mlproject_command):
+    codes, outputs = on_two_machines(mlproject_command, "crashing_models:small")
     assert codes == [0, 0], outputs
     [record] = read_records(tmp_path / "0")
     assert [rank.node for rank in record.measurement.ranks.ranks] == [0, 1]
@@ -183,37 +163,28 @@ def test_two_machines_measure_together_and_one_keeps_the_record(tmp_path):
 
 
 @LONG
-def test_a_rank_that_fails_on_another_machine_is_named_in_the_record(tmp_path):
-    codes, outputs = on_two_machines(tmp_path, "ranked_models:raises")
+def test_a_rank_that_fails_on_another_machine_is_named_in_the_record(tmp_path, mlproject_command):
+    codes, outputs = on_two_machines(mlproject_command, "ranked_models:raises")
     assert codes == [1, 1], outputs
     [record] = read_records(tmp_path / "0")
     assert record.reason == "rank 1: RuntimeError: rank 1 had enough"
     assert "took part: crashed (rank 1: RuntimeError: rank 1 had enough)" in outputs[1][0]
 
 
-def on_two_machines(folder, arch):
+def on_two_machines(command, arch):
     """Exit codes and outputs of two launchers that meet on this machine."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    nodes = [start_node(folder, node, port, arch) for node in (0, 1)]
+    port = free_port()
+    nodes = [start_node(command, node, port, arch) for node in (0, 1)]
     outputs = [node.communicate(timeout=300) for node in nodes]
     return [node.returncode for node in nodes], outputs
 
 
-def start_node(folder, node, port, arch):
+def start_node(command, node, port, arch):
     options = {
         **{"arch": arch, "backend": "cpu", "batch-size": 4},
         **{"nodes": 2, "image-size": 32, "warmup-iters": 2, "iters": 6},
-        "records": folder / str(node),
+        "records": command.folder / str(node),
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
     meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "NODE_RANK": str(node)}
-    return subprocess.Popen(
-        [sys.executable, "mlproject.py", "run", *words, "--no-track"],
-        cwd=PROJECT,
-        env={**os.environ, **meeting},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return command.start("run", *words, "--no-track", **meeting)

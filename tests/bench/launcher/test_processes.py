@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from worker_processes import output_of
 
 from bench.launcher import processes
 from bench.launcher.processes import WatchedProcess, terminate_tree
@@ -74,13 +75,7 @@ print(watched.figures().max_rss_bytes)
 @pytest.mark.parametrize("hungry", ["child", "grandchild"])
 @pytest.mark.slow
 def test_memory_is_that_of_the_largest_process(hungry):
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL_LAUNCHER, hungry],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        check=True,
-    )
-    assert 200 * MEBIBYTE <= int(done.stdout) < 300 * MEBIBYTE
+    assert 200 * MEBIBYTE <= int(output_of(SMALL_LAUNCHER, hungry)) < 300 * MEBIBYTE
 
 
 @linux_only

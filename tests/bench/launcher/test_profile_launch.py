@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from scripted_perf import install
+from worker_processes import small_run
 
-from bench.config import RunConfig
 from bench.launcher import profile as launch
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.profile import launch_profile
@@ -18,14 +17,7 @@ from bench.launcher.recover import recover
 from bench.profilers.ops.torch_tool import TorchTool
 from bench.records.folders import RecordFolder
 
-MODELS = Path(__file__).resolve().parents[1]
-PROJECT = MODELS.parents[1]
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _own_models(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(MODELS))
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
 
 @pytest.fixture
@@ -36,31 +28,19 @@ def perf(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
 
 
-def config(model="small", **changes):
-    known = {
-        "arch": f"crashing_models:{model}",
-        "backend": "cpu",
-        "batch_size": 4,
-        "image_size": 32,
-        "warmup_iters": 2,
-        "iters": 6,
-    }
-    return RunConfig(**{**known, **changes})
-
-
 def profiled(records, asked=None, **options):
     folder = RecordFolder.create(records)
-    record = launch_profile(asked or config(), folder, **options)
+    record = launch_profile(asked or small_run(), folder, **options)
     assert folder.read_record() == record
     assert not folder.in_use()
     return folder, record
 
 
 def test_a_profile_explains_the_timed_run_of_the_same_work(tmp_path, perf, monkeypatch):
-    asked = config("doubled_when_asked")
+    asked = small_run("doubled_when_asked")
     timed = launch_measurement(asked, RecordFolder.create(tmp_path))
     other = RecordFolder.create(tmp_path)
-    longer = config("doubled_when_asked", iters=7)
+    longer = small_run("doubled_when_asked", iters=7)
     other.close(
         timed.replaced(record_id=other.record_id, config=longer, config_id=longer.config_id)
     )
@@ -98,7 +78,7 @@ def test_a_tool_that_was_asked_for_and_is_not_here_is_unsupported(tmp_path, monk
 
 
 def test_a_step_that_fails_ends_the_profile_with_its_reason(tmp_path, perf):
-    _, record = profiled(tmp_path, config("raises_later"))
+    _, record = profiled(tmp_path, small_run("raises_later"))
     assert record.outcome == "crashed"
     assert "the model had enough" in record.reason
     assert record.missing["ops"] == record.missing["cpu_counters"] == record.reason
@@ -121,7 +101,7 @@ def test_an_interrupt_keeps_what_was_found(tmp_path, perf):
         if event.name == "window_started":
             raise KeyboardInterrupt
 
-    _, record = profiled(tmp_path, config(iters=10**6), on_event=interrupt_perf)
+    _, record = profiled(tmp_path, small_run(iters=10**6), on_event=interrupt_perf)
     assert record.outcome == "interrupted"
     assert record.ops is not None
     assert record.cpu_counters is None
@@ -130,23 +110,19 @@ def test_an_interrupt_keeps_what_was_found(tmp_path, perf):
 PROGRAM = """
 import sys
 from pathlib import Path
-sys.path[:0] = [{project!r}, {tests!r}]
+from worker_processes import small_run
 from bench.records.folders import RecordFolder
 from bench.launcher.profile import launch_profile
-from test_profile_launch import config
-launch_profile(config(iters=10**6, max_seconds=2.0), RecordFolder.create(Path({records!r})))
+launch_profile(small_run(iters=10**6, max_seconds=2.0), RecordFolder.create(Path(sys.argv[1])))
 """
 
 
 @pytest.mark.long
 def test_a_killed_launcher_leaves_what_its_workers_found(tmp_path, perf):
     records = tmp_path / "records"
-    program = PROGRAM.format(
-        project=str(PROJECT), tests=str(Path(__file__).parent), records=str(records)
-    )
-    path = os.pathsep.join([str(PROJECT / "tests"), str(MODELS)])
     launcher = subprocess.Popen(
-        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}
+        [sys.executable, "-c", PROGRAM, str(records)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     while not list(records.glob("*/perf/journal.jsonl")):
         assert launcher.poll() is None

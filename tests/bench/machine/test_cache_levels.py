@@ -19,9 +19,8 @@ def _files(caches):
 
 
 @pytest.fixture
-def two_kinds_of_cores(tree, monkeypatch):
+def two_kinds_of_cores(tree, on_linux):
     """One large core with caches of its own, two small ones that share an L2; one L3 for all."""
-    monkeypatch.setattr("platform.system", lambda: "Linux")
     caches = [
         (0, 0, 1, "Data", "48K", "0"),
         (0, 1, 1, "Instruction", "32K", "0"),
@@ -34,15 +33,14 @@ def two_kinds_of_cores(tree, monkeypatch):
     return tree(_files(caches))
 
 
-def test_each_level_tells_its_smallest_its_largest_and_all_together(two_kinds_of_cores):
+def test_each_level_tells_its_smallest_its_largest_and_all_of_the_given_processors(
+    two_kinds_of_cores,
+):
     assert data_caches(range(3), two_kinds_of_cores) == {
         1: CacheLevel(32 * KIB, 48 * KIB, 112 * KIB),
         2: CacheLevel(1280 * KIB, 2048 * KIB, 3328 * KIB),
         3: CacheLevel(12288 * KIB, 12288 * KIB, 12288 * KIB),
     }
-
-
-def test_only_the_caches_of_the_given_processors_count(two_kinds_of_cores):
     assert data_caches([0], two_kinds_of_cores)[2] == CacheLevel(*[1280 * KIB] * 3)
 
 
@@ -57,8 +55,7 @@ def test_the_last_level_is_the_sum_of_its_caches(two_kinds_of_cores, tree):
     ("caches", "reason"),
     [([], "lists no caches"), ([(0, 0, 1, "Data", "32 apples", "0")], "'32 apples'")],
 )
-def test_caches_that_cannot_be_read_are_a_reason(tree, monkeypatch, caches, reason):
-    monkeypatch.setattr("platform.system", lambda: "Linux")
+def test_caches_that_cannot_be_read_are_a_reason(tree, on_linux, caches, reason):
     with pytest.raises(UnknownFactError, match=reason):
         last_level_cache_bytes([0], tree(_files(caches)))
 

@@ -9,6 +9,8 @@ import pytest
 
 from bench.machine.cloud import cloud_facts
 
+pytestmark = pytest.mark.usefixtures("on_linux")
+
 GCP = {"product_name": "Google Compute Engine", "sys_vendor": "Google"}
 AWS = {"sys_vendor": "Amazon EC2", "product_name": "g5.xlarge"}
 AZURE = {
@@ -50,11 +52,6 @@ def server():
         Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
         yield running
         running.shutdown()
-
-
-@pytest.fixture(autouse=True)
-def _on_linux(monkeypatch):
-    monkeypatch.setattr("platform.system", lambda: "Linux")
 
 
 @pytest.fixture

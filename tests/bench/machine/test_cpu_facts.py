@@ -6,6 +6,7 @@ import sys
 import psutil
 import pytest
 import torch
+from worker_processes import output_of
 
 from bench.machine import cpu, gpu
 from bench.machine.cpu import (
@@ -20,11 +21,6 @@ from bench.machine.probes import UnknownFactError
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files")
-
-
-@pytest.fixture
-def on_linux(monkeypatch):
-    monkeypatch.setattr("platform.system", lambda: "Linux")
 
 
 @pytest.fixture
@@ -116,14 +112,7 @@ def test_affinity_limits_the_cores_of_a_real_process():
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
         "from bench.machine import usable_cores; print(usable_cores())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", ask], capture_output=True, text=True, check=True, env=_with_project()
-    )
-    assert done.stdout.strip() == "1"
-
-
-def _with_project():
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert output_of(ask) == "1\n"
 
 
 def test_the_cpu_as_a_device_has_a_reason_for_all_it_lacks():

@@ -8,6 +8,8 @@ from bench.machine import environment, limits
 from bench.machine.probes import UnknownFactError
 from bench.machine.virtualization import container, virtualization
 
+pytestmark = pytest.mark.usefixtures("on_linux")
+
 Battery = namedtuple("Battery", "percent power_plugged")
 Mount = namedtuple("Mount", "mountpoint fstype")
 BARE = {
@@ -15,11 +17,6 @@ BARE = {
     "proc/cpuinfo": "processor : 0\nflags\t\t: fpu vme sse2\n",
     "proc/self/cgroup": "0::/user.slice\n",
 }
-
-
-@pytest.fixture(autouse=True)
-def _on_linux(monkeypatch):
-    monkeypatch.setattr("platform.system", lambda: "Linux")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,10 @@
 """What becomes of memory that a step frees, seen in real processes."""
 
 import json
-import os
 import platform
-import subprocess
-import sys
 
 import pytest
+from worker_processes import output_of
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
@@ -33,23 +31,15 @@ print(json.dumps([allocator_in_use("auto"), faults() - before]))
 """
 
 
-def process(config):
-    told = subprocess.run(
-        [sys.executable, "-c", FREED_AND_TAKEN_AGAIN],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **allocator_settings(config)},
-        check=True,
-        capture_output=True,
-    )
-    return json.loads(told.stdout)
-
-
 @glibc
 @pytest.mark.parametrize(
     ("asked", "in_use", "pays_again"), [("auto", "retain", False), ("system", "system", True)]
 )
 @pytest.mark.slow
 def test_freed_memory_stays_or_is_paid_for_again(asked, in_use, pays_again):
-    allocator, faults = process(RunConfig(allocator=asked))
+    allocator, faults = json.loads(
+        output_of(FREED_AND_TAKEN_AGAIN, **allocator_settings(RunConfig(allocator=asked)))
+    )
     assert allocator == in_use
     assert (faults > 1000) == pays_again
     retain = allocator_settings(RunConfig(allocator="retain"))

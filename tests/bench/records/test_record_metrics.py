@@ -45,21 +45,16 @@ def test_energy_is_shared_among_the_windows_images():
     assert summary(record)["energy_j_per_image"] == pytest.approx(2.0)
 
 
-def test_accumulated_batches_all_count_as_work():
-    # An iteration of 2 batches does twice the model's FLOP in the same half second.
-    record = samples.run_record(
-        config=RunConfig(grad_accum_steps=2), measurement=samples.measurement(images=16)
-    )
-    assert attained_flops_per_s(record) == pytest.approx(4e9)
-
-
-def test_every_devices_batches_count_as_work():
-    # 2 machines of 3 devices, a batch of 1 GFLOP on each in every half second.
-    record = samples.run_record(
-        config=RunConfig(devices=3, nodes=2), measurement=samples.measurement(images=48)
-    )
-    assert attained_flops_per_s(record) == pytest.approx(12e9)
-    assert summary(record)["throughput_images_per_s"] == pytest.approx(96.0)
+@pytest.mark.parametrize(
+    ("config", "batches"),
+    [(RunConfig(grad_accum_steps=2), 2), (RunConfig(devices=3, nodes=2), 6)],
+    ids=["accumulated", "of every device"],
+)
+def test_all_batches_of_an_iteration_count_as_work(config, batches):
+    # Each batch of 8 images is 1 GFLOP, and an iteration takes half a second.
+    record = samples.run_record(config, measurement=samples.measurement(images=8 * batches))
+    assert attained_flops_per_s(record) == pytest.approx(2e9 * batches)
+    assert summary(record)["throughput_images_per_s"] == pytest.approx(16.0 * batches)
 
 
 def test_the_communication_share_is_shown_where_there_is_one():

@@ -22,9 +22,6 @@ class QueueingDevice(fakes.QueueingDevice):
         self.modes, self.backend = modes, backend
         self.facts = {**facts, "last_level_cache_bytes": last_level_cache_bytes}
 
-    def native_math(self, mode):
-        return mode in self.modes
-
     def info(self):
         known = {name: fact for name, fact in self.facts.items() if fact is not None}
         return samples.facts(

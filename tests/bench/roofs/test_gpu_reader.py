@@ -1,17 +1,12 @@
 """The kernel that reads a GPU's caches, without a GPU: interpreted, and compiled to PTX."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from worker_processes import output_of
 
 pytest.importorskip("triton", reason="Triton comes with torch on Linux")
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 INTERPRETED = """
 import torch
@@ -58,18 +53,6 @@ for capability, past_l1 in itertools.product(json.loads(os.environ["CAPABILITIES
     found.append((past_l1, compiled.asm["ptx"]))
 print(json.dumps(found))
 """
-
-
-def output_of(program, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow

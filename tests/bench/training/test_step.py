@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fakes import QueueingDevice, ScriptedClock
+from fakes import Card, QueueingDevice, ScriptedClock
 from small_models import batch_of_ten_classes, ten_classes
 from torch.nn import functional
 
@@ -67,16 +67,6 @@ def test_what_the_cpu_lacks_is_refused_with_a_remedy():
         open_precision("tf32", device)
     for name in ("fp32", "amp"):
         open_precision(name, device)
-
-
-class Card(QueueingDevice):
-    """A device with scripted arithmetic."""
-
-    backend = "cuda"
-    modes = ()
-
-    def native_math(self, mode):
-        return mode in self.modes
 
 
 @pytest.mark.parametrize(

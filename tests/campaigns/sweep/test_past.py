@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import samples
+from stored_runs import filed
 
 from bench.config import RunConfig
 from bench.records.environment import environment_id
@@ -20,13 +21,6 @@ def config(**changes):
     return RunConfig(**{"backend": "cpu", "batch_size": 8, "campaign": "c", **changes})
 
 
-def stored(records, record):
-    folder = RecordFolder.create(records)
-    folder.write(folder.config, record.config)
-    folder.close(record.model_copy(update={"record_id": folder.record_id}))
-    return folder
-
-
 def past(records, **options):
     runs = PastRuns(records, "c", HERE, **options)
     runs.refresh()
@@ -34,7 +28,7 @@ def past(records, **options):
 
 
 def test_runs_are_known_by_configuration_and_repeat(tmp_path):
-    stored(tmp_path, samples.run_record(config(repeat=2)))
+    filed(tmp_path, samples.run_record(config(repeat=2)))
     runs = past(tmp_path)
     assert runs.of(config(repeat=2)).outcome == "ok"
     assert runs.of(config(repeat=1)) is None
@@ -50,13 +44,13 @@ def test_runs_are_known_by_configuration_and_repeat(tmp_path):
     ],
 )
 def test_another_campaign_or_environment_is_another_run(tmp_path, record):
-    stored(tmp_path, record)
+    filed(tmp_path, record)
     assert past(tmp_path).of(config()) is None
 
 
 def test_the_last_run_of_a_configuration_counts(tmp_path):
     runs = past(tmp_path)
-    stored(tmp_path, samples.failed_record("interrupted", config=config()))
+    filed(tmp_path, samples.failed_record("interrupted", config=config()))
     runs.refresh()
     assert runs.of(config()).outcome == "interrupted"
     later = samples.run_record(config())
@@ -84,7 +78,7 @@ def test_of_runs_that_only_the_server_knows_one_counts(tmp_path, elsewhere, coun
 def test_over_many_machines_every_environment_counts_and_memory_by_device(tmp_path):
     small = samples.environment(device=samples.device_info(name="Small"))
     oom = samples.failed_record("oom", config=config(), environment=small)
-    stored(tmp_path, oom)
+    filed(tmp_path, oom)
     runs = PastRuns(tmp_path, "c", None)
     runs.refresh()
     assert runs.of(config()).outcome == "oom"
@@ -102,7 +96,7 @@ def test_half_written_and_damaged_folders_are_passed_over(tmp_path):
 
 def test_larger_batches_of_what_ran_out_of_memory_are_too_large(tmp_path):
     oom = samples.failed_record("oom", config=config(), environment=samples.environment())
-    stored(tmp_path, oom)
+    filed(tmp_path, oom)
     runs = past(tmp_path)
     assert runs.too_large(config(batch_size=16, repeat=3)) is not None
     assert runs.too_large(config(batch_size=8, repeat=2)) is None

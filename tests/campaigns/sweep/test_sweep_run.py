@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from worker_processes import small_run
 
-from bench.config import RunConfig
 from bench.records.folders import read_records
 from campaigns.sweep.executor import SweepOrder, SweepWatch
 from campaigns.sweep.local import LocalExecutor
@@ -18,14 +18,7 @@ from campaigns.sweep.local_devices import exclusive, identify_machine
 from campaigns.sweep.matrix import Plan
 from campaigns.sweep.past import take_over
 
-PROJECT = Path(__file__).resolve().parents[3]
-MODELS = PROJECT / "tests" / "bench"
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _own_models(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(MODELS))
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +27,7 @@ def machine():
 
 
 def config(batch_size=4, model="small", **changes):
-    known = {
-        "arch": f"crashing_models:{model}",
-        "backend": "cpu",
-        "batch_size": batch_size,
-        "image_size": 32,
-        "warmup_iters": 1,
-        "iters": 5,
-        "campaign": "c",
-    }
-    return RunConfig(**{**known, **changes})
+    return small_run(model, batch_size=batch_size, campaign="c", **changes)
 
 
 def broken():
@@ -130,10 +114,10 @@ def test_two_sweeps_at_once_wait_for_the_device_and_measure_everything_once(mach
 PROGRAM = """
 import sys
 from pathlib import Path
-sys.path[:0] = [{project!r}, {tests!r}]
+sys.path.insert(0, sys.argv[1])
 from campaigns.sweep.local_devices import identify_machine
 from test_sweep_run import plan, swept
-swept(identify_machine(), Path({records!r}), *plan())
+swept(identify_machine(), Path(sys.argv[2]), *plan())
 """
 
 
@@ -144,11 +128,9 @@ def plan():
 @pytest.mark.long
 def test_a_killed_sweep_loses_nothing_and_repeats_nothing(machine, tmp_path):
     records = tmp_path / "records"
-    program = PROGRAM.format(
-        project=str(PROJECT), tests=str(Path(__file__).parent), records=str(records)
-    )
     sweep = subprocess.Popen(
-        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(MODELS)}
+        [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(records)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     while not any("window_started" in log.read_text() for log in records.glob("*/journal.jsonl")):
         assert sweep.poll() is None

@@ -6,6 +6,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
+from bench.records.folders import RecordFolder
 from campaigns.tune.trials import PastTrials, campaign_records
 
 A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
@@ -78,9 +79,7 @@ def test_a_campaigns_records_are_those_of_its_name_and_this_environment(tmp_path
         4: record(A, 4, "crashed"),  # before it knew where
     }
     for each in kept.values():
-        folder = tmp_path / each.record_id
-        folder.mkdir()
-        (folder / "record.json").write_text(each.model_dump_json())
+        RecordFolder.create(tmp_path, each.record_id).close(each)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record.json").write_text("{}")
     assert campaign_records(tmp_path, "c", here) == [kept[1], kept[4]]

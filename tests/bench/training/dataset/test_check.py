@@ -6,18 +6,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from refusals import refusal
 
-from bench.errors import UserError
 from bench.training.dataset import check_image_folder, folder_check
 from bench.training.dataset.folder_check import IMAGE_EXTENSIONS, list_images
 
 
-def refusal(path):
+def refused(path):
     """The one line with which `path` is refused."""
-    with pytest.raises(UserError) as error:
-        check_image_folder(path)
-    message = str(error.value)
-    assert "\n" not in message
+    message = refusal(check_image_folder, path)
     assert repr(str(path)) in message
     return message
 
@@ -61,16 +58,16 @@ def test_sees_what_torchvision_sees(photos):
 
 
 def test_a_path_that_is_no_image_folder(generated, tmp_path):
-    assert "mlproject dataset generate" in refusal(tmp_path / "nowhere")
-    assert "not a folder" in refusal(first_image(generated))
+    assert "mlproject dataset generate" in refused(tmp_path / "nowhere")
+    assert "not a folder" in refused(first_image(generated))
     (tmp_path / "stray.jpg").write_bytes(b"")
-    assert "no class sub-folders" in refusal(tmp_path)
+    assert "no class sub-folders" in refused(tmp_path)
 
 
 def test_empty_classes_are_named(photos):
     for number in range(7):
         (photos / f"empty_{number}").mkdir()
-    message = refusal(photos)
+    message = refused(photos)
     assert "empty_0, empty_1, empty_2, empty_3, empty_4 and 2 more" in message
     assert "class_000" not in message
 
@@ -79,7 +76,7 @@ def test_splits_are_not_classes_but_classes_may_be_called_so(generated, tmp_path
     for split in ("train", "val"):
         shutil.copytree(generated, tmp_path / "splits" / split)
         shutil.copytree(generated / "class_000", tmp_path / "classes" / split)
-    assert f"give {str(tmp_path / 'splits' / 'train')!r}" in refusal(tmp_path / "splits")
+    assert f"give {str(tmp_path / 'splits' / 'train')!r}" in refused(tmp_path / "splits")
     assert check_image_folder(tmp_path / "splits" / "train").classes == 3
     assert check_image_folder(tmp_path / "classes").classes == 2
 
@@ -87,7 +84,7 @@ def test_splits_are_not_classes_but_classes_may_be_called_so(generated, tmp_path
 def test_damaged_files_are_counted_and_the_first_named(photos):
     (photos / "class_001" / "00002.jpg").write_bytes(b"")
     (photos / "class_002" / "00000.jpg").write_text("not an image")
-    message = refusal(photos)
+    message = refused(photos)
     assert "2 files of 18" in message
     assert str(photos / "class_001" / "00002.jpg") in message
     assert "replace or delete" in message
@@ -106,7 +103,7 @@ def test_cut_off_file_is_refused_unless_it_decodes(generated, tmp_path, share, f
     try:
         Image.open(file).load()
     except Exception:
-        assert str(file) in refusal(folder)
+        assert str(file) in refused(folder)
     else:
         assert check_image_folder(folder).images == 1
 
@@ -118,12 +115,12 @@ def test_data_behind_the_end_is_accepted_and_a_size_beyond_reason_refused(photos
     at = whole.index(b"\xff\xc0") + 5  # height and width of the frame header
     whole[at : at + 4] = b"\xff\xff\xff\xff"
     first_image(photos).write_bytes(whole)
-    assert "exceeds limit" in refusal(photos)
+    assert "exceeds limit" in refused(photos)
 
 
 def test_link_to_nothing_is_refused(photos):
     (photos / "class_000" / "gone.jpg").symlink_to(photos / "gone.jpg")
-    assert "gone.jpg: No such file" in refusal(photos)
+    assert "gone.jpg: No such file" in refused(photos)
 
 
 def test_unreadable_file_and_folder(generated, without_rights):
@@ -132,10 +129,10 @@ def test_unreadable_file_and_folder(generated, without_rights):
     locked = first_image(folder)
     locked.chmod(0)
     with as_nobody():
-        assert f"{str(locked)!r} (Permission denied)" in refusal(folder)
+        assert f"{str(locked)!r} (Permission denied)" in refused(folder)
     (folder / "class_001").chmod(0)
     with as_nobody():
-        assert f"{folder / 'class_001'}: Permission denied" in refusal(folder)
+        assert f"{folder / 'class_001'}: Permission denied" in refused(folder)
     (folder / "class_001").chmod(0o755)
 
 
@@ -143,4 +140,4 @@ def test_large_folders_are_sampled_evenly(photos, monkeypatch):
     monkeypatch.setattr(folder_check, "CHECKED_FILES", 3)
     assert check_image_folder(photos).checked == 3
     (photos / "class_002" / "00000.jpg").write_bytes(b"")
-    assert "1 file of 3" in refusal(photos)
+    assert "1 file of 3" in refused(photos)

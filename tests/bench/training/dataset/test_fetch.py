@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from range_server import serving
+from refusals import refusal
 
 from bench.errors import UserError
 from bench.training.dataset import check_image_folder
@@ -52,13 +53,6 @@ def fetch(server, out, **options):
     return fetch_imagenette(out, **{"url": server.url, "checksum": checksum, **options})
 
 
-def refusal(server, out, **options):
-    with pytest.raises(UserError) as error:
-        fetch(server, out, **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def assert_whole(folder, generated):
     for split in ("train", "val"):
         assert check_image_folder(folder / split) == check_image_folder(generated)
@@ -94,7 +88,7 @@ def test_dropped_transfer_goes_on_where_it_stopped(server, tmp_path, generated, 
 
 def test_next_call_goes_on_too(server, tmp_path, generated, pauses):
     server.script = ["drop"] + ["drop at once"] * ATTEMPTS
-    message = refusal(server, tmp_path)
+    message = refusal(fetch, server, tmp_path)
     part = tmp_path / PART
     assert f"broken off at {part.stat().st_size} bytes" in message
     assert "run the same command again" in message
@@ -138,7 +132,7 @@ def test_a_server_that_never_gives_it_is_given_up(
     server, tmp_path, pauses, always, words, requests
 ):
     server.script = [always] * 20
-    message = refusal(server, tmp_path)
+    message = refusal(fetch, server, tmp_path)
     assert words in message
     assert server.url in message
     assert len(server.ranges) == requests
@@ -156,7 +150,7 @@ def test_no_network(tmp_path, pauses):
 
 
 def test_wrong_checksum_unpacks_nothing(server, tmp_path, generated):
-    message = refusal(server, tmp_path, checksum="0" * 32)
+    message = refusal(fetch, server, tmp_path, checksum="0" * 32)
     assert "does not have the checksum 000" in message
     assert list(tmp_path.iterdir()) == []
     assert_whole(fetch(server, tmp_path), generated)
@@ -173,14 +167,14 @@ def test_wrong_checksum_unpacks_nothing(server, tmp_path, generated):
     ],
 )
 def test_what_no_server_need_be_asked_for(server, tmp_path, option, value, words):
-    assert words in refusal(server, tmp_path, **{option: value})
+    assert words in refusal(fetch, server, tmp_path, **{option: value})
     assert server.ranges == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
 def test_disk_full(server, tmp_path):
     (tmp_path / PART).symlink_to("/dev/full")
-    assert "the disk is full" in refusal(server, tmp_path)
+    assert "the disk is full" in refusal(fetch, server, tmp_path)
 
 
 def test_disk_full_while_unpacking(server, tmp_path, generated, monkeypatch):
@@ -193,7 +187,7 @@ def test_disk_full_while_unpacking(server, tmp_path, generated, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("bench.training.dataset.fetch.shutil.copyfileobj", fill)
-        assert "the disk is full" in refusal(server, tmp_path)
+        assert "the disk is full" in refusal(fetch, server, tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == [NAME]  # verified, and kept
     assert_whole(fetch(server, tmp_path), generated)
     assert server.ranges == [None]
@@ -229,7 +223,7 @@ def test_hostile_archives(generated, tmp_path, member):
     out = tmp_path / "a" / "b"
     good = (generated / "class_000" / "00000.jpg", "imagenette2-320/good.jpg")
     with serving(packed(good, member=member), NAME) as server:
-        assert f"member {member.name!r} is a link" in refusal(server, out)
+        assert f"member {member.name!r} is a link" in refusal(fetch, server, out)
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["a", "b", "outside.txt"]
     assert not Path("/tmp/evil-member-of-an-archive.jpg").exists()
 
@@ -240,5 +234,5 @@ def test_damaged_archives(archive, tmp_path, damage):
     flipped[12] ^= 0xFF  # in the head of the first deflate block
     body = {"text": b"<html>", "half": archive[: len(archive) // 2], "flipped": bytes(flipped)}
     with serving(body[damage], NAME) as server:
-        assert "not a whole tar archive" in refusal(server, tmp_path)
+        assert "not a whole tar archive" in refusal(fetch, server, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refusal
 
-from bench.errors import UserError
 from bench.training.dataset.generate import generate_image_folder
 
 
@@ -15,11 +15,8 @@ def contents(folder):
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*"))}
 
 
-def refusal(out, **wanted):
-    with pytest.raises(UserError) as error:
-        generate_image_folder(out, **{"classes": 3, "images_per_class": 6, **wanted})
-    assert "\n" not in str(error.value)
-    return str(error.value)
+def refused(out, **wanted):
+    return refusal(generate_image_folder, out, **{"classes": 3, "images_per_class": 6, **wanted})
 
 
 def interrupted(out, after, images_per_class=6):
@@ -140,26 +137,26 @@ def test_running_again_makes_what_was_lost_and_nothing_else(photos, generated):
 @pytest.mark.slow
 def test_other_settings_are_not_mixed_in(photos, tmp_path):
     before = contents(photos)
-    message = refusal(photos, seed=1)
+    message = refused(photos, seed=1)
     assert "seed=0" in message
     assert "seed=1" in message
     assert contents(photos) == before
     interrupted(tmp_path / "half", after=2)
-    assert "classes=3, not classes=4" in refusal(tmp_path / "half", classes=4)
+    assert "classes=3, not classes=4" in refused(tmp_path / "half", classes=4)
 
 
 def test_other_peoples_folders_are_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    assert "something else" in refusal(tmp_path)
-    assert "something else" in refusal(tmp_path / "thesis.tex")
-    assert "part of the path is a file" in refusal(tmp_path / "thesis.tex" / "out")
+    assert "something else" in refused(tmp_path)
+    assert "something else" in refused(tmp_path / "thesis.tex")
+    assert "part of the path is a file" in refused(tmp_path / "thesis.tex" / "out")
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", json.dumps({"classes": 3})[:-1]])
 def test_damaged_manifest(photos, text):
     (photos / "dataset.json").write_text(text)
-    assert "is damaged" in refusal(photos)
+    assert "is damaged" in refused(photos)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
@@ -170,7 +167,7 @@ def test_disk_full(tmp_path):
     victim = out / "class_002" / "00001.jpg.part"
     victim.parent.mkdir(exist_ok=True)
     victim.symlink_to("/dev/full")
-    message = refusal(out, images_per_class=2)
+    message = refused(out, images_per_class=2)
     assert "the disk is full" in message
     assert repr(str(out)) in message
 
@@ -179,7 +176,7 @@ def test_no_permission(without_rights):
     root, as_nobody = without_rights
     root.chmod(0o555)
     with as_nobody():
-        assert "no permission" in refusal(root / "out")
+        assert "no permission" in refused(root / "out")
     assert not list(root.iterdir())
 
 
@@ -188,5 +185,5 @@ def test_no_permission(without_rights):
     [("classes", 0), ("classes", 1001), ("images_per_class", 0), ("seed", -1), ("seed", 2**32)],
 )
 def test_numbers_out_of_range(tmp_path, name, value):
-    assert f"{name}={value}: give a number from" in refusal(tmp_path / "out", **{name: value})
+    assert f"{name}={value}: give a number from" in refused(tmp_path / "out", **{name: value})
     assert not (tmp_path / "out").exists()

@@ -1,9 +1,8 @@
 import os
 import shutil
 
-import pytest
+from refusals import refusal
 
-from bench.errors import UserError
 from bench.training.dataset import check_image_folder
 from bench.training.dataset.subset import subset_image_folder
 
@@ -12,11 +11,8 @@ def chosen(folder):
     return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*.jpg"))}
 
 
-def refusal(source, out, **wanted):
-    with pytest.raises(UserError) as error:
-        subset_image_folder(source, out, **{"images_per_class": 2, **wanted})
-    assert "\n" not in str(error.value)
-    return str(error.value)
+def refused(source, out, **wanted):
+    return refusal(subset_image_folder, source, out, **{"images_per_class": 2, **wanted})
 
 
 def test_takes_as_many_of_each_class_by_link(photos, tmp_path):
@@ -68,7 +64,7 @@ def test_images_in_deeper_folders_of_a_relative_source(photos, tmp_path, monkeyp
 
 def test_small_classes_are_named(photos, tmp_path):
     (photos / "class_001" / "00000.jpg").unlink()
-    message = refusal(photos, tmp_path / "out", images_per_class=6)
+    message = refused(photos, tmp_path / "out", images_per_class=6)
     assert "class class_001 has 5" in message
     assert "at most 5" in message
     assert not (tmp_path / "out").exists()
@@ -80,7 +76,7 @@ def test_again_does_nothing_and_other_settings_are_refused(photos, tmp_path):
     before = {f: f.lstat().st_mtime_ns for f in out.rglob("*")}
     subset_image_folder(photos, out, images_per_class=2)
     assert {f: f.lstat().st_mtime_ns for f in out.rglob("*")} == before
-    assert "images_per_class=2, not images_per_class=3" in refusal(photos, out, images_per_class=3)
+    assert "images_per_class=2, not images_per_class=3" in refused(photos, out, images_per_class=3)
 
 
 def test_interrupted_subset_is_completed(photos, tmp_path):
@@ -97,10 +93,10 @@ def test_interrupted_subset_is_completed(photos, tmp_path):
 
 def test_places_that_would_spoil_something(photos, tmp_path):
     before = chosen(photos)
-    assert "inside the source" in refusal(photos, photos / "small")
+    assert "inside the source" in refused(photos, photos / "small")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("keep")
-    assert "something else" in refusal(photos, tmp_path / "full")
-    assert "no such folder" in refusal(tmp_path / "nowhere", tmp_path / "out")
-    assert "images_per_class=0" in refusal(photos, tmp_path / "out", images_per_class=0)
+    assert "something else" in refused(photos, tmp_path / "full")
+    assert "no such folder" in refused(tmp_path / "nowhere", tmp_path / "out")
+    assert "images_per_class=0" in refused(photos, tmp_path / "out", images_per_class=0)
     assert chosen(photos) == before

@@ -1,12 +1,12 @@
 """Two real processes with gloo: what they train is what one trains on all of their images."""
 
 import multiprocessing
-import socket
 
 import gloo_ranks
 import pytest
 import torch
 from gloo_ranks import ACCUMULATED, RANKS, STEPS, batch
+from servers import free_port
 from small_models import ten_classes
 
 from bench.config import RunConfig
@@ -19,15 +19,12 @@ from bench.training.team import Team
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     method = "spawn"
     if "forkserver" in multiprocessing.get_all_start_methods():  # imports torch once, not twice
         method = "forkserver"
         multiprocessing.set_forkserver_preload(["gloo_ranks"])
     torch.multiprocessing.start_processes(
-        gloo_ranks.train, args=(port, str(folder)), nprocs=RANKS, start_method=method
+        gloo_ranks.train, args=(free_port(), str(folder)), nprocs=RANKS, start_method=method
     )
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
