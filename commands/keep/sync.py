@@ -58,8 +58,11 @@ def command(
     from tracking.store import TrackingError
 
     code = 0
+    asked = context.get_parameter_source("records") is not ParameterSource.DEFAULT
+    # not in a default folder that does not exist, where there is something else to do
+    has_records = asked or not (target or reap) or records.is_dir()
     try:
-        if not (source or wanted) and _has_records(context, records, needed=not (target or reap)):
+        if has_records and not (source or wanted):
             code = _upload_records(records, target)
         if source or target:
             code = max(code, _copy_runs(source, target, wanted))
@@ -69,12 +72,6 @@ def command(
         click.echo(f"mlproject: {error}; sync again later, nothing is lost", err=True)
         return NOT_TRACKED
     return code
-
-
-def _has_records(context: click.Context, records: Path, *, needed: bool) -> bool:
-    """Whether to look for records on disk: not in a default folder that does not exist."""
-    given = context.get_parameter_source("records") is not ParameterSource.DEFAULT
-    return needed or given or records.is_dir()
 
 
 def _upload_records(records: Path, target: str | None) -> int:

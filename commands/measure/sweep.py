@@ -134,7 +134,6 @@ def command(
 def _opened(
     executor: str, address: str | None, env: str, node_wait_s: float, campaign: str, records: Path
 ) -> Iterator[Executor]:
-    """What measures, ready to."""
     if executor == "ray":
         from campaigns.sweep.ray.executor import RayExecutor
 

@@ -19,7 +19,7 @@ from commands.views.terminal import Bar
 
 if TYPE_CHECKING:
     from analysis.tuning.account import Place
-    from campaigns.tune.result import Effect, PairedComparison, TuneResult
+    from campaigns.tune.result import PairedComparison, TuneResult
 
 
 class TuneProgress(Bar, TuneWatch):
@@ -79,6 +79,7 @@ def print_result(result: TuneResult, place: Place) -> None:
         effects,
         roof_line,
         time_line,
+        times,
         verdict_line,
     )
 
@@ -87,18 +88,13 @@ def print_result(result: TuneResult, place: Place) -> None:
         click.echo(f"  {line}")
     if result.ablation:
         click.echo()
-        _print_effects(effects(result))
+        shown = effects(result)
+        names = [f"{each.name}: {each.best_value} over {each.other_value}" for each in shown]
+        width = max(map(len, names))
+        for name, each in zip(names, shown, strict=True):
+            click.echo(f"  {name:<{width}}  {times(each.interval)}")
     for line in caveats(result):
         click.echo(f"  {line}")
-
-
-def _print_effects(effects: list[Effect]) -> None:
-    from analysis.tuning.account import times
-
-    names = [f"{each.name}: {each.best_value} over {each.other_value}" for each in effects]
-    width = max(map(len, names))
-    for name, each in zip(names, effects, strict=True):
-        click.echo(f"  {name:<{width}}  {times(each.interval)}")
 
 
 def write_files(result: TuneResult, place: Place, out: Path) -> None:

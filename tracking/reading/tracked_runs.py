@@ -201,7 +201,6 @@ class Selection:
         return found
 
     def _selected(self, also: str = "") -> tuple[list[str], str]:
-        """The ids of the experiments, and the filter."""
         wanted = " and ".join(part for part in (self.filter_string.strip(), also) if part)
         return [one.experiment_id for one in self.experiments], wanted
 

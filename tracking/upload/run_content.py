@@ -187,14 +187,13 @@ def _note(record: _OfConfig, what: str, facts: list[str]) -> str:
 
 
 def _ceilings_note(record: CeilingsRecord) -> str:
-    lines = [f"Roofs: {record.outcome}"]
-    for ceiling in record.ceilings:
-        if ceiling.peak_flops_per_s is not None:
-            lines.append(
-                f"- {ceiling.math_mode}: {ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s "
-                f"({schema.safe(ceiling.source)})"
-            )
-    return "\n\n".join(lines)
+    lines = [
+        f"- {ceiling.math_mode}: {ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s "
+        f"({schema.safe(ceiling.source)})"
+        for ceiling in record.ceilings
+        if ceiling.peak_flops_per_s is not None
+    ]
+    return "\n\n".join([f"Roofs: {record.outcome}", *lines])
 
 
 # What another program measured
