@@ -45,12 +45,8 @@ __all__ = [
     "single_axes",
 ]
 _LAZY = {
-    "compare_pairs": "analysis.comparison",
-    "compared_metric": "analysis.comparison",
-    "draw_roofline": "analysis.figures",
-    "pair_runs": "analysis.comparison",
-    "save_figure": "analysis.figures",
-    "single_axes": "analysis.figures",
+    **dict.fromkeys(("compare_pairs", "compared_metric", "pair_runs"), "analysis.comparison"),
+    **dict.fromkeys(("draw_roofline", "save_figure", "single_axes"), "analysis.figures"),
 }
 
 

@@ -131,7 +131,7 @@ def test_each_comparison_is_a_line_and_the_result_a_table(capsys):
     assert lines[0] == "start: 16 images/s"
     assert "compile=default: failed (crashed: no C++ compiler)" in lines
     assert any(line.startswith("threads=2: adopted, 2.000 times") for line in lines)
-    print_result(result, Refusal("id", "no ceiling"))
+    print_result(result, Refusal("no ceiling"))
     shown = capsys.readouterr().out
     assert shown.startswith("mlproject run --arch resnet18 --backend cpu --threads 2\n")
     assert "distance to the roof unknown: no ceiling" in shown

@@ -102,7 +102,6 @@ def draw_forest(axes: Axes, comparisons: Sequence[Comparison], *, threshold: flo
 
 
 def _label(axes: Axes, shown: Sequence[Comparison], hidden: int) -> None:
-    axes.set_xscale("log")
     values = [
         value
         for one in shown
@@ -111,11 +110,10 @@ def _label(axes: Axes, shown: Sequence[Comparison], hidden: int) -> None:
     ]
     low, high = min([0.97, *values]), max([1.03, *values])
     axes.set_xlim(low / 1.03, high * 1.03)
-    narrow = high / low < _FEW_DECADES
-    if narrow:
-        axes.set_xscale("linear")
+    if high / low < _FEW_DECADES:
         axes.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))
     else:
+        axes.set_xscale("log")
         log_ticks(axes.xaxis, low, high)
     common, names = _names(shown)
     axes.set_yticks(range(len(shown)), names, parse_math=False)

@@ -29,7 +29,9 @@ def scaling_curves(runs: Iterable[Run]) -> list[Curve]:
 
 def efficiency_curves(runs: Iterable[Run]) -> list[Curve]:
     """Return the share of the compute peak that each batch size reached, by placed runs."""
-    return _curves(runs, lambda group, _: _of_point(group, _efficiency))
+    return _curves(
+        runs, lambda group, _: _of_point(group, lambda point: (point.fraction_of_peak, None, None))
+    )
 
 
 def intensity_curves(runs: Iterable[Run]) -> list[Curve]:
@@ -87,10 +89,6 @@ def _rate(group: Group, factor: float) -> _Value:
 
 def _of_point(group: Group, value: Callable[[RooflinePoint], _Value]) -> _Value | None:
     return next((value(run.point) for run in group.runs if run.point), None)
-
-
-def _efficiency(point: RooflinePoint) -> _Value:
-    return point.fraction_of_peak, None, None
 
 
 def _intensity(point: RooflinePoint) -> _Value:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import plotly.graph_objects as go
 
 from analysis.figures.run_scene import run_scene
-from analysis.figures.scene import FlatRoof, Mark, Scene, Slope
+from analysis.figures.scene import INTENSITY_LABEL, FlatRoof, Mark, Scene, Slope
 from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
 
@@ -173,7 +173,7 @@ def _layout(scene: Scene) -> dict[str, object]:
     rates = [rate / scene.unit_flops_per_s for rate in scene.limits.flops_per_s]
     note = {"showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     return {
-        "xaxis": _axis(scene.intensity_label, scene.limits.intensity),
+        "xaxis": _axis(INTENSITY_LABEL, scene.limits.intensity),
         "yaxis": {**_axis(scene.rate_label, rates), "tickformat": ",.10~g"},
         "title": {"text": html.escape(scene.note), "font": {"size": 12}, "x": 0.05},
         "plot_bgcolor": "white",

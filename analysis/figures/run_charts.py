@@ -19,6 +19,8 @@ from analysis.statistics import find_outliers
 _EDGE = 1.6
 #: Room for a legend entry.
 _ENTRY_IN = 1.6
+#: Windows whose iterations are shown in order.
+_TRACES = 6
 #: Rows that a page holds.
 MAX_ROWS = 45
 
@@ -179,16 +181,15 @@ def draw_trace(axes: Axes, run: Run, colour: str = "#0072B2") -> None:
         axes.axvline(drift.changed_at + 0.5, color="#D55E00", linewidth=0.9, linestyle="--")
 
 
-def traced_runs(runs: Sequence[Run], most: int = 6) -> list[Run]:
-    """Return at most `most` runs: drifting ones first, then those with outliers, then others."""
+def traced_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return at most six runs: drifting ones first, then those with outliers, then others."""
 
     def interest(run: Run) -> tuple[float, int]:
         drift = run.drift
         change = abs(drift.change) if drift is not None else 0.0
         return change, find_outliers(run.iteration_times_s).count
 
-    timed = [run for run in runs if run.iteration_times_s]
-    return sorted(timed, key=interest, reverse=True)[:most]
+    return sorted(runs, key=interest, reverse=True)[:_TRACES]
 
 
 def _rows(axes: Axes, names: Sequence[str], hidden: int) -> None:

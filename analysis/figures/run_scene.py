@@ -82,8 +82,9 @@ def run_scene(
     """
     modes = _limits(points, ceilings)
     machines = _Machines(limit.machine for limit in modes)
-    flat_roofs = tuple(_flat_roof(one, modes[one], machines) for one in sorted(modes, key=_height))
-    slopes = _slopes(modes, machines)
+    by_height = sorted(modes, key=lambda limit: limit.flops_per_s)
+    flat_roofs = tuple(_flat_roof(one, modes[one], machines) for one in by_height)
+    slopes = _slopes(by_height, machines)
     palette = colours or model_colours(point.arch for point in points)
     marks = [
         mark
@@ -133,10 +134,6 @@ def _limits(
     return modes
 
 
-def _height(limit: _Limit) -> float:
-    return limit.flops_per_s
-
-
 def _flat_roof(limit: _Limit, modes: Sequence[str], machines: _Machines) -> FlatRoof:
     ridge = limit.flops_per_s / limit.bytes_per_s
     shared, rate = "/".join(modes), flops_rate(limit.flops_per_s)
@@ -156,10 +153,8 @@ def _flat_roof(limit: _Limit, modes: Sequence[str], machines: _Machines) -> Flat
 
 
 def _slopes(limits: Iterable[_Limit], machines: _Machines) -> tuple[Slope, ...]:
-    """A slope per machine, bandwidth and kind, up to the highest of its flat roofs."""
-    highest: dict[tuple[str, float, str], _Limit] = {}
-    for limit in sorted(limits, key=_height):
-        highest[limit.machine, limit.bytes_per_s, limit.kind] = limit
+    """A slope per machine, bandwidth and kind, up to the highest, the last, of its flat roofs."""
+    highest = {(limit.machine, limit.bytes_per_s, limit.kind): limit for limit in limits}
     found = [
         Slope(
             one.bytes_per_s,

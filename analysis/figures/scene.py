@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from analysis.figures.style import Marker
 
+#: What the horizontal axis shows.
+INTENSITY_LABEL = "Arithmetic intensity (FLOP/byte)"
+
 
 @dataclass(frozen=True)
 class Slope:
@@ -133,11 +136,6 @@ class Scene:
     def unit_flops_per_s(self) -> float:
         """The unit of the height: 1e9, or 1e12 where the figure reaches over 18,000 GFLOP/s."""
         return 1e12 if self.limits.flops_per_s[1] >= 1.8e13 else 1e9
-
-    @property
-    def intensity_label(self) -> str:
-        """What the horizontal axis shows."""
-        return "Arithmetic intensity (FLOP/byte)"
 
     @property
     def rate_label(self) -> str:

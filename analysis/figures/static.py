@@ -22,7 +22,7 @@ from analysis.figures.axes import (
 )
 from analysis.figures.label_places import Names, Spot
 from analysis.figures.run_scene import run_scene
-from analysis.figures.scene import FlatRoof, LegendEntry, Mark, Scene, Slope
+from analysis.figures.scene import INTENSITY_LABEL, FlatRoof, LegendEntry, Mark, Scene, Slope
 from analysis.profiles.kernel_places import shortened
 from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
@@ -89,7 +89,7 @@ def _prepare(axes: Axes, scene: Scene) -> None:
     log_ticks(axes.xaxis, *scene.limits.intensity)
     log_ticks(axes.yaxis, low, high)
     plain(axes)
-    axes.set_xlabel(scene.intensity_label, fontsize=FONT_PT + 1)
+    axes.set_xlabel(INTENSITY_LABEL, fontsize=FONT_PT + 1)
     axes.set_ylabel(scene.rate_label, fontsize=FONT_PT + 1)
     if scene.note:
         say_above(axes, scene.note)

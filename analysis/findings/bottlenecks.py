@@ -81,7 +81,8 @@ def find_launch_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         if curve[0].backend == "cpu":
             continue
         flat = [pair for pair in pairwise(curve) if _flat(*pair)]
-        starved = [run for group in curve for run in group.runs if _starved(run)]
+        runs_of_curve = [run for group in curve for run in group.runs]
+        starved = [(run, why) for run in runs_of_curve if (why := _why_starved(run))]
         if not flat and not starved:
             continue
         groups = [group for pair in flat for group in pair]
@@ -90,7 +91,7 @@ def find_launch_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             f"{_milliseconds(small)} and {_milliseconds(large)} ms"
             for small, large in flat
         ]
-        evidence += [f"{run.label}: {_why(run)}" for run in starved]
+        evidence += [f"{run.label}: {why}" for run, why in starved]
         first = curve[0].first
         yield ReportFinding(
             kind="launch-bound",
@@ -100,7 +101,7 @@ def find_launch_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
                 + (f" up to batch {flat[-1][1].batch_size}." if flat else ".")
             ),
             evidence=tuple(evidence),
-            runs=tuple(dict.fromkeys([*names_of(groups), *(run.name for run in starved)])),
+            runs=tuple(dict.fromkeys([*names_of(groups), *(run.name for run, _ in starved)])),
             advice="A larger batch, CUDA graphs, torch.compile: fewer launches for the work.",
         )
 
@@ -111,24 +112,14 @@ def _flat(small: Group, large: Group) -> bool:
     return more >= _MORE_IMAGES and _MIN_GROWTH <= growth < _SAME_STEP
 
 
-def _starved(run: Run) -> bool:
-    """A device that a profile saw idle in a step that neither roof nor input explains."""
+def _why_starved(run: Run) -> str | None:
+    """What a profile saw of a device that was idle, if neither roof nor input explains the step."""
     point = run.point
-    busy = point.times.device_busy_s if point else None
-    return (
-        point is not None
-        and busy is not None
-        and point.bound == "overhead"
-        and busy < point.times.measured_s / 2
-    )
-
-
-def _why(run: Run) -> str:
-    point = run.point
-    if point is None or point.times.device_busy_s is None:
-        return "not profiled"
-    busy = percent(point.times.device_busy_s / point.times.measured_s)
-    return f"the device was busy {busy} of the step; {point.bound_because}"
+    if point is None or point.bound != "overhead" or point.times.device_busy_s is None:
+        return None
+    busy = point.times.device_busy_s / point.times.measured_s
+    words = f"the device was busy {percent(busy)} of the step; {point.bound_because}"
+    return words if busy < 1 / 2 else None
 
 
 def _milliseconds(group: Group) -> str:

@@ -152,8 +152,7 @@ def find_variability(runs: Sequence[Run]) -> Iterator[ReportFinding]:
 
 def _place(run: Run) -> str:
     environment = run.record.environment if run.record else None
-    if environment is None:
+    if environment is None or environment.cloud_provider is None:
         return "unknown"
-    if environment.cloud_provider not in (None, "none"):
-        return f"cloud, {environment.cloud_provider}"
-    return "local" if environment.cloud_provider == "none" else "unknown"
+    provider = environment.cloud_provider
+    return "local" if provider == "none" else f"cloud, {provider}"

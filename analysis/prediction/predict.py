@@ -9,11 +9,11 @@ import numpy as np
 
 from analysis.findings.batches import cliff_of
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
-from analysis.runs.groups import Group
+from analysis.runs.groups import Group, settings_key
 from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
 from bench.errors import UserError
-from bench.records import Complexity, RunRecord
+from bench.records import RunRecord
 
 #: The driver, the context and fragmentation need the rest.
 USABLE_SHARE = 0.95
@@ -71,13 +71,10 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | str:
 
 def failed_batches(curve: Sequence[Group], runs: Sequence[Run]) -> list[Run]:
     """Return runs of the curve's configuration that ran out of memory, smallest batch first."""
-    key = _but_batch(curve[0].first)
-    found = [run for run in runs if run.outcome == "oom" and _but_batch(run) == key]
-    return sorted((run for run in found if run.batch_size), key=lambda run: run.batch_size or 0)
-
-
-def _but_batch(run: Run) -> dict[str, str]:
-    return {name: value for name, value in run.settings.items() if name != "batch_size"}
+    key = settings_key(curve[0].first, ("batch_size",))
+    found = [run for run in runs if run.outcome == "oom" and run.batch_size]
+    same = [run for run in found if settings_key(run, ("batch_size",)) == key]
+    return sorted(same, key=lambda run: run.batch_size or 0)
 
 
 def _device_bytes(record: RunRecord) -> int | None:
@@ -102,7 +99,7 @@ def _peaks(records: Sequence[RunRecord]) -> dict[int, float]:
 
 
 def _modelled(record: RunRecord) -> tuple[float, float] | None:
-    complexity: Complexity | None = record.complexity
+    complexity = record.complexity
     if complexity is None or not complexity.memory.activations_bytes:
         return None
     memory = complexity.memory
@@ -157,7 +154,7 @@ def _fits(
     if batch_size <= largest:
         return f"batch {largest} was measured, so a smaller one fits"
     place = cliff_of(curve)
-    if place is not None and batch_size > largest:
+    if place is not None:
         spilled = curve[place]
         raise UserError(
             f"batch_size={batch_size}: batch {spilled.batch_size} fell to "

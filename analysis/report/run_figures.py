@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -48,11 +47,8 @@ from analysis.runs.placed import Run
 _PANELS = 8
 
 
-class _Drawn(NamedTuple):
-    title: str
-    caption: str
-    figure: Figure
-    runs: Sequence[str]
+#: Title, caption and figure, and the names of the runs that it shows.
+_Drawn = tuple[str, str, Figure, Sequence[str]]
 
 
 def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
@@ -70,16 +66,13 @@ def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
                 "Filled markers were counted; an open one stands for the whole interval of "
                 "modelled bytes, eager below and fused above", colours),
         _memory(runs, colours),
-        _models(runs, colours),
-        _variability(runs),
-        _real_synthetic(runs, colours),
-        _distributions(runs, colours),
+        _in_rows(runs, colours),
         _traces(runs, colours),
         _predictions(runs, colours),
     )  # fmt: skip
     return [
-        folder.add(one.figure, f"runs-{place}", one.title, one.caption, runs=one.runs)
-        for place, one in enumerate(drawings, start=1)
+        folder.add(figure, f"runs-{place}", title, caption, runs=names)
+        for place, (title, caption, figure, names) in enumerate(drawings, start=1)
     ]
 
 
@@ -114,7 +107,7 @@ def _panels(
         figure.legend(handles=curve_handles(shown, colours), loc="outside lower center", ncols=6,
                       fontsize=FONT_PT, frameon=False)  # fmt: skip
         names = [run.name for run in runs if run.env in part and run.throughput_images_per_s]
-        yield _Drawn(title, caption, figure, names)
+        yield title, caption, figure, names
 
 
 def _memory(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
@@ -142,46 +135,37 @@ def _rows(
     if count:
         figure, axes = single_axes(height_in=rows_height_in(count))
         draw(axes)
-        yield _Drawn(title, caption, figure, names)
+        yield title, caption, figure, names
 
 
-def _models(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     groups = group_runs(runs)
     places = len({(group.first.env, group.first.arch) for group in groups})
-    return _rows(
+    yield from _rows(
         "Models and machines",
         "The fastest batch of each machine and model; its size stands above the marker",
         places if places > 1 else 0,
         lambda axes: draw_models(axes, groups, colours=colours),
         names_of(groups),
     )
-
-
-def _variability(runs: Sequence[Run]) -> Iterator[_Drawn]:
     found = scatters(runs)
-    return _rows(
+    yield from _rows(
         "Variability by machine",
         "Relative standard deviation of images/s between repeats of one configuration",
         len(found),
         lambda axes: draw_variability(axes, found),
         names_of(group for one in found for group in one.groups),
     )
-
-
-def _real_synthetic(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
-    pairs = synthetic_pairs(group_runs(runs))
-    return _rows(
+    pairs = synthetic_pairs(groups)
+    yield from _rows(
         "Real against synthetic data",
         "The same configuration with images from disk and with tensors made once",
         len(pairs),
         lambda axes: draw_real_synthetic(axes, pairs, colours=colours),
         names_of(group for pair in pairs for group in pair),
     )
-
-
-def _distributions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     timed = [run for run in runs if len(run.iteration_times_s) > 1]
-    return _rows(
+    yield from _rows(
         "Iteration times",
         "Outliers are over five robust deviations from the median; none is left out",
         len(timed),
@@ -200,7 +184,7 @@ def _traces(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]
             "The windows that drifted most, then those with most outliers; a triangle is an "
             "iteration of over 1.6 times the median, a dashed line where a drift set in"
         )
-        yield _Drawn("Iterations in order", caption, figure, [run.name for run in shown])
+        yield "Iterations in order", caption, figure, [run.name for run in shown]
 
 
 def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
@@ -214,4 +198,4 @@ def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_D
             draw_prediction(one, curve, label, colours.get(first.arch, OTHER_MODELS))
         caption = "Markers are measured; the line is the model, the band a new measurement's 95 %"
         names = [name for one in part for name in one.curve.runs]
-        yield _Drawn("Throughput predicted between batch sizes", caption, figure, names)
+        yield "Throughput predicted between batch sizes", caption, figure, names

@@ -76,9 +76,10 @@ def abstract(
 
 
 def _fastest(runs: Sequence[Run]) -> Iterator[str]:
-    machines = {group.first.env for group in group_runs(runs)}
-    if machines:
-        best = max(group_runs(runs), key=lambda group: group.throughput_images_per_s)
+    groups = group_runs(runs)
+    machines = {group.first.env for group in groups}
+    if groups:
+        best = max(groups, key=lambda group: group.throughput_images_per_s)
         among = "" if len(machines) == 1 else f" of {len(machines)} machines"
         yield (
             f"The highest throughput{among} is {three_digits(best.throughput_images_per_s)} "
@@ -157,22 +158,21 @@ def limits(runs: Sequence[Run]) -> Iterator[str]:
 
 def profile_sentences(profile: PlacedProfile) -> Iterator[str]:
     """Yield what a profile saw, what it did not see, and why."""
-    record = profile.record
+    record, unknown = profile.record, "no reason recorded"
     runs = ", ".join(str(result.number) for result in profile.runs)
     yield f"Explains run {runs}." if runs else "Explains no run of this report."
     if record.outcome != "ok":
-        yield _ended(f"Outcome {record.outcome}: {record.reason or 'no reason recorded'}")
+        yield _ended(f"Outcome {record.outcome}: {record.reason or unknown}")
     if record.ops is None or profile.ops is None:
-        yield _ended(f"No times of ops: {record.missing.get('ops', 'no reason recorded')}")
+        yield _ended(f"No times of ops: {record.missing.get('ops', unknown)}")
     else:
         yield from _of_ops(record.ops, profile.ops)
     if record.counters is None:
-        yield _ended(f"No device counters: {record.missing.get('counters', 'no reason recorded')}")
+        yield _ended(f"No device counters: {record.missing.get('counters', unknown)}")
     else:
         yield from _of_counters(record.counters, profile.used)
     if record.cpu_counters is None:
-        why = record.missing.get("cpu_counters", "no reason recorded")
-        yield _ended(f"No processor counters: {why}")
+        yield _ended(f"No processor counters: {record.missing.get('cpu_counters', unknown)}")
     else:
         for name, why in record.cpu_counters.missing.items():
             yield _ended(f"Processor counters without {name}: {why}")

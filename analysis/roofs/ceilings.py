@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
 
 from analysis.roofs.roof import Roof
 from bench.records import (
@@ -34,7 +34,10 @@ def same_device(theirs: Environment, ours: Environment) -> bool:
         return False
     if theirs.device.uuid is not None and ours.device.uuid is not None:
         return theirs.device.uuid == ours.device.uuid
-    return _figures(theirs) == _figures(ours) and _alike(theirs.memory_bytes, ours.memory_bytes)
+    figures = attrgetter(
+        "device.name", "device.cores", "machine", "cpu_model", "cpu_signature", "cpu_cores_usable"
+    )
+    return figures(theirs) == figures(ours) and _alike(theirs.memory_bytes, ours.memory_bytes)
 
 
 def alike_devices(theirs: Environment, ours: Environment) -> bool:
@@ -59,18 +62,6 @@ def same_power_limit(theirs: DeviceInfo, ours: DeviceInfo) -> bool:
 def is_power_limit(read_w: float, set_w: float) -> bool:
     """Whether a limit that was set to `set_w` may read as `read_w`."""
     return abs(read_w - set_w) <= _POWER_TOLERANCE_W
-
-
-def _figures(environment: Environment) -> tuple[object, ...]:
-    device = environment.device
-    return (
-        device.name,
-        device.cores,
-        environment.machine,
-        environment.cpu_model,
-        environment.cpu_signature,
-        environment.cpu_cores_usable,
-    )
 
 
 def _alike(a_bytes: int, b_bytes: int) -> bool:
@@ -104,14 +95,21 @@ def datasheet_ceiling(device: DeviceInfo, math_mode: MathMode) -> tuple[Ceiling,
     rows = [row for row in _table() if _normalised(device.name) in row.names]
     if not rows:
         return NoCeiling(f"the datasheet table does not hold {device.name!r}")
-    row = next((row for row in rows if _same_limit(row, device)), None)
-    if row is None:
+    limit_w = device.power_limit_w
+    fitting = [
+        row
+        for row in rows
+        if row.power_limit_w is None
+        or (limit_w is not None and is_power_limit(limit_w, row.power_limit_w))
+    ]
+    if not fitting:
         known = " and ".join(f"{row.power_limit_w:g} W" for row in rows)
-        limit = "unknown" if device.power_limit_w is None else f"{device.power_limit_w:g} W"
+        limit = "unknown" if limit_w is None else f"{limit_w:g} W"
         return NoCeiling(
             f"the peak of {device.name!r} depends on its power limit: "
             f"the datasheet table holds {known}, this device's limit is {limit}"
         )
+    row = fitting[0]
     if math_mode not in row.flops_per_s:
         return NoCeiling(f"the datasheet of {device.name!r} gives no {math_mode} peak")
     roof = Roof(row.flops_per_s[math_mode], row.bytes_per_s)
@@ -155,16 +153,6 @@ def _normalised(name: str) -> str:
     return " ".join(name.casefold().split()).removeprefix("nvidia ")
 
 
-def _same_limit(row: _Row, device: DeviceInfo) -> bool:
-    if row.power_limit_w is None:
-        return True
-    limit = device.power_limit_w
-    return limit is not None and is_power_limit(limit, row.power_limit_w)
-
-
-_Match = tuple[Ceiling, Roof]
-
-
 @dataclass(frozen=True)
 class UsedCeiling:
     """A ceiling, the record it comes from (None for a datasheet), and what made us fall back."""
@@ -190,22 +178,20 @@ def choose_ceiling(
         return NoCeiling("the record does not say on which device or in which math mode it ran")
     environment, math_mode = record.environment, record.resolved.math_mode
     obstacles: list[str] = []
-    for candidate in sorted(ceilings, key=_preference, reverse=True):
+    newest_first = sorted(ceilings, key=lambda one: (not _doubts(one), one.created), reverse=True)
+    for candidate in newest_first:
         found = _matching(candidate, environment, math_mode)
-        if isinstance(found, str):
-            obstacles.append(found)
-        else:
+        if isinstance(found, tuple):
             doubts = _doubts(candidate)
             return UsedCeiling(*found, candidate.record_id, None, doubts, candidate.cache_roofs)
-    why = _why_not(obstacles)
+        obstacles.append(found)
+    why = "no ceilings were measured on this device"
+    if of_this_device := [obstacle for obstacle in obstacles if obstacle]:
+        why = f"no measured ceiling fits ({of_this_device[0]})"
     datasheet = datasheet_ceiling(environment.device, math_mode)
     if isinstance(datasheet, NoCeiling):
         return NoCeiling(f"{why}; {datasheet.reason}: run mlproject ceilings on that machine")
     return UsedCeiling(*datasheet, None, why)
-
-
-def _preference(candidate: CeilingsRecord) -> tuple[bool, datetime]:
-    return not _doubts(candidate), candidate.created
 
 
 def _doubts(candidate: CeilingsRecord) -> tuple[Finding, ...]:
@@ -213,7 +199,9 @@ def _doubts(candidate: CeilingsRecord) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.level != "note")
 
 
-def _matching(candidate: CeilingsRecord, environment: Environment, mode: str) -> _Match | str:
+def _matching(
+    candidate: CeilingsRecord, environment: Environment, mode: str
+) -> tuple[Ceiling, Roof] | str:
     """Return the candidate's ceiling in `mode`, or what it lacks ("" for another machine's)."""
     if candidate.environment is None or not same_device(candidate.environment, environment):
         return ""
@@ -233,10 +221,3 @@ def _matching(candidate: CeilingsRecord, environment: Environment, mode: str) ->
                 return ceiling, Roof(ceiling.peak_flops_per_s, ceiling.peak_bytes_per_s)
             return f"{candidate.record_id} measured only one of the two roofs of {mode}"
     return f"{candidate.record_id} did not measure {mode}"
-
-
-def _why_not(obstacles: Sequence[str]) -> str:
-    of_this_device = [obstacle for obstacle in obstacles if obstacle]
-    if not of_this_device:
-        return "no ceilings were measured on this device"
-    return f"no measured ceiling fits ({of_this_device[0]})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.placed import THROUGHPUT, Run
@@ -134,15 +135,8 @@ def _on_one_device(many: RunRecord) -> str:
 
 def _same_kind(theirs: Environment, ours: Environment) -> bool:
     """The same device, or another of a machine whose devices are all of that name."""
+    kind = attrgetter("device.backend", "device.name", "cpu_signature", "cpu_model", "machine")
     alike = same_device(theirs, ours) or (
-        theirs.device.uuid is not None
-        and (
-            theirs.device.backend,
-            theirs.device.name,
-            theirs.cpu_signature,
-            theirs.cpu_model,
-            theirs.machine,
-        )
-        == (ours.device.backend, ours.device.name, ours.cpu_signature, ours.cpu_model, ours.machine)
+        theirs.device.uuid is not None and kind(theirs) == kind(ours)
     )
     return alike and same_power_limit(theirs.device, ours.device)

@@ -70,11 +70,6 @@ class Run:
         return self.settings.get("env", "unknown")
 
     @property
-    def device(self) -> str:
-        """The device's name."""
-        return self.settings.get("device", "unknown")
-
-    @property
     def batch_size(self) -> int | None:
         """Images per forward pass and device, None where that is not a number."""
         return whole_number(self.settings.get("batch_size"))
@@ -132,11 +127,6 @@ class PlacedRun(Run):
     refusal: str | None
     run_id: str | None = None
     number: int = 1
-
-    @property
-    def iterations(self) -> int | None:
-        """Iterations of the measured window."""
-        return len(self.iteration_times_s) or None
 
     @property
     def verdict(self) -> Trust:

@@ -112,14 +112,16 @@ def check_possible(
     findings: list[Finding] = []
     flops = work.flops if executed_flops is None else executed_flops
     compute_s = flops / roof.peak_flops_per_s
-    if compute_s > CEILING_MARGIN * times.measured_s:
-        percent = 100 * compute_s / times.measured_s
-        findings.append(_invalid("above-compute-roof", "compute", percent))
     compulsory_s = work.compulsory_bytes / roof.peak_bytes_per_s
-    if compulsory_s > CEILING_MARGIN * times.measured_s:
-        percent = 100 * compulsory_s / times.measured_s
-        findings.append(_invalid("above-memory-roof", "memory", percent))
-    elif times.memory_min_s > CEILING_MARGIN * times.measured_s:
+    most_s = CEILING_MARGIN * times.measured_s
+    for which, least_s in (("compute", compute_s), ("memory", compulsory_s)):
+        if least_s > most_s:
+            message = (
+                f"{100 * least_s / times.measured_s:.0f} % of the {which} ceiling: impossible; "
+                "the run, its work count or the ceiling is wrong"
+            )
+            findings.append(Finding(code=f"above-{which}-roof", level="invalid", message=message))
+    if compulsory_s <= most_s < times.memory_min_s:
         percent = 100 * times.memory_min_s / times.measured_s
         message = (
             f"its fused bytes alone would take {percent:.0f} % of the step: "
@@ -129,19 +131,10 @@ def check_possible(
     return tuple(findings)
 
 
-def _invalid(code: str, which: str, percent: float) -> Finding:
-    message = (
-        f"{percent:.0f} % of the {which} ceiling: impossible; "
-        "the run, its work count or the ceiling is wrong"
-    )
-    return Finding(code=code, level="invalid", message=message)
-
-
 @dataclass(frozen=True)
 class Refusal:
-    """A run without a point, and why."""
+    """Why a run has no point."""
 
-    record_id: str
     reason: str
 
 
@@ -192,11 +185,6 @@ class RooflinePoint:
         return None if self.executed_flops is None else self.executed_flops / self.step_flops
 
     @property
-    def ridge_flop_per_byte(self) -> float:
-        """The intensity of the roof's corner."""
-        return self.roof.ridge_flop_per_byte
-
-    @property
     def level(self) -> Level:
         """The worst of the findings: clean, suspect or invalid."""
         return worst(finding.level for finding in self.findings)
@@ -212,14 +200,13 @@ def roofline_point(
     `profiles` are searched for those that explain the run.
     """
     if record.outcome != "ok":
-        reason = f"outcome {record.outcome}: {record.reason or 'no reason recorded'}"
-        return Refusal(record.record_id, reason)
+        return Refusal(f"outcome {record.outcome}: {record.reason or 'no reason recorded'}")
     work = step_work(record)
     if isinstance(work, str):
-        return Refusal(record.record_id, work)
+        return Refusal(work)
     used = choose_ceiling(record, ceilings)
     if isinstance(used, NoCeiling):
-        return Refusal(record.record_id, f"no ceiling: {used.reason}")
+        return Refusal(f"no ceiling: {used.reason}")
     fallback = used.instead_of_measured
     note = Finding(code="datasheet-roof", level="note", message=f"datasheet roof: {fallback}")
     doubts = (

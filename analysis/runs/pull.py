@@ -209,8 +209,6 @@ def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> 
     """
     import pandas as pd
 
-    from bench.records import RunRecord
-
     rows = []
     for run_id in run_ids:
         record = pull_record(run_id, tracking_uri)

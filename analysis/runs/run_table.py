@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,7 +57,6 @@ _METRICS = (
     "system_s",
     "max_rss_mb",
 )
-_WHOLE_METRICS = frozenset({"iterations"})
 
 #: The same, of the profile that explains the run.
 _PROFILE_METRICS = (
@@ -108,7 +106,7 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
         used = [run.params.get(name) for run, name in zip(runs, names, strict=True)]
         columns[field] = _converter(ResolvedConfig, field)(_unquoted(used))
     for metric in _METRICS:
-        convert = _whole if metric in _WHOLE_METRICS else _real
+        convert = _whole if metric == "iterations" else _real
         columns[metric] = convert([run.metrics.get(metric) for run in runs])
     explained = profile_of_each(runs, profiles)
     profiled = [explained.get(run.run_id) for run in runs]
@@ -136,14 +134,10 @@ def _without_quotes(text: str) -> str:
 def _converter(model: type[BaseModel], field: str) -> Converter:
     """Whole numbers, switches and real numbers by a field's annotation; all else is text."""
     annotation = model.model_fields[field].annotation
-    kinds = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    kinds = typing.get_args(annotation) or (annotation,)
     if float in kinds:
         return _real
     return {(int,): _whole, (bool,): _switch}.get(kinds, _text)
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def _text(values: list[Any]) -> pd.Series[Any]:

@@ -66,8 +66,7 @@ def repeats_of(values: Sequence[float]) -> Repeats:
 
 def summarised_repeats(mean: float, deviation: float | None, count: int) -> Repeats:
     """Return repeats of which only mean, standard deviation and number were written down."""
-    known = deviation is not None and count > 1
-    variance = (deviation / mean) ** 2 if known and deviation is not None else None
+    variance = (deviation / mean) ** 2 if deviation is not None and count > 1 else None
     return Repeats(count, math.log(mean), variance)
 
 
@@ -86,6 +85,8 @@ def joined(parts: Sequence[Repeats]) -> Repeats:
     return Repeats(count, mean, (within + between) / (count - 1))
 
 
+#: Standard error of the ratio's logarithm, its degrees of freedom, and the method.
+_Spread = tuple[float, float, str]
 #: From so many repeats on either side, Welch's interval alone covers what it says.
 _ENOUGH = 3
 
@@ -120,16 +121,6 @@ class RatioEstimate:
         return float(special.stdtr(self.degrees, -beyond / self.deviation))
 
 
-@dataclass(frozen=True)
-class _Spread:
-    deviation: float
-    degrees: float
-    method: str
-
-    def half(self, level: float) -> float:
-        return float(special.stdtrit(self.degrees, (1 + level) / 2)) * self.deviation
-
-
 def estimate_ratio(a: Repeats, b: Repeats, *, level: float = 0.95) -> RatioEstimate:
     """Return value(a) / value(b) with its interval at `level`.
 
@@ -139,31 +130,21 @@ def estimate_ratio(a: Repeats, b: Repeats, *, level: float = 0.95) -> RatioEstim
     repeats for both. One on both: no interval, because nothing shows how much repeats differ.
     """
     difference = a.log_mean - b.log_mean
-    spread = _spread(a, b, level)
-    if spread is None:
+    known = [side.log_variance is not None for side in (a, b)]
+    if not any(known):
         method = "one window on each side: repeat-to-repeat variance unknown"
         return RatioEstimate(math.exp(difference), None, None, None, None, method)
-    half = spread.half(level)
-    return RatioEstimate(
-        math.exp(difference),
-        math.exp(difference - half),
-        math.exp(difference + half),
-        spread.deviation,
-        spread.degrees,
-        spread.method,
-    )
+    spreads = [_welch(a, b)] if all(known) else []
+    if not spreads or min(a.count, b.count) < _ENOUGH:
+        spreads.append(_pooled(a, b))
 
+    def half_width(spread: _Spread) -> float:
+        return float(special.stdtrit(spread[1], (1 + level) / 2)) * spread[0]
 
-def _spread(a: Repeats, b: Repeats, level: float) -> _Spread | None:
-    if a.log_variance is None and b.log_variance is None:
-        return None
-    pooled = _pooled(a, b)
-    if a.log_variance is None or b.log_variance is None:
-        return pooled
-    welch = _welch(a, b)
-    if min(a.count, b.count) >= _ENOUGH:
-        return welch
-    return max(welch, pooled, key=lambda spread: spread.half(level))
+    widest = max(spreads, key=half_width)
+    half = half_width(widest)
+    low, high = math.exp(difference - half), math.exp(difference + half)
+    return RatioEstimate(math.exp(difference), low, high, *widest)
 
 
 def _pooled(a: Repeats, b: Repeats) -> _Spread:
@@ -172,16 +153,16 @@ def _pooled(a: Repeats, b: Repeats) -> _Spread:
     squares = sum((side.count - 1) * (side.log_variance or 0.0) for side in known)
     deviation = math.sqrt(squares / degrees * (1 / a.count + 1 / b.count))
     lacking = "pooled t: the scatter of the side with repeats stands for both"
-    return _Spread(deviation, degrees, "pooled t" if len(known) > 1 else lacking)
+    return deviation, degrees, "pooled t" if len(known) > 1 else lacking
 
 
 def _welch(a: Repeats, b: Repeats) -> _Spread:
     shares = [(side.log_variance or 0.0) / side.count for side in (a, b)]
     total = sum(shares)
     if total == 0:
-        return _Spread(0.0, a.count + b.count - 2, "Welch's t")
+        return 0.0, a.count + b.count - 2, "Welch's t"
     squares = sum(share**2 / (side.count - 1) for share, side in zip(shares, (a, b), strict=True))
-    return _Spread(math.sqrt(total), total**2 / squares, "Welch's t")
+    return math.sqrt(total), total**2 / squares, "Welch's t"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

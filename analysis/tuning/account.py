@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from analysis.report.tables.numbered_table import markdown_text
@@ -165,37 +166,27 @@ def _ablation_table(result: TuneResult) -> str:
 
 
 def _comparisons_table(comparisons: Iterable[PairedComparison]) -> str:
-    rows = []
-    for comparison in comparisons:
-        bounds = _bounds(comparison.interval) if comparison.interval else ("", "")
-        rows.append(
-            [
-                comparison.name,
-                comparison.decision,
-                *bounds,
-                str(len(comparison.ratios)),
-                comparison.reason,
-            ]
-        )
+    rows = [
+        [one.name, one.decision, *_bounds(one.interval), str(len(one.ratios)), one.reason]
+        for one in comparisons
+    ]
     headings = ["value", "decision", "images/s, times", "bounds", "pairs", "why"]
     return _table(headings, rows)
 
 
 def _trials_table(result: TuneResult) -> str:
-    rows = []
-    for trial in result.trials:
-        rate = trial.images_per_s
-        rows.append(
-            [
-                str(trial.number),
-                trial.stage,
-                changes(result.start, trial.config),
-                "" if rate is None else f"{rate:.4g}",
-                trial.failure or ("doubtful" if trial.is_doubtful else ""),
-                f"{trial.took_s:.0f}",
-                trial.record.record_id,
-            ]
-        )
+    rows = [
+        [
+            str(trial.number),
+            trial.stage,
+            changes(result.start, trial.config),
+            "" if trial.images_per_s is None else f"{trial.images_per_s:.4g}",
+            trial.failure or ("doubtful" if trial.is_doubtful else ""),
+            f"{trial.took_s:.0f}",
+            trial.record.record_id,
+        ]
+        for trial in result.trials
+    ]
     return _table(["", "stage", "setting", "images/s", "", "s", "record"], rows)
 
 
@@ -205,16 +196,12 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _bounds(interval: Interval) -> Iterator[str]:
-    yield f"{interval.ratio:.3f}"
-    known = interval.low is not None and interval.high is not None
-    yield f"{interval.low:.3f} to {interval.high:.3f}" if known else "one pair: none"
-
-
-def _interval_facts(interval: Interval | None) -> dict[str, Any]:
+def _bounds(interval: Interval | None) -> tuple[str, str]:
     if interval is None:
-        return {"ratio": None, "low": None, "high": None}
-    return {"ratio": interval.ratio, "low": interval.low, "high": interval.high}
+        return "", ""
+    known = interval.low is not None and interval.high is not None
+    span = f"{interval.low:.3f} to {interval.high:.3f}" if known else "one pair: none"
+    return f"{interval.ratio:.3f}", span
 
 
 def _effect_facts(effect: Effect) -> dict[str, Any]:
@@ -222,18 +209,19 @@ def _effect_facts(effect: Effect) -> dict[str, Any]:
         "knob": effect.name,
         "tuned": effect.best_value,
         "put_back": effect.other_value,
-        **_interval_facts(effect.interval),
+        **asdict(effect.interval),
         "ratios": list(effect.ratios),
     }
 
 
 def _comparison_facts(comparison: PairedComparison) -> dict[str, Any]:
+    no_interval = dict.fromkeys(("ratio", "low", "high"))
     return {
         "knob": comparison.field,
         "value": comparison.value,
         "decision": comparison.decision,
         "reason": comparison.reason or None,
-        **_interval_facts(comparison.interval),
+        **(asdict(comparison.interval) if comparison.interval else no_interval),
         "ratios": list(comparison.ratios),
         "trials": list(comparison.trials),
     }

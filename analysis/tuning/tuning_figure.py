@@ -51,7 +51,13 @@ def tuning_figure(result: TuneResult) -> Figure:
 
 def draw_ablation(axes: Axes, rows: Sequence[Effect]) -> None:
     """Draw each effect's ratio with its interval; a filled marker is a gain beyond doubt."""
-    _draw_ratios(axes, [(_row_name(effect), effect.interval, effect.confirmed) for effect in rows])
+    _draw_ratios(
+        axes,
+        [
+            (f"{one.name}: {one.best_value} over {one.other_value}", one.interval, one.confirmed)
+            for one in rows
+        ],
+    )
     axes.set_xlabel("images/s, tuned over put back (95 % interval; higher is better)")
     axes.set_title("What each knob gave, from fresh runs", loc="left", fontsize=FONT_PT + 1)
     if not rows:
@@ -60,14 +66,7 @@ def draw_ablation(axes: Axes, rows: Sequence[Effect]) -> None:
 
 def draw_duels(axes: Axes, comparisons: Sequence[PairedComparison]) -> None:
     """Draw each compared value's ratio with the bounds that decided; none is quoted as a gain."""
-    _draw_ratios(
-        axes,
-        [
-            (comparison.name, comparison.interval, False)
-            for comparison in comparisons
-            if comparison.interval
-        ],
-    )
+    _draw_ratios(axes, [(one.name, one.interval, False) for one in comparisons if one.interval])
     axes.set_xlabel("images/s, value over the fastest so far (its bounds; higher is better)")
     axes.set_title("What the search saw: no gain was confirmed", loc="left", fontsize=FONT_PT + 1)
 
@@ -146,19 +145,12 @@ def _kind(trial: Trial, result: TuneResult) -> str:
     if trial.images_per_s is None:
         return "no result"
     if trial.stage == "search":
-        comparison = next(
-            (comparison for comparison in result.comparisons if trial.number in comparison.trials),
-            None,
-        )
+        comparison = next((one for one in result.comparisons if trial.number in one.trials), None)
         kept = comparison is not None and comparison.incumbent.config_id == config_id
         return "the fastest so far" if kept else "another value"
     if config_id == result.start.config_id:
         return "start"
     return "tuned" if config_id == result.best.config_id else "tuned, one knob put back"
-
-
-def _row_name(effect: Effect) -> str:
-    return f"{effect.name}: {effect.best_value} over {effect.other_value}"
 
 
 def _plain(axes: Axes, grid: Literal["x", "y"]) -> None:

@@ -26,7 +26,7 @@ def test_a_point_by_hand():
     placed = point(make.run_record())
     assert placed.attained_flops_per_s == 100e9  # 100 GFLOP in 1 s
     assert (placed.intensity_min, placed.intensity_max) == (4, 10)  # over 25 GB and 10 GB
-    assert placed.ridge_flop_per_byte == 4
+    assert placed.roof.ridge_flop_per_byte == 4
     assert placed.attainable_min_flops_per_s == placed.attainable_max_flops_per_s == 200e9
     assert placed.fraction_of_roof_min == placed.fraction_of_roof_max == 0.5
     assert placed.fraction_of_peak == 0.5

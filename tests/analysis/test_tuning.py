@@ -21,7 +21,7 @@ from analysis.tuning.account import (
 from analysis.tuning.tuning_figure import draw_ablation, tuning_figure
 from campaigns.tune.tuner import Limits, tune
 
-NOWHERE = Refusal("id", "no ceiling: none was measured")
+NOWHERE = Refusal("no ceiling: none was measured")
 
 
 def tuned(speed, fails=lambda knobs: None, *, budget_s=2000.0, noise=0.003):

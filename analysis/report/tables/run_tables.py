@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any
 
 from analysis.report.tables.numbered_table import (
     Column,
@@ -43,7 +43,7 @@ def runs_table(runs: Sequence[PlacedRun]) -> Table:
         text("math_mode", "arithmetic", _math_mode),
         text("data", "data", lambda run: run.record.config.data, wraps_em=7),
         whole("warmup_iterations", "warm-up", lambda run: run.record.config.warmup_iters),
-        whole("iterations", "iterations", lambda run: run.iterations),
+        whole("iterations", "iterations", lambda run: len(run.iteration_times_s) or None),
         whole("repeat", "repeat", lambda run: run.record.config.repeat),
         text("measured", "measured", lambda run: run.record.created, utc),
         text("outcome", "outcome", lambda run: run.outcome),
@@ -79,7 +79,7 @@ def measurements_table(runs: Sequence[PlacedRun]) -> Table:
         number("fraction_of_roof_min fraction_of_roof_max", "of the roof",
                lambda run: _of_the_roof(run.point) if run.point else (None, None),
                percent_interval),
-        text("bound", "bound", lambda run: _bound(run.point) if run.point else None),
+        text("bound", "bound", _at(_bound)),
         text("verdict", "verdict", lambda run: run.verdict),
     )  # fmt: skip
 
@@ -93,18 +93,9 @@ def _bound(point: RooflinePoint) -> str:
     return point.bound + ("" if point.bound_sure else "?")
 
 
-class _Placed(NamedTuple):
-    run: PlacedRun
-    point: RooflinePoint
-
-
-def _placed(runs: Sequence[PlacedRun]) -> list[_Placed]:
-    return [_Placed(run, run.point) for run in runs if run.point]
-
-
-_NUMBERED_PLACE: Column[_Placed] = whole(
-    "number run", "no.", lambda row: (row.run.number, row.run.name)
-)
+def _at(value: Callable[[RooflinePoint], Any]) -> Callable[[PlacedRun], Any]:
+    """What a run's place has, None where the run has no place."""
+    return lambda run: value(run.point) if run.point else None
 
 
 def points_table(runs: Sequence[PlacedRun]) -> Table:
@@ -112,25 +103,26 @@ def points_table(runs: Sequence[PlacedRun]) -> Table:
     return make_table(
         "points",
         "Places under the roof",
-        _placed(runs),
-        _NUMBERED_PLACE,
-        text("label", "configuration", lambda row: row.run.label, wraps_em=12),
-        text("math_mode", "arithmetic", lambda row: row.point.math_mode),
+        (run for run in runs if run.point),
+        _NUMBERED,
+        text("label", "configuration", lambda run: run.label, wraps_em=12),
+        text("math_mode", "arithmetic", _at(lambda point: point.math_mode)),
         number("attained_gflops", "attained GFLOP/s",
-               lambda row: row.point.attained_flops_per_s / 1e9),
+               _at(lambda point: point.attained_flops_per_s / 1e9)),
         number("attainable_min_gflop_per_s attainable_max_gflop_per_s", "attainable",
-               lambda row: (row.point.attainable_min_flops_per_s / 1e9,
-                            row.point.attainable_max_flops_per_s / 1e9), interval),
+               _at(lambda point: (point.attainable_min_flops_per_s / 1e9,
+                                  point.attainable_max_flops_per_s / 1e9)), interval),
         number("ridge_flop_per_byte", "ridge FLOP/byte",
-               lambda row: row.point.ridge_flop_per_byte),
-        number("fraction_of_roof_min fraction_of_roof_max", "of the roof",
-               lambda row: _of_the_roof(row.point), percent_interval),
-        number("fraction_of_peak", "of the peak", lambda row: row.point.fraction_of_peak, percent),
-        text("bound", "bound", lambda row: _bound(row.point)),
-        text("ceiling_kind", "roof", lambda row: row.point.ceiling.kind),
+               _at(lambda point: point.roof.ridge_flop_per_byte)),
+        number("fraction_of_roof_min fraction_of_roof_max", "of the roof", _at(_of_the_roof),
+               percent_interval),
+        number("fraction_of_peak", "of the peak", _at(lambda point: point.fraction_of_peak),
+               percent),
+        text("bound", "bound", _at(_bound)),
+        text("ceiling_kind", "roof", _at(lambda point: point.ceiling.kind)),
         # The table of ceilings has each source once; here it would take most of the page.
         text("ceiling_date ceiling_source", "of",
-             lambda row: (row.point.ceiling.date, row.point.ceiling.source), _day),
+             _at(lambda point: (point.ceiling.date, point.ceiling.source)), _day),
     )  # fmt: skip
 
 
@@ -143,11 +135,11 @@ def bounds_table(runs: Sequence[PlacedRun]) -> Table:
     return make_table(
         "bounds",
         "What holds each run back",
-        _placed(runs),
-        _NUMBERED_PLACE,
-        text("label", "configuration", lambda row: row.run.label, wraps_em=14),
-        text("bound", "bound", lambda row: _bound(row.point)),
-        text("because", "because", lambda row: row.point.bound_because, wraps_em=24),
+        (run for run in runs if run.point),
+        _NUMBERED,
+        text("label", "configuration", lambda run: run.label, wraps_em=14),
+        text("bound", "bound", _at(_bound)),
+        text("because", "because", _at(lambda point: point.bound_because), wraps_em=24),
     )
 
 
@@ -160,24 +152,24 @@ def intensities_table(runs: Sequence[PlacedRun]) -> Table:
     return make_table(
         "intensities",
         "Arithmetic intensity by fused, eager and counted bytes, per step",
-        _placed(runs),
-        _NUMBERED_PLACE,
-        text("label", "configuration", lambda row: row.run.label, wraps_em=12),
+        (run for run in runs if run.point),
+        _NUMBERED,
+        text("label", "configuration", lambda run: run.label, wraps_em=12),
         number("intensity_fused_flop_per_byte", "FLOP/byte, fused",
-               lambda row: row.point.intensity_max),
-        number("intensity_eager_flop_per_byte", "eager", lambda row: row.point.intensity_min),
-        number("intensity_counted", "counted", lambda row: row.point.intensity_counted),
+               _at(lambda point: point.intensity_max)),
+        number("intensity_eager_flop_per_byte", "eager", _at(lambda point: point.intensity_min)),
+        number("intensity_counted", "counted", _at(lambda point: point.intensity_counted)),
         number("step_fused_gb", "GB, fused",
-               lambda row: gigabytes(row.point, row.point.intensity_max)),
-        number("step_eager_gb", "eager", lambda row: gigabytes(row.point, row.point.intensity_min)),
+               _at(lambda point: gigabytes(point, point.intensity_max))),
+        number("step_eager_gb", "eager", _at(lambda point: gigabytes(point, point.intensity_min))),
         number("counted_dram_gb", "counted",
-               lambda row: gigabytes(row.point, row.point.intensity_counted)),
+               _at(lambda point: gigabytes(point, point.intensity_counted))),
         number("traffic_amplification", "counted / fused",
-               lambda row: row.point.traffic_amplification),
+               _at(lambda point: point.traffic_amplification)),
         number("executed_per_algorithmic_flop", "executed / algorithmic FLOP",
-               lambda row: row.point.executed_per_algorithmic),
+               _at(lambda point: point.executed_per_algorithmic)),
         text("not_counted_because", "not counted because",
-             lambda row: row.point.intensity_counted_missing or None, wraps_em=16),
+             _at(lambda point: point.intensity_counted_missing or None), wraps_em=16),
     )  # fmt: skip
 
 
@@ -200,7 +192,9 @@ def ceilings_table(runs: Sequence[PlacedRun], run_ids: Mapping[str, str]) -> Tab
         text("math_mode", "arithmetic", lambda point: point.ceiling.math_mode),
         number("peak_gflop_per_s", "GFLOP/s", lambda point: point.roof.peak_flops_per_s / 1e9),
         number("peak_gb_per_s", "GB/s", lambda point: point.roof.peak_bytes_per_s / 1e9),
-        number("ridge_flop_per_byte", "ridge FLOP/byte", lambda point: point.ridge_flop_per_byte),
+        number(
+            "ridge_flop_per_byte", "ridge FLOP/byte", lambda point: point.roof.ridge_flop_per_byte
+        ),
         text("kind", "kind", lambda point: point.ceiling.kind),
         text("source", "source", lambda point: point.ceiling.source, wraps_em=24),
         text("date", "date", lambda point: point.ceiling.date, _day),
