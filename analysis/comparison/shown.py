@@ -133,13 +133,12 @@ def _names(shown: Sequence[Comparison]) -> tuple[str, list[str]]:
     columns = list(zip(*(one.parts for one in shown), strict=True))
     shared = [len(shown) > 1 and len(set(column)) == 1 for column in columns]
     common = " ".join(column[0] for column, same in zip(columns, shared, strict=True) if same)
-    return common, [_name(one, shared) for one in shown]
-
-
-def _name(one: Comparison, shared: Sequence[bool]) -> str:
-    own = [part for part, same in zip(one.parts, shared, strict=True) if not same]
-    counts = (side.repeats(one.metric.name).count for side in (one.a, one.b))
-    return f"{' '.join(own)} ({':'.join(map(str, counts))})"
+    names = []
+    for one in shown:
+        own = [part for part, same in zip(one.parts, shared, strict=True) if not same]
+        counts = (f"{side.repeats(one.metric.name).count}" for side in (one.a, one.b))
+        names.append(f"{' '.join(own)} ({':'.join(counts)})")
+    return common, names
 
 
 def _legend(axes: Axes, shown: Sequence[Comparison]) -> None:

@@ -34,11 +34,6 @@ Bound = Literal["compute", "memory", "input", "overhead"]
 INPUT_SHARE = 0.05
 #: A roof names the bound when it explains the larger part of the step.
 ROOF_SHARE = 0.5
-#: Why traffic does not fit into the step, by whether it was counted.
-_WHY_TOO_MUCH = {
-    False: "a cache must have kept some of it",
-    True: "counters and time are not of the same step",
-}
 #: A boundary is met if it is missed by rounding alone.
 _ROUNDING = 1e-9
 
@@ -105,7 +100,8 @@ def _decide_by_roof(times: StepTimes, step_s: float, most_traffic_s: float) -> B
         because = f"{times.traffic} alone takes {_share(times.memory_min_s, step_s)} of the step"
         possible = times.memory_min_s <= CEILING_MARGIN * step_s
         if not possible:
-            because += f", so {_WHY_TOO_MUCH[times.counted]}"
+            other = "counters and time are not of the same step"
+            because += f", so {other if times.counted else 'a cache must have kept some of it'}"
         return BoundDecision("memory", possible, because)
     because = f"arithmetic at the roof takes {_share(times.compute_s, step_s)} of the step"
     sure = _reaches(times.compute_s, most_traffic_s)

@@ -70,6 +70,11 @@ class Run:
         return self.settings.get("env", "unknown")
 
     @property
+    def device(self) -> str:
+        """The device's name."""
+        return self.settings.get("device", "unknown")
+
+    @property
     def batch_size(self) -> int | None:
         """Images per forward pass and device, None where that is not a number."""
         return whole_number(self.settings.get("batch_size"))

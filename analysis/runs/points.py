@@ -217,12 +217,6 @@ def roofline_point(
     return _place(record, work, used, profiles, findings)
 
 
-def _roofs(record: RunRecord) -> int:
-    """How many devices' roofs a run has: the processes of one CPU share that machine's."""
-    backend = record.resolved.backend if record.resolved else None
-    return record.config.nodes if backend == "cpu" else record.config.world_size
-
-
 def _place(
     record: RunRecord,
     work: StepWork,
@@ -233,7 +227,9 @@ def _place(
     environment, resolved = record.environment, record.resolved
     assert environment is not None  # choose_ceiling found the device in it  # noqa: S101
     assert resolved is not None  # and the math mode in this  # noqa: S101
-    roof = used.roof.of_several(_roofs(record))
+    # The processes of one CPU share that machine's roof.
+    roofs = record.config.nodes if resolved.backend == "cpu" else record.config.world_size
+    roof = used.roof.of_several(roofs)
     seen = profiled_step(record, work.step_s, used, profiles)
     times = work.times_under(roof, seen.dram_bytes, seen.device_busy_s)
     decision = decide_bound(times)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -125,13 +126,11 @@ def pull_records(
     from tracking.reading.incremental import search_kept_runs  # takes MLflow along
     from tracking.reading.tracked_runs import download_records
 
-    def search(wanted: str, names: Sequence[str] | None = None) -> list[TrackedRun]:
-        return search_kept_runs(
-            wanted, experiments=names, tracking_uri=tracking_uri, refresh=refresh
-        )
-
-    wanted = search(runs_filter(filter_string, campaign, kind="measurement"), experiments)
-    imported = search(runs_filter(filter_string, campaign, kind="imported"), experiments)
+    search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
+    wanted, imported = (
+        search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
+        for kind in ("measurement", "imported")
+    )
     found = RecordSet(imported=sorted(map(imported_run, imported), key=Run.order))
     if not wanted:
         return found
@@ -172,23 +171,14 @@ def pull_runs(
     from analysis.runs.run_table import runs_table
     from tracking.reading.incremental import search_kept_runs
 
+    search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
     runs = [
         run
         for kind in ("measurement", "imported")
-        for run in search_kept_runs(
-            runs_filter(filter_string, campaign, kind=kind),
-            experiments=experiments,
-            tracking_uri=tracking_uri,
-            refresh=refresh,
-        )
+        for run in search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
     ]
     runs.sort(key=lambda run: run.start_time, reverse=True)
-    profiles = (
-        search_kept_runs(PROFILES_FILTER, tracking_uri=tracking_uri, refresh=refresh)
-        if runs
-        else []
-    )
-    return runs_table(runs, profiles)
+    return runs_table(runs, search(PROFILES_FILTER) if runs else [])
 
 
 def pull_record(run_id: str, tracking_uri: str | None = None) -> MeasuredRecord:

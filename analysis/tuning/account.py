@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from analysis.report.tables.numbered_table import markdown_text
-from analysis.runs.points import Refusal, RooflinePoint, roofline_point
+from analysis.runs.points import Refusal, RooflinePoint
 from analysis.runs.quantities import three_digits
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig, run_options
-from bench.records import CeilingsRecord, RunRecord
+from bench.records import RunRecord
 from campaigns.tune.knobs import changes, differing
 from campaigns.tune.result import Effect, PairedComparison, Trial, TuneResult
 from campaigns.tune.stopping_rule import Interval
@@ -28,11 +28,6 @@ def best_record(result: TuneResult) -> RunRecord:
     fresh = [trial for trial in whole if trial.stage == "confirmation"] or whole
     ordered = sorted(fresh, key=lambda trial: trial.images_per_s or 0.0)
     return ordered[(len(ordered) - 1) // 2].record
-
-
-def place_best(result: TuneResult, ceilings: Sequence[CeilingsRecord]) -> Place:
-    """Return where the best setting stands under its device's roof, or why that is not known."""
-    return roofline_point(best_record(result), ceilings)
 
 
 def best_command(result: TuneResult) -> str:

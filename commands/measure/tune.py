@@ -222,10 +222,11 @@ def _close(
     result: TuneResult, out: Path, records: Path, delivery: AnyDelivery, tracked: bool
 ) -> int:
     """Print what was found, write it to `out` and to the server, and return the exit code."""
-    from analysis.tuning.account import place_best, tuning_markdown
+    from analysis.runs.points import roofline_point
+    from analysis.tuning.account import best_record, tuning_markdown
     from commands.views.tune_view import log_files, print_result, write_files
 
-    place = place_best(result, _known_ceilings(records, tracked=tracked))
+    place = roofline_point(best_record(result), _known_ceilings(records, tracked=tracked))
     print_result(result, place)
     write_files(result, place, out)
     delivery.end(tuning_markdown(result, place), interrupted=result.interrupted)

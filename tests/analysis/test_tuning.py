@@ -8,11 +8,10 @@ import samples
 from simulated_device import START, Device, environment
 
 from analysis.figures import save_figure, single_axes
-from analysis.runs.points import Refusal
+from analysis.runs.points import Refusal, roofline_point
 from analysis.tuning.account import (
     best_command,
     best_record,
-    place_best,
     roof_line,
     tuning_facts,
     tuning_markdown,
@@ -89,10 +88,10 @@ def test_the_distance_to_the_roof_is_that_of_the_best_settings_median_run(result
 def test_a_roof_is_told_with_its_numbers_and_a_missing_one_with_its_reason(result):
     measured = samples.run_record()
     whole = replace(result, best=measured.config, trials=(trial_of(result, measured),))
-    line = roof_line(place_best(whole, [samples.ceilings_record()]))
+    line = roof_line(roofline_point(best_record(whole), [samples.ceilings_record()]))
     # 1 GFLOP in 0.5 s under a roof of 200 GFLOP/s.
     assert line.startswith("0.01 of the roof: 2 of 200 GFLOP/s attainable; bound overhead")
-    assert "no ceilings were measured" in roof_line(place_best(whole, []))
+    assert "no ceilings were measured" in roof_line(roofline_point(best_record(whole), []))
 
 
 def trial_of(result, record):
