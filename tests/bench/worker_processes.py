@@ -40,12 +40,13 @@ def worker_of(records: Path) -> psutil.Process:
     [worker] = [
         child
         for child in psutil.Process().children()
-        if any(word.startswith(folder) for word in _command_line(child))
+        if any(word.startswith(folder) for word in command_line(child))
     ]
     return worker
 
 
-def _command_line(process: psutil.Process) -> list[str]:
+def command_line(process: psutil.Process) -> list[str]:
+    """The words that started a process; none once it has ended."""
     try:
         return process.cmdline()
     except psutil.Error:  # it ended after the listing

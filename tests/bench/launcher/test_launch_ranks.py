@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 from servers import free_port
-from worker_processes import small_run, worker_of
+from worker_processes import command_line, small_run, worker_of
 
 from bench.launcher.measurement import launch_measurement
 from bench.records.folders import RecordFolder, read_records
@@ -128,20 +128,14 @@ def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
 @LONG
 def test_a_rank_killed_in_the_window_is_named(tmp_path):
     def kill():
-        ranks = [child for child in psutil.Process().children(recursive=True) if is_rank(child)]
+        family = psutil.Process().children(recursive=True)
+        ranks = [one for one in family if command_line(one)[2:4] == ["bench.worker", "rank"]]
         max(ranks, key=psutil.Process.create_time).kill()
 
     record = ended_in_window(tmp_path, kill).record
     assert record.outcome == "crashed"
     assert record.reason.startswith("rank ")
     assert "ended by SIGKILL" in record.reason
-
-
-def is_rank(process):
-    try:
-        return process.cmdline()[2:4] == ["bench.worker", "rank"]
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False  # it ended between the listing and the look
 
 
 @LONG

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refusal
 
 from bench.errors import UnsupportedError
 from bench.training.devices import open_device
@@ -32,6 +33,4 @@ def test_processes_share_a_processor_and_take_the_card_of_their_number():
     ],
 )
 def test_more_devices_than_the_machine_has_are_refused_with_their_number(backend, message):
-    with pytest.raises(UnsupportedError) as caught:
-        open_device(backend, devices=5)
-    assert str(caught.value) == message
+    assert refusal(open_device, backend, devices=5, error=UnsupportedError) == message
