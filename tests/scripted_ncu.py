@@ -65,7 +65,6 @@ class ScriptedNcu:
         version="2024.1.1.0",
         chips=CHIPS,
         device="gh100",
-        capability="9.0",
         kernels=(),
         error=None,
         error_ends_step=False,
@@ -143,7 +142,7 @@ def _import(script, options):
     _row((*IDENTITY, *metrics))
     _row(("",) * len(IDENTITY) + tuple(_unit(name) for name in metrics))
     for launch, (name, values) in enumerate(report["kernels"]):
-        identity = ("1", "7", "(128, 1, 1)", "(1, 1, 1)", "0", script["capability"])
+        identity = ("1", "7", "(128, 1, 1)", "(1, 1, 1)", "0", "9.0")
         counts = (str(values.get(metric, 0)) for metric in metrics)
         shown = name if options.get("--print-kernel-base") == "mangled" else "kernel"
         _row((str(launch), "4242", "python", "127.0.0.1", shown, *identity, *counts))

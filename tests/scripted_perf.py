@@ -3,6 +3,8 @@
 import json
 import sys
 
+from programs import program
+
 #: What it counts in one window: event -> (value, unit); None: the machine does not support it.
 CORES = {
     "task-clock": ("1.50", "msec"),
@@ -15,13 +17,10 @@ CORES = {
 }
 
 
-def install(folder, counts=CORES, version="6.1.192", everywhere=True):
+def install(folder, counts=CORES, everywhere=True):
     """Write an executable `perf` into `folder`; `everywhere` permits `-a`."""
-    script = folder / "perf"
-    settings = json.dumps({"counts": counts, "version": version, "everywhere": everywhere})
-    script.write_text(f"#!{sys.executable}\nSETTINGS = {settings!r}\n{PROGRAM}")
-    script.chmod(0o755)
-    return script
+    settings = json.dumps({"counts": counts, "everywhere": everywhere})
+    program(folder, "perf", f"#!{sys.executable}\nSETTINGS = {settings!r}\n{PROGRAM}")
 
 
 PROGRAM = r"""
@@ -30,7 +29,7 @@ import json, os, select, subprocess, sys
 settings = json.loads(SETTINGS)
 arguments = sys.argv[1:]
 if arguments == ["--version"]:
-    print("perf version " + settings["version"])
+    print("perf version 6.1.192")
     sys.exit()
 assert arguments.pop(0) == "stat"
 options, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]

@@ -17,23 +17,19 @@ def free_port():
 
 
 @contextmanager
-def mlflow_server(folder, port=None, database=None, **settings):
-    """Yield the URI of a server over SQLite in `folder`; it is gone when the block ends.
-
-    Or over another `database`, by its URI; `settings` are variables of the server's environment.
-    """
-    port = port or free_port()
-    database = database or f"sqlite:///{folder}/server.db"
+def mlflow_server(folder):
+    """Yield the URI of a server over SQLite in `folder`; it is gone when the block ends."""
+    port = free_port()
     uri = f"http://127.0.0.1:{port}"
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"),
                 *("--port", str(port), "--workers", "1"),
-                *("--backend-store-uri", database),
+                *("--backend-store-uri", f"sqlite:///{folder}/server.db"),
                 *("--artifacts-destination", str(folder / "artifacts")),
             ],
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **settings},
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import program
 from refusals import refusal
 
 from bootstrap import installer
@@ -56,8 +57,7 @@ class Clone:
         (folder / "tracking").mkdir()
         (folder / "tracking" / "__init__.py").touch()
         (folder / "tracking" / "projects.py").write_text(PROJECTS)
-        programs.mkdir()
-        script(programs / "uv", UV)
+        program(programs, "uv", UV)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         path = f"{self.programs}:/usr/bin:/bin"
@@ -103,13 +103,6 @@ class Clone:
         with gate.open("w") as pipe:
             gate.unlink()  # only the one that waits there has it
             pipe.write("go\n")
-
-
-def script(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture
@@ -320,10 +313,10 @@ class Machine:
         self.programs = clone.programs
         (clone.programs / "uv").unlink()
         self.fetched = self.place.folder / "installer" / "bin" / "uv"
-        self.with_pip = PIP.format(uv=script(clone.folder / "fetched-uv", UV))
+        self.with_pip = PIP.format(uv=program(clone.folder, "fetched-uv", UV))
 
     def python(self, text: str) -> None:
-        script(self.programs / "python", text)
+        program(self.programs, "python", text)
 
     def obtain(self) -> Path:
         with self.place.claimed() as lock:
@@ -340,7 +333,7 @@ def machine(clone, monkeypatch):
 
 
 def test_uv_on_path_is_used(machine):
-    uv = script(machine.programs / "uv", UV)
+    uv = program(machine.programs, "uv", UV)
     assert machine.obtain() == uv
 
 
@@ -349,9 +342,9 @@ def test_uv_that_fails_or_is_old_or_the_environments_own_is_passed_over(machine,
     (machine.place.folder / OURS).touch()
     machine.python(machine.with_pip)
     if says is None:
-        machine.programs = script(machine.place.script("uv"), UV).parent
+        machine.programs = program(machine.place.script("uv").parent, "uv", UV).parent
     else:
-        script(machine.programs / "uv", f"#!/bin/sh\n{says}\n")
+        program(machine.programs, "uv", says)
     assert machine.obtain() == machine.fetched
 
 
@@ -359,7 +352,7 @@ def test_pip_of_the_environment_fetches_uv_where_the_interpreter_has_none(machin
     (machine.place.folder / OURS).touch()
     machine.python(ENSUREPIP)
     unpacks = machine.with_pip.replace("*) exit 1", '"-m ensurepip");;\n*) exit 1')
-    script(machine.place.script("python"), unpacks)
+    program(machine.place.script("python").parent, "python", unpacks)
     assert machine.obtain() == machine.fetched
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from rented_machine import commit
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOTEBOOK = PROJECT / "notebooks" / "colab.ipynb"
@@ -78,13 +79,7 @@ def repository(tmp_path_factory):
         if (PROJECT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes((PROJECT / name).read_bytes())
-    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    for words in (
-        ("init", "--quiet", "--initial-branch", "trunk"),
-        ("add", "--force", "."),
-        (*author, "commit", "--quiet", "--message", "as it is"),
-    ):
-        subprocess.run(["git", "-C", str(folder), *words], check=True)
+    commit(folder)
     return folder
 
 

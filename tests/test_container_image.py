@@ -1,10 +1,9 @@
 """The container image as far as it can be looked at without building it."""
 
 import re
-import subprocess
 from pathlib import Path
 
-from tools_of_wheels import installed_tool
+from programs import complaints
 
 PROJECT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (PROJECT / "Dockerfile").read_text("utf-8")
@@ -15,14 +14,9 @@ def instructions(name):
     return re.findall(rf"^{name} +(.*)$", whole, re.MULTILINE)
 
 
-def hadolint(text):
-    command = [installed_tool("hadolint"), "--no-color", "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True).stdout
-
-
 def test_hadolint_is_content_and_would_find_something():
-    assert hadolint(DOCKERFILE) == ""
-    assert "DL3007" in hadolint("FROM python:latest\n")
+    assert complaints("hadolint", "--no-color", text=DOCKERFILE) == ""
+    assert "DL3007" in complaints("hadolint", "--no-color", text="FROM python:latest\n")
 
 
 def test_the_base_is_pinned_to_a_patch_version():

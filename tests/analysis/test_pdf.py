@@ -4,6 +4,7 @@ import shutil
 import sys
 
 import pytest
+from programs import program
 
 from analysis.report import print_pdf
 from analysis.report.write import BROWSERS
@@ -13,9 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="scripted browse
 
 
 def browser(folder, body):
-    path = folder / "chromium"
-    path.write_text(f"#!{sys.executable}\nimport sys\n{body}", encoding="utf-8")
-    path.chmod(0o755)
+    program(folder, "chromium", f"#!{sys.executable}\nimport sys\n{body}")
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rented_machine import commit
 
-AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@example.org")
 FILE = Path(__file__).resolve().parent.parent.parent / "cloud" / "ray-gcp.yaml"
 
 
@@ -66,8 +66,7 @@ def test_every_node_gets_the_commit_at_hand_and_later_a_newer_one(cluster, tmp_p
 
     def arrive():
         """What the user types, then what Ray does on a node; the commit and what is there."""
-        git("add", ".")
-        git(*AUTHOR, "commit", "--quiet", "-m", "one more")
+        commit(here)
         (here / bundle).parent.mkdir(exist_ok=True)
         git("bundle", "create", "--quiet", bundle, "HEAD")
         shutil.copy(here / bundle, home / Path(there).name)
@@ -80,7 +79,6 @@ def test_every_node_gets_the_commit_at_hand_and_later_a_newer_one(cluster, tmp_p
         command = ["git", "-C", at, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    git("init", "--quiet")
     (here / "one.txt").touch()
     assert arrive() == ["one.txt"]
     (here / "two.txt").touch()

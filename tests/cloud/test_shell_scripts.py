@@ -1,12 +1,11 @@
 """shellcheck's opinion of every shell script, those inside YAML files too."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from tools_of_wheels import installed_tool
+from programs import complaints
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = {
@@ -23,8 +22,7 @@ SCRIPTS |= {f"skypilot {part}": f"#!/bin/bash\n{TASK[part]}" for part in ("setup
 
 def opinion(text):
     # the variables of a SkyPilot task come from its `envs`, which shellcheck cannot see
-    command = [installed_tool("shellcheck"), "--shell=bash", "--exclude=SC2154", "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True).stdout
+    return complaints("shellcheck", "--shell=bash", "--exclude=SC2154", text=text)
 
 
 def test_every_script_is_clean_where_shellcheck_would_find_something():

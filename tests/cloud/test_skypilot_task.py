@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rented_machine import asked, hang_in_sweep, make_project, program
+from programs import program
+from rented_machine import asked, hang_in_sweep, make_project
 
 from bootstrap.installer import child_environment
 

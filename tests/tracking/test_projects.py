@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from programs import program
 
 from bench.errors import UserError
 from tracking import projects
@@ -32,9 +33,8 @@ def project(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "requirements.txt").write_text("click==8.1\n")
     (folder / "python_env.yaml").write_text((PROJECT / "python_env.yaml").read_text())
-    (tmp_path / "uv").write_text(UV)
-    (tmp_path / "uv").chmod(0o755)
-    monkeypatch.setattr("uv.find_uv_bin", lambda: str(tmp_path / "uv"))
+    uv = program(tmp_path, "uv", UV)
+    monkeypatch.setattr("uv.find_uv_bin", lambda: str(uv))
     monkeypatch.setenv("UV_LOG", str(tmp_path / "uv.log"))
     monkeypatch.setenv("IMPORTS", "0")
     monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "envs"))
@@ -89,11 +89,8 @@ def test_what_is_half_there_is_replaced_and_what_a_killed_set_up_left_removed(pr
 @pytest.mark.parametrize("imports", ["0", "1"])
 def test_environment_that_mlflow_built_is_kept_if_its_packages_import(project, uv_log, imports):
     folder = projects.project_environment(project)
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").write_text(
-        f'#!/bin/sh\n[ "$2" = compileall ] && touch "$6/compiled"\nexit {imports}\n'
-    )
-    (folder / "bin" / "python").chmod(0o755)
+    answer = f'[ "$2" = compileall ] && touch "$6/compiled"\nexit {imports}'
+    program(folder / "bin", "python", answer)
     projects.make_environment(project)
     assert projects.is_whole(folder)
     assert (folder / "compiled").exists()

@@ -19,12 +19,10 @@ from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from programs import program
+from rented_machine import asked, commit, hang_in_sweep, make_project
 
 PROJECT = Path(__file__).resolve().parent.parent.parent.parent
-sys.path.append(str(PROJECT / "tests" / "cloud"))
-
-from rented_machine import asked, commit, hang_in_sweep, make_project, program  # noqa: E402
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="Google's machines run Linux"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tools_of_wheels import installed_tool
+from programs import complaints, installed_tool, program
 
 from tracking.server.settings import SECRETS, checked, read_file, write_settings
 
@@ -22,9 +22,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("mlproject-*"))
 def compose(tmp_path, settings_file):
     """What a compose program makes of compose.yaml; no container is started."""
     # podman-compose asks podman for its version before it reads anything
-    podman = tmp_path / "podman"
-    podman.write_text("#!/bin/sh\necho podman version 5.0.0\n")
-    podman.chmod(0o755)
+    program(tmp_path, "podman", "echo podman version 5.0.0")
     return subprocess.run(
         [
             *(installed_tool("podman-compose"), "--env-file", str(settings_file)),
@@ -91,8 +89,7 @@ def test_compose_refuses_a_file_without_a_name_or_a_password(tmp_path):
 
 def test_hadolint_is_content():
     text = (DEPLOY / "Dockerfile").read_text()
-    command = [installed_tool("hadolint"), "--no-color", "-"]
-    assert subprocess.run(command, input=text, capture_output=True, text=True).stdout == ""
+    assert complaints("hadolint", "--no-color", text=text) == ""
 
 
 def test_every_way_starts_the_same_program():

@@ -5,7 +5,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent.parent
+from programs import program
+
+PROJECT = Path(__file__).resolve().parent.parent
 
 #: Notes what it is asked, with what it needs of the environment; answers from files in $FACTS.
 MLPROJECT = """#!/bin/bash
@@ -28,15 +30,6 @@ exit "$code"
 PYTHON = '#!/bin/bash\n[[ ! -e "$FACTS/no-gpu" ]]\n'
 
 
-def program(folder, name, text):
-    """Write an executable."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(text if text.startswith("#!") else f"#!/bin/bash\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
 def make_project(folder):
     """A clone whose measuring script is the real one and whose set-up puts stand-ins in place."""
     for name, text in (("mlproject", MLPROJECT), ("python", PYTHON)):
@@ -50,9 +43,13 @@ def make_project(folder):
 
 
 def commit(folder):
-    """Make the folder a git repository with everything in one commit."""
+    """Commit everything in the folder to the branch `trunk` of its git repository."""
     author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    for words in (("init", "--quiet"), ("add", "."), (*author, "commit", "--quiet", "-m", "all")):
+    for words in (
+        ("init", "--quiet", "--initial-branch", "trunk"),
+        ("add", "--force", "."),
+        (*author, "commit", "--quiet", "-m", "all"),
+    ):
         subprocess.run(["git", "-C", folder, *words], check=True)
 
 
