@@ -39,10 +39,15 @@ def facts(record_class, why_missing="not in this sample", **known):
     return record_class.of(why_missing, **known)
 
 
-def sample(record_class, **defaults):
-    """Return a function that makes such a record of `defaults` and of what it is called with."""
+def sample(record_class, *names, **defaults):
+    """Return a function that makes such a record of `defaults` and of what it is called with.
+
+    `names` are the fields whose values it takes without their names too.
+    """
     make = partial(facts, record_class) if issubclass(record_class, Facts) else record_class
-    return lambda **changes: make(**{**defaults, **changes})
+    return lambda *values, **changes: make(
+        **{**defaults, **dict(zip(names, values, strict=False)), **changes}
+    )
 
 
 def measurement(times_s=(0.5, 0.5, 0.5, 0.5, 0.5, 0.5), images=8, **changes):
@@ -184,18 +189,18 @@ def run_record(config=None, **changes):
     return _of_config(RunRecord, config, **{**known, **changes})
 
 
-def ceiling(math_mode="fp32", **changes):
-    known = {
-        "device": "Sample CPU",
-        "backend": "cpu",
-        "math_mode": math_mode,
-        "peak_flops_per_s": 2e11,
-        "peak_bytes_per_s": 5e10,
-        "kind": "measured",
-        "source": "matmul",
-        "date": "2026-11-20",
-    }
-    return facts(Ceiling, **{**known, **changes})
+ceiling = sample(
+    Ceiling,
+    "math_mode",
+    device="Sample CPU",
+    backend="cpu",
+    math_mode="fp32",
+    peak_flops_per_s=2e11,
+    peak_bytes_per_s=5e10,
+    kind="measured",
+    source="matmul",
+    date="2026-11-20",
+)
 
 
 def ceilings_record(*modes, **changes):
@@ -218,20 +223,20 @@ def failed_record(outcome="crashed", why="RuntimeError: no", config=None, **chan
     return _of_config(RunRecord, config, **{**known, **changes})
 
 
-def op_time(label="convolution 1x1", phase="forward", time_s=0.01, **changes):
-    """100 GFLOP/s at 10 FLOP per eager byte and 20 per fused one."""
-    known = {
-        "label": label,
-        "op": "convolution",
-        "phase": phase,
-        "calls": 4,
-        "time_s": time_s,
-        "flops": 10**9,
-        "elementwise_flops": 0,
-        "eager_bytes": 10**8,
-        "fused_bytes": 5 * 10**7,
-    }
-    return facts(OpTime, **{**known, **changes})
+#: 100 GFLOP/s at 10 FLOP per eager byte and 20 per fused one.
+op_time = sample(
+    OpTime,
+    *("label", "phase", "time_s"),
+    label="convolution 1x1",
+    op="convolution",
+    phase="forward",
+    calls=4,
+    time_s=0.01,
+    flops=10**9,
+    elementwise_flops=0,
+    eager_bytes=10**8,
+    fused_bytes=5 * 10**7,
+)
 
 
 def op_profile(*ops, **changes):
@@ -245,19 +250,19 @@ def op_profile(*ops, **changes):
     return facts(OpProfile, **{**known, **changes})
 
 
-def kernel(name="sgemm", duration_s=0.01, **changes):
-    """100 GFLOP/s; 5, 10 and 20 FLOP per byte of L1, L2 and DRAM."""
-    known = {
-        "name": name,
-        "launches": 2,
-        "duration_s": duration_s,
-        "flops": 10**9,
-        "tensor_flops": 0,
-        "dram_bytes": 5 * 10**7,
-        "l2_bytes": 10**8,
-        "l1_bytes": 2 * 10**8,
-    }
-    return facts(KernelTotals, **{**known, **changes})
+#: 100 GFLOP/s; 5, 10 and 20 FLOP per byte of L1, L2 and DRAM.
+kernel = sample(
+    KernelTotals,
+    *("name", "duration_s"),
+    name="sgemm",
+    launches=2,
+    duration_s=0.01,
+    flops=10**9,
+    tensor_flops=0,
+    dram_bytes=5 * 10**7,
+    l2_bytes=10**8,
+    l1_bytes=2 * 10**8,
+)
 
 
 def counters(*kernels, **changes):

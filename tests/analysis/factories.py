@@ -6,8 +6,9 @@ A step of one second does 100 GFLOP on 10 images, moves 10 GB fused (intensity 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import samples
@@ -16,6 +17,7 @@ from bench.config import RunConfig
 from bench.records import (
     CacheRoof,
     CeilingsRecord,
+    Finding,
     KernelTotals,
     Measurement,
     MemoryFootprint,
@@ -32,19 +34,18 @@ MEASURED = "measured by mlproject ceilings"
 CLEAN = Verdict(level="clean", findings=())
 
 
-def changed(factory: Callable[..., Any], **defaults: Any) -> Callable[..., Any]:
-    """Return `factory` with other defaults."""
-    return lambda **changes: factory(**{**defaults, **changes})
+def suspect(*findings: Finding) -> Verdict:
+    return Verdict(level="suspect", findings=findings)
 
 
-device = changed(
+device = partial(
     samples.device_info,
     name="Example CPU",
     memory_bytes=16 * GIGA,
     last_level_cache_bytes=32_000_000,
     cores=4,
 )
-gpu = changed(
+gpu = partial(
     device,
     backend="cuda",
     name="Example GPU",
@@ -52,7 +53,7 @@ gpu = changed(
     driver="570.1",
     power_limit_w=300.0,
 )
-environment = changed(
+environment = partial(
     samples.environment,
     label="lab",
     cpu_model="Example CPU",
@@ -89,7 +90,7 @@ def op_cost(op: str, phase: Any, flops: int, eager_gb: int, fused_gb: int) -> Op
     )
 
 
-complexity = changed(
+complexity = partial(
     samples.complexity,
     batch_size=10,
     step_flops=100 * GIGA,
@@ -106,7 +107,7 @@ complexity = changed(
         op_cost("sgd", "optimizer", 0, 5, 2),
     ),
 )
-resolved = changed(samples.resolved, batch_size=10, max_seconds=60.0, threads=4)
+resolved = partial(samples.resolved, batch_size=10, max_seconds=60.0, threads=4)
 
 
 def run_record(
@@ -137,7 +138,7 @@ def failed_record(record_id: str = "run-oom", **changes: Any) -> RunRecord:
     return run_record(record_id, **{**known, **changes})
 
 
-ceiling = changed(samples.ceiling, device="Example CPU", source=MEASURED, date="2025-06-01")
+ceiling = partial(samples.ceiling, device="Example CPU", source=MEASURED, date="2025-06-01")
 
 
 def ceilings_record(

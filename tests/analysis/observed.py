@@ -44,6 +44,14 @@ def repeated(name, rates, **changes):
     ]
 
 
+def curve(rates, **settings):
+    """One observation per batch size, of its rate: b8, b16, ..."""
+    return [
+        observation(f"b{batch}", rate, batch_size=batch, **settings)
+        for batch, rate in rates.items()
+    ]
+
+
 @dataclass(frozen=True)
 class Tracked:
     """What tracking tells of a run, without a server."""

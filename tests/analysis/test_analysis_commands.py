@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from observed import Server, tracked
 
+import commands.analyse.compare
 import commands.analyse.pull
 import commands.analyse.report
 from analysis.runs.run_table import runs_table
@@ -81,10 +82,12 @@ def test_report_refuses_in_one_line(tmp_path, arguments, message):
 
 @pytest.mark.slow
 def test_report_of_tracked_runs_is_logged_back(tmp_path, monkeypatch):
-    server = Server(monkeypatch, records=[make.run_record(), make.ceilings_record()])
+    records = [make.run_record(), make.ceilings_record(), make.profile()]
+    server = Server(monkeypatch, records=records)
     done = invoke(commands.analyse.report, "--campaign", "night", "--out", tmp_path / "out")
     assert done.return_value == 0
     assert done.output.startswith("id-of-run-1  lab resnet18")
+    assert "id-of-profile-1  profile of lab resnet18 fp32 batch 10: clean" in done.output
     assert "logged as run report-run" in done.output
     ((folder, name, tags),) = server.logged
     assert (folder, name) == (tmp_path / "out", "report_night")
@@ -112,11 +115,18 @@ def test_a_selection_without_runs_is_one_line(monkeypatch, module):
     )
 
 
-@pytest.mark.parametrize("module", [commands.analyse.report, commands.analyse.pull])
-def test_a_server_that_fails_is_one_line(monkeypatch, module):
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        (commands.analyse.report, ()),
+        (commands.analyse.pull, ()),
+        (commands.analyse.compare, ("campaign=a", "campaign=b")),
+    ],
+)
+def test_a_server_that_fails_is_one_line(monkeypatch, module, arguments):
     Server(monkeypatch, error=TrackingError("http://server: refused"))
     with pytest.raises(UserError, match="http://server: refused"):
-        invoke(module)
+        invoke(module, *arguments)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.points import roofline_point
-from bench.records import Finding, Verdict
+from bench.records import Finding
 
 GPU_ENV = make.environment(label="gpu", device=make.gpu())
 GPU_RUN = make.run_record(environment=GPU_ENV, resolved=make.resolved(backend="cuda"))
@@ -39,10 +39,8 @@ BUSY = Finding(code="busy-host", level="suspect", message="others used 40% of th
 
 
 def test_a_roof_without_a_doubt_goes_before_a_newer_one_with():
-    doubtful = make.ceilings_record(
-        "doubtful", hours=2, verdict=Verdict(level="suspect", findings=(BUSY,))
-    )
-    clean = make.ceilings_record("clean", verdict=Verdict(level="clean", findings=()))
+    doubtful = make.ceilings_record("doubtful", hours=2, verdict=make.suspect(BUSY))
+    clean = make.ceilings_record("clean", verdict=make.CLEAN)
     assert chosen(make.run_record(), [doubtful, clean]).record_id == "clean"
     assert chosen(make.run_record(), [doubtful]).doubts == (BUSY,)
     point = roofline_point(make.run_record(), [doubtful])

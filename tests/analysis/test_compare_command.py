@@ -13,7 +13,6 @@ from analysis.comparison import METRICS, compare_pairs, pair_runs, read_sides
 from analysis.comparison.shown import draw_forest, forest_height_in
 from analysis.figures import single_axes
 from bench.errors import UserError
-from tracking.store import TrackingError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
 
@@ -99,12 +98,6 @@ def test_machines_of_one_label_are_told_apart_across_the_sides(tmp_path):
     assert {one.env, other.env} == {"lab (1)", "lab (2)"}
     done = invoke(commands.analyse.compare, *folders)
     assert "differ in env" in done.output
-
-
-def test_a_server_that_fails_is_one_line(monkeypatch):
-    Server(monkeypatch, error=TrackingError("http://server: refused"))
-    with pytest.raises(UserError, match="http://server: refused"):
-        invoke(commands.analyse.compare, "campaign=a", "campaign=b")
 
 
 def forest(comparisons, threshold=0.02):

@@ -4,7 +4,7 @@ import factories as make
 import numpy as np
 import pytest
 import samples
-from observed import DRIFT, observation, published, repeated
+from observed import DRIFT, curve, observation, published, repeated
 
 from analysis.findings import KINDS, find_all
 from analysis.findings.batches import cliff_of, gain_per_doubling, knee_of
@@ -12,7 +12,7 @@ from analysis.findings.bottlenecks import most_gain
 from analysis.findings.differences import scatters, uplifts
 from analysis.runs.groups import batch_curves
 from analysis.runs.placed import place_runs
-from bench.records import Finding, Telemetry, Verdict
+from bench.records import Finding, Telemetry
 
 
 def of_kind(runs, kind):
@@ -22,13 +22,6 @@ def of_kind(runs, kind):
 def observed(*records, ceilings=None, profiles=()):
     roofs = [make.ceilings_record()] if ceilings is None else ceilings
     return place_runs(records, roofs, profiles)
-
-
-def curve(rates, **settings):
-    return [
-        observation(f"b{batch}", rate, batch_size=batch, **settings)
-        for batch, rate in rates.items()
-    ]
 
 
 # The published reports
@@ -192,13 +185,6 @@ def test_an_uplift_by_hand():
 # What a run says of itself
 
 
-def with_verdict(record_id, code, message, **changes):
-    finding = Finding(code=code, level="suspect", message=message)
-    return make.run_record(
-        record_id, verdict=Verdict(level="suspect", findings=(finding,)), **changes
-    )
-
-
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
@@ -208,7 +194,8 @@ def with_verdict(record_id, code, message, **changes):
     ],
 )
 def test_what_the_telemetry_saw_is_told_by_machine(kind, code):
-    runs = observed(with_verdict("r1", code, "it did so"), make.run_record("r2"))
+    finding = Finding(code=code, level="suspect", message="it did so")
+    runs = observed(make.run_record("r1", verdict=make.suspect(finding)), make.run_record("r2"))
     (found,) = of_kind(runs, kind)
     assert found.runs == ("r1",)
     assert found.evidence == ("lab resnet18 fp32 batch 10: it did so",)
@@ -250,12 +237,10 @@ def test_a_drifting_window_is_named_with_its_place():
 def test_drift_is_what_the_stored_verdict_says():
     """Records of before were judged by medians: where the rules differ, what is stored counts."""
     steps = make.measurement(times_s=(0.1,) * 60 + (0.12,) * 30)
-    drifted = Verdict(level="suspect", findings=(DRIFT,))
+    steady = make.measurement(iterations=30)
     runs = observed(
         make.run_record("called clean", measurement=steps),
-        make.run_record(
-            "called drifting", measurement=make.measurement(iterations=30), verdict=drifted
-        ),
+        make.run_record("called drifting", measurement=steady, verdict=make.suspect(DRIFT)),
     )
     assert {run.name: run.verdict for run in runs if run.drift} == {"called drifting": "suspect"}
     (found,) = of_kind(runs, "drifting")

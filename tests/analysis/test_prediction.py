@@ -7,7 +7,7 @@ import factories as make
 import numpy as np
 import pytest
 import samples
-from observed import observation, published, repeated
+from observed import curve, observation, published, repeated
 from test_analysis_commands import invoke, records_on_disk
 
 import commands.analyse.predict
@@ -34,13 +34,9 @@ def measured(batches, fixed_s=0.1, per_image_s=0.01, noise=None):
     ]
 
 
-def curve_of(rates, **settings):
-    runs = [
-        observation(f"b{batch}", rate, batch_size=batch, **settings)
-        for batch, rate in rates.items()
-    ]
-    (curve,) = batch_curves(runs)
-    return curve
+def curve_of(rates):
+    (found,) = batch_curves(curve(rates))
+    return found
 
 
 def test_the_model_by_hand_has_no_negative_term():

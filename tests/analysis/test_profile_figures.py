@@ -1,10 +1,11 @@
-"""The rooflines of ops and of kernels as scenes, drawn by both renderers."""
+"""The rooflines of ops and of kernels as scenes, and what both renderers make of any scene."""
 
 import math
 
 import factories as make
 import pytest
 import samples
+from test_figures import HOSTILE, legend, point
 
 from analysis.figures import (
     draw_scene,
@@ -12,6 +13,7 @@ from analysis.figures import (
     interactive_figure,
     kernel_scene,
     op_scene,
+    run_scene,
     save_figure,
     single_axes,
 )
@@ -24,7 +26,6 @@ from analysis.roofs.roof import Roof
 
 ROOF = Roof(200e9, 50e9)
 CACHES = (make.cache_roof("L1", 400e9), make.cache_roof("L2", 100e9))
-HOSTILE = "</script><img src=x onerror=alert(1)>$x^2$ %{y} &amp;"
 BLUE = "#0072B2"
 SHADE = "faster than DRAM: from a cache"
 
@@ -51,10 +52,6 @@ def kernels_scene(*kernels, caches=CACHES, mode="fp32"):
 
 def places(scene):
     return [(mark.intensity_flop_per_byte, mark.flops_per_s) for mark in scene.marks]
-
-
-def legend(scene):
-    return [entry.label for entry in scene.legend]
 
 
 def names(scene):
@@ -232,12 +229,16 @@ def test_hovering_over_a_kernel_shows_its_whole_name():
 def scene_of(kind, count):
     if kind == "ops":
         return ops_scene(*(many(count) or [samples.op_time("copy", flops=0)]))
-    return kernels_scene(*long_names(count))
+    if kind == "kernels":
+        return kernels_scene(*long_names(count))
+    return run_scene([point(f"run-{n}", arch=f"model{n % 4}") for n in range(count)])
 
 
 @pytest.mark.parametrize("size", [(3.5, 3.4), (6.5, 4.5)])
 @pytest.mark.parametrize("count", [0, 1, 60])
-@pytest.mark.parametrize(("kind", "empty"), [("ops", "no op"), ("kernels", "no kernel")])
+@pytest.mark.parametrize(
+    ("kind", "empty"), [("ops", "no op"), ("kernels", "no kernel"), ("runs", "no run")]
+)
 @pytest.mark.slow
 def test_none_one_and_many_fit_the_page(tmp_path, kind, empty, count, size):
     scene = scene_of(kind, count)
@@ -249,6 +250,7 @@ def test_none_one_and_many_fit_the_page(tmp_path, kind, empty, count, size):
     figure.canvas.draw()
     box, page = axes.get_tightbbox(), figure.bbox
     assert box.x0 >= page.x0 - 1
+    assert box.x1 <= page.x1 + 1
     assert box.y0 >= page.y0 - 1
     assert box.y1 <= page.y1 + 1
     said = {text.get_text() for text in axes.texts}
@@ -257,7 +259,7 @@ def test_none_one_and_many_fit_the_page(tmp_path, kind, empty, count, size):
     assert notes == ([] if count else [f"{empty} has a place here"])
 
 
-@pytest.mark.parametrize("kind", ["ops", "kernels"])
+@pytest.mark.parametrize("kind", ["ops", "kernels", "runs"])
 def test_every_number_on_a_page_is_finite(kind):
     figure = interactive_figure(scene_of(kind, 60))
     values = [value for trace in figure.data for value in (*trace.x, *trace.y)]
@@ -270,6 +272,7 @@ def test_hostile_names_are_shown_as_text():
     scenes = [
         op_scene(place_ops(samples.op_profile(op), ROOF), under),
         kernel_scene(place_kernels(samples.counters(kernel)), under, math_mode="fp32"),
+        run_scene([point(label=HOSTILE, device=HOSTILE), point("run-2", label="b")]),
     ]
     for scene in scenes:
         page, axes = single_axes()

@@ -1,19 +1,17 @@
 """The report's sections of profiles: complete, numbered, escaped, and empty where nothing is."""
 
-import csv
 import json
 import re
 
 import factories as make
 import pytest
 import samples
-from test_analysis_commands import Server, invoke, records_on_disk
-from test_report import EVIL, Page, report, rows
+from test_analysis_commands import invoke, records_on_disk
+from test_report import EVIL, assert_evil_is_text, report, rows
 
 import commands.analyse.report
 from analysis import place_profiles, place_runs
 from analysis.report.sentences import profile_sentences
-from analysis.report.tables.run_tables import intensities_table
 from bench.records import Copies, Verdict
 from bench.records.verdict.profile_verdict import judge_profile
 
@@ -83,13 +81,6 @@ def test_the_three_intensities_of_a_run_by_hand(whole):
     assert float(row["traffic_amplification"]) == 2
     assert float(row["executed_per_algorithmic_flop"]) == pytest.approx(1.1)
     assert row["not_counted_because"] == ""
-
-
-def test_a_run_that_was_not_counted_says_why():
-    table = intensities_table(place_runs([make.run_record()], [make.ceilings_record()]))
-    (row,) = csv.DictReader(table.csv().splitlines())
-    assert row["intensity_counted"] == ""
-    assert row["not_counted_because"].startswith("not profiled: mlproject profile")
 
 
 def test_ops_and_kernels_in_numbers(whole):
@@ -176,6 +167,7 @@ def test_a_profile_that_fails_the_gate_stands_at_the_top_and_gives_no_point(tmp_
     assert "> - Profile 1, lab resnet18 fp32 batch 10: invalid: 4 GB counted, under" in box
     assert html.index("4 GB counted") < html.index("<h2>Abstract")
     (row,) = rows(tmp_path / "r", "intensities")
+    assert row["intensity_counted"] == ""
     assert row["not_counted_because"].startswith("profile profile-1 rejected: 4 GB counted")
     (measured,) = rows(tmp_path / "r", "measurements")
     assert measured["verdict"] == "clean"
@@ -204,16 +196,7 @@ def test_hostile_text_of_a_profile_is_shown_not_run(tmp_path):
         counters=samples.counters(samples.kernel(EVIL), source=EVIL),
         work=None,
     )
-    markdown, html = report(tmp_path / "r", profiles=[profile])
-    page = Page(html)
-    assert "<script>alert('x')</script>" in " ".join("".join(page.text).split())
-    assert "alert" not in "".join(str(tag) for tag in page.tags)
-    assert "<script>alert" not in html
-    prose = markdown[: markdown.index("```")]
-    assert "<script" not in prose
-    assert "[e](" not in prose
-    for block in re.findall(r"(?:^\|.*\n)+", markdown, flags=re.M):
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+    assert_evil_is_text(*report(tmp_path / "r", profiles=[profile]))
 
 
 @pytest.mark.slow
@@ -242,13 +225,3 @@ def test_a_profile_without_a_result_does_not_fail_the_report(tmp_path):
     done = invoke(commands.analyse.report, "--records", records, "--out", tmp_path / "out")
     assert done.return_value == 0
     assert "no result" in done.output
-
-
-@pytest.mark.slow
-def test_the_command_reads_profiles_from_the_server(tmp_path, monkeypatch):
-    Server(monkeypatch, records=[make.run_record(), make.ceilings_record(), make.profile()])
-    done = invoke(commands.analyse.report, "--no-log", "--out", tmp_path / "out")
-    assert "id-of-profile-1  profile of lab resnet18 fp32 batch 10: clean" in done.output
-    with (tmp_path / "out" / "tables" / "intensities.csv").open(encoding="utf-8") as file:
-        (row,) = csv.DictReader(file)
-    assert float(row["intensity_counted"]) == 5

@@ -137,6 +137,7 @@ def test_counters_of_other_kernels_are_rejected_by_name():
     )
     same = make.run_record(measurement=make.measurement(work=make.WORK))
     assert point(make.profile(), run=same).intensity_counted == 5
+    assert point(make.profile(work=None)).intensity_counted == 5  # what is not known is no fault
 
 
 def test_a_sound_profile_is_taken_before_a_newer_one_without_counters_or_with_a_fault():
@@ -245,7 +246,3 @@ def test_profiles_are_numbered_by_the_runs_they_explain():
         (3, "n"),
     ]
     assert found[2].runs == ()
-
-
-def test_work_of_an_unknown_run_is_no_fault():
-    assert point(make.profile(work=None)).intensity_counted == 5

@@ -26,7 +26,7 @@ from analysis.report.tables.run_tables import environments_table
 from analysis.report.write import markdown_fence
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
-from bench.records import Finding, Verdict
+from bench.records import Finding
 
 WRITTEN = datetime(2025, 6, 2, 9, 30, tzinfo=timezone.utc)
 EVIL = "a|b\n<script>alert('x')</script> `c` **d** [e](javascript:f)"
@@ -73,6 +73,21 @@ class Page(HTMLParser):
             self.text.append(data)
 
 
+def assert_evil_is_text(markdown, html):
+    page = Page(html)
+    assert "<script>alert('x')</script>" in " ".join("".join(page.text).split())
+    assert "alert" not in "".join(str(tag) for tag in page.tags)
+    assert "<script>alert" not in html
+    blocks = re.findall(r"(?:^\|.*\n)+", markdown, flags=re.M)
+    assert len(blocks) >= 10
+    for block in blocks:  # one line per row, no cell broken out
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1
+    prose = markdown[: markdown.index("```")]
+    assert "<script" not in prose
+    assert "[e](" not in prose
+
+
 def rendered(tmp_path_factory, *data, **options):
     """A report's folder, its Markdown and its HTML."""
     folder = tmp_path_factory.mktemp("rendered") / "r"
@@ -108,14 +123,12 @@ def repeated(tmp_path_factory):
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory):
     """Runs of three machines, all but the first with a problem of their own or hostile text."""
-    suspect = Verdict(
-        level="suspect", findings=(Finding(code="drift", level="suspect", message="it drifted"),)
-    )
+    drift = Finding(code="drift", level="suspect", message="it drifted")
     other = make.environment(label="other", device=make.device(name="Other CPU"))
     evil = make.environment(os=EVIL, device=make.device(name=EVIL))
     records = [
         make.run_record("fine", step_s=0.7, settings={"data": "=HYPERLINK(1)"}),
-        make.run_record("drifts", environment=other, verdict=suspect),
+        make.run_record("drifts", environment=other, verdict=make.suspect(drift)),
         make.failed_record("oom"),
         make.run_record("fast", step_s=0.4),
         make.run_record("roofless", environment=make.environment(machine="arm64")),
@@ -219,20 +232,7 @@ def test_problems_stand_at_the_top(troubled):
 
 
 def test_hostile_text_is_shown_not_run(troubled):
-    _, markdown, html = troubled
-    page = Page(html)
-    shown = " ".join("".join(page.text).split())
-    assert "<script>alert('x')</script>" in shown
-    assert "alert" not in "".join(str(tag) for tag in page.tags)
-    assert "<script>alert" not in html
-    blocks = re.findall(r"(?:^\|.*\n)+", markdown, flags=re.M)
-    assert len(blocks) >= 10
-    for block in blocks:  # one line per row, no cell broken out
-        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
-        assert len(widths) == 1
-    prose = markdown[: markdown.index("```")]
-    assert "<script" not in prose
-    assert "[e](" not in prose
+    assert_evil_is_text(*troubled[1:])
 
 
 def test_the_html_needs_no_network(simple):
@@ -316,9 +316,9 @@ def test_results_are_numbered_in_a_readable_order():
     [
         (make.run_record(), "clean"),
         (make.run_record(verdict=None), "not judged"),
-        (make.run_record(verdict=Verdict(level="suspect", findings=())), "suspect"),
+        (make.run_record(verdict=make.suspect()), "suspect"),
         (make.run_record(step_s=0.4), "invalid"),
-        (make.run_record(step_s=0.4, verdict=Verdict(level="suspect", findings=())), "invalid"),
+        (make.run_record(step_s=0.4, verdict=make.suspect()), "invalid"),
         (make.failed_record(), "no result"),
     ],
 )

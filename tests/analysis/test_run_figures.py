@@ -3,7 +3,7 @@
 import factories as make
 import numpy as np
 import pytest
-from observed import DRIFT, observation, published, repeated
+from observed import DRIFT, curve, observation, published, repeated
 
 from analysis.figures.axes import panel_axes, single_axes
 from analysis.figures.batch_curves import (
@@ -189,10 +189,8 @@ def test_a_trace_marks_outliers_and_drift():
 
 def test_a_prediction_shows_its_points_and_its_band():
     rates = {8: 8 / 0.18, 16: 16 / 0.27, 32: 32 / 0.42}
-    (curve,) = batch_curves(
-        observation(f"b{batch}", rate, batch_size=batch) for batch, rate in rates.items()
-    )
-    axes = axes_of(draw_prediction, fit_curve(measured_batches(curve)), "lab m fp32")
+    (groups,) = batch_curves(curve(rates))
+    axes = axes_of(draw_prediction, fit_curve(measured_batches(groups)), "lab m fp32")
     assert list(axes.lines[0].get_xdata()) == [8, 16, 32]
     assert "held out, missed by" in axes.get_title(loc="left")
     assert legend(axes) == ["measured", "model", "95 % interval"]

@@ -31,47 +31,32 @@ def test_a_linked_record_folder_is_not_followed(records, tmp_path):
     assert not (real / "uploaded.json").exists()
 
 
-def test_a_folder_that_claims_another_record_is_named_and_the_others_go_on(records, capsys):
-    folder, record = filed(records)
-    claim, _ = filed(records)
-    text = folder.record.read_text()
-    claim.record.write_text(text.replace(record.record_id, "../../../etc/x"))
-    assert main(["sync"]) == 1
-    said = capsys.readouterr()
-    assert claim.record_id in said.err
-    assert "1 uploaded, 1 failed" in said.out
-
-
-@pytest.mark.parametrize("kind", ["code", "deep", "imported"])
-def test_a_record_that_is_no_record_costs_itself_alone(records, capsys, kind):
-    filed(records)
-    bad, _ = filed(records)
+@pytest.mark.slow
+def test_a_folder_that_is_no_record_costs_itself_alone_and_is_named(records, capsys):
+    good, _ = filed(records)
     hostile = samples.run_record().model_dump(mode="json")
     hostile["__class__"] = {"__reduce__": ["os.system", "touch pwned"]}
-    texts = {
-        "code": json.dumps(hostile),
-        "deep": '{"kind": "measurement", "config": ' + "[" * 100_000,
-        "imported": '{"kind": "imported", "record_id": "../../x", "arch": "a"}',
-    }
-    bad.record.write_text(texts[kind])
+    texts = (
+        json.dumps(hostile),
+        '{"kind": "measurement", "config": ' + "[" * 100_000,
+        '{"kind": "imported", "record_id": "../../x", "arch": "a"}',
+        good.record.read_text().replace(good.record_id, "../../../etc/x"),
+    )
+    bad = [filed(records)[0] for _ in texts]
+    for folder, text in zip(bad, texts, strict=True):
+        folder.record.write_text(text)
+    # half written by another version
+    for config in ('{"arch": "resnet18", "from_the_future": 1}', "[]", "{", ""):
+        bad.append(RecordFolder.create(records))
+        bad[-1].config.write_text(config)
     assert main(["sync"]) == 1
     said = capsys.readouterr()
-    assert "1 uploaded, 1 failed" in said.out
-    assert "not a record" in said.err
+    assert "1 uploaded, 8 failed" in said.out
+    reasons = [*["not a record"] * 3, "", *["not of this version"] * 4]
+    for folder, reason in zip(bad, reasons, strict=True):
+        [line] = [line for line in said.err.splitlines() if folder.record_id in line]
+        assert reason in line
     assert not os.path.lexists("pwned")
-
-
-def test_a_half_written_folder_of_another_version_costs_itself_alone(records, capsys):
-    filed(records)
-    configs = ('{"arch": "resnet18", "from_the_future": 1}', "[]", "{", "")
-    for config in configs:
-        RecordFolder.create(records).config.write_text(config)
-    assert main(["sync"]) == 1
-    said = capsys.readouterr()
-    assert f"1 uploaded, {len(configs)} failed" in said.out
-    lines = said.err.splitlines()
-    assert len(lines) == len(configs)
-    assert all("not of this version" in line for line in lines)
 
 
 def test_a_linked_lock_or_memory_does_not_reach_the_file_it_points_to(records, tmp_path):

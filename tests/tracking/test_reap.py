@@ -19,11 +19,6 @@ from tracking.upload.upload import upload
 HOUR_S = 3600.0
 
 
-@pytest.fixture
-def client(embedded):
-    return embedded
-
-
 @contextmanager
 def alive(*words, **environment):
     """A process of this machine, with these words in its command line."""
@@ -48,9 +43,9 @@ def gone():
     return name
 
 
-def running(client, age_s=0.0, **tags):
+def running(embedded, age_s=0.0, **tags):
     started_ms = int((time.time() - age_s) * 1000)
-    return client.create_run("0", start_time=started_ms, tags=tags).info.run_id
+    return embedded.create_run("0", start_time=started_ms, tags=tags).info.run_id
 
 
 def ours(process, host=None):
@@ -62,18 +57,18 @@ def ours(process, host=None):
 
 
 @pytest.mark.parametrize("number", ["of none", "another process has now"])
-def test_a_run_whose_process_is_gone_is_ended_with_the_reason(client, gone, number):
-    run_id = running(client, **ours(gone if number == "of none" else f"{os.getpid()}@1000000.0"))
+def test_a_run_whose_process_is_gone_is_ended_with_the_reason(embedded, gone, number):
+    run_id = running(embedded, **ours(gone if number == "of none" else f"{os.getpid()}@1000000.0"))
     [reaped] = reap()
     assert reaped.ended
-    run = client.get_run(run_id)
+    run = embedded.get_run(run_id)
     assert run.info.status == "KILLED"
     assert "is gone" in run.data.tags[schema.REASON]
     assert reap() == []
 
 
-def test_a_run_whose_process_lives_is_left_however_old(client):
-    running(client, 100 * HOUR_S, **{schema.KIND: "sweep"}, **owner.owner_tags())
+def test_a_run_whose_process_lives_is_left_however_old(embedded):
+    running(embedded, 100 * HOUR_S, **{schema.KIND: "sweep"}, **owner.owner_tags())
     [reaped] = reap(older_than_s=1.0)
     assert not reaped.ended
 
@@ -82,26 +77,26 @@ def test_a_run_whose_process_lives_is_left_however_old(client):
     ("measured_h", "uploading_h", "ended"), [(1, 1, False), (3, 3, True), (99, 0, False)]
 )
 def test_a_run_of_another_machine_is_ended_only_past_the_age_given(
-    client, measured_h, uploading_h, ended
+    embedded, measured_h, uploading_h, ended
 ):
     process = f"1@{time.time() - uploading_h * HOUR_S:.2f}"
-    running(client, measured_h * HOUR_S, **ours(process, "f" * 12))
+    running(embedded, measured_h * HOUR_S, **ours(process, "f" * 12))
     assert [reaped.ended for reaped in reap()] == [False]
     assert [reaped.ended for reaped in reap(older_than_s=2 * HOUR_S)] == [ended]
 
 
-def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(client):
+def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(embedded):
     # so old that no `mlflow run` which works on this machine now can have made it
     tags = {"mlflow.source.type": "PROJECT", "mlflow.source.name": "/p"}
-    run_id = running(client, 10_000 * HOUR_S, **tags)
+    run_id = running(embedded, 10_000 * HOUR_S, **tags)
     [reaped] = reap()
     assert reaped.ended
-    assert client.get_run(run_id).data.tags[schema.OUTCOME] == "interrupted"
+    assert embedded.get_run(run_id).data.tags[schema.OUTCOME] == "interrupted"
 
 
-def test_a_run_that_mlflow_started_for_a_living_process_or_makes_room_for_is_left(client):
+def test_a_run_that_mlflow_started_for_a_living_process_or_makes_room_for_is_left(embedded):
     with alive("mlflow", "run", "."):  # which makes the environment
-        run_id = running(client, **{"mlflow.source.type": "PROJECT"})
+        run_id = running(embedded, **{"mlflow.source.type": "PROJECT"})
         [reaped] = reap()
         assert (reaped.ended, "`mlflow run` of that time" in reaped.why) == (False, True)
     with alive(MLFLOW_RUN_ID=run_id):
@@ -109,36 +104,36 @@ def test_a_run_that_mlflow_started_for_a_living_process_or_makes_room_for_is_lef
         assert (reaped.ended, reaped.why) == (False, "a process of this machine works on it")
 
 
-def test_runs_of_other_programs_are_not_looked_at(client):
-    run_id = running(client, 999 * HOUR_S, team="theirs")
+def test_runs_of_other_programs_are_not_looked_at(embedded):
+    run_id = running(embedded, 999 * HOUR_S, team="theirs")
     assert reap(older_than_s=1.0) == []
-    assert client.get_run(run_id).info.status == "RUNNING"
+    assert embedded.get_run(run_id).info.status == "RUNNING"
 
 
-def test_a_second_run_of_a_record_that_is_whole_is_deleted(client, gone, tmp_path):
+def test_a_second_run_of_a_record_that_is_whole_is_deleted(embedded, gone, tmp_path):
     folder, record = filed(tmp_path)
     whole = upload(folder, record)
-    twin = running(client, **ours(gone), **{schema.RECORD_ID: record.record_id})
+    twin = running(embedded, **ours(gone), **{schema.RECORD_ID: record.record_id})
     [reaped] = reap()
     assert "deleted" in reaped.why
-    assert client.get_run(twin).info.lifecycle_stage == "deleted"
-    assert client.get_run(whole).info.lifecycle_stage == "active"
+    assert embedded.get_run(twin).info.lifecycle_stage == "deleted"
+    assert embedded.get_run(whole).info.lifecycle_stage == "active"
 
 
-def test_a_run_that_was_ended_is_completed_by_its_record(client, gone, tmp_path):
+def test_a_run_that_was_ended_is_completed_by_its_record(embedded, gone, tmp_path):
     folder, record = filed(tmp_path, samples.run_record())
-    cut = running(client, **ours(gone), **{schema.RECORD_ID: record.record_id})
+    cut = running(embedded, **ours(gone), **{schema.RECORD_ID: record.record_id})
     reap()
     assert upload(folder, record) == cut
-    assert client.get_run(cut).info.status == "FINISHED"
+    assert embedded.get_run(cut).info.status == "FINISHED"
 
 
 def test_the_command_says_what_it_ended_and_what_it_left(
-    client, gone, tmp_path, capsys, monkeypatch
+    embedded, gone, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    running(client, **ours(gone))
-    running(client, 5 * HOUR_S, **ours(f"1@{time.time() - 5 * HOUR_S:.2f}", "f" * 12))
+    running(embedded, **ours(gone))
+    running(embedded, 5 * HOUR_S, **ours(f"1@{time.time() - 5 * HOUR_S:.2f}", "f" * 12))
     assert main(["sync", "--reap"]) == 0
     out = capsys.readouterr().out
     assert "1 ended, 1 left running" in out
