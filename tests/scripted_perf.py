@@ -24,7 +24,7 @@ def install(folder, counts=CORES, everywhere=True):
 
 
 PROGRAM = r"""
-import json, os, select, subprocess, sys
+import argparse, json, os, select, subprocess, sys
 
 settings = json.loads(SETTINGS)
 arguments = sys.argv[1:]
@@ -33,48 +33,36 @@ if arguments == ["--version"]:
     sys.exit()
 assert arguments.pop(0) == "stat"
 options, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
-events, gate, shut, everywhere, output, separator = [], None, False, False, None, ","
-while options:
-    option = options.pop(0)
-    if option == "-a":
-        everywhere = True
-        continue
-    value = options.pop(0)
-    if option == "-e":
-        events.append(value)
-    elif option == "--control":
-        assert value.startswith("fifo:")
-        gate = [os.open(path, os.O_RDWR) for path in value[5:].split(",")]
-    elif option == "-D":
-        shut = value == "-1"
-    elif option == "-o":
-        output = value
-    elif option == "-x":
-        separator = value
-    else:
-        sys.exit("unknown option " + option)
-for event in events:
+parser = argparse.ArgumentParser()
+parser.add_argument("-a", action="store_true")
+parser.add_argument("-e", action="append", default=[])
+for name in ("--control", "-D", "-o"):
+    parser.add_argument(name)
+parser.add_argument("-x", default=",")
+given = parser.parse_args(options)
+for event in given.e:
     if event not in settings["counts"]:
         sys.stderr.write("event syntax error: '%s'\n" % event)
         sys.exit(129)
-if everywhere and not settings["everywhere"]:
+if given.a and not settings["everywhere"]:
     sys.stderr.write("Error:\nAccess to performance monitoring and observability is limited.\n")
     sys.exit(255)
-windows = 0 if shut else 1
+gate = given.control and [os.open(path, os.O_RDWR) for path in given.control[5:].split(",")]
+windows = 0 if given.D == "-1" else 1
 child = subprocess.Popen(command)
 while child.poll() is None:
     if gate and select.select(gate[:1], [], [], 0.02)[0]:
         for word in os.read(gate[0], 100).split():
             windows += {b"enable": 1, b"disable": 0}[word]
             os.write(gate[1], b"ack\n\0")
-with open(output, "w") as file:
+with open(given.o, "w") as file:
     file.write("# started on Sat Nov 21 12:57:24 2026\n\n")
-    for event in events:
+    for event in given.e:
         count, unit = settings["counts"][event] or ("<not supported>", "")
         if count[0] != "<" and not windows:
             count = "<not counted>"
         elif count[0] != "<":
             count = "%.2f" % (float(count) * windows) if "." in count else str(int(count) * windows)
-        file.write(separator.join([count, unit, event, "900", "100.00", "", ""]) + "\n")
+        file.write(given.x.join([count, unit, event, "900", "100.00", "", ""]) + "\n")
 sys.exit(child.returncode)
 """

@@ -231,7 +231,8 @@ def scene_of(kind, count):
         return ops_scene(*(many(count) or [samples.op_time("copy", flops=0)]))
     if kind == "kernels":
         return kernels_scene(*long_names(count))
-    return run_scene([point(f"run-{n}", arch=f"model{n % 4}") for n in range(count)])
+    archs = ["resnet18", "resnet50", "vgg16", "mobilenet_v2"]
+    return run_scene([point(f"run-{n}", arch=archs[n % 4]) for n in range(count)])
 
 
 @pytest.mark.parametrize("size", [(3.5, 3.4), (6.5, 4.5)])

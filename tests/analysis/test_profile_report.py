@@ -50,6 +50,10 @@ def whole(tmp_path_factory):
     return folder, *report(folder, profiles=[whole_profile()])
 
 
+def numbers(row, *names):
+    return [float(row[name]) for name in names]
+
+
 @pytest.mark.slow
 def test_a_profile_has_sections_tables_and_figures_numbered_alike_in_both(whole):
     folder, markdown, html = whole
@@ -70,55 +74,42 @@ def test_a_profile_has_sections_tables_and_figures_numbered_alike_in_both(whole)
 
 def test_the_three_intensities_of_a_run_by_hand(whole):
     (row,) = rows(whole[0], "intensities")
-    assert float(row["intensity_fused_flop_per_byte"]) == 10
-    assert float(row["intensity_eager_flop_per_byte"]) == 4
-    assert float(row["intensity_counted"]) == 5
-    assert [float(row[f"{name}_gb"]) for name in ("step_fused", "step_eager", "counted_dram")] == [
-        10,
-        25,
-        20,
-    ]
-    assert float(row["traffic_amplification"]) == 2
-    assert float(row["executed_per_algorithmic_flop"]) == pytest.approx(1.1)
+    flop_per_byte = ("intensity_fused_flop_per_byte", "intensity_eager_flop_per_byte")
+    assert numbers(row, *flop_per_byte, "intensity_counted") == [10, 4, 5]
+    assert numbers(row, "step_fused_gb", "step_eager_gb", "counted_dram_gb") == [10, 25, 20]
+    ratios = ("traffic_amplification", "executed_per_algorithmic_flop")
+    assert numbers(row, *ratios) == pytest.approx([2, 1.1])
     assert row["not_counted_because"] == ""
 
 
 def test_ops_and_kernels_in_numbers(whole):
     folder, markdown, _ = whole
     conv, relu, view = rows(folder, "ops-1")
-    assert (conv["label"], conv["phase"], float(conv["time_ms"])) == (
-        "convolution 1x1",
-        "backward",
-        400,
-    )
-    assert float(conv["attained_gflop_per_s"]) == 2.5
-    assert (conv["intensity_eager_flop_per_byte"], conv["intensity_fused_flop_per_byte"]) == (
-        "10.0",
-        "20.0",
-    )
+    assert (conv["label"], conv["phase"]) == ("convolution 1x1", "backward")
+    assert numbers(conv, "time_ms", "attained_gflop_per_s") == [400, 2.5]
+    flop_per_byte = ("intensity_eager_flop_per_byte", "intensity_fused_flop_per_byte")
+    assert numbers(conv, *flop_per_byte) == [10, 20]
     assert relu["intensity_fused_flop_per_byte"] == ""
     assert "| 1 and up |" in markdown
     assert (view["attained_gflop_per_s"], view["remark"]) == ("", "only a view")
     conv, add = rows(folder, "kernels-1")
-    assert (conv["name"], float(conv["executed_gflop"])) == ("conv", 99)
-    assert float(conv["executed_gflop_per_s"]) == pytest.approx(165)
-    assert float(conv["intensity_dram_flop_per_byte"]) == pytest.approx(5.5)
-    assert float(add["dram_gb_per_s"]) == pytest.approx(10)
+    assert conv["name"] == "conv"
+    executed = ("executed_gflop", "executed_gflop_per_s", "intensity_dram_flop_per_byte")
+    assert numbers(conv, *executed) == pytest.approx([99, 165, 5.5])
+    assert numbers(add, "dram_gb_per_s") == pytest.approx([10])
 
 
 def test_copies_busy_share_and_processor_counters_are_there(whole):
     folder, markdown, _ = whole
     (copies,) = rows(folder, "copies")
-    assert (copies["direction"], float(copies["megabytes"])) == ("host to device", 10)
-    assert float(copies["gb_per_s"]) == 10
+    assert copies["direction"] == "host to device"
+    assert numbers(copies, "megabytes", "gb_per_s") == [10, 10]
     (cpu,) = rows(folder, "cpu-counters")
-    assert (cpu["scope"], float(cpu["ipc"]), float(cpu["cpi"])) == ("user", 1.5, 2 / 3)
-    assert float(cpu["cache_miss_share"]) == 0.1
-    assert float(cpu["executed_gflop_per_step"]) == 20
-    assert float(cpu["machine_dram_gb_per_step"]) == 30
+    assert cpu["scope"] == "user"
+    assert numbers(cpu, "ipc", "cpi", "cache_miss_share") == [1.5, 2 / 3, 0.1]
+    assert numbers(cpu, "executed_gflop_per_step", "machine_dram_gb_per_step") == [20, 30]
     (profile,) = rows(folder, "profiles")
-    assert (profile["explains_runs"], profile["device_busy_share"]) == ("1", "0.8")
-    assert float(profile["ops_time_share"]) == 0.8
+    assert numbers(profile, "explains_runs", "device_busy_share", "ops_time_share") == [1, 0.8, 0.8]
     assert "The device was busy 80 % of the step, 2 ms idle between kernels." in markdown
     assert "Not in the cost model, 9.1 % of the ops' time: view forward 9.1 %." in markdown
 

@@ -87,15 +87,12 @@ def test_the_distance_to_the_roof_is_that_of_the_best_settings_median_run(result
 
 def test_a_roof_is_told_with_its_numbers_and_a_missing_one_with_its_reason(result):
     measured = samples.run_record()
-    whole = replace(result, best=measured.config, trials=(trial_of(result, measured),))
+    trial = replace(result.trials[0], record=measured, stage="confirmation")
+    whole = replace(result, best=measured.config, trials=(trial,))
     line = roof_line(roofline_point(best_record(whole), [samples.ceilings_record()]))
     # 1 GFLOP in 0.5 s under a roof of 200 GFLOP/s.
     assert line.startswith("0.01 of the roof: 2 of 200 GFLOP/s attainable; bound overhead")
     assert "no ceilings were measured" in roof_line(roofline_point(best_record(whole), []))
-
-
-def trial_of(result, record):
-    return replace(result.trials[0], record=record, stage="confirmation")
 
 
 def test_the_json_holds_every_trial_and_comparison(result):

@@ -30,9 +30,14 @@ def long_record():
     )
 
 
-def test_a_run_on_the_server_equals_its_record(tracking, tmp_path):
+def test_a_run_on_the_server_equals_its_record_and_uploading_again_adds_nothing(tracking, tmp_path):
     folder, record = filed(tmp_path, long_record())
     run_id = upload(folder, record)
+    assert log_record(record, tmp_path) == run_id
+    folder.uploaded.unlink()  # even if the folder forgot
+    assert upload(folder, record) == run_id
+    wanted = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
+    assert [run.run_id for run in search_runs(wanted)] == [run_id]
     run = tracking.get_run(run_id)
     assert run.info.status == "FINISHED"
     assert run.info.start_time == int(record.created.timestamp() * 1000)
@@ -59,17 +64,6 @@ def test_a_run_on_the_server_equals_its_record(tracking, tmp_path):
     [cached] = (tmp_path / "cache").rglob("*.json")
     cached.write_text("damaged")
     assert download_record(run_id) == record
-
-
-def test_uploading_again_adds_nothing(tracking, tmp_path):
-    folder, record = filed(tmp_path, samples.run_record())
-    first = upload(folder, record)
-    assert log_record(record, tmp_path) == first
-    folder.uploaded.unlink()  # even if the folder forgot
-    assert upload(folder, record) == first
-    wanted = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
-    assert [run.run_id for run in search_runs(wanted)] == [first]
-    assert len(tracking.get_metric_history(first, schema.ITERATION_TIME_MS)) == 6
 
 
 def test_under_mlflow_run_the_record_fills_the_run_that_it_made(tracking, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 import samples
-from servers import free_port
+from servers import free_port, wait_until_it_answers
 from stored_runs import filed
 
 from tracking.store import open_client
@@ -48,25 +48,15 @@ def caddy(folder, upstream, **settings):
         stdout=log,
         stderr=log,
     )
-    authority = folder / "caddy" / "pki" / "authorities" / "local" / "root.crt"
+    url = f"https://localhost:{port}"
+    authority = str(folder / "caddy" / "pki" / "authorities" / "local" / "root.crt")
     try:
-        wait_for_certificate(process, port, authority)
-        yield f"https://localhost:{port}", str(authority)
+        wait_until_it_answers(process, url, folder / "caddy.log", verify=authority)
+        yield url, authority
     finally:
         process.terminate()
         process.wait(timeout=30)
         log.close()
-
-
-def wait_for_certificate(process, port, authority):
-    for _ in range(600):
-        assert process.poll() is None, (authority.parents[4] / "caddy.log").read_text()
-        try:
-            requests.head(f"https://localhost:{port}", verify=str(authority), timeout=1)
-            return
-        except (requests.RequestException, OSError):
-            threading.Event().wait(0.05)
-    raise AssertionError("caddy does not answer")
 
 
 @pytest.fixture(scope="module")
