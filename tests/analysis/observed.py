@@ -1,6 +1,5 @@
 """Observations with arithmetic for the head, and those of two published reports."""
 
-import csv
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from analysis.runs.placed import Run, imported_run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
-from tracking import schema
+from tracking.importing import read_results
 from tracking.upload.run_content import content_of
 
 PUBLISHED = Path(__file__).with_name("data") / "published_runs.csv"
@@ -125,30 +124,10 @@ def _found(run_id, run):
 
 
 def published_runs():
-    """The 48 configurations of two published reports as the tracking server would tell them."""
-    with PUBLISHED.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    runs = []
-    for number, row in enumerate(rows, start=2):
-        metrics = {
-            "throughput_images_per_s": float(row["images_per_s"]),
-            "batch_size": float(row["batch_size"]),
-        }
-        if row["images_per_s_sd"]:
-            metrics["throughput_images_per_s_std"] = float(row["images_per_s_sd"])
-        params = {
-            name: row[name] for name in ("arch", "precision", "batch_size", "backend", "repeats")
-        }
-        tags = {
-            schema.IMPORTED: "true",
-            schema.SOURCE_FILE: PUBLISHED.name,
-            schema.KIND: "imported",
-            schema.ENV: row["env"],
-            schema.DEVICE: row["device"],
-            schema.OUTCOME: "ok",
-        }
-        runs.append(Tracked(f"line-{number}", params, metrics, tags))
-    return runs
+    """The 48 configurations of two published reports, as `mlproject import` tracks them."""
+    found = read_results(PUBLISHED, campaign="none", given={})
+    assert found.problems == []
+    return [tracked(record, f"line-{record.source_line}") for record in found.records]
 
 
 def published():

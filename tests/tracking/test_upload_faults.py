@@ -53,12 +53,21 @@ def every(step, points):
     ]
 
 
-@pytest.mark.parametrize(("way", "number"), every(20, product(WAYS, range(1, REQUESTS + 1))))
-def test_whatever_request_fails_a_later_sync_completes_it_once(proxy, store, tmp_path, way, number):
+#: An upload that must look for the record first, each answer lost on its way back.
+LOOKING = every(11, product(["lost"], range(1, 12), [False]))
+
+
+@pytest.mark.parametrize(
+    ("way", "number", "fresh"),
+    every(20, product(WAYS, range(1, REQUESTS + 1), [True])) + LOOKING,
+)
+def test_whatever_request_fails_a_later_sync_completes_it_once(
+    proxy, store, tmp_path, way, number, fresh
+):
     folder, record = filed(tmp_path)
     proxy.fail(number, way)
     with pytest.raises(TrackingError) as caught:
-        upload(folder, record, fresh=True, ask=impatient(way))
+        upload(folder, record, fresh=fresh, ask=impatient(way))
     assert proxy.hit.is_set()
     assert MESSAGES[way] in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -79,19 +88,6 @@ def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, way, 
     proxy.fail(number, way)
     upload(folder, record, fresh=True, ask=RetryPolicy(5.0))
     assert proxy.hit.is_set()
-    assert_one_run(store, folder, record)
-
-
-@pytest.mark.parametrize("number", every(11, product(range(1, 12))))
-def test_a_sync_that_fails_is_completed_by_the_next(proxy, store, tmp_path, number):
-    """The eleven requests of one that must look for the record first, each lost on its way back."""
-    folder, record = filed(tmp_path)
-    proxy.fail(number, "lost")
-    with pytest.raises(TrackingError):
-        upload(folder, record, ask=impatient())
-    assert proxy.hit.is_set()
-    proxy.heal()
-    upload(folder, record)
     assert_one_run(store, folder, record)
 
 
