@@ -44,9 +44,10 @@ def test_a_password_is_nowhere_in_what_a_run_leaves(as_writer, mlproject_command
     lines = CommandLines()
     lines.start()
     words = [f"--{name}={value}" for name, value in TINY.items()]
-    code, out, err = mlproject_command("run", *words)
+    command = mlproject_command.start("run", *words)  # a process, whose command line others see
+    out, err = command.communicate(timeout=500)
     lines.end()
-    assert code == 0, err
+    assert command.returncode == 0, err
     assert "--arch=crashing_models:small" in lines.seen
     assert not [word for word in (*lines.seen, out, err) if password in word]
     # what the run left here
