@@ -227,10 +227,9 @@ def _op_entries(placed: Sequence[OpPlace], colour: str) -> list[LegendEntry]:
         for part, shape in PHASE_MARKERS.items()
         if part in parts
     ]
-    if "algorithmic" in kinds:
-        entries.append(LegendEntry("algorithmic FLOP", colour, circle, size_pt=5))
-    if "elementwise" in kinds:
-        entries.append(LegendEntry("elementwise FLOP", colour, circle, "white", 5))
+    for kind, face in (("algorithmic", None), ("elementwise", "white")):
+        if kind in kinds:
+            entries.append(LegendEntry(f"{kind} FLOP", colour, circle, face, 5))
     if placed:
         entries += _area_entries(circle, colour, "ops")
         entries.append(LegendEntry("eager (marker) to fused bytes", colour, line_pt=0.9))

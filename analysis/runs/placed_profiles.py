@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,7 +116,8 @@ def place_profiles(
     """
     ids = run_ids or {}
     found = [(record, _explained(record, runs)) for record in profiles]
-    found.sort(key=_place_in_report)
+    found.sort(key=lambda one: (one[0].created, one[0].record_id))
+    found.sort(key=lambda one: one[1][0].number if one[1] else math.inf)
     return [
         PlacedProfile(
             number, record, ids.get(record.record_id), choose_ceiling(record, ceilings), explained
@@ -128,11 +130,6 @@ def _explained(record: ProfileRecord, runs: Sequence[PlacedRun]) -> tuple[Placed
     fitting = [run for run in runs if explains(record, run.record)]
     own = record.timed_record_id
     return tuple(sorted(fitting, key=lambda run: run.record.record_id != own))
-
-
-def _place_in_report(found: tuple[ProfileRecord, tuple[PlacedRun, ...]]) -> tuple[object, ...]:
-    record, runs = found
-    return not runs, runs[0].number if runs else 0, record.created, record.record_id
 
 
 def _step_s(run: PlacedRun) -> float | None:
