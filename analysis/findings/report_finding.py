@@ -28,18 +28,15 @@ def rate_of(group: Group) -> str:
     if deviation is None:
         known = "" if repeats.count == 1 else f" (mean of {repeats.count})"
         return f"{three_digits(repeats.centre)} images/s{known}"
-    return (
-        f"{three_digits(repeats.centre)} images/s (SD {percent(deviation)}, "
-        f"{repeats.count} repeats)"
-    )
+    spread = f"SD {percent(deviation)}, {repeats.count} repeats"
+    return f"{three_digits(repeats.centre)} images/s ({spread})"
 
 
 def ratio_of(estimate: RatioEstimate) -> str:
     """Format a ratio with its interval, or say that there is none."""
     if estimate.low is None or estimate.high is None:
         return f"{three_digits(estimate.ratio)}x (single runs, no interval)"
-    ends = interval(estimate.low, estimate.high)
-    return f"{three_digits(estimate.ratio)}x (95 %: {ends})"
+    return f"{three_digits(estimate.ratio)}x (95 %: {interval(estimate.low, estimate.high)})"
 
 
 def names_of(groups: Iterable[Group]) -> tuple[str, ...]:

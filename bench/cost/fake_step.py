@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.cost.op_calls import OpMode
 from bench.cost.passes import Pass
 from bench.cost.step_tracer import SavedTensors, StepTracer, TracedCall
 from bench.errors import UserError
@@ -213,7 +213,7 @@ def build_fake_model(arch: str, fake: FakeTensorMode) -> torch.nn.Module:
         return copy.deepcopy(model)
 
 
-class _FakeWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _FakeWeights(OpMode):
     """Allocates fake tensors, and leaves small computations on real ones as they are.
 
     Layers allocate their weights and then fill them; regnets compute their widths with tensors.
@@ -223,16 +223,8 @@ class _FakeWeights(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._fake = fake
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op, for real or not."""
-        del types
-        kwargs = kwargs or {}
         if func in _ALLOCATE:
             with self._fake:
                 return func(*args, **kwargs)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.cost.op_calls import OpCall, bind, label_of
+from bench.cost.op_calls import OpCall, OpMode, bind, label_of
 from bench.cost.passes import Access, Pass, Role, Values
 from bench.cost.splitting import Work, split
 from bench.records import Phase
@@ -30,7 +29,7 @@ class TracedCall:
     label: str
 
 
-class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepTracer(OpMode):
     """While active, records what is dispatched in `phase`; None records nothing.
 
     Every call of `calls` is one or more of `passes`, in the same order.
@@ -52,18 +51,10 @@ class StepTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return whether `tensor` holds a weight or something computed from weights alone."""
         return self.values.key(tensor) in self._weights
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op and record it."""
-        del types
         if func is torch.ops.prim.device.default:
             return args[0].fake_device  # the most frequent call: answered without torch
-        kwargs = kwargs or {}
         if self.phase == "optimizer" and func is torch.ops.aten._local_scalar_dense.default:
             return 0.0  # a loss scaler asks for overflown gradients: there are none
         # Fake tensors have nothing to update in place, and torch has no fake fused optimizers.

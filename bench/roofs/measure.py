@@ -45,6 +45,11 @@ def _products(
     )
 
 
+def _convolutions(*shapes: tuple[int, int, int, int]) -> tuple[Convolution, ...]:
+    """Convolutions 3x3 of a batch, channels, size and filters each."""
+    return tuple(Convolution(*shape) for shape in shapes)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is tried on a backend; `group_s` is the least time of one repetition."""
@@ -59,33 +64,21 @@ class Plan:
 PLANS = {
     "cpu": Plan(
         products=_products(1024, (512, 2048, 4096), 12544, 256, 2304),
-        convolutions=(
-            Convolution(16, 128, 28, 128),
-            Convolution(16, 256, 14, 256),
-            Convolution(64, 256, 28, 256),
-        ),
+        convolutions=_convolutions((16, 128, 28, 128), (16, 256, 14, 256), (64, 256, 28, 256)),
         stream_steps=(1, 2, 4),
         group_s=0.1,
         budget_s=30.0,
     ),
     "cuda": Plan(
         products=_products(8192, (4096, 16384), 200704, 512, 4608),
-        convolutions=(
-            Convolution(256, 512, 14, 512),
-            Convolution(128, 256, 56, 256),
-            Convolution(256, 512, 28, 512),
-        ),
+        convolutions=_convolutions((256, 512, 14, 512), (128, 256, 56, 256), (256, 512, 28, 512)),
         stream_steps=(1, 4, 16),
         group_s=0.05,
         budget_s=20.0,
     ),
     "mps": Plan(
         products=_products(4096, (2048, 8192), 50176, 256, 2304),
-        convolutions=(
-            Convolution(64, 256, 14, 256),
-            Convolution(32, 256, 28, 256),
-            Convolution(64, 512, 28, 512),
-        ),
+        convolutions=_convolutions((64, 256, 14, 256), (32, 256, 28, 256), (64, 512, 28, 512)),
         stream_steps=(1, 2, 4),
         group_s=0.05,
         budget_s=20.0,

@@ -4,8 +4,10 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import programs
 import pytest
 
 from bench.training.dataset.generate import generate_image_folder
@@ -25,13 +27,7 @@ def program(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 
-    def write(name, script):
-        path = folder / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return path
-
-    return write
+    return partial(programs.program, folder)
 
 
 @pytest.fixture

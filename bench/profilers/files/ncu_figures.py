@@ -55,8 +55,7 @@ class ProfileTotals:
 
 def counters_of(totals: ProfileTotals) -> Counters:
     """Return the record; every figure that the files do not give is None with its metric."""
-    chip = next(iter(totals.chips)) if len(totals.chips) == 1 else None
-    chip = chip if chip in CHIPS else None
+    chip = next(iter(totals.chips & {*CHIPS}), None) if len(totals.chips) == 1 else None
     by_metric: dict[str, MetricTotal] = {}
     by_kernel: dict[str, dict[str, MetricTotal]] = defaultdict(dict)
     for (kernel, metric), (launches, total) in totals.metrics.items():
@@ -140,8 +139,7 @@ class _Figures:
             missing["flops"] = reason
         for name, value in values.items():
             if value is not None:
-                seconds = name == "duration_s"
-                values[name] = float(value) if seconds else round(value)
+                values[name] = float(value) if name == "duration_s" else round(value)
         return values, missing
 
     def _tensor(self) -> tuple[Decimal | None, str, str]:

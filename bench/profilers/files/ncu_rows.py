@@ -169,9 +169,6 @@ def _explaining(text: str) -> str | None:
     return name if name.partition(".")[0] in _FAMILIES or name.startswith("flop_count") else None
 
 
-# Rows
-
-
 class DamagedRowError(ValueError):
     """A row that cannot be what ncu wrote; the text says why."""
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.cost.op_calls import bind
+from bench.cost.op_calls import OpMode, bind
 from bench.profilers.ops.timed_step import DEVICE_FIGURES, Kind, SeenOp, TimedStep
 from bench.records import Phase
 from bench.training.devices import Device
@@ -44,22 +43,14 @@ class Synchronized:
         return TimedStep(wall_s, watch.ops(), missing=dict.fromkeys(DEVICE_FIGURES, _WHY_NOT))
 
 
-class _Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Stopwatch(OpMode):
     def __init__(self, device: Device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._ops: list[SeenOp] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op to its end and note it."""
-        del types
-        kwargs = kwargs or {}
         begin = time.perf_counter()
         result = func(*args, **kwargs)
         self._device.synchronize()

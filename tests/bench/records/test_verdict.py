@@ -106,23 +106,67 @@ def counted(**changes):
     return {"counters": samples.counters(samples.kernel(**changes))}
 
 
+def uncounted(metric):
+    return {"counters": samples.counters(**{metric: None}, why_missing="n/a in B.csv")}
+
+
+def unknown(time_s):
+    known = samples.op_time(time_s=1 - time_s)
+    stranger = samples.op_time("detach", time_s=time_s, flops=None)
+    return {"ops": samples.op_profile(known, stranger, step_time_s=0.5)}
+
+
+def profiled(step_time_s):
+    return {"ops": samples.op_profile(step_time_s=step_time_s)}  # the timed step takes 0.5 s
+
+
+ON_CPU = {"counters": None, "cpu_counters": samples.cpu_counters(flops=4 * 10**9)}  # of ten steps
+SHARES = {"cycles": 1.0, "cache-misses": 0.25, "branches": 0.5}
+SHARED = {"cpu_counters": samples.cpu_counters(running_share=SHARES)}
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "words", "causes", "near_miss"),
+    [
+        ("oom", "invalid", "out of memory", {"outcome": "oom", "reason": "out of memory"}, {}),
+        ("below-compulsory-bytes", "invalid", "0.01 GB counted, under the 0.01 GB",
+         counted(dram_bytes=10**7 - 1), counted(dram_bytes=10**7)),
+        *(("metric-missing", "invalid", f"{metric} is needed and was not counted: n/a in B.csv",
+           uncounted(metric), {}) for metric in ("dram_bytes", "flops")),
+        *(("fewer-executed-flops", "note", "40% of the algorithmic FLOP", causes, {})
+          for causes in (counted(flops=4 * 10**8), ON_CPU)),
+        ("multiplexed", "note", "2 of 3 events", SHARED, {}),
+        ("multiplexed", "note", "cache-misses was counted in 25%", SHARED, {}),
+        ("unmatched-ops", "note", "", unknown(0.06), unknown(0.04)),
+        ("profiler-cost", "note", "took 1.4 times", profiled(0.7), profiled(0.6)),
+    ],
+)  # fmt: skip
+def test_a_finding_of_a_profile_has_its_cause_and_its_limit(code, level, words, causes, near_miss):
+    found = profile_findings(**causes)[code]
+    assert found.level == level
+    assert words in found.message
+    assert code not in profile_findings(**near_miss)
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (samples.work_set(sgemm=3, relu=1, a=1, b=1),
+         "(a: 0 against 1; b: 0 against 1; relu: 0 against 1; and 1 more)"),
+        (samples.work_set("ops", conv=1), "(kernels against ops)"),
+    ],
+)  # fmt: skip
+def test_other_work_than_the_timed_run_is_an_error_that_names_it(work, words):
+    other = samples.run_record(measurement=samples.measurement(work=work))
+    found = profile_findings(other)["other-work"]
+    assert found.level == "invalid"
+    assert words in found.message
+
+
 def test_a_profile_that_agrees_with_all_is_clean_and_has_nothing_to_say():
     verdict = judge_profile(samples.profile_record(), TIMED)
     assert verdict.level == "clean"
     assert verdict.findings == ()
-
-
-def test_a_profile_that_ended_badly_is_invalid():
-    found = profile_findings(outcome="oom", reason="CUDA out of memory")
-    assert found["oom"].level == "invalid"
-    assert found["oom"].message == "CUDA out of memory"
-
-
-def test_counted_bytes_under_the_compulsory_ones_are_impossible():
-    found = profile_findings(**counted(dram_bytes=10**7 - 1))
-    assert found["below-compulsory-bytes"].level == "invalid"
-    assert "0.01 GB counted, under the 0.01 GB" in found["below-compulsory-bytes"].message
-    assert "below-compulsory-bytes" not in profile_findings(**counted(dram_bytes=10**7))
 
 
 def test_counted_bytes_outside_the_modelled_interval_are_no_error():
@@ -143,31 +187,6 @@ def test_a_step_of_several_batches_is_expected_to_move_as_many():
     assert list(found) == ["below-fused-bytes"]
 
 
-@pytest.mark.parametrize("metric", ["dram_bytes", "flops"])
-def test_a_counter_that_is_needed_and_absent_is_named(metric):
-    absent = samples.counters(**{metric: None}, why_missing="n/a in B.csv")
-    found = profile_findings(counters=absent)
-    assert found["metric-missing"].level == "invalid"
-    assert found["metric-missing"].message == (
-        f"{metric} is needed and was not counted: n/a in B.csv"
-    )
-
-
-def test_other_kernels_than_the_timed_run_are_an_error_with_their_names():
-    work = samples.work_set(sgemm=3, relu=1, a=1, b=1)
-    other = samples.run_record(measurement=samples.measurement(work=work))
-    found = profile_findings(other)
-    assert found["other-work"].level == "invalid"
-    assert "(a: 0 against 1; b: 0 against 1; relu: 0 against 1; and 1 more)" in (
-        found["other-work"].message
-    )
-
-
-def test_kernels_are_not_compared_with_ops():
-    ops = samples.run_record(measurement=samples.measurement(work=samples.work_set("ops", conv=1)))
-    assert "(kernels against ops)" in profile_findings(ops)["other-work"].message
-
-
 def test_the_counted_step_must_be_the_profiles_own():
     kernels = [samples.kernel("void sgemm(float*, int)"), samples.kernel("copy", flops=0)]
     found = profile_findings(counters=samples.counters(*kernels))
@@ -185,36 +204,3 @@ def test_what_cannot_be_compared_is_said_and_costs_nothing():
     found = profile_findings(samples.run_record())  # its window counted no kernels
     assert [(f.code, f.level) for f in found.values()] == [("work-unknown", "note")]
     assert [f.code for f in profile_findings(work=None).values()] == ["work-unknown"]
-
-
-def test_fewer_executed_than_algorithmic_flop_are_legitimate():
-    found = profile_findings(**counted(flops=4 * 10**8))
-    assert found["fewer-executed-flops"].level == "note"
-    assert found["fewer-executed-flops"].message.startswith("40% of the algorithmic FLOP")
-    on_cpu = samples.cpu_counters(flops=4 * 10**9)  # of ten steps
-    found = profile_findings(counters=None, cpu_counters=on_cpu)
-    assert found["fewer-executed-flops"].message.startswith("40% of the algorithmic FLOP")
-
-
-def test_events_that_shared_a_counter_are_named():
-    shares = {"cycles": 1.0, "cache-misses": 0.25, "branches": 0.5}
-    found = profile_findings(cpu_counters=samples.cpu_counters(running_share=shares))
-    assert "2 of 3 events" in found["multiplexed"].message
-    assert "cache-misses was counted in 25%" in found["multiplexed"].message
-
-
-def test_ops_that_the_model_does_not_know_are_said_from_a_twentieth_on():
-    def unknown(time_s):
-        known = samples.op_time(time_s=1 - time_s)
-        stranger = samples.op_time("detach", time_s=time_s, flops=None)
-        return samples.op_profile(known, stranger, step_time_s=0.5)
-
-    assert "unmatched-ops" in profile_findings(ops=unknown(0.06))
-    assert "unmatched-ops" not in profile_findings(ops=unknown(0.04))
-
-
-def test_a_profiler_that_slows_the_step_is_said():
-    # The timed step takes 0.5 s.
-    slow = samples.op_profile(step_time_s=0.7)
-    assert "took 1.4 times" in profile_findings(ops=slow)["profiler-cost"].message
-    assert "profiler-cost" not in profile_findings(ops=samples.op_profile(step_time_s=0.6))

@@ -93,23 +93,20 @@ def test_a_rate_that_may_not_be_the_caches_has_a_reason(measured, levels, launch
     assert [each.peak_bytes_per_s is None for each in below] == controls
 
 
-def test_what_a_probe_says_when_it_fails_is_the_reason(measured):
+def test_a_probe_that_fails_and_an_absent_one_give_the_reason(measured):
     def prepare():
         raise RuntimeError("Triton cannot be used here: No module named 'triton'\nmore")
 
     probe = Probe("L1: read", None, "bytes_per_s", 1, 0, prepare)
-    (roof,) = measured(Level("L1", None, probe, "not reported by CUDA"))
+    no_probe = Level("L3", 8, None, why_no_probe="small")
+    roof, other = measured(Level("L1", None, probe, "not reported by CUDA"), no_probe)
     assert roof.missing == {
         "peak_bytes_per_s": "L1: read left out: Triton cannot be used here: "
         "No module named 'triton'",
         "size_bytes": "not reported by CUDA",
     }
     assert roof.source == "not measured"
-
-
-def test_a_level_without_a_probe_has_its_reason(measured):
-    (roof,) = measured(Level("L3", 8, None, why_no_probe="small"))
-    assert (roof.size_bytes, roof.missing) == (8, {"peak_bytes_per_s": "small"})
+    assert (other.size_bytes, other.missing) == (8, {"peak_bytes_per_s": "small"})
 
 
 def test_apple_gpus_have_reasons_alone():

@@ -4,7 +4,7 @@ import shutil
 import pytest
 
 from bench.launcher.telemetry import Sampler, device_source
-from bench.launcher.telemetry.rapl import RaplSource
+from bench.launcher.telemetry.device_sources import RaplSource
 from bench.machine.probes import UnknownFactError
 
 RANGE_UJ = 262_143_328_850

@@ -43,6 +43,10 @@ def write(path, text):
     return path
 
 
+def passes(folder, *texts):
+    return [write(folder / f"{number}.csv", text) for number, text in enumerate(texts)]
+
+
 # Passes over the same launches
 
 
@@ -50,10 +54,7 @@ def write(path, text):
 def test_two_passes_give_what_one_would(tmp_path, forms):
     hardware = part_of(TABLE, [DURATION, *BYTES, *TENSOR])
     sass = part_of(TABLE, SASS, process=42)
-    paths = [
-        write(tmp_path / "A.csv", written(hardware, forms[0])),
-        write(tmp_path / "B.csv", written(sass, forms[1])),
-    ]
+    paths = passes(tmp_path, written(hardware, forms[0]), written(sass, forms[1]))
     record = read_counters_of(paths)
     assert found(record) == truth(TABLE)
     assert record.files == tuple(map(str, paths))
@@ -66,11 +67,7 @@ def test_a_metric_of_both_passes_counts_once_from_the_first_that_has_it_whole(tm
     again = part_of(TABLE, [DURATION, DRAM], process=42)
     for one in again:
         one.values[DURATION] += 7
-    paths = [
-        write(tmp_path / "A.csv", written(lacking)),
-        write(tmp_path / "B.csv", written(again)),
-    ]
-    record = read_counters_of(paths)
+    record = read_counters_of(passes(tmp_path, written(lacking), written(again)))
     assert record.duration_s == truth(TABLE)["duration_s"]
     assert record.dram_bytes == truth(TABLE)["dram_bytes"]
     assert record.kernels == 6
@@ -80,22 +77,14 @@ def test_a_metric_of_both_passes_counts_once_from_the_first_that_has_it_whole(tm
     "other", [launches(5), launches(7), launches(6, kernels=("gemm", "tanh"))], ids=len
 )
 def test_passes_over_other_work_are_refused(tmp_path, other):
-    paths = [
-        write(tmp_path / "A.csv", written(TABLE)),
-        write(tmp_path / "B.csv", written(other)),
-    ]
     with pytest.raises(UserError, match=r"not the same work: .*launched \d times and \d"):
-        read_counters_of(paths)
+        read_counters_of(passes(tmp_path, written(TABLE), written(other)))
 
 
 def test_passes_on_other_chips_are_refused(tmp_path):
     other = [Launch(one.id, one.kernel, one.values, 1, capability="9.0") for one in TABLE]
-    paths = [
-        write(tmp_path / "A.csv", written(TABLE)),
-        write(tmp_path / "B.csv", written(other)),
-    ]
     with pytest.raises(UserError, match="different chips: ga100, gh100"):
-        read_counters_of(paths)
+        read_counters_of(passes(tmp_path, written(TABLE), written(other)))
 
 
 def test_a_chip_that_is_not_known_is_none_with_its_capability(tmp_path):
