@@ -79,9 +79,10 @@ def test_it_measures_real_images_into_one_tracked_run(place, images):
     ("options", "parameters", "words"),
     [
         (["--env-manager", "local"], {"arch": "$(touch hacked)"}, "$(touch hacked)"),
-        pytest.param([], {"batch_size": "0; touch hacked"}, "0; touch hacked", marks=LONG),
+        ([], {"batch_size": "0; touch hacked"}, "0; touch hacked"),
     ],
 )
+@pytest.mark.long
 def test_a_wrong_value_ends_the_run_with_its_reason_and_runs_nothing(
     place, options, parameters, words
 ):

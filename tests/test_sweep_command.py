@@ -88,6 +88,7 @@ def test_a_sweep_is_planned_measured_once_and_tracked_once(place, swept, embedde
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_says_how_to_go_on_and_failures_decide_the_exit_code(
     place, swept, first_run_measured, embedded
 ):

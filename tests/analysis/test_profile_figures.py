@@ -235,8 +235,9 @@ def scene_of(kind, count):
     return run_scene([point(f"run-{n}", arch=archs[n % 4]) for n in range(count)])
 
 
-@pytest.mark.parametrize("size", [(3.5, 3.4), (6.5, 4.5)])
-@pytest.mark.parametrize("count", [0, 1, 60])
+@pytest.mark.parametrize(
+    ("count", "size"), [(0, (3.5, 3.4)), (1, (6.5, 4.5)), (60, (3.5, 3.4)), (60, (6.5, 4.5))]
+)
 @pytest.mark.parametrize(
     ("kind", "empty"), [("ops", "no op"), ("kernels", "no kernel"), ("runs", "no run")]
 )

@@ -31,9 +31,8 @@ def only(records):
     return folder, folder.read_record()
 
 
-@pytest.mark.parametrize(
-    "way", ["503", *(pytest.param(way, marks=pytest.mark.long) for way in ("hang", "401"))]
-)
+@pytest.mark.parametrize("way", ["503", "hang", "401"])
+@pytest.mark.long
 def test_a_server_that_fails_ends_the_command_with_one_line_and_sync_goes_on(
     proxy, store, records, mlproject_command, way
 ):

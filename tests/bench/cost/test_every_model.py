@@ -16,7 +16,7 @@ from bench.cost.fake_step import build_fake_model
 from bench.training.models import default_image_size
 
 #: Of those with few ops one with a product of each kind; the rest takes minutes.
-QUICK = ("alexnet", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "vit_b_32")
+QUICK = ("alexnet", "shufflenet_v2_x0_5", "vit_b_32")
 OTHERS = (arch for arch in torchvision_architectures() if arch not in QUICK)
 BATCH = 2
 

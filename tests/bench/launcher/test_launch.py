@@ -77,6 +77,7 @@ def test_a_crash_keeps_its_iterations_and_its_traceback(tmp_path):
     assert "Traceback" in folder.console.read_text()
 
 
+@pytest.mark.long
 def test_a_worker_killed_in_its_window_is_a_record_and_leaves_no_process(tmp_path):
     workers = []
 
@@ -111,7 +112,7 @@ def wait_for_event(tmp_path, name, process):
 
 
 def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path, mlproject_command):
-    command = start(mlproject_command, iters=200, max_seconds="none")
+    command = start(mlproject_command, iters=100, max_seconds="none")
     folder = wait_for_event(tmp_path, "window_started", command)
     command.kill()
     command.wait()
@@ -121,7 +122,7 @@ def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path, mlpr
     assert folder.read_record() is None
     record = recover(folder)
     assert record.outcome == "ok"
-    assert len(record.measurement.iteration_times_s) == 200
+    assert len(record.measurement.iteration_times_s) == 100
     assert "launching process" in record.missing["telemetry"]
     assert recover(folder) == record
 

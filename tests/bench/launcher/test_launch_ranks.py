@@ -80,19 +80,13 @@ def test_two_ranks_measure_one_window(tmp_path):
     ("changes", "outcome", "reason"),
     [
         ({"arch": "ranked_models:killed"}, "crashed", "rank 1: ended by SIGKILL"),
-        pytest.param(
-            {"arch": "ranked_models:out_of_memory"}, "oom", "rank 1: RuntimeError: ", marks=LONG
-        ),
-        pytest.param(
-            {"arch": "ranked_models:never_starts"},
-            "refused",
-            "rank 1: arch='ranked_models:never_starts'",
-            marks=LONG,
-        ),
+        ({"arch": "ranked_models:out_of_memory"}, "oom", "rank 1: RuntimeError: "),
+        ({"arch": "ranked_models:never_starts"}, "refused", "rank 1: arch='ranked_models:never_"),
         # what every rank says is said once
-        pytest.param({"precision": "tf32"}, "unsupported", "precision='tf32'", marks=LONG),
+        ({"precision": "tf32"}, "unsupported", "precision='tf32'"),
     ],
 )
+@pytest.mark.long
 def test_the_rank_that_failed_is_named_with_its_reason(tmp_path, changes, outcome, reason):
     record = Launch(tmp_path, **changes).record
     assert record.outcome == outcome
@@ -145,6 +139,7 @@ def test_ranks_without_their_elastic_launcher_are_ended_too(tmp_path):
     assert record.measurement is not None
 
 
+@pytest.mark.long
 def test_two_machines_measure_together_and_one_keeps_the_record(tmp_path, mlproject_command):
     codes, outputs = on_two_machines(mlproject_command, "crashing_models:small")
     assert codes == [0, 0], outputs

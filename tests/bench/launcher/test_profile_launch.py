@@ -36,6 +36,7 @@ def profiled(records, asked=None, **options):
     return folder, record
 
 
+@pytest.mark.long
 def test_a_profile_explains_the_timed_run_of_the_same_work(tmp_path, perf, monkeypatch):
     asked = small_run("doubled_when_asked")
     timed = launch_measurement(asked, RecordFolder.create(tmp_path))
@@ -96,6 +97,7 @@ def test_a_tools_own_refusal_concerns_its_section_alone(tmp_path, monkeypatch):
     assert record.missing["ops"] == "perf says no: ask again"
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_what_was_found(tmp_path, perf):
     def interrupt_perf(event):
         if event.name == "window_started":

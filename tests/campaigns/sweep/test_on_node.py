@@ -46,6 +46,7 @@ def test_a_measurement_comes_back_whole_now_or_when_the_node_is_asked_again(orde
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_closed_pipe_ends_the_worker_and_keeps_what_it_measured(order, tmp_path):
     order["config"] |= {"iters": 10**6, "max_seconds": "none"}
     answer = tmp_path / "answer.json"

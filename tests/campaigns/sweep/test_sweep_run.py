@@ -44,6 +44,7 @@ def states(turns):
     return [(turn.state, turn.outcome) for turn in turns]
 
 
+@pytest.mark.long
 def test_what_is_measured_is_on_disk_when_delivered_and_not_measured_again(machine, tmp_path):
     delivered = []
 
@@ -88,6 +89,7 @@ def test_an_interrupt_ends_the_sweep_and_its_run_is_taken_up_again(machine, tmp_
     assert states(swept(machine, tmp_path, config())) == [("measured", "ok")]
 
 
+@pytest.mark.long
 def test_two_sweeps_at_once_wait_for_the_device_and_measure_everything_once(machine, tmp_path):
     waiting = threading.Event()
     turns = []

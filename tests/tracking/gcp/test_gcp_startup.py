@@ -278,6 +278,7 @@ def test_a_sweep_that_fails_brings_its_records_and_its_code_or_keeps_them_on_the
 
 
 @pytest.mark.parametrize("code", [143, 124], ids=["signal", "time over"])
+@pytest.mark.long
 def test_a_sweep_that_is_ended_still_brings_its_record(machine, code):
     started = hang_in_sweep(machine.facts)
     if code == 124:  # a clock on which twelve hours take a second
@@ -313,6 +314,7 @@ def test_where_shutdown_fails_the_power_is_cut_but_never_of_a_computer_that_is_n
     assert not (machine.facts / "off").exists()
 
 
+@pytest.mark.long
 def test_the_driver_of_an_image_that_brings_one_is_waited_for(machine):
     program(machine.facts, "dlvm", "exit 1")
     (machine.facts / "driver").unlink()
@@ -336,6 +338,7 @@ else:
 """
 
 
+@pytest.mark.long
 def test_the_driver_installer_may_restart_the_machine_and_the_next_boot_goes_on(machine, google):
     (machine.facts / "driver").unlink()
     google.installer = INSTALLER
@@ -367,6 +370,7 @@ def test_it_does_not_restart_for_ever(machine, google):
         (None, "the image's driver does not come up"),
     ],
 )
+@pytest.mark.long
 def test_a_driver_that_does_not_come_up_switches_off(machine, google, installer, words):
     (machine.facts / "driver").unlink()
     if installer is None:  # an image that brings its own
@@ -378,6 +382,7 @@ def test_a_driver_that_does_not_come_up_switches_off(machine, google, installer,
     assert machine.switched_off() == OFF
 
 
+@pytest.mark.long
 def test_a_machine_that_is_started_again_goes_on_with_the_newest_code_or_the_commit_named(
     machine, google
 ):

@@ -39,6 +39,7 @@ def files_below(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.long
 def test_a_password_is_nowhere_in_what_a_run_leaves(as_writer, mlproject_command, tmp_path):
     password = as_writer.passwords["writer"]
     lines = CommandLines()

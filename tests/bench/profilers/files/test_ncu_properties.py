@@ -75,7 +75,7 @@ def outcome_of(path, text, encoding="utf-8"):
     return results[0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(files(percent="87.53"), st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]))
 @pytest.mark.slow
 def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, encoding):
@@ -85,7 +85,7 @@ def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, enco
     assert found(record) == truth(table, form)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(files(percent=None))
 @pytest.mark.slow
 def test_a_table_that_does_not_show_its_locale_is_read_exactly_or_refused(tmp_path, case):
@@ -109,14 +109,14 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.integers(0, 10**6), CHANGES)
 @pytest.mark.slow
 def test_a_damaged_file_does_no_harm(tmp_path, base, changes):
     check(mutated(base, changes), tmp_path / "ncu.csv")
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.one_of(st.binary(max_size=2000), st.text(max_size=1000).map(str.encode)))
 def test_arbitrary_bytes_do_no_harm(tmp_path, content):
     check(content, tmp_path / "ncu.csv")
