@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from worker_processes import output_of
 
 import mlproject
 
@@ -32,11 +33,21 @@ def test_every_listed_command_has_its_help_without_anything_heavy():
         "heavy = {'torch', 'mlflow', 'pandas', 'matplotlib', 'plotly'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", probe], cwd=PROJECT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage: mlproject") == len(mlproject.COMMANDS)
+    assert output_of(probe).count("Usage: mlproject") == len(mlproject.COMMANDS)
+
+
+def test_no_module_of_analysis_imports_torch_mlflow_or_a_window_system():
+    modules, heavy = output_of("""
+import importlib, pkgutil, sys
+import analysis
+names = [module.name for module in pkgutil.walk_packages(analysis.__path__, "analysis.")]
+for name in names:
+    importlib.import_module(name)
+print(len(names))
+print({"torch", "torchvision", "mlflow", "matplotlib.pyplot"} & set(sys.modules))
+""").splitlines()
+    assert int(modules) > 20
+    assert heavy == "set()"
 
 
 def test_help_lists_every_command(capsys):

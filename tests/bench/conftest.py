@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import programs
 import pytest
+from programs import program as write_program
 
 from bench.training.dataset.generate import generate_image_folder
 
@@ -21,19 +21,25 @@ def on_linux(monkeypatch):
 
 
 @pytest.fixture
-def program(tmp_path, monkeypatch):
-    """Return a function that puts a shell script on PATH, before all else."""
+def programs(tmp_path, monkeypatch):
+    """A folder that is first on PATH."""
     folder = tmp_path / "programs"
     folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-
-    return partial(programs.program, folder)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return folder
 
 
 @pytest.fixture
-def only_programs(program, tmp_path, monkeypatch):
+def program(programs):
+    """Return a function that puts a shell script on PATH, before all else."""
+
+    return partial(write_program, programs)
+
+
+@pytest.fixture
+def only_programs(program, programs, monkeypatch):
     """As `program`, on a PATH that holds nothing else."""
-    monkeypatch.setenv("PATH", str(tmp_path / "programs"))
+    monkeypatch.setenv("PATH", str(programs))
     return program
 
 

@@ -6,16 +6,8 @@ from scripted_ncu import ScriptedNcu
 
 
 @pytest.fixture
-def programs(tmp_path):
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def perf_here(programs, monkeypatch):
+def perf_here(programs):
     """Return a function that puts a scripted perf before everything else on the PATH."""
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     return lambda **settings: scripted_perf.install(programs, **settings)
 
 

@@ -58,7 +58,8 @@ def test_what_a_file_cannot_tell_is_null_with_the_metric(file, capsys):
     assert nulls == row["missing"].keys()
     assert DRAM in row["missing"]["dram_bytes"]
     assert DRAM in row["missing"]["intensity_dram"]
-    assert "flop_count_sp" in row["missing"]["flops"]
+    assert "op_ffma_pred_on.sum" in row["missing"]["flops"]
+    assert "flop_count_sp: nvprof's name" in row["missing"]["flops"]
 
 
 def test_a_row_per_kernel_when_asked(file, capsys):

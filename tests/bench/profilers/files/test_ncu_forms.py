@@ -243,13 +243,6 @@ def test_a_figure_that_comes_twice_counts_once_and_two_unlike_ones_are_refused(r
         read("\n".join([*lines[:3], other, *lines[3:]]))
 
 
-def test_a_failed_run_is_reported_in_its_own_words(read):
-    with pytest.raises(
-        UserError, match=r"ncu failed: ==ERROR== ERR_NVGPUCTRPERM - The user does not"
-    ):
-        read("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
-
-
 @pytest.mark.parametrize("text", ["", "hello\n", '"a","b"\n"1","2"\n', "\x00\x01\x02" * 100])
 def test_a_file_without_a_table_is_refused(read, text):
     with pytest.raises(UserError, match="no table of Nsight Compute"):
@@ -260,11 +253,6 @@ def test_a_file_without_a_table_is_refused(read, text):
 def test_a_table_without_launches_is_refused(read, form):
     with pytest.raises(UserError, match="no launch below it"):
         read(written(TABLE, form).split("\n")[0] + "\n")
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
-        read_counters(tmp_path / "none.csv")
 
 
 # What is missing
@@ -302,14 +290,6 @@ def test_a_metric_that_some_launches_lack_is_missing_with_their_number(read, for
     for field in lacking:
         assert getattr(relu, field) is None
         assert getattr(gemm, field) is not None
-
-
-def test_nvprofs_names_are_explained(read):
-    old = {"flop_count_sp": None, DRAM: 5}
-    record = read(written([Launch(0, "gemm", old)], "new"))
-    assert record.flops is None
-    assert "flop_count_sp: nvprof's name" in record.missing["flops"]
-    assert "op_ffma_pred_on.sum" in record.missing["flops"]
 
 
 def test_a_mean_over_units_is_no_sum(read):

@@ -1,10 +1,8 @@
 """Files of many rows, in several blocks that are read ahead in threads."""
 
-import subprocess
-import sys
-
 import pytest
 from ncu_files import DRAM, DURATION, Launch, Style, found, launches, truth, written
+from worker_processes import output_of
 
 from bench.errors import UserError
 from bench.profilers.files.ncu_figures import counters_of
@@ -75,28 +73,21 @@ def test_quotes_are_where_they_belong_and_not_only_as_many(tmp_path, row, number
 ID, BYTES = '"798"', f'"{TABLE[798].values[DRAM]}"'
 
 
+# pyarrow alone takes all but the last for numbers
 @pytest.mark.parametrize(
-    ("cell", "odd", "why"),
-    [
-        (ID, '"798\t"', "a damaged row"),  # pyarrow alone takes these for numbers
-        (ID, '"\t798"', "a damaged row"),
-        (ID, '"0x31e"', "a damaged row"),
-        (BYTES, '"5"6', "a damaged row"),
-        (BYTES, '"0x10"', r"dram__bytes\.sum: '0x10' is not a number"),
-    ],
+    ("cell", "odd"), [(ID, '"798\t"'), (ID, '"\t798"'), (ID, '"0x31e"'), (BYTES, '"5"6')]
 )
-def test_what_only_looks_like_a_number_is_refused_with_its_line(tmp_path, cell, odd, why):
+def test_what_only_looks_like_a_number_is_refused_with_its_line(tmp_path, cell, odd):
     text = written(TABLE, "raw", Style(percent=None)).split("\n")
     assert cell in text[800]
     text[800] = text[800].replace(cell, odd)
     path = tmp_path / "ncu.csv"
     path.write_text("\n".join(text))
-    with pytest.raises(UserError, match=rf"ncu\.csv:801: {why}"):
+    with pytest.raises(UserError, match=r"ncu\.csv:801: a damaged row"):
         read_counters(path)
 
 
 def test_pyarrow_is_imported_for_files_of_ncu_alone():
     modules = "bench.profilers.files.ncu_metrics, bench.profilers.files.perf_stat"
     code = f"import sys, {modules}; print('pyarrow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert output_of(code).strip() == "False"

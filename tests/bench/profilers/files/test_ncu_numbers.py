@@ -129,11 +129,6 @@ def read(read_table):
     return write_and_read
 
 
-def test_the_example_of_a_german_locale_is_refused_with_file_and_line(read):
-    with pytest.raises(UserError, match=r"ncu\.csv:2: gpu__time_duration\.sum: '31\.872' ns may"):
-        read((DURATION, "ns", "31.872"))
-
-
 @pytest.mark.parametrize("unit", ["ns", "usecond", "ms"])
 def test_another_number_that_groups_by_dots_decides(read, unit):
     around = [("some__metric.sum", "byte", "27.595.520"), (PERCENT, "%", "65,77")]
