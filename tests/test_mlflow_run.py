@@ -16,7 +16,6 @@ from tracking.reading.tracked_runs import download_record, search_runs
 PROJECT = Path(__file__).resolve().parent.parent
 SMALL = {"batch_size": 2, "image_size": 64, "warmup_iters": 1, "iters": 2}
 TINY = {**SMALL, "arch": "crashing_models:small", "backend": "cpu", "image_size": 32}
-LONG = pytest.mark.long
 pytestmark = pytest.mark.slow
 
 
@@ -96,7 +95,7 @@ def test_a_wrong_value_ends_the_run_with_its_reason_and_runs_nothing(
     assert not (PROJECT / "hacked").exists()
 
 
-@LONG
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("entry", "parameters"),
     [

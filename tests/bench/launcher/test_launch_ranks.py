@@ -12,7 +12,6 @@ from bench.launcher.measurement import launch_measurement
 from bench.records.folders import RecordFolder, read_records
 from bench.records.verdict.record_metrics import attained_flops_per_s
 
-LONG = pytest.mark.long
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
 
@@ -107,7 +106,7 @@ def ended_in_window(records, end, **changes):
     return Launch(records, take, iters=10**7, max_seconds="none", **changes)
 
 
-@LONG
+@pytest.mark.long
 def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
     launch = ended_in_window(
         tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT), data="fakedata", workers=1
@@ -119,7 +118,7 @@ def test_ctrl_c_ends_all_ranks_and_keeps_what_was_measured(tmp_path):
     assert [account.outcome for account in accounts] == ["interrupted", "interrupted"]
 
 
-@LONG
+@pytest.mark.long
 def test_a_rank_killed_in_the_window_is_named(tmp_path):
     def kill():
         family = psutil.Process().children(recursive=True)
@@ -132,7 +131,7 @@ def test_a_rank_killed_in_the_window_is_named(tmp_path):
     assert "ended by SIGKILL" in record.reason
 
 
-@LONG
+@pytest.mark.long
 def test_ranks_without_their_elastic_launcher_are_ended_too(tmp_path):
     record = ended_in_window(tmp_path, lambda: worker_of(tmp_path).kill()).record
     assert record.outcome in ("crashed", "interrupted")
@@ -151,7 +150,7 @@ def test_two_machines_measure_together_and_one_keeps_the_record(tmp_path, mlproj
     assert not (tmp_path / "1").exists()
 
 
-@LONG
+@pytest.mark.long
 def test_a_rank_that_fails_on_another_machine_is_named_in_the_record(tmp_path, mlproject_command):
     codes, outputs = on_two_machines(mlproject_command, "ranked_models:raises")
     assert codes == [1, 1], outputs
