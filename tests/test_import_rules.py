@@ -50,6 +50,7 @@ def offend(folder, module, line):
         file.write(f"\n{line}\n")
 
 
+@pytest.mark.slow
 def test_every_rule_and_every_package_without_torch_is_reported_where_it_is_broken(copy):
     assert {contract["name"] for contract in contracts()} == OFFENCES.keys()
     for module, line in OFFENCES.values():

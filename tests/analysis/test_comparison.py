@@ -170,6 +170,7 @@ def test_one_new_run_against_a_repeated_baseline_can_be_judged():
 @pytest.mark.parametrize(
     ("ours", "theirs"), [(1, 1), (3, 3), (1, 3), LONG(5, 5), LONG(3, 5), LONG(2, 5)]
 )
+@pytest.mark.slow
 def test_noise_is_called_faster_in_fewer_than_5_of_100(phi, ours, theirs):
     """No effect, correlated iterations, repeats that scatter by 3 %, and no margin to hide in."""
     rng = np.random.default_rng(21)

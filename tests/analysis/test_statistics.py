@@ -72,6 +72,7 @@ def test_the_interval_of_a_ratio_covers_95_times_in_100(phi, ours, theirs):
 
 
 @pytest.mark.parametrize("scatter", [0.5, 2.0])
+@pytest.mark.slow
 def test_two_repeats_against_five_are_never_judged_too_surely(scatter):
     rng = np.random.default_rng(10)
     a = windows(rng, (3000, 2), 0.5, between=0.03)

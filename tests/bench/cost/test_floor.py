@@ -130,6 +130,7 @@ def test_what_fits_in_the_cache_moves_nothing():
     assert complexity.compulsory_bytes == 0
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_fit_move_at_any_batch_size():
     """Parameter, gradient and momentum in, parameter and momentum out, less the cache each way."""
     complexity = step_complexity(

@@ -231,6 +231,7 @@ contents = st.one_of(
 @example(b'{"a": ' + b"[" * 100_000)
 @example(b"9" * 5000 + b",,cycles")
 @settings(max_examples=200)
+@pytest.mark.slow
 def test_no_content_crashes_the_reader_or_makes_up_a_number(rows_of, content):
     try:
         rows = rows_of(content)

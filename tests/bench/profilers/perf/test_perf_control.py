@@ -67,6 +67,7 @@ def task_of(*gates):
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
+@pytest.mark.slow
 def test_two_real_perfs_count_all_threads_in_the_window_and_nothing_else(tmp_path):
     gates = [Gate.make(tmp_path, name) for name in ("cores", "memory")]
     outputs = [tmp_path / "cores.csv", tmp_path / "memory.csv"]

@@ -129,6 +129,7 @@ IMC_FILES = [IMC.format(0, name) for name in ("data_reads", "data_writes")]
         ("aarch64", {*INTEL, "fp_fixed_ops_spec"}, [], {"fp_fixed_ops_spec"}, ()),
     ],
 )
+@pytest.mark.slow
 def test_the_events_that_this_perf_and_this_machine_have(
     perf_here, monkeypatch, tree, processor, known, files, flops, memory
 ):
