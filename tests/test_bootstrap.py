@@ -218,7 +218,7 @@ def test_an_environment_that_cannot_be_kept_is_replaced(clone, tmp_path):
     clone.set_up()
 
     def replaced():
-        """The complaints of a set-up that begins anew."""
+        """The complaints of a set-up that replaces the environment."""
         (clone.venv / "of-before").touch()
         clone.calls()
         code, errors = clone.set_up()

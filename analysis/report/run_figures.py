@@ -39,7 +39,7 @@ from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatters
 from analysis.findings.report_finding import names_of
 from analysis.report.figure_files import FigureFile, FigureFolder
-from analysis.report.tables.group_tables import predicted_curves
+from analysis.report.tables.batch_tables import predicted_curves
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
 

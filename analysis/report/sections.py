@@ -8,7 +8,7 @@ from datetime import datetime
 
 from analysis.findings import ReportFinding, find_all
 from analysis.report import sentences
-from analysis.report.tables import group_tables, profile_tables, run_tables
+from analysis.report.tables import batch_tables, group_tables, profile_tables, run_tables
 from analysis.report.tables.numbered_table import RunNumbers, Table
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
@@ -107,7 +107,7 @@ def _tables(
     tables = [
         run_tables.runs_table(placed),
         group_tables.matrix_table(runs, numbers),
-        group_tables.imported_table(runs, numbers),
+        run_tables.imported_table(runs, numbers),
         group_tables.complexity_table(placed, numbers),
         run_tables.measurements_table(placed),
         group_tables.repeats_table(runs, numbers),
@@ -130,10 +130,10 @@ def _tables(
     return [
         *tables,
         group_tables.uplift_table(runs, numbers),
-        group_tables.gains_table(runs, numbers),
+        batch_tables.gains_table(runs, numbers),
         group_tables.scatter_table(runs, numbers),
         group_tables.scaling_table(runs, numbers),
-        group_tables.predictions_table(runs, numbers),
+        batch_tables.predictions_table(runs, numbers),
         run_tables.environments_table(placed),
     ]
 

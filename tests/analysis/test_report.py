@@ -13,7 +13,7 @@ from observed import published
 from analysis import place_profiles, place_runs
 from analysis.report import write_report
 from analysis.report.sentences import run_command, summary
-from analysis.report.tables.group_tables import imported_table, scaling_table
+from analysis.report.tables.group_tables import scaling_table
 from analysis.report.tables.numbered_table import (
     latex_text,
     make_table,
@@ -22,7 +22,7 @@ from analysis.report.tables.numbered_table import (
     number_runs,
     text,
 )
-from analysis.report.tables.run_tables import environments_table
+from analysis.report.tables.run_tables import environments_table, imported_table
 from analysis.report.write import markdown_fence
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError

@@ -1,23 +1,13 @@
-"""The report's tables of configurations: work, the matrix, repeats, uplift, devices, batches."""
+"""The report's tables of configurations: work, the matrix, repeats, uplift, devices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from analysis.findings.batches import (
-    before_cliff,
-    cliff_of,
-    gain_per_doubling,
-    knee_of,
-    percent_change,
-)
 from analysis.findings.differences import Uplift, scatters, uplifts
 from analysis.findings.report_finding import names_of
-from analysis.prediction import PredictedCurve, fit_curve, measured_batches
-from analysis.prediction.curve import FEWEST_SIZES, StepModel, least_image_s
 from analysis.report.tables.numbered_table import (
     Column,
     RunNumbers,
@@ -28,14 +18,8 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.groups import (
-    Group,
-    batch_curves,
-    group_runs,
-    on_one_device,
-    scaling_efficiency,
-)
-from analysis.runs.placed import THROUGHPUT, PlacedRun, Run, recorded
+from analysis.runs.groups import Group, group_runs, on_one_device, scaling_efficiency
+from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.quantities import interval, percent, three_digits
 from analysis.statistics import RatioEstimate, RepeatEstimate
 from bench.records import Complexity
@@ -69,28 +53,6 @@ def _batch_sizes(runs: list[Run]) -> str:
 def _asked(runs: Sequence[Run], name: str) -> str | None:
     configs = [run.record.config for run in runs if run.record]
     return ", ".join(sorted({f"{getattr(config, name)}" for config in configs})) or None
-
-
-def imported_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Runs that were measured elsewhere, with what their source says and nothing more."""
-    of_each: list[Column[Run]] = of_run(lambda run: run)
-    machine, model, precision = of_each
-    return make_table(
-        "imported",
-        "Imported measurements",
-        (run for run in runs if run.imported_from is not None),
-        whole("number", "no.", lambda run: numbers.by_name[run.name]),
-        text("run", "run", lambda run: run.name),
-        text("source", "source", lambda run: run.imported_from),
-        machine,
-        text("device", "device", lambda run: run.settings.get("device"), wraps_em=8),
-        model,
-        precision,
-        whole("batch_size", "batch", lambda run: run.batch_size),
-        whole("repeats", "repeats", lambda run: run.count),
-        number("throughput_images_per_s", "images/s", lambda run: run.throughput_images_per_s),
-        number("sd_images_per_s", "SD", lambda run: run.deviations.get(THROUGHPUT)),
-    )
 
 
 def complexity_table(runs: Sequence[PlacedRun], numbers: RunNumbers) -> Table:
@@ -231,79 +193,3 @@ def scaling_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
                lambda pair: pair.many.metrics.get("communication_share"), percent),
         text("runs", "runs", lambda pair: numbers.listed((pair.many.name, pair.one.name))),
     )  # fmt: skip
-
-
-class _Gain(NamedTuple):
-    group: Group
-    to_smallest: float
-    per_doubling: float | None
-    note: str | None
-
-
-def gains_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Each batch size of a curve against the one before it, and the knee."""
-    of_group: list[Column[_Gain]] = of_run(lambda gain: gain.group.first)
-    return make_table(
-        "batch-gains",
-        "Gains of larger batches, and the knee",
-        [gain for curve in batch_curves(runs) if len(curve) > 1 for gain in _gains(curve)],
-        *of_group,
-        whole("batch_size", "batch", lambda gain: gain.group.batch_size),
-        number("images_per_s", "images/s", lambda gain: gain.group.throughput_images_per_s),
-        number("ratio_to_smallest", "of the smallest batch's", lambda gain: gain.to_smallest),
-        number("gain_per_doubling", "a doubling gave", lambda gain: gain.per_doubling,
-               percent_change),
-        text("note", "note", lambda gain: gain.note),
-        text("runs", "runs", lambda gain: numbers.listed(gain.group.names)),
-    )  # fmt: skip
-
-
-def _gains(curve: Sequence[Group]) -> Iterator[_Gain]:
-    knee, cliff = knee_of(curve), cliff_of(curve)
-    steps = [None, *(gain_per_doubling(small, large) for small, large in pairwise(curve))]
-    for place, (group, gain) in enumerate(zip(curve, steps, strict=True)):
-        note = "knee" if knee is not None and knee.knee is group else None
-        if cliff is not None and place >= cliff:
-            note = "memory spilled"
-        ratio = group.throughput_images_per_s / curve[0].throughput_images_per_s
-        yield _Gain(group, ratio, gain, note)
-
-
-class Predicted(NamedTuple):
-    """A fitted curve, and the group of its smallest batch, which stands for its settings."""
-
-    group: Group
-    curve: PredictedCurve
-
-
-def predicted_curves(runs: Sequence[Run]) -> list[Predicted]:
-    """Return the model of every curve with three batch sizes or more before any spill."""
-    return [
-        Predicted(curve[0], fit_curve(measured_batches(curve), least_image_s(before_cliff(curve))))
-        for curve in batch_curves(runs)
-        if len(before_cliff(curve)) >= FEWEST_SIZES
-    ]
-
-
-def predictions_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """The two terms of each predicted curve, and what it misses batch sizes by."""
-    of_group: list[Column[Predicted]] = of_run(lambda one: one.group.first)
-    return make_table(
-        "predictions",
-        "Time of a step as a fixed cost and a cost an image",
-        predicted_curves(runs),
-        *of_group,
-        number("fixed_ms", "ms a step", lambda one: 1e3 * one.curve.model.fixed_s),
-        number("per_image_ms", "ms an image", lambda one: 1e3 * one.curve.model.per_image_s),
-        number("limit_images_per_s", "images/s at most", lambda one: _limit(one.curve.model)),
-        text("measured_batches", "measured batches",
-             lambda one: ", ".join(str(batch.batch_size) for batch in one.curve.measured)),
-        number("held_out_error", "held-out error", lambda one: one.curve.held_out_error, percent),
-        number("worst_held_out", "worst",
-               lambda one: max(abs(error) for _, error in one.curve.held_out), percent),
-        text("runs", "runs", lambda one: numbers.listed(one.curve.runs)),
-    )  # fmt: skip
-
-
-def _limit(model: StepModel) -> float | None:
-    return 1 / model.per_image_s if model.per_image_s > 0 else None

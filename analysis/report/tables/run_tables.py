@@ -1,4 +1,4 @@
-"""The report's tables of recorded runs, one row each, of their roofs and their machines."""
+"""The report's tables of runs, one row each, of their roofs and their machines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.report.tables.numbered_table import (
     Column,
+    RunNumbers,
     Table,
     make_table,
     number,
@@ -15,7 +16,7 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.placed import PlacedRun
+from analysis.runs.placed import THROUGHPUT, PlacedRun, Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import interval, percent, percent_interval, three_digits
 from bench.records import Environment
@@ -171,6 +172,28 @@ def intensities_table(runs: Sequence[PlacedRun]) -> Table:
         text("not_counted_because", "not counted because",
              _at(lambda point: point.intensity_counted_missing or None), wraps_em=16),
     )  # fmt: skip
+
+
+def imported_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """Runs that were measured elsewhere, with what their source says and nothing more."""
+    of_each: list[Column[Run]] = of_run(lambda run: run)
+    machine, model, precision = of_each
+    return make_table(
+        "imported",
+        "Imported measurements",
+        (run for run in runs if run.imported_from is not None),
+        whole("number", "no.", lambda run: numbers.by_name[run.name]),
+        text("run", "run", lambda run: run.name),
+        text("source", "source", lambda run: run.imported_from),
+        machine,
+        text("device", "device", lambda run: run.settings.get("device"), wraps_em=8),
+        model,
+        precision,
+        whole("batch_size", "batch", lambda run: run.batch_size),
+        whole("repeats", "repeats", lambda run: run.count),
+        number("throughput_images_per_s", "images/s", lambda run: run.throughput_images_per_s),
+        number("sd_images_per_s", "SD", lambda run: run.deviations.get(THROUGHPUT)),
+    )
 
 
 def ceilings_table(runs: Sequence[PlacedRun], run_ids: Mapping[str, str]) -> Table:

@@ -73,7 +73,7 @@ def permission_remedy(root: Path = ROOT, environ: Mapping[str, str] = os.environ
         grant = f'securityContext: {{capabilities: {{add: ["{capability}"]}}}}'
         return f"give the pod's container `{grant}`; or, {on_host}"
     if around in ("docker", "podman", "containerd"):
-        return f"start this container anew with --cap-add={capability}; or, {on_host}"
+        return f"start this container again with --cap-add={capability}; or, {on_host}"
     if around != "none":  # apptainer and lxc leave the user's rights as they are
         return on_host
     return (

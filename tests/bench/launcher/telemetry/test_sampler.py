@@ -128,7 +128,7 @@ def test_samples_come_once_an_interval_however_often_the_loop_asks(clock, source
     sampler.sample()
     assert source.reads == 5
     clock.now_s += 0.4
-    sampler.sample_now()  # starts the interval anew
+    sampler.sample_now()  # starts a new interval
     clock.now_s += 0.4
     sampler.sample()
     assert source.reads == 6

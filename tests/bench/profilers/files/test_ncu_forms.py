@@ -138,7 +138,7 @@ def test_a_launch_that_comes_twice_is_refused(read, form):
         read(written(TABLE, form) + written(TABLE, form))
 
 
-def test_a_table_saved_anew_without_quotes_is_read(read):
+def test_a_table_that_a_spreadsheet_saved_without_quotes_is_read(read):
     lines = [f"{index},4711,gemm,{DRAM},byte,{100 + index}" for index in range(4)]
     header = "ID,Process ID,Kernel Name,Metric Name,Metric Unit,Metric Value"
     record = read("\n".join([header, "noise, of, some, kind", *lines]) + "\n")

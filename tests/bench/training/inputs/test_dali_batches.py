@@ -45,7 +45,7 @@ def ramps(folder):
     return {"data": str(folder), "decoder": "dali", "augment": True}
 
 
-def test_augmentation_cuts_anew_each_epoch_and_mirrors_half(opened, tmp_path):
+def test_augmentation_cuts_differently_in_each_epoch_and_mirrors_half(opened, tmp_path):
     seen = torch.cat([images for images, _ in take(opened(**ramps(tmp_path), batch_size=2), 16)])
     assert len(set(sums([(seen, None)]))) > 28
     rightwards = (seen[..., -1] > seen[..., 0]).all(dim=(1, 2))

@@ -121,7 +121,7 @@ def test_the_next_batch_is_on_its_way_in_one_of_two_slots_however_far_the_host_i
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_a_slot_is_written_anew_with_each_batch(channels_last):
+def test_each_batch_overwrites_the_slot(channels_last):
     cpu = torch.device("cpu")
     normalise = Normalise(cpu, channels_last=channels_last)
     drawn = torch.Generator().manual_seed(0)
