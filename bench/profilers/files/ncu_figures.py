@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from bench.profilers.files.ncu_csv.numbers import EXACT
 from bench.profilers.files.ncu_metrics import (
     CHIPS,
     NO_SUCH_METRIC,
@@ -19,7 +20,6 @@ from bench.profilers.files.ncu_metrics import (
     sass_ops,
     tensor_metrics,
 )
-from bench.profilers.files.ncu_numbers import EXACT
 from bench.records import Counters, KernelTotals
 
 #: Key of `missing` for kinds of tensor work that were not counted although a total is given.

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
+from bench.profilers.files.ncu_csv.numbers import EXACT, unit_power
+from bench.profilers.files.ncu_csv.rows import Form
+from bench.profilers.files.ncu_csv.scan import BLOCK_BYTES, NcuCsv, scan
+from bench.profilers.files.ncu_csv.totals import RefusedError
 from bench.profilers.files.ncu_figures import MetricTotal, ProfileTotals, counters_of
 from bench.profilers.files.ncu_metrics import WANTED, chip_of_capability
-from bench.profilers.files.ncu_numbers import EXACT, unit_power
-from bench.profilers.files.ncu_rows import Form
-from bench.profilers.files.ncu_scan import BLOCK_BYTES, NcuCsv, scan
-from bench.profilers.files.ncu_totals import RefusedError
 from bench.records import Counters
 
 _MAGIC = b"NVR\0"

@@ -6,7 +6,7 @@ import pytest
 from ncu_files import DRAM, DURATION, PERCENT, quoted
 
 from bench.errors import UserError
-from bench.profilers.files.ncu_numbers import Reading, read_number, unit_power
+from bench.profilers.files.ncu_csv.numbers import Reading, read_number, unit_power
 from bench.profilers.files.ncu_read import read_counters
 
 HEADER = ["ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]

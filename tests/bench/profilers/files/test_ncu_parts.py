@@ -241,6 +241,6 @@ def test_launches_are_known_again_whatever_their_order(tmp_path, again):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.profilers.files.ncu_lines._LONGEST_LINE", 1000)
+    monkeypatch.setattr("bench.profilers.files.ncu_csv.lines._LONGEST_LINE", 1000)
     with pytest.raises(UserError, match="no table of Nsight Compute"):
         read_counters(write(tmp_path / "ncu.csv", "x" * 5000))

@@ -2,7 +2,7 @@
 
 A file is cut into pieces: rows of whole launches of one table, a line each, without anything else.
 Lines that look like rows go into them as they are; Python looks at all others. The pieces are
-added up in threads (`ncu_sums`), and the sums of a table put together (`ncu_totals`).
+added up in threads (`sums`), and the sums of a table put together (`totals`).
 
 A line may look like a row and be none. Then the whole file is read again, each line matched.
 """
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from bench.profilers.files.ncu_cells import Fault, NotPlainError, Piece, Rows
-from bench.profilers.files.ncu_lines import Lines, blocks
-from bench.profilers.files.ncu_rows import (
+from bench.profilers.files.ncu_csv.cells import Fault, NotPlainError, Piece, Rows
+from bench.profilers.files.ncu_csv.lines import Lines, blocks
+from bench.profilers.files.ncu_csv.rows import (
     DamagedRowError,
     Layout,
     cells_of,
@@ -32,8 +32,8 @@ from bench.profilers.files.ncu_rows import (
     quoted,
     row_in,
 )
-from bench.profilers.files.ncu_sums import marks_shown, sum_rows
-from bench.profilers.files.ncu_totals import SeenLaunches, TableTotals
+from bench.profilers.files.ncu_csv.sums import marks_shown, sum_rows
+from bench.profilers.files.ncu_csv.totals import SeenLaunches, TableTotals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

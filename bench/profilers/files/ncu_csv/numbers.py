@@ -2,7 +2,7 @@
 
 Numbers are spelled by the locale that ncu ran in, which the file does not name: `1.234` is 1234
 under de_DE and a fraction under C, and nothing in the text decides. Such a number is doubtful
-until another number of the same table shows the locale (`bench.profilers.files.ncu_totals`).
+until another number of the same table shows the locale (`bench.profilers.files.ncu_csv.totals`).
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.profilers.files.ncu_cells import Fault
-from bench.profilers.files.ncu_numbers import EXACT, is_base, unit_power
-from bench.profilers.files.ncu_rows import Form
+from bench.profilers.files.ncu_csv.cells import Fault
+from bench.profilers.files.ncu_csv.numbers import EXACT, is_base, unit_power
+from bench.profilers.files.ncu_csv.rows import Form
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from bench.profilers.files.ncu_cells import Coded, Fault, Piece, cells_of_piece, grouped
-from bench.profilers.files.ncu_metrics import DURATION_LABEL
-from bench.profilers.files.ncu_numbers import (
+from bench.profilers.files.ncu_csv.cells import Coded, Fault, Piece, cells_of_piece, grouped
+from bench.profilers.files.ncu_csv.numbers import (
     DOUBTFUL,
     MARKS,
     NUMBER,
@@ -28,8 +27,9 @@ from bench.profilers.files.ncu_numbers import (
     is_unit,
     whole_numbers,
 )
-from bench.profilers.files.ncu_rows import explaining_names, metric_in
-from bench.profilers.files.ncu_totals import Process, Sum, TableTotals
+from bench.profilers.files.ncu_csv.rows import explaining_names, metric_in
+from bench.profilers.files.ncu_csv.totals import Process, Sum, TableTotals
+from bench.profilers.files.ncu_metrics import DURATION_LABEL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

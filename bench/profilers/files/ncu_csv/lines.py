@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.errors import UserError
-from bench.profilers.files.ncu_cells import Rows
-from bench.profilers.files.ncu_rows import NUMBER, decoded
+from bench.profilers.files.ncu_csv.cells import Rows
+from bench.profilers.files.ncu_csv.rows import NUMBER, decoded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

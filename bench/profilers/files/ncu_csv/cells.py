@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from bench.profilers.files.ncu_rows import NUMBER, DamagedRowError, Layout, cells_of, decoded
+from bench.profilers.files.ncu_csv.rows import NUMBER, DamagedRowError, Layout, cells_of, decoded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

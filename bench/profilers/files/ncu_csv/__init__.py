@@ -1,0 +1,1 @@
+"""The reader of the CSV files that Nsight Compute prints."""
