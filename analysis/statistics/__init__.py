@@ -9,7 +9,7 @@ from analysis.statistics.repeats import (
     holm,
     repeats_of,
 )
-from analysis.statistics.window import (
+from analysis.statistics.window_statistics import (
     block_length,
     effective_count,
     estimate_window,
