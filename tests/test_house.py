@@ -152,14 +152,14 @@ def test_set_up_needs_the_standard_library_alone():
     assert imported_by("bootstrap").keys() <= sys.stdlib_module_names | {"bootstrap"}
 
 
-# MLproject
-
-
 def test_a_package_has_twelve_entries_at_most():
     for package in ("analysis", "bench", "campaigns", "commands", "tracking"):
         for init in (PROJECT / package).rglob("__init__.py"):
             entries = [path.name for path in init.parent.iterdir() if path.name != "__pycache__"]
             assert len(entries) <= 12, (init.parent, sorted(entries))
+
+
+# MLproject
 
 
 def test_there_is_one_project_file_and_no_folder_of_its_name():
