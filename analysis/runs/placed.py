@@ -146,14 +146,22 @@ class PlacedRun(Run):
 
     def facts(self) -> dict[str, object]:
         """Return what a script wants of the run, ready for JSON; None for what is not known."""
-        point = self.point
+        point, resolved = self.point, self.record.resolved
         return {
             "run_id": self.run_id,
             "record_id": self.record.record_id,
             "label": self.label,
+            "env": self.env,
+            "arch": self.arch,
+            "precision": self.precision,
+            "batch_size": self.batch_size,
+            "math_mode": resolved.math_mode if resolved else None,
             "images_per_s": self.metrics.get("throughput_images_per_s"),
             "attained_gflop_per_s": self.metrics.get("attained_gflops"),
+            "intensity_min_flop_per_byte": self.metrics.get("intensity_min"),
+            "intensity_max_flop_per_byte": self.metrics.get("intensity_max"),
             "intensity_counted_flop_per_byte": point.intensity_counted if point else None,
+            "ridge_flop_per_byte": point.roof.ridge_flop_per_byte if point else None,
             "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
             "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
             "bound": point.bound if point else None,

@@ -49,6 +49,11 @@ def test_report_from_a_folder_needs_no_server(tmp_path):
     assert (run["record_id"], run["bound"], run["verdict"]) == ("run-1", "compute", "clean")
     assert run["images_per_s"] == 10
     assert run["fraction_of_roof_min"] == 0.5
+    assert (run["env"], run["arch"], run["precision"], run["batch_size"], run["math_mode"]) == (
+        "lab", "resnet18", "fp32", 10, "fp32",
+    )  # fmt: skip
+    flop_per_byte = [run[f"{name}_flop_per_byte"] for name in ("intensity_min", "intensity_max")]
+    assert [*flop_per_byte, run["ridge_flop_per_byte"]] == [4, 10, 4]
 
 
 @pytest.mark.slow
