@@ -19,6 +19,26 @@ ENV = "mlproject.env"
 #: Equal for runs of one machine, device, driver and torch.
 ENVIRONMENT_ID = "mlproject.environment_id"
 DEVICE = "mlproject.device"
+#: Tags `mlproject.<name>` of the machine and the software, to filter and group runs by.
+MACHINE_FACTS = (
+    "os",
+    "kernel",
+    "python",
+    "torch",
+    "torchvision",
+    "cuda",
+    "cudnn",
+    "driver",
+    "cpu_model",
+    "device_memory_gb",
+    "storage",
+    "container",
+    "cloud",
+    "machine_type",
+    "zone",
+)
+#: Why the window closed before all its iterations.
+ENDED_EARLY = "mlproject.ended_early"
 VERDICT = "mlproject.verdict"
 OUTCOME = "mlproject.outcome"
 REASON = "mlproject.reason"
@@ -40,6 +60,7 @@ SOURCE_LINE = "mlproject.source_line"
 SOURCE_FORMAT = "mlproject.source_format"
 NOTE = "mlflow.note.content"
 RUN_NAME = "mlflow.runName"
+GIT_COMMIT = "mlflow.source.git.commit"
 
 RECORD_ARTIFACT = "record.json"
 REPORT_ARTIFACTS = "report"
@@ -78,6 +99,11 @@ class Content:
     tags: dict[str, str]
     metrics: Sequence[Point]
     status: str
+
+
+def machine_tag(fact: str) -> str:
+    """Return the tag of one of `MACHINE_FACTS`."""
+    return f"mlproject.{fact}"
 
 
 def whole_tags(now: datetime | None = None) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from bench.config import RunConfig
 from bench.records import ResolvedConfig
+from bench.records.verdict.record_metrics import MEAN_SERIES, PHASES
 from tracking import schema
 
 if TYPE_CHECKING:
@@ -29,16 +30,24 @@ _TAG_COLUMNS = {
     "verdict": schema.VERDICT,
     "outcome": schema.OUTCOME,
     "reason": schema.REASON,
+    "ended_early": schema.ENDED_EARLY,
+    "git_commit": schema.GIT_COMMIT,
+    **{fact: schema.machine_tag(fact) for fact in schema.MACHINE_FACTS},
 }
+#: Tags whose columns are numbers.
+_NUMBER_TAGS = ("device_memory_gb",)
 
 #: Columns of these metrics, by the metrics' own names.
 _METRICS = (
     "throughput_images_per_s",
+    "throughput_images_per_s_std",  # of an imported ledger that sums up repeats
+    "loader_images_per_s",
     "iteration_time_ms_mean",
     "iteration_time_ms_std",
     "iteration_time_ms_p50",
     "iteration_time_ms_p95",
     "iteration_time_ms_p99",
+    *(f"{phase}_time_s" for phase in PHASES),
     "window_s",
     "compile_time_s",
     "iterations",
@@ -48,8 +57,16 @@ _METRICS = (
     "step_gb_eager",
     "intensity_min",
     "intensity_max",
+    "parameters",
+    "forward_gmac",
+    "weights_mb",
+    "gradients_mb",
+    "optimizer_mb",
+    "activations_mb",
     "peak_memory_mb",
     "data_wait_share",
+    "communication_share",
+    *(f"{series}_mean" for series in MEAN_SERIES),
     "energy_j",
     "energy_j_per_image",
     "real_s",
@@ -57,6 +74,7 @@ _METRICS = (
     "system_s",
     "max_rss_mb",
 )
+_WHOLE_METRICS = ("iterations", "parameters")
 
 #: The same, of the profile that explains the run.
 _PROFILE_METRICS = (
@@ -77,7 +95,8 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
     """Return one row per run, in the order given, with what its profile found.
 
     A field that the device resolves (`batch_size`, `backend`, ...) has the value used in its own
-    column and the one asked for in `<field>_given`. What a run does not have is missing (NA).
+    column and the one asked for in `<field>_given`. Tags that a user gave are columns `tags.<key>`,
+    as in MLflow's own tables. What a run does not have is missing (NA).
     """
     imported = [run.tags.get(schema.IMPORTED) == "true" for run in runs]
     columns = {
@@ -88,7 +107,8 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
         "imported": _switch(imported),
     }
     for column, tag in _TAG_COLUMNS.items():
-        columns[column] = _text([run.tags.get(tag) for run in runs])
+        convert = _real if column in _NUMBER_TAGS else _text
+        columns[column] = convert([run.tags.get(tag) for run in runs])
     resolved = ResolvedConfig.model_fields
     for field in RunConfig.model_fields:
         if field in columns:  # env and campaign: the tag holds the label that was used
@@ -105,16 +125,24 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
         names = [field if ledger else f"resolved_{field}" for ledger in imported]
         used = [run.params.get(name) for run, name in zip(runs, names, strict=True)]
         columns[field] = _converter(ResolvedConfig, field)(_unquoted(used))
+    columns["repeats"] = _whole([run.params.get("repeats") for run in runs])  # likewise
     for metric in _METRICS:
-        convert = _whole if metric == "iterations" else _real
+        convert = _whole if metric in _WHOLE_METRICS else _real
         columns[metric] = convert([run.metrics.get(metric) for run in runs])
     explained = profile_of_each(runs, profiles)
     profiled = [explained.get(run.run_id) for run in runs]
     columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
     for metric in _PROFILE_METRICS:
         columns[metric] = _real([one and one.metrics.get(metric) for one in profiled])
+    for tag in sorted({tag for run in runs for tag in run.tags if not _is_ours(tag)}):
+        columns[f"tags.{tag}"] = _text([run.tags.get(tag) for run in runs])
     table: pd.DataFrame = pd.DataFrame(columns)
     return table
+
+
+def _is_ours(tag: str) -> bool:
+    """Whether a tag is this project's or MLflow's, not one that a user gave the run."""
+    return tag.startswith(("mlproject.", "mlflow."))
 
 
 def _unquoted(values: list[str | None]) -> list[str | None]:

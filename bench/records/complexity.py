@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, get_args
 
 from pydantic import Field
+from typing_extensions import Self
 
 from bench.config.resolved import MathMode
 from bench.records.base import Count, Phase, Record
@@ -20,6 +22,23 @@ class OpCost(Record):
     elementwise_flops: Count
     eager_bytes: Count
     fused_bytes: Count
+
+
+class PhaseCost(Record):
+    """Cost of one phase of one step, all its ops together; the fields as in `OpCost`."""
+
+    phase: Phase
+    flops: Count
+    elementwise_flops: Count
+    eager_bytes: Count
+    fused_bytes: Count
+
+    @classmethod
+    def of(cls, phase: Phase, ops: Iterable[OpCost]) -> Self:
+        """Add up the ops of `phase`."""
+        own = [op for op in ops if op.phase == phase]
+        names = cls.model_fields.keys() - {"phase"}
+        return cls(phase=phase, **{name: sum(getattr(op, name) for op in own) for name in names})
 
 
 class MemoryFootprint(Record):
@@ -62,6 +81,11 @@ class Complexity(Record):
     memory: MemoryFootprint
     ops: tuple[OpCost, ...]
     method: str
+
+    @property
+    def phases(self) -> tuple[PhaseCost, ...]:
+        """Forward, backward and optimizer; their sums are the totals of the step."""
+        return tuple(PhaseCost.of(phase, self.ops) for phase in get_args(Phase))
 
     @property
     def step_flops_per_image(self) -> float:

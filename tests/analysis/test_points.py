@@ -5,11 +5,13 @@ from datetime import timedelta
 
 import factories as make
 import pytest
+import samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import RecordSet, place_runs
+from analysis import RecordSet, place, place_runs
 from analysis.runs.groups import group_runs, on_one_device, scaling_efficiency
+from analysis.runs.phases import PhaseSplit, phase_split
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from bench.records.verdict.record_metrics import attained_flops_per_s, summary
 
@@ -41,6 +43,19 @@ def test_a_point_by_hand():
     assert placed.level == "clean"
     assert placed.intensity_counted is None
     assert placed.intensity_counted_missing
+
+
+def test_an_iteration_divides_into_phases_and_a_rest():
+    times_s = {"data": (0.1,) * 4, "forward": (0.2,) * 4, "backward": (0.4,) * 4}
+    measured = samples.measurement((1.0,) * 4, 10, phase_times_s=times_s)
+    split = phase_split(place(make.run_record(measurement=measured), []))
+    assert split.iteration_s == 1
+    assert split.other_s == pytest.approx(0.3)
+    assert split.shares == pytest.approx(
+        {"data": 0.1, "forward": 0.2, "backward": 0.4, "other": 0.3}
+    )
+    assert phase_split(place(make.run_record(), [])) is None
+    assert PhaseSplit(1.0, {"forward": 1.001}).other_s == 0  # two clocks
 
 
 def test_under_the_slope_the_roof_is_an_interval():

@@ -6,6 +6,7 @@ from pathlib import Path
 import factories as make
 import pandas as pd
 import pytest
+import samples
 from observed import Server, Tracked, published_runs, tracked
 
 from analysis import RecordSet, pull_records, pull_runs
@@ -13,6 +14,7 @@ from analysis.runs.run_table import runs_table
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict
+from bench.records.verdict.record_metrics import MEAN_SERIES
 from tracking import schema
 from tracking.schema import PROFILES_FILTER, runs_filter
 
@@ -87,13 +89,77 @@ def test_the_shell_quotes_of_mlflow_run_are_undone(logged, value):
     assert runs_table([Tracked(params={"data": logged})])["data"][0] == value
 
 
-def test_every_logged_metric_has_a_column():
-    record = make.run_record()
-    row = runs_table([tracked(record)]).iloc[0].dropna()
-    values = set(row.tolist())
-    for key, value in tracked(record).metrics.items():
-        if key != schema.ITERATION_TIME_MS:  # a history, not a value
-            assert value in values, key
+SAMPLED = tuple(
+    samples.Series(name=name, source="sample", times_s=(0.0, 0.5), values=(1.0, 3.0))
+    for name in MEAN_SERIES
+)
+PHASE_TIMES = {"data": 0.125, "forward": 0.1875, "backward": 0.125, "optimizer": 0.03125}
+EVERY_KIND = {
+    "whole": make.run_record(
+        measurement=samples.measurement(
+            phase_times_s={name: (time_s,) * 6 for name, time_s in PHASE_TIMES.items()},
+            compile_time_s=2.0,
+            peak_memory_allocated_bytes=10**9,
+            ended_early="max_seconds=60 after 6 of 100",
+        ),
+        telemetry=samples.telemetry(energy_j=96.0, series=SAMPLED),
+    ),
+    "loader alone": make.run_record(settings={"data": "fakedata", "data_only": True}),
+    "ranks": make.run_record(
+        settings={"devices": 2},
+        measurement=samples.measurement(ranks=samples.distributed_figures()),
+    ),
+    "failed": make.failed_record(),
+    "profile": make.profile(
+        ops=samples.op_profile(device_busy_share=0.8), cpu_counters=samples.cpu_counters()
+    ),
+}
+
+
+@pytest.mark.parametrize("record", [*EVERY_KIND.values(), published_runs()[0]], ids=str)
+def test_every_logged_metric_has_a_column(record):
+    run = record if isinstance(record, Tracked) else tracked(record)
+    table = runs_table([run], [run])
+    shown = {name for name in table.columns if not table[name].isna().all()}
+    logged = {name for name in run.metrics if not name.startswith(schema.TELEMETRY_PREFIX)}
+    assert logged - {schema.ITERATION_TIME_MS} <= shown
+
+
+def test_a_row_holds_phases_telemetry_and_the_size_of_the_model():
+    row = runs_table([tracked(EVERY_KIND["whole"])]).iloc[0]
+    assert {name: row[f"{name}_time_s"] for name in PHASE_TIMES} == PHASE_TIMES
+    assert row["gpu_power_w_mean"] == row["cpu_package_power_w_mean"] == 2
+    assert row["energy_j_per_image"] == 2  # 96 J for 48 images
+    assert row["ended_early"] == "max_seconds=60 after 6 of 100"
+    assert (row["parameters"], row["forward_gmac"], row["weights_mb"]) == (100, 0.5, 1e-6)
+    other = runs_table([tracked(EVERY_KIND["loader alone"])]).iloc[0]
+    assert other["loader_images_per_s"] == 10
+    without = ["throughput_images_per_s", "forward_time_s", "gpu_power_w_mean", "ended_early"]
+    assert other[without].isna().all()
+    ranks = runs_table([tracked(EVERY_KIND["ranks"])]).iloc[0]
+    assert ranks["communication_share"] == pytest.approx(0.2)  # 0.4 of 0.5 s without it
+
+
+def test_the_machine_is_a_tag_and_a_column_on_failed_runs_too():
+    gpu = make.gpu(memory_bytes=150_754_820_096)
+    machine = make.environment(device=gpu, cuda="12.8", cloud_zone="europe-west4-b", storage="ext4")
+    for record in (make.run_record(environment=machine), make.failed_record(environment=machine)):
+        run = tracked(record)
+        assert run.tags["mlproject.torch"] == "2.15.0"
+        assert "mlproject.cudnn" not in run.tags  # unknown here
+        row = runs_table([run]).iloc[0]
+        assert (row["os"], row["cuda"], row["driver"]) == ("Linux", "12.8", "570.1")
+        assert (row["zone"], row["storage"]) == ("europe-west4-b", "ext4")
+        assert row["device_memory_gb"] == 150.8
+        assert row[["cudnn", "machine_type"]].isna().all()
+
+
+def test_tags_of_ones_own_are_columns():
+    mine = Tracked(tags={"team": "vision", "mlflow.user": "me", schema.CAMPAIGN: "night"})
+    table = runs_table([mine, tracked(make.run_record(), "r2")])
+    assert [name for name in table if "." in name] == ["tags.team"]
+    assert table["tags.team"][0] == "vision"
+    assert pd.isna(table["tags.team"][1])
 
 
 def test_the_documentation_lists_every_column():

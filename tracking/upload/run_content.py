@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, TypeAlias
 
-from bench.records import CeilingsRecord, ImportedRecord, ProfileRecord, RunRecord
+from bench.records import CeilingsRecord, Environment, ImportedRecord, ProfileRecord, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
 from bench.records.verdict.record_metrics import profile_summary, summary
@@ -89,7 +89,8 @@ def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
             schema.ENV: environment.label,
             schema.ENVIRONMENT_ID: environment_id(environment),
             schema.DEVICE: environment.device.name,
-            "mlflow.source.git.commit": environment.git_commit,
+            schema.GIT_COMMIT: environment.git_commit,
+            **_machine_tags(environment),
         }
     if not isinstance(record, CeilingsRecord):
         found |= {
@@ -97,7 +98,33 @@ def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
             schema.CAMPAIGN: record.config.campaign,
             schema.VERDICT: record.verdict.level if record.verdict else None,
         }
+    if isinstance(record, RunRecord) and record.measurement is not None:
+        found[schema.ENDED_EARLY] = record.measurement.ended_early
     return _known(found)
+
+
+def _machine_tags(environment: Environment) -> dict[str, str | None]:
+    """What of the machine and its software people filter and group runs by."""
+    device = environment.device
+    memory_bytes = device.memory_bytes
+    facts = {
+        "os": environment.os,
+        "kernel": environment.kernel,
+        "python": environment.python,
+        "torch": environment.torch,
+        "torchvision": environment.torchvision,
+        "cuda": environment.cuda,
+        "cudnn": environment.cudnn,
+        "driver": device.driver,
+        "cpu_model": environment.cpu_model,
+        "device_memory_gb": None if memory_bytes is None else f"{memory_bytes / 1e9:.4g}",
+        "storage": environment.storage,
+        "container": environment.container,
+        "cloud": environment.cloud_provider,
+        "machine_type": environment.cloud_machine_type,
+        "zone": environment.cloud_zone,
+    }
+    return {schema.machine_tag(name): facts[name] for name in schema.MACHINE_FACTS}
 
 
 def _known(tags: dict[str, Any]) -> dict[str, str]:

@@ -6,8 +6,34 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.records import Complexity, Measurement, OpProfile, ProfileRecord, RunRecord
+from bench.records import (
+    Complexity,
+    Measurement,
+    OpProfile,
+    ProfileRecord,
+    RunRecord,
+    Telemetry,
+)
 from bench.records.base import ratio
+
+#: Series of the telemetry whose mean over the window is a metric, `<series>_mean`.
+MEAN_SERIES = (
+    "cpu_utilization_percent",
+    "worker_cpu_percent",
+    "other_cpu_percent",
+    "memory_used_mb",
+    "worker_rss_mb",
+    "cpu_frequency_mhz",
+    "cpu_temperature_c",
+    "cpu_package_power_w",
+    "gpu_utilization_percent",
+    "gpu_memory_used_mb",
+    "gpu_power_w",
+    "gpu_sm_clock_mhz",
+    "gpu_temperature_c",
+)
+#: Phases of an iteration whose mean time is a metric, `<phase>_time_s`.
+PHASES = ("data", "forward", "backward", "optimizer")
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -41,6 +67,37 @@ def steps(record: RunRecord) -> int:
     return len(record.measurement.iteration_times_s) if record.measurement else 0
 
 
+def phase_times_s(measurement: Measurement) -> dict[str, float]:
+    """Return the mean seconds per iteration of each phase that was timed, as `forward_time_s`."""
+    timed = measurement.phase_times_s or {}
+    return {f"{name}_time_s": statistics.fmean(timed[name]) for name in PHASES if name in timed}
+
+
+def telemetry_means(telemetry: Telemetry) -> dict[str, float]:
+    """Return the means over the window of what was sampled, as `gpu_power_w_mean`.
+
+    On several devices those of the lowest rank's; the others are in the record.
+    """
+    return {
+        f"{series.name}_mean": statistics.fmean(series.values)
+        for series in telemetry.series
+        if series.name in MEAN_SERIES and series.values
+    }
+
+
+def model_size(complexity: Complexity) -> dict[str, float]:
+    """Return parameters, multiply-adds and memory of one batch's step on one device."""
+    memory = complexity.memory
+    return {
+        "parameters": complexity.parameters,
+        "forward_gmac": complexity.forward_macs / 1e9,
+        "weights_mb": memory.weights_bytes / 1e6,
+        "gradients_mb": memory.gradients_bytes / 1e6,
+        "optimizer_mb": memory.optimizer_bytes / 1e6,
+        "activations_mb": memory.activations_bytes / 1e6,
+    }
+
+
 def attained_flops_per_s(record: RunRecord) -> float | None:
     """Return algorithmic FLOP per second of the window, or None without a cost model.
 
@@ -65,6 +122,7 @@ def summary(record: RunRecord) -> dict[str, float]:
             "iterations": steps(record),
             "data_wait_share": data_wait_share(measured),
             **iteration_statistics_ms(measured.iteration_times_s),
+            **phase_times_s(measured),
             "peak_memory_mb": _scaled(measured.peak_memory_allocated_bytes, 1e-6),
             "compile_time_s": measured.compile_time_s,
             "communication_share": measured.ranks.communication_share if measured.ranks else None,
@@ -79,12 +137,16 @@ def summary(record: RunRecord) -> dict[str, float]:
             "step_gb_fused": model.fused_bytes / 1e9,
             "intensity_min": model.intensity_min,
             "intensity_max": model.intensity_max,
+            **model_size(model),
         }
     found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
     if process is not None:
         found |= {name: getattr(process, name) for name in ("real_s", "user_s", "system_s")}
         found["max_rss_mb"] = _scaled(process.max_rss_bytes, 1e-6)
-    energy_j = record.telemetry.energy_j if record.telemetry else None
+    energy_j = None
+    if record.telemetry is not None:
+        energy_j = record.telemetry.energy_j
+        found |= telemetry_means(record.telemetry)
     found["energy_j"] = energy_j
     found["energy_j_per_image"] = ratio(energy_j, measured.images if measured else None)
     return _known(found)

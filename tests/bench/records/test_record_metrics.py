@@ -57,6 +57,24 @@ def test_all_batches_of_an_iteration_count_as_work(config, batches):
     assert summary(record)["throughput_images_per_s"] == pytest.approx(16.0 * batches)
 
 
+def test_phases_and_telemetry_give_means_over_the_window():
+    phases = {"forward": (0.25, 0.25, 0.25, 0.25, 0.25, 0.1), "optimizer": (0.0,) * 6}
+    power = samples.Series(
+        name="gpu_power_w", source="nvml", times_s=(0.0, 0.5, 1.0), values=(100.0, 200.0, 300.0)
+    )
+    other_rank = power.model_copy(update={"name": "rank1_gpu_power_w"})
+    found = summary(
+        samples.run_record(
+            measurement=samples.measurement(phase_times_s=phases),
+            telemetry=samples.telemetry(series=(power, other_rank)),
+        )
+    )
+    assert found["forward_time_s"] == pytest.approx(0.225)
+    assert found["optimizer_time_s"] == 0  # measured, unlike the backward pass
+    assert found["gpu_power_w_mean"] == 200
+    assert not {"backward_time_s", "rank1_gpu_power_w_mean"} & found.keys()
+
+
 def test_the_communication_share_is_shown_where_there_is_one():
     ranks = samples.distributed_figures(synced_step_s=(0.4, 0.5, 0.9), local_step_s=(0.4, 0.4, 0.3))
     record = samples.run_record(measurement=samples.measurement(ranks=ranks))

@@ -8,6 +8,7 @@ import pytest
 from bench.launcher.telemetry import HostSource
 from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.probes import UnknownFactError
+from bench.records.verdict.record_metrics import MEAN_SERIES
 
 BUSY = "print('on', flush=True)\nwhile True: pass"
 IDLE = "import sys; print('on', flush=True); sys.stdin.read()"
@@ -43,6 +44,7 @@ def test_a_busy_child_is_seen(child, clock):
     # What it used over a second that only the given clock knows, to the kernel's 10 ms ticks.
     assert 15 <= values["worker_cpu_percent"] <= 100 * used + 5
     assert values["worker_rss_mb"] > 1
+    assert set(values) <= set(MEAN_SERIES)  # each has a mean among the metrics
     assert 0 <= values["cpu_utilization_percent"] <= 100
     assert 0 < values["memory_used_mb"] < psutil.virtual_memory().total / 1e6
 

@@ -5,6 +5,7 @@ import pytest
 from bench.launcher.telemetry import Sampler, device_source
 from bench.launcher.telemetry.nvidia import GPU_SERIES, NvidiaSource
 from bench.machine.probes import UnknownFactError
+from bench.records.verdict.record_metrics import MEAN_SERIES
 
 NOBODY = 4_000_000_000  # above every system's highest process id
 
@@ -26,6 +27,7 @@ def test_units_are_those_in_the_names(nvml, worker):
         "gpu_sm_clock_mhz": 1755.0,
         "gpu_temperature_c": 61.0,
     }
+    assert set(reading.values) <= set(MEAN_SERIES)  # each has a mean among the metrics
     assert reading.energy_j == 5000.0
     assert reading.throttle_reasons == frozenset()
 
