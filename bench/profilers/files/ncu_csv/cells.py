@@ -157,7 +157,7 @@ def cells_of_piece(piece: Piece, columns: Iterable[int], values: Iterable[int]) 
         raise NotPlainError from None
     table = table.unify_dictionaries().combine_chunks()
     cells = {index: table.column(str(index)).chunk(0) for index in types}
-    if table.num_rows != rows or not _are_first_cells(cells[0]):
+    if table.num_rows != rows or not (piece.is_checked or _are_first_cells(cells[0])):
         raise NotPlainError
     return cells
 

@@ -187,9 +187,8 @@ class _Cutter:
         cells, self._open = cells_of(row, layout), None
         if layout.awaits_units:
             has_units = not cells[layout.first].strip()
-            self._layout = layout = layout.with_units(cells if has_units else [])
-            if has_units:
-                return True
+            self._layout = layout.with_units(cells if has_units else [])
+            return has_units or self._look(text, line)  # there are no units: a launch, or output
         kept = layout.printed if self._of_all else layout.needed
         whole = quoted(cells, layout, kept)
         self._rows.append(Rows(whole, np.array([len(whole)]), np.array([begin])))

@@ -158,7 +158,7 @@ def test_an_id_is_whole_however_it_is_spelled(read, text):
     assert read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"')).kernels == 1
 
 
-@pytest.mark.parametrize("text", ["1,2", "0x10", "1e3", "12x", "9" * 20])
+@pytest.mark.parametrize("text", ["1,2", "12, x", "0x10", "1e3", "12x", "9" * 20])
 def test_an_id_that_is_no_whole_number_is_refused(read, text):
     with pytest.raises(UserError, match=r"ncu\.csv:2: "):
         read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"'))
@@ -222,6 +222,12 @@ def test_a_damaged_row_is_refused_with_its_line(read, form):
         broken = [*lines[:5], damage(lines[5]), *lines[6:]]
         with pytest.raises(UserError, match=r"ncu\.csv:6: "):
             read("\n".join(broken))
+
+
+def test_a_damaged_row_of_units_is_refused_with_its_line(read):
+    header, units, *rows = written(TABLE, "raw").split("\n")
+    with pytest.raises(UserError, match=r"ncu\.csv:2: a damaged row"):
+        read("\n".join([header, "0" + units[1:], *rows]))
 
 
 @pytest.mark.parametrize("form", ["nvtx", "raw nvtx"])
