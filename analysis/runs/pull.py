@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis.roofs.ceilings import alike_devices
-from analysis.runs.placed import Run, imported_run, place_runs
+from analysis.runs.placed import PlacedRun, Run, imported_run, place, place_runs
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
@@ -134,11 +134,7 @@ def pull_records(
     found = RecordSet(imported=sorted(map(imported_run, imported), key=Run.order))
     if not wanted:
         return found
-    configurations = {run.tags.get(schema.CONFIG_ID) for run in wanted}
-    profiles = [
-        run for run in search(PROFILES_FILTER) if run.tags.get(schema.CONFIG_ID) in configurations
-    ]
-    runs = [*wanted, *search(CEILINGS_FILTER), *profiles]
+    runs = [*wanted, *search(CEILINGS_FILTER), *_of_configurations(wanted, search(PROFILES_FILTER))]
     records = download_records(runs, tracking_uri)
     for run, record in zip(watch(runs), records, strict=True):
         if isinstance(record, Exception):
@@ -149,6 +145,14 @@ def pull_records(
     return found
 
 
+def _of_configurations(
+    measured: Iterable[TrackedRun], profiles: Iterable[TrackedRun]
+) -> list[TrackedRun]:
+    """Those of `profiles` whose configuration is among the measured ones."""
+    configurations = {run.tags.get(schema.CONFIG_ID) for run in measured}
+    return [run for run in profiles if run.tags.get(schema.CONFIG_ID) in configurations]
+
+
 def pull_runs(
     filter_string: str = "",
     *,
@@ -156,6 +160,8 @@ def pull_runs(
     campaign: str | None = None,
     tracking_uri: str | None = None,
     refresh: bool = False,
+    roofs: bool = False,
+    watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
 ) -> pd.DataFrame:
     """Return one row per tracked or imported measurement that matches, the newest first.
 
@@ -163,9 +169,11 @@ def pull_runs(
     run, in whatever experiment. `filter_string` is MLflow's (`params.arch = 'resnet50' and
     metrics.attained_gflops > 100`); `experiments` are names, all by default; `tracking_uri` is
     MLflow's own default if not given. Of a large selection only what is new since the last pull is
-    read, unless `refresh`; runs that were renamed or tagged by hand since show only then. An empty
-    table has the same columns. Raises `UserError` for an unknown experiment and `TrackingError`
-    for what the server refuses, a malformed filter too.
+    read, unless `refresh`; runs that were renamed or tagged by hand since show only then. `roofs`
+    adds where each run stands under its roof, for which the records of all of them and of the
+    ceilings are fetched; `watch` wraps the runs meanwhile. An empty table has the same columns.
+    Raises `UserError` for an unknown experiment and `TrackingError` for what the server refuses, a
+    malformed filter too.
     """
     # Pandas and MLflow take a second to import, which the rest of the package does without.
     from analysis.runs.run_table import runs_table
@@ -178,7 +186,34 @@ def pull_runs(
         for run in search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
     ]
     runs.sort(key=lambda run: run.start_time, reverse=True)
-    return runs_table(runs, search(PROFILES_FILTER) if runs else [])
+    profiles = search(PROFILES_FILTER) if runs else []
+    if not roofs:
+        return runs_table(runs, profiles)
+    others = [*search(CEILINGS_FILTER), *_of_configurations(runs, profiles)] if runs else []
+    return runs_table(runs, profiles, _places(runs, others, watch, tracking_uri))
+
+
+def _places(
+    runs: Sequence[TrackedRun],
+    others: Sequence[TrackedRun],
+    watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]],
+    tracking_uri: str | None,
+) -> dict[str, PlacedRun | str]:
+    """Place each run under its roof, or say why it has none; `others` hold roofs and profiles."""
+    from tracking.reading.tracked_runs import download_records
+
+    asked = [*others, *(run for run in runs if run.tags.get(schema.IMPORTED) != "true")]
+    fetched = download_records(asked, tracking_uri)
+    records = {run.run_id: record for run, record in zip(watch(asked), fetched, strict=True)}
+    known = RecordSet.of(one for one in records.values() if not isinstance(one, Exception))
+    places: dict[str, PlacedRun | str] = {}
+    for run in runs:
+        record = records.get(run.run_id)
+        if isinstance(record, RunRecord):
+            places[run.run_id] = place(record, known.ceilings, known.profiles, run_id=run.run_id)
+        else:
+            places[run.run_id] = "imported" if record is None else f"no record: {record}"
+    return places
 
 
 def pull_record(run_id: str, tracking_uri: str | None = None) -> MeasuredRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -16,6 +16,8 @@ from bench.records.verdict.record_metrics import MEAN_SERIES, PHASES
 from tracking import schema
 
 if TYPE_CHECKING:
+    from analysis.runs.placed import PlacedRun
+    from analysis.runs.points import RooflinePoint
     from tracking.reading.tracked_runs import TrackedRun
 
 Converter = Callable[[list[Any]], "pd.Series[Any]"]
@@ -91,8 +93,14 @@ _PROFILE_METRICS = (
 )
 
 
-def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) -> pd.DataFrame:
+def runs_table(
+    runs: Sequence[TrackedRun],
+    profiles: Sequence[TrackedRun] = (),
+    places: Mapping[str, PlacedRun | str] | None = None,
+) -> pd.DataFrame:
     """Return one row per run, in the order given, with what its profile found.
+
+    With `places`, a placed run or why there is none by run id, also where it stands under its roof.
 
     A field that the device resolves (`batch_size`, `backend`, ...) has the value used in its own
     column and the one asked for in `<field>_given`. Tags that a user gave are columns `tags.<key>`,
@@ -134,6 +142,8 @@ def runs_table(runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun] = ()) 
     columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
     for metric in _PROFILE_METRICS:
         columns[metric] = _real([one and one.metrics.get(metric) for one in profiled])
+    if places is not None:
+        columns |= _roof_columns([places[run.run_id] for run in runs])
     for tag in sorted({tag for run in runs for tag in run.tags if not _is_ours(tag)}):
         columns[f"tags.{tag}"] = _text([run.tags.get(tag) for run in runs])
     table: pd.DataFrame = pd.DataFrame(columns)
@@ -193,6 +203,38 @@ def _time(values: list[Any]) -> pd.Series[Any]:
     times = pd.to_datetime(pd.Series(values, dtype="object"), utc=True)
     column: pd.Series[Any] = pd.Series(times, dtype="datetime64[ns, UTC]")
     return column
+
+
+#: What a run's point says, by column; rates in GFLOP/s and GB/s as in the metrics.
+_OF_POINT: dict[str, tuple[Converter, Callable[[RooflinePoint], Any]]] = {
+    "ridge_flop_per_byte": (_real, lambda point: point.roof.ridge_flop_per_byte),
+    "attainable_gflops_min": (_real, lambda point: point.attainable_min_flops_per_s / 1e9),
+    "attainable_gflops_max": (_real, lambda point: point.attainable_max_flops_per_s / 1e9),
+    "fraction_of_roof_min": (_real, lambda point: point.fraction_of_roof_min),
+    "fraction_of_roof_max": (_real, lambda point: point.fraction_of_roof_max),
+    "fraction_of_peak": (_real, lambda point: point.fraction_of_peak),
+    "bound": (_text, lambda point: point.bound),
+    "bound_sure": (_switch, lambda point: point.bound_sure),
+    "peak_gflops": (_real, lambda point: point.roof.peak_flops_per_s / 1e9),
+    "peak_gb_per_s": (_real, lambda point: point.roof.peak_bytes_per_s / 1e9),
+    "ceiling_kind": (_text, lambda point: point.ceiling.kind),
+    "ceiling_source": (_text, lambda point: point.ceiling.source),
+    "ceiling_date": (_text, lambda point: point.ceiling.date),
+}
+
+
+def _roof_columns(places: Sequence[PlacedRun | str]) -> dict[str, pd.Series[Any]]:
+    """`verdict_under_roof` is the run's own verdict, or a worse one that the roof shows."""
+    points = [None if isinstance(one, str) else one.point for one in places]
+    found = {
+        column: convert([None if point is None else value(point) for point in points])
+        for column, (convert, value) in _OF_POINT.items()
+    }
+    found["verdict_under_roof"] = _text(
+        [None if isinstance(one, str) else one.verdict for one in places]
+    )
+    found["not_placed"] = _text([one if isinstance(one, str) else one.refusal for one in places])
+    return found
 
 
 #: Equal on both: the configuration, and where it ran. Tags hold no UUID, so of two devices with

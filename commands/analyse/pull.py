@@ -8,20 +8,27 @@ import click
 
 from bench.errors import UserError
 from commands.views.options import WantedRuns, refresh_option, wanted_runs_options, writing
+from commands.views.terminal import watched
 
 
 @click.command()
 @wanted_runs_options
 @refresh_option
 @click.option(
+    "--roofs",
+    is_flag=True,
+    help="also where each run stands under its roof: bound, ridge, attainable, share of the roof",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="file to write, .csv or .parquet; CSV on standard output if not given",
 )
-def command(wanted: WantedRuns, refresh: bool, out: Path | None) -> int:
+def command(wanted: WantedRuns, refresh: bool, roofs: bool, out: Path | None) -> int:
     """Write tracked measurements as a table, one row per run, units in the column names.
 
-    Of a large selection only runs that are new since the last pull are read.
+    Of a large selection only runs that are new since the last pull are read. --roofs fetches the
+    record of every run the first time.
 
     Exit codes: 0 written; 2 no run matches, or a wrong value.
     """
@@ -29,7 +36,7 @@ def command(wanted: WantedRuns, refresh: bool, out: Path | None) -> int:
         raise UserError(f"out={str(out)!r}: name a .csv or a .parquet file")
     from analysis import pull_runs
 
-    table = wanted.search(pull_runs, refresh=refresh)
+    table = wanted.search(pull_runs, refresh=refresh, roofs=roofs, watch=watched)
     if table.empty:
         raise wanted.none()
     if out is None:

@@ -165,7 +165,7 @@ def test_tags_of_ones_own_are_columns():
 def test_the_documentation_lists_every_column():
     text = (Path(__file__).resolve().parents[2] / "docs" / "analysis.md").read_text("utf-8")
     listed = set(re.findall(r"`(\w+)`", text))
-    assert set(runs_table([]).columns) <= listed
+    assert set(runs_table([], places={}).columns) <= listed
 
 
 def test_filters_are_joined_and_a_campaign_cannot_end_one():
@@ -188,6 +188,39 @@ def test_pull_asks_the_server_it_was_given(monkeypatch):
         (runs_filter(FILTER, kind="imported"), ["night"], "http://server", True),
         (PROFILES_FILTER, None, "http://server", True),
     ]
+
+
+def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
+    doubtful = make.run_record("run-2", step_s=0.1)  # 1000 GFLOP/s under a roof of 200
+    runs = {"r1": make.run_record(), "r2": doubtful, "oom": make.failed_record()}
+    elsewhere = make.run_record("run-3", environment=make.environment(device=make.gpu()))
+    broken, imported = UserError("no record.json"), published_runs()[0]
+    server = Server(
+        monkeypatch,
+        {**runs, "gpu": elsewhere, "bad": broken, "old": imported, "c1": make.ceilings_record()},
+    )
+    table = pull_runs(roofs=True).set_index("run_id")
+    placed = table.loc["r1"]
+    assert (placed["bound"], placed["bound_sure"]) == ("compute", True)
+    assert (placed["ridge_flop_per_byte"], placed["fraction_of_peak"]) == (4, 0.5)
+    assert placed["attainable_gflops_min"] == placed["attainable_gflops_max"] == 200
+    assert placed["fraction_of_roof_min"] == placed["fraction_of_roof_max"] == 0.5
+    assert (placed["peak_gflops"], placed["peak_gb_per_s"]) == (200, 50)
+    assert (placed["ceiling_kind"], placed["verdict_under_roof"]) == ("measured", "clean")
+    assert pd.isna(placed["not_placed"])
+    assert (table["verdict"]["r2"], table["verdict_under_roof"]["r2"]) == ("clean", "invalid")
+    assert table["not_placed"]["oom"].startswith("outcome oom: CUDA out of memory")
+    assert table["not_placed"]["gpu"].startswith("no ceiling: ")
+    assert table["not_placed"]["bad"] == "no record: no record.json"
+    assert table["not_placed"]["old"] == "imported"
+    without = table.loc[["oom", "gpu", "bad", "old"]]
+    assert without[["bound", "fraction_of_peak"]].isna().all(axis=None)
+    assert "old" not in server.fetched  # it has no record
+    monkeypatch.undo()
+    Server(monkeypatch)
+    empty = pull_runs(roofs=True)
+    assert {"bound", "not_placed"} <= {*empty.columns} <= {*table.reset_index().columns}
+    assert "bound" not in pull_runs()
 
 
 def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatch):
