@@ -11,6 +11,7 @@ from analysis.findings.report_finding import ReportFinding, names_of, rate_of, r
 from analysis.runs.groups import Group, batch_curves, group_runs, settings_key
 from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
+from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import estimate_ratio
 
 #: A larger batch that loses more than 30 % has not merely passed its best size.
@@ -50,7 +51,7 @@ def find_memory_spills(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         yield ReportFinding(
             kind="memory spill",
             headline=(
-                f"{good.first.env}, {good.first.arch} {good.first.precision}: from "
+                f"{good.env}, {good.model_label} {good.precision_label}: from "
                 f"{three_digits(good.throughput_images_per_s)} images/s at batch {good.batch_size} "
                 f"to {three_digits(bad.throughput_images_per_s)} at batch {bad.batch_size}. "
                 f"Likely cause: {_cause(bad)}."
@@ -60,7 +61,7 @@ def find_memory_spills(runs: Sequence[Run]) -> Iterator[ReportFinding]:
                 f"batch {bad.batch_size} over {good.batch_size}: {ratio_of(estimate)}",
                 *_memory((good, bad)),
                 *(
-                    f"at batch {other.batch_size} {other.first.precision}, whose activations are "
+                    f"at batch {other.batch_size} {other.precision}, whose activations are "
                     f"smaller, runs at {rate_of(other)}: the size of the data, not the batch "
                     "as such, makes the difference"
                     for other in spared
@@ -120,11 +121,11 @@ def _may_spill(run: Run) -> bool:
 
 def _spared(bad: Group, groups: Sequence[Group]) -> list[Group]:
     """Groups that differ in precision alone and did not fall."""
-    key = settings_key(bad.first, ("precision",))
+    key = settings_key(bad.first, OF_PRECISION)
     return [
         group
         for group in groups
-        if settings_key(group.first, ("precision",)) == key
+        if settings_key(group.first, OF_PRECISION) == key
         and CLIFF * group.throughput_images_per_s > bad.throughput_images_per_s
     ]
 
@@ -204,8 +205,8 @@ def percent_change(share: float) -> str:
 
 
 def _headline(knee: Knee) -> str:
-    first, last = knee.curve[0].first, knee.curve[-1]
-    what = f"{first.env}, {first.arch} {first.precision}"
+    first, last = knee.curve[0], knee.curve[-1]
+    what = f"{first.env}, {first.model_label} {first.precision_label}"
     if knee.knee is None:
         return (
             f"{what}: no knee up to batch {last.batch_size}; the last doubling still gave "

@@ -11,12 +11,9 @@ from analysis.runs.groups import Group, batch_curves, fastest, group_runs, setti
 from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import percent, three_digits
+from analysis.runs.what_ran import OF_DATA
 from analysis.statistics import estimate_ratio
 from bench.config import SYNTHETIC
-
-#: How data is read and shown is part of the data's cost.
-_OF_DATA = ("data", "workers", "decoder", "prefetch_factor", "persistent_workers", "pin_memory",
-            "augment", "non_blocking")  # fmt: skip
 
 
 def find_input_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
@@ -59,12 +56,12 @@ def _waits(run: Run) -> bool:
 def synthetic_pairs(groups: Sequence[Group]) -> list[tuple[Group, Group]]:
     """Return each group of other data with the one that differs in synthetic data alone."""
     synthetic = {
-        settings_key(group.first, _OF_DATA): group
+        settings_key(group.first, OF_DATA): group
         for group in groups
         if group.first.settings.get("data") == SYNTHETIC
     }
     others = [group for group in groups if group.first.settings.get("data", SYNTHETIC) != SYNTHETIC]
-    keyed = ((group, synthetic.get(settings_key(group.first, _OF_DATA))) for group in others)
+    keyed = ((group, synthetic.get(settings_key(group.first, OF_DATA))) for group in others)
     return [(group, same) for group, same in keyed if same is not None]
 
 
@@ -92,12 +89,12 @@ def find_launch_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             for small, large in flat
         ]
         evidence += [f"{run.label}: {why}" for run, why in starved]
-        first = curve[0].first
+        first = curve[0]
         yield ReportFinding(
             kind="launch-bound",
             headline=(
-                f"{first.env}, {first.arch} {first.precision}: launching the step's kernels, not "
-                "their work, sets its time"
+                f"{first.env}, {first.model_label} {first.precision_label}: launching the step's "
+                "kernels, not their work, sets its time"
                 + (f" up to batch {flat[-1][1].batch_size}." if flat else ".")
             ),
             evidence=tuple(evidence),

@@ -13,6 +13,7 @@ from analysis.findings.report_finding import ReportFinding, names_of, rate_of, r
 from analysis.runs.groups import Group, batch_curves, group_runs, settings_key
 from analysis.runs.placed import Run
 from analysis.runs.quantities import interval, percent, three_digits
+from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import RatioEstimate, estimate_ratio
 
 BASELINE = "fp32"
@@ -20,16 +21,29 @@ BASELINE = "fp32"
 
 @dataclass(frozen=True)
 class Uplift:
-    """A lower precision against fp32 in one configuration; `spilled` if either is past a cliff."""
+    """A lower precision against fp32 in one configuration; `spilled` if either is past a cliff.
+
+    Without an estimate, `note` says why: the precision was not the one asked for.
+    """
 
     low: Group
     full: Group
-    estimate: RatioEstimate
+    estimate: RatioEstimate | None
     spilled: bool
+    note: str | None = None
+
+
+#: What `amp` became where no device would choose it for its speed.
+_AS_FP32 = "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic"
+_EMULATED = "emulated: this device has no such arithmetic"
 
 
 def uplifts(runs: Sequence[Run]) -> list[Uplift]:
-    """Return every configuration that was measured in fp32 and in another precision."""
+    """Return every configuration that was measured in fp32 and in another precision.
+
+    Also those where `amp` was asked for and fp32 or an emulation ran: without an estimate, since
+    the device has no lower precision to compare.
+    """
     spilled: set[tuple[str, ...]] = set()
     groups: list[Group] = []
     for curve in batch_curves(runs):
@@ -37,47 +51,69 @@ def uplifts(runs: Sequence[Run]) -> list[Uplift]:
         place = cliff_of(curve)
         spilled |= {group.names for group in curve[place:]} if place is not None else set()
     baselines = {
-        settings_key(group.first, ("precision",)): group
+        settings_key(group.first, OF_PRECISION): group
         for group in groups
         if group.first.precision == BASELINE
     }
     found = []
     for group in groups:
-        full = baselines.get(settings_key(group.first, ("precision",)))
-        if full is not None and group.first.precision != BASELINE:
+        full = baselines.get(settings_key(group.first, OF_PRECISION))
+        if full is None:
+            continue
+        past = group.names in spilled or full.names in spilled
+        if group.first.precision == BASELINE:
+            amp = tuple(run for run in group.runs if run.precision_label != BASELINE)
+            if amp:
+                found.append(Uplift(Group(amp), full, None, past, _AS_FP32))
+        elif group.emulated and set(group.asked_for("precision")) == {"amp"}:
+            found.append(Uplift(group, full, None, past, _EMULATED))
+        else:
             estimate = estimate_ratio(group.repeats(), full.repeats())
-            past = group.names in spilled or full.names in spilled
-            found.append(Uplift(group, full, estimate, past))
+            found.append(Uplift(group, full, estimate, past, _EMULATED if group.emulated else None))
     return found
 
 
 def find_precision_uplift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding per machine, model and precision, over all its batch sizes."""
-    series: dict[tuple[str, str, str], list[Uplift]] = {}
+    series: dict[str, list[Uplift]] = {}
     for one in uplifts(runs):
-        first = one.low.first
-        series.setdefault((first.env, first.arch, first.precision), []).append(one)
-    for (env, arch, precision), found in series.items():
+        series.setdefault(one.low.series, []).append(one)
+    for found in series.values():
+        first = found[0].low
+        names = names_of(group for one in found for group in (one.low, one.full))
         sound = [one for one in found if not one.spilled]
-        if not sound:
-            continue
-        ratios = [one.estimate.ratio for one in sound]
-        spilled = [one for one in found if one.spilled]
-        past = ", ".join(f"{one.low.batch_size}" for one in spilled)
-        note = f" Left out, as memory spilled there: batch {past}." if spilled else ""
-        yield ReportFinding(
-            kind="precision uplift",
-            headline=(
-                f"{env}, {arch}: {precision} is {interval(min(ratios), max(ratios))} times as fast "
-                f"as {BASELINE}.{note}"
-            ),
-            evidence=tuple(
-                f"batch {one.low.batch_size}: {ratio_of(one.estimate)}, {rate_of(one.low)} "
-                f"against {rate_of(one.full)}"
-                for one in sound
-            ),
-            runs=names_of(group for one in found for group in (one.low, one.full)),
-        )
+        rated = [(one, one.estimate) for one in sound if one.estimate is not None]
+        what = f"{first.env}, {first.model_label}"
+        if rated:
+            ratios = [estimate.ratio for _, estimate in rated]
+            spilled = [one for one in found if one.spilled]
+            past = ", ".join(f"{one.low.batch_size}" for one in spilled)
+            note = f" Left out, as memory spilled there: batch {past}." if spilled else ""
+            how = " (emulated)" if first.emulated else ""
+            yield ReportFinding(
+                kind="precision uplift",
+                headline=(
+                    f"{what}: {first.precision_label}{how} is "
+                    f"{interval(min(ratios), max(ratios))} times as fast as {BASELINE}.{note}"
+                ),
+                evidence=tuple(
+                    f"batch {one.low.batch_size}: {ratio_of(estimate)}, {rate_of(one.low)} "
+                    f"against {rate_of(one.full)}"
+                    for one, estimate in rated
+                ),
+                runs=names,
+            )
+        elif sound:
+            yield ReportFinding(
+                kind="precision uplift",
+                headline=f"{what}: no uplift of amp. {_sentence(sound[0].note)}",
+                evidence=tuple(f"{one.low.label}: {rate_of(one.low)}" for one in sound),
+                runs=names,
+            )
+
+
+def _sentence(note: str | None) -> str:
+    return f"{note[:1].upper()}{note[1:]}." if note else ""
 
 
 _LEVEL = 0.05

@@ -194,6 +194,8 @@ def choose_curve(
 ) -> list[Group]:
     """Return the only curve of that model; precision and machine matter where they are given.
 
+    A precision is the one that ran, such as amp-bf16, or the one asked for.
+
     Raises `UserError` where none fits, and where several do: in which settings they differ.
     """
     asked = {"arch": arch, "precision": precision, "env": env}
@@ -201,7 +203,7 @@ def choose_curve(
     fitting = [
         run
         for run in runs
-        if all(run.settings.get(name) == value for name, value in wanted.items())
+        if all(value in (run.settings.get(n), run.asked_for(n)) for n, value in wanted.items())
     ]
     curves = batch_curves(fitting)
     if not curves:

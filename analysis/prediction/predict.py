@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.findings.batches import cliff_of
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
-from analysis.runs.groups import Group, settings_key
+from analysis.runs.groups import Group, agree
 from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
 from bench.errors import UserError
@@ -71,9 +71,8 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | str:
 
 def failed_batches(curve: Sequence[Group], runs: Sequence[Run]) -> list[Run]:
     """Return runs of the curve's configuration that ran out of memory, smallest batch first."""
-    key = settings_key(curve[0].first, ("batch_size",))
     found = [run for run in runs if run.outcome == "oom" and run.batch_size]
-    same = [run for run in found if settings_key(run, ("batch_size",)) == key]
+    same = [run for run in found if agree(curve[0], Group((run,)), ("batch_size",), as_asked=True)]
     return sorted(same, key=lambda run: run.batch_size or 0)
 
 
@@ -141,9 +140,7 @@ def predict_batch(curve: Sequence[Group], batch_size: int, runs: Sequence[Run] =
             f"({min(sizes)} to {max(sizes)}): measure a batch nearer to it"
         )
     value, low, high = fitted.images_per_s(batch_size)
-    first = curve[0].first
-    label = f"{first.env} {first.arch} {first.precision}"
-    return Prediction(batch_size, value, low, high, fitted, why_it_fits, label)
+    return Prediction(batch_size, value, low, high, fitted, why_it_fits, curve[0].series)
 
 
 def _fits(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.placed import THROUGHPUT, Run
+from analysis.runs.what_ran import precision_label
 from analysis.statistics.repeats import Repeats, joined
 from bench.records import Environment, RunRecord
 
@@ -29,16 +30,59 @@ class Group:
         return tuple(run.name for run in self.runs)
 
     @property
+    def env(self) -> str:
+        """The machine's label."""
+        return self.first.env
+
+    @property
+    def arch(self) -> str:
+        """The model."""
+        return self.first.arch
+
+    @property
+    def precision(self) -> str:
+        """The precision that ran."""
+        return self.first.precision
+
+    @property
+    def distinction(self) -> str:
+        """The settings by which the runs differ from others of their machine and model."""
+        return self.first.distinction
+
+    @property
+    def model_label(self) -> str:
+        """The model, with what distinguishes the runs from others of their label."""
+        return self.first.model_label
+
+    @property
+    def precision_label(self) -> str:
+        """The precision for people, who see how many runs asked for amp and got fp32."""
+        return precision_label(self.first.precision, self.asked_for("precision"))
+
+    @property
+    def series(self) -> str:
+        """What was measured where, but for the batch size."""
+        return f"{self.env} {self.model_label} {self.precision_label}"
+
+    @property
     def label(self) -> str:
         """What was measured where, for people."""
-        return self.first.label
+        return f"{self.series} batch {self.first.settings.get('batch_size')}"
 
     @property
     def backend(self) -> str:
         """The backend that was used, else the one asked for."""
-        record = self.first.record
-        resolved = record.resolved if record else None
-        return resolved.backend if resolved else self.first.settings.get("backend", "unknown")
+        return self.first.settings.get("backend", "unknown")
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the device has no such arithmetic, and a library stands in for it."""
+        resolved = self.first.record.resolved if self.first.record else None
+        return resolved is not None and not resolved.native_math
+
+    def asked_for(self, name: str) -> tuple[str | None, ...]:
+        """Return a setting as each run asked for it."""
+        return tuple(run.asked_for(name) for run in self.runs)
 
     def repeats(self, metric: str = THROUGHPUT) -> Repeats:
         """Return the repeats of `metric`; raises what `Run.repeats` does."""
@@ -56,7 +100,7 @@ class Group:
 
 
 def group_runs(runs: Iterable[Run], metric: str = THROUGHPUT) -> list[Group]:
-    """Group runs that have a usable `metric` by all their settings, in the order they come."""
+    """Group runs that have a usable `metric` by the settings that ran, in the order they come."""
     groups: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
         if run.usable(metric) is not None:
@@ -91,6 +135,29 @@ def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:
 def settings_key(run: Run, apart_from: Sequence[str] = ()) -> tuple[tuple[str, str], ...]:
     """Return what runs must share to be the same but for `apart_from`."""
     return tuple(sorted(item for item in run.settings.items() if item[0] not in apart_from))
+
+
+def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: bool) -> bool:
+    """Return whether two groups have the same settings but for `apart_from`.
+
+    With `as_asked`, for two machines or for a run that ended before it had resolved values, a
+    setting also agrees where both asked for the same of it, such as `auto`: but for the sizes of
+    batch and image, which are work and not a means.
+    """
+    names = (ours.first.settings.keys() | theirs.first.settings.keys()) - set(apart_from)
+    return all(
+        ours.first.settings.get(name) == theirs.first.settings.get(name)
+        or (as_asked and name not in _WORK and _asked_alike(ours, theirs, name))
+        for name in names
+    )
+
+
+#: What a step works on. `auto` is not the same work on every machine.
+_WORK = frozenset({"batch_size", "image_size"})
+
+
+def _asked_alike(ours: Group, theirs: Group, name: str) -> bool:
+    return bool((set(ours.asked_for(name)) & set(theirs.asked_for(name))) - {None})
 
 
 def scaling_efficiency(many: RunRecord, one: RunRecord) -> float:

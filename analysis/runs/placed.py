@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from analysis.runs.quantities import whole_number
+from analysis.runs.what_ran import NO_SETTINGS, distinctions, precision_label, settings_of
 from analysis.statistics.repeats import Repeats, summarised_repeats
-from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
+from bench.config import RunConfig
 from bench.records import CeilingsRecord, Environment, Finding, ProfileRecord, RunRecord, worst
 from bench.records.verdict.drift import Drift, window_drift
 from bench.records.verdict.record_metrics import summary
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
 
 THROUGHPUT = "throughput_images_per_s"
-#: Runs that differ in these alone are repeats.
-_NO_SETTINGS = FILING_FIELDS | WINDOW_FIELDS
 #: What an imported run's ledger may say of its throughput: deviation and number of repeats.
 DEVIATION = "throughput_images_per_s_std"
 REPEATS = "repeats"
@@ -33,14 +32,18 @@ REPEATS = "repeats"
 class Run:
     """What is known of one run, recorded here (a `PlacedRun`) or imported from a ledger.
 
-    `settings` are what was asked for as text, with the batch size, machine and device that were
-    used; `metrics` are named as in the tracking schema. `count` is of the repeats behind the
+    `settings` are what ran, as text, with machine and device: resolved values where the run has
+    them, else those asked for. `asked` are those that read otherwise when they were asked for
+    (`auto`). `distinction` is what distinguishes the run from others of the same machine, model and
+    precision. `metrics` are named as in the tracking schema. `count` is of the repeats behind the
     numbers (1 but for imported summaries), `deviations` those between them by metric. `software`
     is what may differ without being a setting. What an imported run lacks stays unknown.
     """
 
     name: str  # the tracked run's id, else the record's
     settings: Mapping[str, str]
+    asked: Mapping[str, str] = field(default_factory=dict)
+    distinction: str = ""
     outcome: str = "ok"
     reason: str | None = None
     metrics: Mapping[str, float]
@@ -61,8 +64,18 @@ class Run:
 
     @property
     def precision(self) -> str:
-        """The precision asked for."""
+        """The precision that ran, such as amp-bf16; the one asked for where that is not known."""
         return self.settings.get("precision", "unknown")
+
+    @property
+    def precision_label(self) -> str:
+        """The precision for people, who see where a device made fp32 of amp."""
+        return precision_label(self.precision, (self.asked_for("precision"),))
+
+    @property
+    def model_label(self) -> str:
+        """The model, with what distinguishes the run from others of its label."""
+        return f"{self.arch} ({self.distinction})" if self.distinction else self.arch
 
     @property
     def env(self) -> str:
@@ -87,7 +100,12 @@ class Run:
     @property
     def label(self) -> str:
         """What was measured where, for people."""
-        return f"{self.env} {self.arch} {self.precision} batch {self.settings.get('batch_size')}"
+        batch = self.settings.get("batch_size")
+        return f"{self.env} {self.model_label} {self.precision_label} batch {batch}"
+
+    def asked_for(self, name: str) -> str | None:
+        """Return a setting as it was asked for, such as `auto`."""
+        return self.asked.get(name, self.settings.get(name))
 
     @property
     def drift(self) -> Drift | None:
@@ -191,9 +209,11 @@ def place(
     placed = roofline_point(record, ceilings, profiles)
     point = placed if isinstance(placed, RooflinePoint) else None
     own = record.verdict.findings if record.verdict else ()
+    settings, asked = settings_of(record)
     return PlacedRun(
         name=run_id or record.record_id,
-        settings=_settings(record),
+        settings=settings,
+        asked=asked,
         outcome=record.outcome,
         reason=record.reason,
         metrics=summary(record),
@@ -225,8 +245,22 @@ def place_runs(
         place(record, ceilings, profiles, run_id=ids.get(record.record_id))
         for record in measurements
     ]
-    ordered = sorted(placed, key=PlacedRun.order)
+    ordered = sorted(distinguished(placed), key=PlacedRun.order)
     return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+def distinguished(runs: Sequence[AnyRun]) -> list[AnyRun]:
+    """Return `runs`, each with its settings that differ from others of its label."""
+    known = [
+        {**run.settings, "source": run.imported_from or "measured"} if run.outcome == "ok" else {}
+        for run in runs
+    ]
+    return [
+        replace(run, distinction=text) for run, text in zip(runs, distinctions(known), strict=True)
+    ]
 
 
 def recorded(runs: Iterable[Run]) -> list[PlacedRun]:
@@ -239,7 +273,7 @@ def imported_run(run: TrackedRun) -> Run:
     known = {
         name: value
         for name, value in run.params.items()
-        if name in RunConfig.model_fields and name not in _NO_SETTINGS
+        if name in RunConfig.model_fields and name not in NO_SETTINGS
     }
     batch = whole_number(run.params.get("resolved_batch_size") or known.get("batch_size"))
     if batch is not None:
@@ -259,18 +293,6 @@ def imported_run(run: TrackedRun) -> Run:
         deviations={} if deviation is None else {THROUGHPUT: deviation},
         imported_from=run.tags.get(schema.SOURCE_FILE, "unknown"),
     )
-
-
-def _settings(record: RunRecord) -> dict[str, str]:
-    given = record.config.model_dump(exclude=set(_NO_SETTINGS))
-    settings = {name: f"{value}" for name, value in given.items()}
-    if record.resolved is not None:
-        settings["batch_size"] = f"{record.resolved.batch_size}"
-    settings["env"] = record.config.env
-    if record.environment is not None:
-        settings["env"] = record.environment.label
-        settings["device"] = record.environment.device.name
-    return settings
 
 
 def _software(environment: Environment) -> dict[str, str]:

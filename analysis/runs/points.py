@@ -14,6 +14,7 @@ from analysis.profiles.profiled_step import profiled_step
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from analysis.runs.bounds import Bound, StepTimes, decide_bound
+from analysis.runs.what_ran import precision_of
 from bench.records import (
     Ceiling,
     CeilingsRecord,
@@ -242,7 +243,7 @@ def _place(
         record_id=record.record_id,
         env=environment.label,
         arch=record.config.arch,
-        precision=record.config.precision,
+        precision=precision_of(resolved),
         batch_size=resolved.batch_size,
         device=environment.device.name,
         math_mode=resolved.math_mode,

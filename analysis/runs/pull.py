@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis.roofs.ceilings import alike_devices
-from analysis.runs.placed import PlacedRun, Run, imported_run, place, place_runs
+from analysis.runs.placed import PlacedRun, Run, distinguished, imported_run, place, place_runs
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
@@ -76,7 +76,7 @@ class RecordSet:
     def runs(self) -> list[Run]:
         """Place every measurement, in report order; imported runs come after them."""
         placed = place_runs(self.measurements, self.ceilings, self.profiles, run_ids=self.run_ids)
-        return [*placed, *self.imported]
+        return distinguished([*placed, *self.imported])
 
 
 class _Labels:

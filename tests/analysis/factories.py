@@ -23,6 +23,7 @@ from bench.records import (
     MemoryFootprint,
     OpCost,
     ProfileRecord,
+    ResolvedConfig,
     RunRecord,
     Verdict,
     WorkSet,
@@ -119,10 +120,15 @@ def run_record(
     **changes: Any,
 ) -> RunRecord:
     """A run of `batch` images in a step of `step_s`; `settings` are of its configuration."""
+    config = RunConfig(**{"arch": "resnet18", "batch_size": batch, **(settings or {})})
+    fields = set(config.model_fields_set & ResolvedConfig.model_fields.keys())
+    used = {name: value for name in fields if (value := getattr(config, name)) != "auto"}
+    if config.precision.startswith("amp"):
+        used["autocast_dtype"] = "bf16"
     known = {
-        "config": RunConfig(**{"arch": "resnet18", "batch_size": batch, **(settings or {})}),
+        "config": config,
         "created": NOON,
-        "resolved": resolved(batch_size=batch),
+        "resolved": resolved(**{"batch_size": batch, **used}),
         "measurement": measurement(step_s=step_s, images=batch),
         "telemetry": None,
         "environment": environment(),

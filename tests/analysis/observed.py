@@ -23,7 +23,10 @@ def observation(name="r1", images_per_s=100.0, *, times_s=(), metrics=None, **ch
     """A run that ended well; settings by name, other fields of `Run` too."""
     fields = {
         key: changes.pop(key)
-        for key in ("outcome", "reason", "campaign", "software", "count", "deviations", "findings")
+        for key in (
+            *("outcome", "reason", "campaign", "software", "count", "deviations", "findings"),
+            *("asked", "distinction"),
+        )
         if key in changes
     }
     settings = _DEFAULTS | {key: f"{value}" for key, value in changes.items()}

@@ -15,7 +15,6 @@ from analysis.prediction import MeasuredBatch, fit_curve, memory_of, predict_bat
 from analysis.prediction.curve import fit_step, leverage
 from analysis.runs.groups import batch_curves
 from analysis.runs.placed import place_runs
-from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import MemoryFootprint
 
@@ -226,15 +225,13 @@ def test_predict_from_a_folder(tmp_path):
         (["--arch", "vgg16"], "arch='vgg16': none of the 4 runs fits"),
         (
             ["--arch", "resnet18"],
-            r"several configurations fit, choose one by precision=\['amp', 'fp32'\]",
+            r"several configurations fit, choose one by .*precision=\['amp-bf16', 'fp32'\]",
         ),
         (["--arch", "resnet18", "--filter", "x"], "--filter and --experiment ask a server"),
     ],
 )
 def test_predict_refuses_in_one_line(tmp_path, arguments, message):
-    amp = record(64).model_copy(
-        update={"config": RunConfig(arch="resnet18", batch_size=64, precision="amp")}
-    )
+    amp = make.run_record("amp-64", 64, settings={"precision": "amp"})
     folder = records_on_disk(tmp_path, record(8), record(16), record(32), amp)
     with pytest.raises(UserError, match=message):
         invoke(commands.analyse.predict, "--records", folder, "--batch-size", 24, *arguments)

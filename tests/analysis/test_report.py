@@ -338,7 +338,7 @@ def test_markdown_text_and_fences():
 @pytest.mark.slow
 def test_the_analysis_has_its_findings_tables_and_figures(repeated):
     folder, markdown, html = repeated
-    for words in ("Precision uplift.", "Batch knee.", "amp is 2 times as fast as fp32"):
+    for words in ("Precision uplift.", "Batch knee.", "amp-bf16 is 2 times as fast as fp32"):
         assert words in markdown
         assert words in "".join(Page(html).text)
     uplift = rows(folder, "uplift")

@@ -39,7 +39,7 @@ class _Gain(NamedTuple):
 
 def gains_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Each batch size of a curve against the one before it, and the knee."""
-    of_group: list[Column[_Gain]] = of_run(lambda gain: gain.group.first)
+    of_group: list[Column[_Gain]] = of_run(lambda gain: gain.group)
     return make_table(
         "batch-gains",
         "Gains of larger batches, and the knee",
@@ -84,7 +84,7 @@ def predicted_curves(runs: Sequence[Run]) -> list[Predicted]:
 
 def predictions_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """The two terms of each predicted curve, and what it misses batch sizes by."""
-    of_group: list[Column[Predicted]] = of_run(lambda one: one.group.first)
+    of_group: list[Column[Predicted]] = of_run(lambda one: one.group)
     return make_table(
         "predictions",
         "Time of a step as a fixed cost and a cost an image",

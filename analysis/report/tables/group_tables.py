@@ -29,13 +29,15 @@ def matrix_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """What was asked for: machines x models x precisions, their batch sizes and iterations."""
     planned: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        planned.setdefault((run.env, run.arch, run.precision), []).append(run)
-    of_first: list[Column[list[Run]]] = of_run(lambda members: members[0])
+        asked = run.asked_for("precision") or run.precision
+        planned.setdefault((run.env, run.arch, asked), []).append(run)
     return make_table(
         "matrix",
         "Run matrix",
         planned.values(),
-        *of_first,
+        text("machine", "machine", lambda members: members[0].env),
+        text("arch", "model", lambda members: members[0].arch),
+        text("precision", "precision", lambda members: members[0].asked_for("precision")),
         text("batch_sizes", "batch sizes", _batch_sizes),
         text("data", "data", lambda members: _asked(members, "data"), wraps_em=7),
         text("warmup_iterations", "warm-up", lambda members: _asked(members, "warmup_iters")),
@@ -95,7 +97,7 @@ def complexity_table(runs: Sequence[PlacedRun], numbers: RunNumbers) -> Table:
 
 def repeats_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Images/s of each configuration: mean and deviation of its repeats, and an interval."""
-    of_group: list[Column[Group]] = of_run(lambda group: group.first)
+    of_group: list[Column[Group]] = of_run(lambda group: group)
     return make_table(
         "repeats",
         "Throughput by configuration, over its repeats",
@@ -127,7 +129,7 @@ def _ends(estimate: RepeatEstimate | RatioEstimate) -> tuple[float | None, float
 
 def uplift_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Each lower precision against fp32 of the same configuration."""
-    of_low: list[Column[Uplift]] = of_run(lambda one: one.low.first)
+    of_low: list[Column[Uplift]] = of_run(lambda one: one.low)
     machine, model, precision = of_low
     return make_table(
         "uplift",
@@ -139,10 +141,11 @@ def uplift_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         precision,
         number("images_per_s", "images/s", lambda one: one.low.throughput_images_per_s),
         number("fp32_images_per_s", "fp32", lambda one: one.full.throughput_images_per_s),
-        number("uplift", "times as fast", lambda one: one.estimate.ratio),
-        number("uplift_low uplift_high", "95 % interval", lambda one: _ends(one.estimate),
-               interval),
-        text("note", "note", lambda one: "memory spilled" if one.spilled else None),
+        number("uplift", "times as fast", lambda one: one.estimate and one.estimate.ratio),
+        number("uplift_low uplift_high", "95 % interval",
+               lambda one: _ends(one.estimate) if one.estimate else (None, None), interval),
+        text("note", "note", lambda one: "memory spilled" if one.spilled else one.note,
+             wraps_em=10),
         text("runs", "runs", lambda one: numbers.listed((*one.low.names, *one.full.names))),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from analysis.runs.groups import Group
 from analysis.runs.placed import Run, recorded
 from analysis.runs.quantities import three_digits
 
@@ -142,13 +143,25 @@ def number(
     return Column(heading, tuple(keys.split()), value, show, numeric=True)
 
 
-def of_run(run: Callable[[Row], Run]) -> list[Column[Row]]:
-    """Return the columns of machine, model and precision of a row's run."""
+def of_run(run: Callable[[Row], Run | Group]) -> list[Column[Row]]:
+    """Return the columns of machine, model and precision of a row's run or group of repeats.
+
+    Beside the model stands what distinguishes the row from others of its label, beside the
+    precision where it is not the one asked for.
+    """
+
+    def model(row: Row) -> tuple[str, str | None]:
+        return run(row).arch, run(row).distinction or None
+
+    def precision(row: Row) -> tuple[str, str]:
+        return run(row).precision, run(row).precision_label
+
     return [
         text("machine", "machine", lambda row: run(row).env),
-        text("arch", "model", lambda row: run(row).arch),
-        text("precision", "precision", lambda row: run(row).precision),
-    ]
+        text("arch differs_in", "model", model,
+             lambda arch, differs: f"{arch} ({differs})" if differs else arch),
+        text("precision precision_label", "precision", precision, lambda _, label: label),
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

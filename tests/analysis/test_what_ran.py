@@ -1,0 +1,121 @@
+"""Runs are grouped by what ran: what `auto` became, and not how it was asked for."""
+
+import factories as make
+import pytest
+
+from analysis.findings.differences import find_precision_uplift, uplifts
+from analysis.prediction import choose_curve
+from analysis.report.tables.group_tables import repeats_table, uplift_table
+from analysis.report.tables.numbered_table import number_runs
+from analysis.runs.groups import batch_curves, group_runs
+from analysis.runs.placed import place_runs
+
+CUDA = {"backend": "cuda", "pin_memory": True}
+FP16 = {"math_mode": "fp16", "autocast_dtype": "fp16", "loss_scaling": True}
+BF16 = {"math_mode": "bf16", "autocast_dtype": "bf16"}
+EMULATED = BF16 | {"native_math": False}
+
+
+def placed(*asked_and_ran, batch=10):
+    """A run for each pair of settings asked for and of values that they became."""
+    return place_runs(
+        [
+            make.run_record(
+                f"r{number}",
+                batch,
+                settings=asked,
+                resolved=make.resolved(**{"batch_size": batch, **ran}),
+            )
+            for number, (asked, ran) in enumerate(asked_and_ran, 1)
+        ],
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (({}, {}), ({"backend": "cpu"}, {})),
+        (({"batch_size": "auto"}, {"batch_size": 16}), ({"batch_size": 16}, {"batch_size": 16})),
+        (({}, {"threads": 4}), ({"threads": 4}, {"threads": 4})),
+        (({}, {"channels_last": True}), ({"channels_last": "true"}, {"channels_last": True})),
+        (({}, {"allocator": "retain"}), ({"allocator": "retain"}, {"allocator": "retain"})),
+        (({}, {"image_size": 224}), ({"image_size": 224}, {"image_size": 224})),
+        (({}, {}), ({"fused_optimizer": "true"}, {})),
+        (({"data": "/x"}, {"workers": 2}), ({"data": "/x", "workers": 2}, {"workers": 2})),
+        (({}, {}), ({"workers": 3, "prefetch_factor": 4, "pin_memory": "true"}, CUDA | {
+            "backend": "cpu"})),  # synthetic data has no loader
+        (({"precision": "amp"}, {}), ({"precision": "fp32"}, {})),
+        (({"precision": "amp"}, BF16), ({"precision": "amp-bf16"}, BF16)),
+        (({"precision": "amp"}, FP16), ({"precision": "amp-fp16"}, FP16)),
+        (({"precision": "amp"}, BF16 | {"depthwise_fp32": True}),
+         ({"precision": "amp", "depthwise_fp32": "true"}, BF16 | {"depthwise_fp32": True})),
+        (({"warmup_iters": 2}, {}), ({"iters": 7, "max_seconds": "none"}, {})),
+    ],
+)  # fmt: skip
+def test_what_ran_alike_is_one_configuration(one, other):
+    runs = placed(one, other, batch=16)
+    assert len(group_runs(runs)) == 1
+    assert len(batch_curves(runs)) == 1
+    assert {run.distinction for run in runs} == {""}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ({"threads": 1}, {"threads": 2}, "threads 1"),
+        ({"channels_last": True}, {"channels_last": False}, "channels_last true"),
+        ({"allocator": "preloaded"}, {"allocator": "retain"}, "allocator preloaded"),
+        (CUDA, {"backend": "cpu"}, "backend cuda"),
+        (BF16 | {"depthwise_fp32": True}, BF16, "depthwise_fp32 true"),
+    ],
+)
+def test_what_ran_otherwise_is_another_configuration_and_its_rows_say_in_what(one, other, words):
+    asked = {"precision": "amp" if "autocast_dtype" in one else "fp32"}
+    runs = placed((asked, one), (asked, other), (asked, other))
+    found = group_runs(runs)
+    assert [len(group.runs) for group in found] == [1, 2]
+    assert words in found[0].label
+    assert len({group.label for group in found}) == 2
+    cells = repeats_table(runs, number_runs(runs)).cells
+    assert words in cells[0][1]
+    assert len({tuple(row[:4]) for row in cells}) == 2
+
+
+def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
+    runs = placed(({}, {}), ({}, {}), ({"precision": "amp"}, {}))
+    (group,) = group_runs(runs)
+    assert group.label == "lab resnet18 fp32 (amp asked for in 1 of 3 runs) batch 10"
+    assert runs[2].label == "lab resnet18 fp32 (amp asked for) batch 10"
+    (one,) = uplifts(runs)
+    assert (one.estimate, one.low.names, one.full.names) == (None, ("r3",), ("r1", "r2", "r3"))
+    (row,) = uplift_table(runs, number_runs(runs)).cells
+    assert row[3] == "fp32 (amp asked for)"
+    assert row[6:9] == [
+        "-",
+        "-",
+        "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic",
+    ]
+    (found,) = find_precision_uplift(runs)
+    assert found.headline == (
+        "lab, resnet18: no uplift of amp. "
+        "Amp ran in fp32: this device has neither bf16 nor fp16 arithmetic."
+    )
+    assert choose_curve(runs, "resnet18", "amp")[0].names == ("r3",)
+    assert choose_curve(runs, "resnet18", "fp32")[0].names == ("r1", "r2", "r3")
+
+
+@pytest.mark.parametrize(
+    ("asked", "uplift", "words"),
+    [
+        ("amp", "-", "no uplift of amp. Emulated"),
+        ("amp-bf16", "1", "amp-bf16 (emulated) is 1 times"),
+    ],
+)
+def test_an_emulation_is_rated_only_where_it_was_asked_for(asked, uplift, words):
+    runs = placed(({}, {}), ({"precision": asked}, EMULATED))
+    (row,) = uplift_table(runs, number_runs(runs)).cells
+    assert (row[3], row[6]) == ("amp-bf16", uplift)
+    assert row[8] == "emulated: this device has no such arithmetic"
+    (found,) = find_precision_uplift(runs)
+    assert words in found.headline
