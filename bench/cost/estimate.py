@@ -137,6 +137,7 @@ def complexity_row(complexity: Complexity) -> dict[str, Any]:
 
     Counts per image are whole where the images of a batch share nothing; they share the weights
     and their update. `bytes_per_image_min` is the fused traffic, `bytes_per_image_max` the eager.
+    Keys that begin with a phase are its part of the step's.
     """
 
     def per_image(total: int) -> int | float:
@@ -157,6 +158,16 @@ def complexity_row(complexity: Complexity) -> dict[str, Any]:
         "bytes_per_image_min": per_image(complexity.fused_bytes),
         "bytes_per_image_max": per_image(complexity.eager_bytes),
         "bytes_per_image_compulsory": per_image(complexity.compulsory_bytes),
+        **{
+            f"{phase.phase}_{name}": per_image(total)
+            for phase in complexity.phases
+            for name, total in (
+                ("flops_per_image", phase.flops),
+                ("elementwise_flops_per_image", phase.elementwise_flops),
+                ("bytes_per_image_min", phase.fused_bytes),
+                ("bytes_per_image_max", phase.eager_bytes),
+            )
+        },
         "cache_bytes": complexity.cache_bytes,
         "intensity_min": complexity.intensity_min,
         "intensity_max": complexity.intensity_max,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,6 @@ from rich.table import Table
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
-from commands.views.options import table_option
 from commands.views.terminal import output, text_table, watched
 
 if TYPE_CHECKING:
@@ -50,7 +51,14 @@ if TYPE_CHECKING:
     help="pixels a side; auto: the model's own",
 )
 @click.option("--ops", "with_ops", is_flag=True, help="also the cost of every op in every phase")
-@table_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="csv: a row per model and batch size, with --ops a row per op",
+)
 def command(
     architectures: tuple[str, ...],
     batch_sizes: tuple[str, ...],
@@ -59,7 +67,7 @@ def command(
     with_ops: bool,
     form: str,
 ) -> None:
-    """Print FLOP, bytes and memory of a model's training step, forward to optimizer.
+    """Print FLOP, bytes and memory of a model's training step: forward, backward, optimizer.
 
     Nothing is run or allocated, so any batch size will do. A multiply-add is 2 FLOP. Bytes are a
     range: fused (every chain of small ops folded into its neighbours) to eager (every op by
@@ -76,6 +84,8 @@ def command(
     complexities = list(watched(each, "complexity", len(configs)))
     if form == "json":
         _print_json(complexities, with_ops=with_ops)
+    elif form == "csv":
+        _print_csv(complexities, with_ops=with_ops)
     else:
         _print_tables(complexities, with_ops=with_ops)
 
@@ -98,9 +108,28 @@ def _print_json(complexities: list[Complexity], *, with_ops: bool) -> None:
     click.echo(json.dumps(rows, indent=1))
 
 
+def _print_csv(complexities: list[Complexity], *, with_ops: bool) -> None:
+    from bench.cost import complexity_row
+
+    rows = [complexity_row(item) for item in complexities]
+    if with_ops:
+        names = ("arch", "batch_size", "image_size", "precision")
+        rows = [
+            {name: row[name] for name in names} | op.model_dump()
+            for row, item in zip(rows, complexities, strict=True)
+            for op in item.ops
+        ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    click.echo(text.getvalue(), nl=False)
+
+
 def _print_tables(complexities: list[Complexity], *, with_ops: bool) -> None:
     console = output(100)
-    console.print(_work_table(complexities), _memory_table(complexities))
+    console.print(_work_table(complexities), _phases_table(complexities))
+    console.print(_memory_table(complexities))
     for item in complexities if with_ops else []:
         console.print(_ops_table(item))
     first = complexities[0]
@@ -136,6 +165,25 @@ def _work_table(complexities: list[Complexity]) -> Table:
     ]
     title = f"One training step in {complexities[0].precision}, per image"
     return text_table(["model", "batch", "pixels", *columns], rows, title=title)
+
+
+def _phases_table(complexities: list[Complexity]) -> Table:
+    headings = ["model", "batch", "phase", "GFLOP", "small GFLOP", "fused MB", "eager MB"]
+    rows = [
+        [item.arch, str(item.batch_size), phase.phase]
+        + [
+            _figure(count / item.batch_size / unit)
+            for count, unit in (
+                (phase.flops, 1e9),
+                (phase.elementwise_flops, 1e9),
+                (phase.fused_bytes, 1e6),
+                (phase.eager_bytes, 1e6),
+            )
+        ]
+        for item in complexities
+        for phase in item.phases
+    ]
+    return text_table(headings, rows, title="Its phases, per image", left=(0, 2))
 
 
 def _memory_table(complexities: list[Complexity]) -> Table:

@@ -1,5 +1,6 @@
 """`mlproject complexity`, as a user calls it."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -63,6 +64,18 @@ def test_json_has_a_row_per_model_and_batch_size_and_is_exact_and_complete():
     assert sum(op["flops"] for op in row["ops"]) == 32 * row["step_flops_per_image"]
 
 
+def test_csv_has_the_rows_of_json_and_with_ops_a_row_per_op():
+    arguments = ["--arch", "tiny_models:conv_relu_conv", "--image-size", "4", "--batch-size", "2"]
+    [expected] = json.loads(_run(*arguments, "--format", "json"))
+    [row] = csv.DictReader(_run(*arguments, "--format", "csv").splitlines())
+    assert row == {name: str(value) for name, value in expected.items()}
+    assert (row["forward_flops_per_image"], row["backward_flops_per_image"]) == ("1792", "2816")
+    assert float(row["optimizer_bytes_per_image_min"]) == 20 * 56 / 2
+    ops = [*csv.DictReader(_run(*arguments, "--format", "csv", "--ops").splitlines())]
+    assert {op["phase"] for op in ops} == {"forward", "backward", "optimizer"}
+    assert sum(int(op["flops"]) for op in ops) == 2 * expected["step_flops_per_image"]
+
+
 @pytest.mark.slow
 def test_the_table_fits_into_100_columns():
     arguments = ["--arch", "shufflenet_v2_x0_5", "--arch", "vgg16", "--precision", "amp", "--ops"]
@@ -70,6 +83,8 @@ def test_the_table_fits_into_100_columns():
     assert max(map(len, lines)) <= 100
     (row,) = [line.split() for line in lines if line.split()[:2] == ["vgg16", "32"]][:1]
     assert row[:6] == ["vgg16", "32", "224", "15.47", "92.65", "0.088"]
+    (row,) = [line.split() for line in lines if line.split()[:3] == ["vgg16", "32", "backward"]]
+    assert row[3] == "61.71"  # 2 x 15.47 GMAC x 2 FLOP, less the images' gradient
     assert not any("…" in line for line in lines)
 
 

@@ -14,6 +14,13 @@ GOLDEN = {
     "vgg16": (138_357_544, 15_470_264_320, 92_648_177_664, 73),
     "mobilenet_v2": (3_504_872, 300_774_272, 1_782_969_600, 78),
 }
+#: Multiply-adds of the first layer, the only one without a gradient of its input.
+FIRST_LAYER_MACS = {
+    "resnet18": 112**2 * 64 * 3 * 7**2,
+    "resnet50": 112**2 * 64 * 3 * 7**2,
+    "vgg16": 224**2 * 64 * 3 * 3**2,
+    "mobilenet_v2": 112**2 * 32 * 3 * 3**2,
+}
 
 
 @pytest.mark.parametrize("arch", GOLDEN)
@@ -25,6 +32,11 @@ def test_parameters_flops_and_what_is_saved_are_exact(arch):
     assert complexity.forward_macs == forward_macs * 32
     assert complexity.step_flops == step_flops * 32
     assert complexity.step_flops_per_image == step_flops
+    forward, backward, optimizer = complexity.phases
+    assert forward.flops == 2 * forward_macs * 32
+    assert backward.flops == 2 * forward.flops - 2 * FIRST_LAYER_MACS[arch] * 32
+    assert (optimizer.flops, optimizer.elementwise_flops) == (0, 6 * parameters)
+    assert optimizer.fused_bytes == optimizer.eager_bytes == 20 * parameters
     memory = complexity.memory
     assert round(memory.activations_bytes / 32 / 1e6) == saved_mb
     assert memory.weights_bytes == memory.gradients_bytes == memory.optimizer_bytes

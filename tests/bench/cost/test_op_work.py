@@ -35,9 +35,22 @@ def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
     assert sum(call.flops for call in calls) == step.step_flops
     for field in SUMMED[1:]:
         assert sum(getattr(call, field) for call in calls) == getattr(step, field)
-    forward = [op for op in step.ops if op.phase == "forward"]
-    assert sum(op.flops for op in forward) == 2 * step.forward_macs
+    assert step.phases[0].flops == 2 * step.forward_macs
+    assert [phase.phase for phase in step.phases] == ["forward", "backward", "optimizer"]
+    totals = {"flops": step.step_flops} | {field: getattr(step, field) for field in SUMMED[1:]}
+    assert totals == {f: sum(getattr(phase, f) for phase in step.phases) for f in SUMMED}
     assert step.compulsory_bytes <= step.fused_bytes < step.eager_bytes
+
+
+def test_the_phases_of_two_convolutions_by_hand():
+    """1x1 from 3 to 8 and to 4 channels, on two images of 4x4, with 56 weights."""
+    forward, backward, optimizer = step_complexity(tiny("conv_relu_conv")).phases
+    first, second = 2 * 16 * 3 * 8, 2 * 16 * 8 * 4  # multiply-adds
+    assert forward.flops == 2 * (first + second)
+    assert backward.flops == 2 * (first + 2 * second)  # the images need no gradient
+    assert (optimizer.flops, optimizer.elementwise_flops) == (0, 6 * 56)
+    # Read the weight, its gradient and momentum; write the weight and the momentum.
+    assert optimizer.fused_bytes == optimizer.eager_bytes == 5 * 4 * 56
 
 
 def test_unfused_updates_are_one_call_per_parameter_and_kind():
