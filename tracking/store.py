@@ -15,9 +15,11 @@ import requests
 from mlflow.exceptions import MlflowException
 from mlflow.store.db import utils as db_utils
 from mlflow.tracking import MlflowClient
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from bench.doctor import Check
+from bench.errors import UserError
 from tracking.retry import AWAY_LIMIT_S, failure_line, http_settings, is_away, is_unauthenticated
 from tracking.upload.upload_state import CREDENTIALS, server_name
 
@@ -75,6 +77,21 @@ def open_client(tracking_uri: str | None = None) -> MlflowClient:
     return MlflowClient(tracking_uri=uri)
 
 
+def open_existing(tracking_uri: str | None = None) -> MlflowClient:
+    """Return a client that only reads, as `open_client` does.
+
+    Raises `UserError` for an embedded store that does not exist, which MLflow would make.
+    """
+    if is_unmade(tracking_uri):
+        store = _sqlite_file(tracking_uri).absolute()
+        raise UserError(
+            f"{store.parent} has no {store.name}, so no runs are tracked there: go to the folder "
+            "that they were measured in, name a server with MLFLOW_TRACKING_URI, or measure one "
+            "with mlproject run"
+        )
+    return open_client(tracking_uri)
+
+
 def is_embedded(tracking_uri: str) -> bool:
     """Whether this process itself opens the store, with no server between."""
     return not tracking_uri.startswith(("http://", "https://"))
@@ -111,10 +128,15 @@ def experiment_named(client: MlflowClient, name: str) -> str:
     return str(found.experiment_id)
 
 
-def is_unmade(tracking_uri: str) -> bool:
+def is_unmade(tracking_uri: str | None = None) -> bool:
     """Whether this is an embedded store that does not exist, and that MLflow makes if asked."""
-    path = tracking_uri.removeprefix(_SQLITE)
-    return path != tracking_uri and not Path(path).exists()
+    uri = tracking_uri or str(mlflow.get_tracking_uri())
+    return uri.startswith(_SQLITE) and not _sqlite_file(uri).exists()
+
+
+def _sqlite_file(tracking_uri: str | None) -> Path:
+    """The file that SQLAlchemy opens; in MLflow's own URI a blank of its path is %20."""
+    return Path(make_url(tracking_uri or str(mlflow.get_tracking_uri())).database or "")
 
 
 def tracking_checks() -> list[Check]:
@@ -122,7 +144,7 @@ def tracking_checks() -> list[Check]:
     where = public_uri()
     status: Literal["ok", "warning"] = "ok"
     remedy = None
-    if is_unmade(where):
+    if is_unmade():
         detail = f"{where} will be made by the first tracked run"
     else:
         try:

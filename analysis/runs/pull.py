@@ -172,8 +172,8 @@ def pull_runs(
     read, unless `refresh`; runs that were renamed or tagged by hand since show only then. `roofs`
     adds where each run stands under its roof, for which the records of all of them and of the
     ceilings are fetched; `watch` wraps the runs meanwhile. An empty table has the same columns.
-    Raises `UserError` for an unknown experiment and `TrackingError` for what the server refuses, a
-    malformed filter too.
+    Raises `UserError` for an unknown experiment or a folder without a store, and `TrackingError`
+    for what the server refuses, a malformed filter too.
     """
     # Pandas and MLflow take a second to import, which the rest of the package does without.
     from analysis.runs.run_table import runs_table
@@ -219,7 +219,8 @@ def _places(
 def pull_record(run_id: str, tracking_uri: str | None = None) -> MeasuredRecord:
     """Return the whole record of a tracked run, fetched once and then from this user's cache.
 
-    Raises `UserError` where the run holds none of this version, and `TrackingError`.
+    Raises `UserError` where the run holds none of this version or there is no store, and
+    `TrackingError`.
     """
     from tracking.reading.tracked_runs import download_record
 

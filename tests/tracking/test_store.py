@@ -3,11 +3,18 @@
 What a record folder remembers of its uploads needs no server.
 """
 
-import pytest
-from servers import free_port
+from functools import partial
+from pathlib import Path
 
+import mlflow
+import pytest
+from refusals import refusal
+from servers import free_port
+from sqlalchemy import create_engine
+
+from analysis import pull_record, pull_runs
 from bench.records.folders import RecordFolder
-from tracking.store import public_uri, tracking_checks
+from tracking.store import is_unmade, public_uri, tracking_checks
 from tracking.upload import upload_state
 
 
@@ -30,12 +37,41 @@ def test_an_embedded_store_has_one_name_from_every_folder(tmp_path, monkeypatch)
     assert public_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
 
 
-def test_asking_makes_no_store(monkeypatch, tmp_path):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/new.db")
+@pytest.mark.parametrize("uri", [None, "sqlite:///new.db", "sqlite:///{}/new.db"])
+def test_asking_makes_no_store(monkeypatch, tmp_path, uri):
+    folder = tmp_path / "a folder, 100%"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    if uri is not None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(folder))
     [check] = tracking_checks()
     assert check.status == "ok"
     assert "will be made" in check.detail
-    assert list(tmp_path.glob("new.db")) == []
+    for read in (pull_runs, partial(pull_record, "a" * 32)):
+        assert ".db, so no runs are tracked there: go to the folder" in refusal(read)
+    assert list(tmp_path.rglob("*")) == [folder]
+    opened = Path(create_engine(mlflow.get_tracking_uri()).url.database)
+    opened.parent.mkdir(exist_ok=True)
+    opened.touch()
+    assert not is_unmade()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pull",),
+        ("report",),
+        ("compare", "campaign=a", "campaign=b"),
+        ("predict", "--arch", "vgg16", "--batch-size", "8"),
+    ],
+)
+def test_a_command_that_reads_refuses_a_folder_without_runs(mlproject_command, words):
+    code, out, err = mlproject_command(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"mlproject: {mlproject_command.folder} has no mlflow.db, ")
+    assert err.count("\n") == 1
+    assert list(mlproject_command.folder.iterdir()) == []
 
 
 def test_a_server_that_is_gone_has_a_remedy(monkeypatch):

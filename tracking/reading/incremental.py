@@ -29,7 +29,7 @@ from bench.records.folders import cache_folder, write_atomically
 from tracking import schema
 from tracking.reading.tracked_runs import Selection, TrackedRun, chosen_experiments
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-from tracking.store import open_client, public_uri, tracking_call
+from tracking.store import open_existing, public_uri, tracking_call
 
 #: A smaller selection is read whole each time, which is as quick.
 KEPT_FROM = 500
@@ -54,9 +54,9 @@ def search_kept_runs(
 ) -> list[TrackedRun]:
     """Return what `search_runs` returns, read again only where it is new, changed, or `refresh`.
 
-    Raises as `search_runs` does.
+    Raises as `search_runs` does, and `UserError` for an embedded store that does not exist.
     """
-    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    client, ask = open_existing(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     chosen = chosen_experiments(client, ask, experiments)
     selection = Selection(client, ask, chosen, filter_string)
     path = kept_file(public_uri(tracking_uri), experiments, filter_string)

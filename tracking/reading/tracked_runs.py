@@ -24,7 +24,13 @@ from bench.records.folders import ANY_RECORD, MeasuredRecord, cache_folder, writ
 from tracking import schema
 from tracking.matching_runs import all_experiments, all_runs
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings
-from tracking.store import TrackingError, is_embedded, open_client, tracking_call
+from tracking.store import (
+    TrackingError,
+    is_embedded,
+    open_client,
+    open_existing,
+    tracking_call,
+)
 
 #: What servers call their runs; it becomes the name of a file here.
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -132,7 +138,7 @@ def _download(
     cached = cache_folder() / "records" / f"{run_id}.json"
     with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
         return ANY_RECORD.validate_json(cached.read_bytes())
-    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    client, ask = open_existing(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     where = artifact_uri or ask(client.get_run, run_id).info.artifact_uri
     repository = get_artifact_repository(where, tracking_uri=client.tracking_uri)
     with tempfile.TemporaryDirectory() as folder:

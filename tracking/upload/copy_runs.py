@@ -178,7 +178,7 @@ def source_uri(given: str | None, target: str | None) -> str:
     """
     uri = given or settings_uri()
     name = public_uri(uri)
-    if is_unmade(name):
+    if is_unmade(uri):
         raise UserError(f"from={name!r}: no such store; give the one to copy from with --from")
     if name == public_uri(target):
         raise UserError(f"from={name!r}: the same store as the one to copy to; give another")
