@@ -15,8 +15,6 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mlproject import main
-
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(PROJECT / "tests" / "bench"), str(PROJECT / "tests"), str(PROJECT)]
 
@@ -120,6 +118,8 @@ class CommandLine:
 
     def __call__(self, *arguments, **environment):
         """The exit code, the output and the error output of a command run in this process."""
+        from mlproject import main  # the project is on the path by now
+
         with (
             patch.dict(os.environ, environment),
             redirect_stdout(StringIO()) as out,

@@ -17,8 +17,8 @@ def free_port():
 
 
 @contextmanager
-def mlflow_server(folder):
-    """Yield the URI of a server over SQLite in `folder`; it is gone when the block ends."""
+def mlflow_server(folder, database=None, **settings):
+    """Yield the URI of a server over `database`, or SQLite in `folder`, until the block ends."""
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
     with (folder / "server.log").open("ab") as log:
@@ -26,10 +26,10 @@ def mlflow_server(folder):
             [
                 *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"),
                 *("--port", str(port), "--workers", "1"),
-                *("--backend-store-uri", f"sqlite:///{folder}/server.db"),
+                *("--backend-store-uri", database or f"sqlite:///{folder}/server.db"),
                 *("--artifacts-destination", str(folder / "artifacts")),
             ],
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **settings},
             stdout=log,
             stderr=log,
             start_new_session=True,

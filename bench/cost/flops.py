@@ -1,4 +1,4 @@
-"""FLOP of a training step's ops: algorithmic multiply-adds, and elementwise FLOP by convention.
+"""Work of a training step's ops: MAC (2 FLOP each), and elementwise FLOP by convention.
 
 Multiply-adds of convolution, matrix products and attention: only what the mathematics asks for
 counts, not what a backward pass computes again (attention), nor padding to tile sizes. Products

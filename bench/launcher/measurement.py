@@ -140,9 +140,9 @@ def finish(
     **facts: Telemetry | ProcessFigures | Outcome | str | None,
 ) -> R:
     """Add what only the launcher knows, judge the whole, and write it with its exports."""
-    missing = {name: why_missing for name, fact in facts.items() if fact is None}
     if isinstance(record, RunRecord) and record.outcome != "ok":
         facts["outcome"], facts["reason"] = failure_cause(folder, record)
+    missing = {name: why_missing for name, fact in facts.items() if fact is None}
     verdict = judge(record.model_copy(update=facts))
     whole = record.replaced(missing, **facts, verdict=verdict)
     folder.close(whole)

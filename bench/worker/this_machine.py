@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,8 +22,11 @@ def identify(folder: RecordFolder, journal: JournalWriter) -> None:
     label = json.loads(folder.config.read_text(encoding="utf-8"))["env"]
     found: list[Environment] = []
     for backend in _BACKENDS:
-        with suppress(UnsupportedError):
-            found.append(read_environment(open_device(backend).info(), folder.path, label))
+        try:
+            device = open_device(backend)
+        except UnsupportedError:
+            continue
+        found.append(read_environment(device.info(), folder.path, label))
     folder.write(folder.worker, Machine(environments=tuple(found)))
 
 

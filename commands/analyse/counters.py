@@ -65,9 +65,11 @@ def command(
         raise UserError("no FILE: name a file that ncu wrote, or --print-metrics CHIP")
     entries: list[_Entry] = []
     refusals: list[UserError] = []
-    for passes in [files] if merge and files else [(file,) for file in files]:
+    if merge and files:
+        entries.append(_merged(files, per_kernel=per_kernel))
+    for file in () if merge else files:
         try:
-            entries.append(_entry(passes, per_kernel=per_kernel))
+            entries.append(_entry(file, per_kernel=per_kernel))
         except UserError as error:
             refusals.append(error)
     if form == "json" and files:
@@ -82,15 +84,18 @@ def command(
     return 0
 
 
-def _entry(passes: tuple[Path, ...], *, per_kernel: bool) -> _Entry:
+def _merged(passes: tuple[Path, ...], *, per_kernel: bool) -> _Entry:
+    from bench.profilers.files.ncu_read import read_counters_of
+
+    return _counted(read_counters_of(passes), per_kernel=per_kernel)
+
+
+def _entry(file: Path, *, per_kernel: bool) -> _Entry:
     from bench.profilers.files.ncu_metrics import metrics_listed_in, translate
-    from bench.profilers.files.ncu_read import read_counters, read_counters_of
+    from bench.profilers.files.ncu_read import read_counters
     from bench.profilers.files.perf_rows import is_perf_stat
     from bench.profilers.files.perf_stat import read_perf_stat
 
-    if len(passes) > 1:
-        return _counted(read_counters_of(passes), per_kernel=per_kernel)
-    [file] = passes
     try:
         with file.open("rb") as opened:
             head = opened.read(_MAX_LIST_BYTES + 1).decode("utf-8-sig", "replace")

@@ -7,6 +7,7 @@ import pytest
 import samples
 from faulty_proxy import faulty_proxy
 from mlflow.entities import Metric
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from stored_runs import assert_equals_record, filed
 
 from bench.config import RunConfig
@@ -192,6 +193,20 @@ def test_an_artifact_whose_name_leads_out_is_refused(laptop, server, tmp_path, m
     bad = type("Bad", (), {"path": "../../outside.txt", "is_dir": False})
     monkeypatch.setattr(copier._from.client, "list_artifacts", lambda *_: [bad])
     with pytest.raises(UserError, match="leads out"):
+        copier.copy(run)
+
+
+def test_a_store_of_artifacts_that_mlflow_does_not_know_is_one_run_s_failure(
+    laptop, server, tmp_path, monkeypatch
+):
+    any_run(laptop, tmp_path)
+    copier, run = one_copier(server)
+
+    def unknown(uri, **_):
+        return get_artifact_repository("tape://reel/7")
+
+    monkeypatch.setattr("tracking.upload.copy_runs.get_artifact_repository", unknown)
+    with pytest.raises(TrackingError, match="tape"):
         copier.copy(run)
 
 

@@ -29,9 +29,11 @@ def alive(*words, **environment):
         env={**os.environ, **environment},
     )
     process.stdout.readline()
-    yield
-    process.kill()
-    process.wait()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
@@ -83,6 +85,13 @@ def test_a_run_of_another_machine_is_ended_only_past_the_age_given(
     running(embedded, measured_h * HOUR_S, **ours(process, "f" * 12))
     assert [reaped.ended for reaped in reap()] == [False]
     assert [reaped.ended for reaped in reap(older_than_s=2 * HOUR_S)] == [ended]
+
+
+@pytest.mark.parametrize("process", ["-1@0", "1@", "none", "9" * 30 + "@0"])
+def test_a_tag_that_names_no_process_ends_no_other_run_s_reaping(embedded, gone, process):
+    running(embedded, **ours(process))
+    cut = running(embedded, **ours(gone))
+    assert cut in {reaped.run_id for reaped in reap() if reaped.ended}
 
 
 def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(embedded):

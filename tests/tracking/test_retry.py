@@ -171,7 +171,7 @@ def sent(monkeypatch):
     return server
 
 
-def test_a_record_that_the_server_refuses_holds_up_no_other_and_is_told(sent, tmp_path):
+def test_a_record_that_the_server_refuses_holds_up_no_other_and_is_named(sent, tmp_path):
     delivery = Delivery("none")
     first, second = filed(tmp_path), filed(tmp_path)
     sent.refused = {first[0].record_id}
@@ -179,6 +179,16 @@ def test_a_record_that_the_server_refuses_holds_up_no_other_and_is_told(sent, tm
     delivery.deliver(*second)
     assert sent.held == [second[0].record_id]
     assert delivery.problem == "http://x: no"
+
+
+def test_a_record_that_cannot_be_read_holds_up_no_other(sent, tmp_path):
+    delivery = Delivery("none")
+    damaged, sound = filed(tmp_path), filed(tmp_path)
+    damaged[0].record.write_text("{", encoding="utf-8")
+    delivery.deliver(*damaged)
+    delivery.deliver(*sound)
+    assert sent.held == [sound[0].record_id]
+    assert damaged[0].record_id in delivery.problem
 
 
 def test_a_server_that_is_away_is_left_alone_for_a_while_and_gets_all_of_it_later(sent, tmp_path):

@@ -151,7 +151,8 @@ class Copier:
 
     def _copy_artifacts(self, run: Run, there: Run) -> None:
         uri, fetch = there.info.artifact_uri, self._from.client.download_artifacts
-        to = get_artifact_repository(uri, tracking_uri=self._to.client.tracking_uri)
+        here = self._to.client.tracking_uri
+        to = self._to(get_artifact_repository, uri, tracking_uri=here)
         with tempfile.TemporaryDirectory() as folder:
             for number, path in enumerate(self._artifacts(run.info.run_id)):
                 here = Path(folder, str(number))

@@ -112,12 +112,12 @@ class Delivery:
             return
         with self._noting():
             while self._left:
-                record = self._left[0].read_record()
                 try:
+                    record = self._left[0].read_record()
                     if record is not None:
                         upload(self._left[0], record)
-                except TrackingError as error:
-                    if error.away:
+                except (TrackingError, UserError, OSError) as error:
+                    if isinstance(error, TrackingError) and error.away:
                         raise
                     self._why = str(error)  # of this one record: the others go on
                     self._refused += 1

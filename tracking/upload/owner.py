@@ -55,7 +55,7 @@ def _named(process: str) -> tuple[int, float] | None:
     """The id and the start, in Unix seconds, of a process as in the tag; None for no such name."""
     pid, _, started = process.partition("@")
     try:
-        return int(pid), float(started)
+        return (int(pid), float(started)) if int(pid) >= 0 else None
     except ValueError:
         return None
 

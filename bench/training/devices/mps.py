@@ -15,7 +15,7 @@ class SynchronizedTimer(IterationTimer):
     """Wall time of each iteration, the queue drained at its end."""
 
     def mark(self) -> None:
-        """Wait for the iteration, then mark its end."""
+        """Wait for what is queued, then mark."""
         torch.mps.synchronize()
         super().mark()
 

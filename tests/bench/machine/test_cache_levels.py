@@ -33,7 +33,7 @@ def two_kinds_of_cores(tree, on_linux):
     return tree(_files(caches))
 
 
-def test_each_level_tells_its_smallest_its_largest_and_all_of_the_given_processors(
+def test_each_level_gives_its_smallest_its_largest_and_all_of_the_given_processors(
     two_kinds_of_cores,
 ):
     assert data_caches(range(3), two_kinds_of_cores) == {

@@ -124,7 +124,7 @@ def test_an_answer_that_makes_no_sense_is_a_reason(firmware, server):
         ({"sys_vendor": "Hetzner", "product_name": "vServer"}, "hetzner", None),
     ],
 )
-def test_machines_of_other_makers_ask_nobody(firmware, server, fields, provider, reason):
+def test_machines_of_other_makers_ask_no_server(firmware, server, fields, provider, reason):
     found = cloud_facts(firmware(fields), server.server_address)
     assert server.asked == []
     assert found.values["cloud_provider"] == provider

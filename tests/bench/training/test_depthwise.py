@@ -69,7 +69,13 @@ def test_modules_names_and_weights_stay():
 
 @pytest.mark.parametrize(("model", "in_use"), [("batch_normed", True), ("linear", False)])
 def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, model, in_use):
-    config = RunConfig(arch=f"small_models:{model}", backend="cpu", precision="amp", batch_size=1)
+    config = RunConfig(
+        arch=f"small_models:{model}",
+        backend="cpu",
+        precision="amp",
+        batch_size=1,
+        cudnn_benchmark=False,  # of this process: other tests' stays
+    )
     setup = StepSetup(config, JournalWriter(tmp_path / "journal.jsonl"))
     with setup.opened() as ready:
         assert ready.resolved.depthwise_fp32 is in_use

@@ -83,6 +83,13 @@ def test_amp_is_bf16_where_native_else_fp16(modes, amp):
     assert open_precision("amp", card).math_mode == amp
 
 
+def test_fp16_is_refused_where_there_is_none():
+    card = Card(ScriptedClock())
+    card.modes = ("fp32", "bf16")
+    with pytest.raises(UnsupportedError, match="no fp16"):
+        open_precision("amp-fp16", card)
+
+
 def test_cuda_graphs_are_refused_where_they_cannot_be():
     device = QueueingDevice(ScriptedClock())
     with pytest.raises(UnsupportedError, match="cuda_graphs"):

@@ -7,6 +7,8 @@ import torch
 from fakes import QueueingDevice, ScriptedClock
 
 from bench.records.journal import ignore
+from bench.training.devices.cuda import CudaDevice
+from bench.training.devices.mps import MpsDevice
 from bench.training.step import TimedPhases
 from bench.training.window import MIN_ITERATIONS, Window, WindowPlan
 
@@ -47,6 +49,30 @@ def step(clock, device):
 
 def measured(window, **known):
     return window.measurement(images_per_iteration=8, startup_s={}, **known)
+
+
+def test_a_gpus_times_are_its_own(clock, monkeypatch):
+    stamps_ms = iter([0.0, 1500.0, 2000.0])
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.stamp_ms = next(stamps_ms)
+
+        def elapsed_time(self, end):
+            return end.stamp_ms - self.stamp_ms
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: clock.pass_s(1.0))
+    found = []
+    for device in (CudaDevice, MpsDevice):
+        timer = device.timer(clock)
+        for _ in range(3):
+            timer.mark()
+        found.append((timer.kind, timer.times_s()))
+    assert found == [("cuda_events", [1.5, 0.5]), ("wall", [1.0, 1.0])]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from bench.config import RunConfig
 from bench.records import Finding, Verdict
 from campaigns.tune.knobs import KNOBS, WINDOWS, differing
 from campaigns.tune.result import TuneWatch
+from campaigns.tune.trials import Budget, PastTrials, Trials
 from campaigns.tune.tuner import Limits, StartFailedError, tune
 
 LONG_S = 10_000.0
@@ -217,6 +218,17 @@ def test_the_start_is_measured_even_if_getting_ready_took_the_whole_budget():
     limits = Limits(budget_s=20.0)
     result = tune(START, environment(), device, limits, clock=device.clock, began_s=0.0)
     assert [trial.stage for trial in result.trials] == ["start"]
+
+
+def test_a_trial_is_expected_to_take_what_the_last_one_like_it_took():
+    device = Device(speed, autotune_s=60.0)
+    trials = Trials(device, PastTrials(), Budget(LONG_S, device.clock), TuneWatch())
+    compiled = START.model_copy(update={"compile": "max-autotune"})
+    assert trials.expected_s(START) == 0.0
+    trials.together([START, compiled], "search")
+    assert trials.expected_s(START.model_copy(update={"threads": 2})) == 12.0
+    assert trials.expected_s(compiled.model_copy(update={"threads": 2})) == 60.0
+    assert trials.expected_s(START.model_copy(update={"batch_size": 64})) == 48.0
 
 
 def test_a_trial_that_takes_too_long_is_given_up_and_says_so():

@@ -50,6 +50,21 @@ def test_throttle_bits_have_names(nvml, worker, bits, names):
     assert NvidiaSource(nvml, "GPU-1", worker.pid).read().throttle_reasons == names
 
 
+def test_energy_and_throttling_of_a_window(nvml, worker, clock):
+    sampler = Sampler(0.5, [], clock)
+    sampler.add(NvidiaSource(nvml, "GPU-1", worker.pid))
+    for step in range(8):  # 400 W; the power cap from the fifth sample on
+        clock.now_s += 0.5
+        nvml.energy_mj += 200_000
+        nvml.reasons = 0x04 if step >= 4 else 0x01
+        sampler.sample()
+    telemetry = sampler.telemetry(100.75, 103.75)
+    assert telemetry.energy_j == pytest.approx(400 * 3.0)
+    assert telemetry.throttle_share == {"SwPowerCap": pytest.approx(3 / 6)}
+    assert telemetry.foreign_processes == ()
+    assert telemetry.missing == {}
+
+
 def test_what_a_card_does_not_support_has_a_reason(nvml, worker, clock):
     nvml.unsupported = {"energy_mj", "reasons", "pids", "utilization"}
     sampler = Sampler(0.5, [], clock)

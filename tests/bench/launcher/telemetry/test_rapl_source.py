@@ -45,6 +45,8 @@ def test_packages_add_up_and_nothing_counts_twice(packages, clock):
     reading = source.read()
     assert reading.energy_j == pytest.approx(50.0)
     assert reading.values == {"cpu_package_power_w": pytest.approx(25.0)}
+    assert source.missing["throttle_share"] == "not read for CPUs"
+    assert "cpu_utilization_percent" in source.missing["foreign_processes"]
 
 
 def test_a_counter_that_wraps_around_counts_on(packages, clock):

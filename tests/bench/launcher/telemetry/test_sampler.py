@@ -78,7 +78,7 @@ def test_throttling_is_a_share_of_the_samples_that_could_tell():
     assert throttle_share(seen, Span(1.0, 5.0)) == {"SwPowerCap": 0.5, "SwThermal": 0.25}
 
 
-def test_never_throttled_is_empty_and_never_told_is_unknown():
+def test_never_throttled_is_empty_and_never_asked_is_unknown():
     never = [(1.0, Reading({}, None, frozenset()))]
     assert throttle_share(never, Span(0.0, 2.0)) == {}
     with pytest.raises(UnknownFactError):

@@ -26,7 +26,7 @@ def take(batches, count):
 
 
 def sums(taken):
-    """Each image by its sum, which tells the generated ones apart."""
+    """Each image by its sum, which differs among the generated ones."""
     return [round(image.sum().item()) for images, _ in taken for image in images]
 
 

@@ -208,10 +208,11 @@ def test_fakedata_goes_through_the_loader(opened):
 
 @pytest.mark.cuda
 def test_pinned_batches_arrive_whole_on_the_gpu(opened, generated):
-    on_gpu, on_cpu = (
-        take(opened(data=str(generated), **where), 8)
-        for where in ({"backend": "cuda", "pin_memory": "true", "workers": 2}, {})
-    )
+    def on_host(**where):  # at once: a batch on a GPU holds until the next
+        batches = opened(data=str(generated), **where)
+        return [[part.cpu() for part in batches.next()] for _ in range(8)]
+
+    on_gpu, on_cpu = on_host(backend="cuda", pin_memory="true", workers=2), on_host()
     for (images, labels), (expected, expected_labels) in zip(on_gpu, on_cpu, strict=True):
-        torch.testing.assert_close(images.cpu(), expected)
-        assert torch.equal(labels.cpu(), expected_labels)
+        torch.testing.assert_close(images, expected)
+        assert torch.equal(labels, expected_labels)
