@@ -8,7 +8,7 @@ for the number of configurations before they decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -89,14 +89,19 @@ class Comparison:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Machine, model, precision and batch, each as `A -> B` where the two differ."""
+        """Machine, model, precision and batch, each as `A -> B` where the two differ.
+
+        Beside the model stands what distinguishes the pair from others of its side.
+        """
+        distinctions = dict.fromkeys(side.distinction for side in (self.a, self.b))
+        distinction = " -> ".join(one for one in distinctions if one)
         return tuple(
-            f"{prefix}{ours}" if ours == theirs else f"{prefix}{ours} -> {theirs}"
-            for prefix, ours, theirs in (
-                ("", self.a.first.env, self.b.first.env),
-                ("", self.a.first.arch, self.b.first.arch),
-                ("", self.a.first.precision, self.b.first.precision),
-                ("batch ", self.a.batch_size, self.b.batch_size),
+            (f"{prefix}{ours}" if ours == theirs else f"{prefix}{ours} -> {theirs}") + suffix
+            for prefix, ours, theirs, suffix in (
+                ("", self.a.env, self.b.env, ""),
+                ("", self.a.arch, self.b.arch, f" ({distinction})" if distinction else ""),
+                ("", self.a.precision_label, self.b.precision_label, ""),
+                ("batch ", self.a.batch_size, self.b.batch_size, ""),
             )
         )
 
@@ -104,6 +109,15 @@ class Comparison:
     def label(self) -> str:
         """What was compared, for people."""
         return " ".join(self.parts)
+
+    def also_differs(self, besides: Collection[str]) -> str:
+        """Return the settings in which the two sides ran, other than `besides`, as text."""
+        ours, theirs = self.a.first.settings, self.b.first.settings
+        return ", ".join(
+            f"{name} {ours.get(name, 'none')} -> {theirs.get(name, 'none')}"
+            for name in sorted((ours.keys() | theirs.keys()) - set(besides))
+            if ours.get(name) != theirs.get(name)
+        )
 
     @property
     def word(self) -> str:

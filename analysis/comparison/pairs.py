@@ -2,23 +2,27 @@
 
 A side is `campaign=`, `records=`, run ids, or a filter of MLflow's. A setting distinguishes the two
 if no value of it occurs on both sides: `precision` where A is fp32 and B amp, `env` where they are
-of two machines. Runs are paired where all other settings agree.
+of two machines. Runs are paired where all other settings agree: those that ran, and between two
+machines also those that were asked for alike, such as `amp` or `threads=auto`. A batch size is only
+ever paired with the same one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.runs.groups import Group, group_runs, settings_key
+from analysis.runs.groups import Group, agree, agreeing_pairs, group_runs
 from analysis.runs.placed import Run
 from analysis.runs.pull import RecordSet, pull_records
+from analysis.runs.what_ran import OF_PRECISION
 from bench.errors import UserError
 from bench.records.folders import read_records
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
+_MACHINE = frozenset({"env", "device"})
 
 
 def read_sides(a: str, b: str) -> tuple[list[Run], list[Run]]:
@@ -67,14 +71,17 @@ def _of_run_ids(run_ids: list[str]) -> RecordSet:
 class Pairing:
     """Pairs of configurations, and what has no counterpart.
 
-    `differing` are the settings that distinguish A from B; `software` says what else differs
-    overall; `left_out` names runs without the metric or without a result, with the reason.
+    `differing` are the settings that distinguish A from B; `why_alone` says of each group of
+    `only_a` and `only_b`, by the names of its runs, why the other side has none for it; `software`
+    says what else differs overall; `left_out` names runs without the metric or without a result,
+    with the reason.
     """
 
     differing: tuple[str, ...]
     pairs: tuple[tuple[Group, Group], ...]
     only_a: tuple[Group, ...]
     only_b: tuple[Group, ...]
+    why_alone: Mapping[tuple[str, ...], str]
     software: tuple[str, ...]
     left_out: tuple[str, ...]
 
@@ -89,22 +96,25 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
     groups_a, groups_b = _grouped("A", a, metric), _grouped("B", b, metric)
     differing = _distinguishing(groups_a, groups_b)
-    keyed_b: dict[object, list[Group]] = {}
-    for group in groups_b:
-        keyed_b.setdefault(settings_key(group.first, differing), []).append(group)
-    pairs = [
-        (ours, theirs)
-        for ours in groups_a
-        for theirs in keyed_b.get(settings_key(ours.first, differing), [])
-    ]
+    pairs = agreeing_pairs(groups_a, groups_b, differing)
     if not pairs:
-        raise UserError(_no_pair(groups_a, groups_b))
+        raise UserError(_no_pair(groups_a, groups_b, differing))
     used = {id(group) for pair in pairs for group in pair}
+    only_a = tuple(group for group in groups_a if id(group) not in used)
+    only_b = tuple(group for group in groups_b if id(group) not in used)
+    why_alone = {
+        **{group.names: _why_alone(group, "B", b, metric, differing) for group in only_a},
+        **{group.names: _why_alone(group, "A", a, metric, differing) for group in only_b},
+    }
     return Pairing(
-        differing=differing,
+        # what follows from the precision is no difference of its own
+        differing=tuple(
+            n for n in differing if n != "depthwise_fp32" or "precision" not in differing
+        ),
         pairs=tuple(pairs),
-        only_a=tuple(group for group in groups_a if id(group) not in used),
-        only_b=tuple(group for group in groups_b if id(group) not in used),
+        only_a=only_a,
+        only_b=only_b,
+        why_alone=why_alone,
         software=_software(a, b),
         left_out=tuple(
             _why_left_out(run, metric) for run in (*a, *b) if run.usable(metric) is None
@@ -121,31 +131,75 @@ def _grouped(side: str, runs: Sequence[Run], metric: str) -> list[Group]:
 
 
 def _why_left_out(run: Run, metric: str) -> str:
+    return f"{run.name} ({run.label}): {_why_unusable(run, metric)}"
+
+
+def _why_unusable(run: Run, metric: str) -> str:
     if run.outcome != "ok":
-        return f"{run.name} ({run.label}): {run.outcome}, {run.reason or 'no reason recorded'}"
+        return f"{run.outcome}, {run.reason or 'no reason recorded'}"
     value = run.metrics.get(metric)
-    what = f"no {metric}" if value is None else f"{metric} is {value:g}, which has no ratio"
-    return f"{run.name} ({run.label}): {what}"
+    return f"no {metric}" if value is None else f"{metric} is {value:g}, which has no ratio"
 
 
-def _distinguishing(a: Iterable[Group], b: Iterable[Group]) -> tuple[str, ...]:
-    values_a, values_b = _values(a), _values(b)
-    names = sorted(values_a.keys() | values_b.keys())
-    lacking = {None}
-    return tuple(
-        name for name in names if not values_a.get(name, lacking) & values_b.get(name, lacking)
-    )
+def _why_alone(
+    group: Group, side: str, others: Sequence[Run], metric: str, differing: Collection[str]
+) -> str:
+    """Why a side has no counterpart: a run of it that failed, other batch sizes, or nothing."""
+    for run in others:
+        ended_early = run.record is not None and run.record.environment is None
+        apart = {*differing, *(_MACHINE if ended_early else ())}
+        if run.usable(metric) is None and agree(group, Group((run,)), apart, as_asked=True):
+            return f"{side} has no result: {_why_unusable(run, metric)}"
+    near = [
+        other
+        for other in group_runs(others, metric)
+        if agree(group, other, {*differing, "batch_size"}, as_asked=True)
+    ]
+    if of_size := [other for other in near if other.batch_size == group.batch_size]:
+        ours, theirs = group.first.settings, of_size[0].first.settings
+        names = sorted(n for n in ours.keys() - set(differing) if ours[n] != theirs.get(n))
+        return f"{side} ran with {', '.join(f'{n} {theirs.get(n)}' for n in names)}"
+    if sizes := sorted({other.batch_size for other in near if other.batch_size is not None}):
+        return f"{side} has batch {', '.join(map(str, sizes))}"
+    return f"not measured in {side}"
 
 
-def _values(groups: Iterable[Group]) -> dict[str, set[str | None]]:
-    """The values of each setting; None where some run does not say."""
-    settings = [group.first.settings for group in groups]
-    names = {name for each in settings for name in each}
-    return {name: {each.get(name) for each in settings} for name in names}
+def _distinguishing(a: Sequence[Group], b: Sequence[Group]) -> tuple[str, ...]:
+    """The settings of which no value that ran occurs on both sides.
+
+    Between two machines a value that was asked for on both sides is one too. The sizes of batches
+    never distinguish: another batch is another work.
+    """
+    names = sorted({name for group in (*a, *b) for name in group.first.settings})
+    ran = [name for name in names if not _ran(a, name) & _ran(b, name)]
+    if _MACHINE.intersection(ran):
+        ran = [name for name in ran if name == "backend" or not _asked(a, name) & _asked(b, name)]
+    if "precision" in ran and "depthwise_fp32" in names:
+        ran = sorted({*ran, *OF_PRECISION})
+    return tuple(name for name in ran if name != "batch_size")
 
 
-def _no_pair(a: Sequence[Group], b: Sequence[Group]) -> str:
+def _ran(groups: Iterable[Group], name: str) -> set[str | None]:
+    """The values of a setting; None where some run does not say."""
+    return {group.first.settings.get(name) for group in groups}
+
+
+def _asked(groups: Iterable[Group], name: str) -> set[str | None]:
+    return {value for group in groups for value in group.asked_for(name) if value is not None}
+
+
+def _no_pair(a: Sequence[Group], b: Sequence[Group], differing: Collection[str]) -> str:
     """Name the settings in which the two nearest configurations disagree."""
+    sizes = [
+        sorted({f"{group.batch_size}" for group in side}, key=lambda text: (len(text), text))
+        for side in (a, b)
+    ]
+    apart = {*differing, "batch_size"}
+    if any(agree(one, other, apart, as_asked=True) for one in a for other in b):
+        return (
+            f"A has batch {', '.join(sizes[0])} and B batch {', '.join(sizes[1])}: different batch "
+            "sizes are not compared; mlproject report has a table of the gains of larger batches"
+        )
     differences = (
         sorted(dict(set(one.first.settings.items()) ^ set(other.first.settings.items())))
         for one in a

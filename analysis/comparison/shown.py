@@ -14,9 +14,10 @@ from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, 
 from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
 from analysis.runs.groups import Group
 from analysis.runs.quantities import interval, three_digits
+from analysis.runs.what_ran import OF_PRECISION
 
 #: Settings that a configuration's label shows already.
-_IN_LABEL = frozenset({"env", "arch", "precision", "batch_size"})
+_IN_LABEL = frozenset({"env", "arch", "batch_size", *OF_PRECISION})
 
 
 def comparison_table(comparisons: Sequence[Comparison], pairing: Pairing) -> Table:
@@ -37,12 +38,17 @@ def comparison_table(comparisons: Sequence[Comparison], pairing: Pairing) -> Tab
         keys = f"{letter.lower()}_{metric.name} {letter.lower()}_repeats"
         return number(keys, letter, values, _centre_and_count)
 
+    shown = {*_IN_LABEL, *pairing.differing}
+    also: Column[Comparison] = text(
+        "also_differs", "ran with", lambda one: one.also_differs(shown) or None, wraps_em=12
+    )
     return make_table(
         "comparison",
         f"B against A by {metric.name} ({metric.unit})",
         comparisons,
         text("configuration", "configuration", lambda one: one.label, wraps_em=14),
         *(setting(name) for name in pairing.differing if name not in _IN_LABEL),
+        *([also] if any(one.also_differs(shown) for one in comparisons) else []),
         side("A", lambda one: one.a),
         side("B", lambda one: one.b),
         number("ratio", "B / A", lambda one: one.estimate.ratio),

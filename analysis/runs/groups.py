@@ -142,14 +142,41 @@ def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: 
 
     With `as_asked`, for two machines or for a run that ended before it had resolved values, a
     setting also agrees where both asked for the same of it, such as `auto`: but for the sizes of
-    batch and image, which are work and not a means.
+    batch and image that were resolved, which are work and not a means.
     """
-    names = (ours.first.settings.keys() | theirs.first.settings.keys()) - set(apart_from)
+    a, b = ours.first.settings, theirs.first.settings
     return all(
-        ours.first.settings.get(name) == theirs.first.settings.get(name)
-        or (as_asked and name not in _WORK and _asked_alike(ours, theirs, name))
-        for name in names
+        a.get(name) == b.get(name)
+        or (
+            as_asked
+            and (name not in _WORK or "auto" in (a.get(name), b.get(name)))
+            and _asked_alike(ours, theirs, name)
+        )
+        for name in (a.keys() | b.keys()) - set(apart_from)
     )
+
+
+def agreeing_pairs(
+    ours: Sequence[Group], theirs: Sequence[Group], apart_from: Collection[str]
+) -> list[tuple[Group, Group]]:
+    """Return the pairs of two sides that have the same settings but for `apart_from`.
+
+    Where these hold the machine, settings that were asked for alike agree too; of several such
+    counterparts those count that were asked for alike throughout.
+    """
+    machines = "env" in apart_from or "device" in apart_from
+    work = [name for name in ("arch", *sorted(_WORK)) if name not in apart_from]
+    of_work: dict[tuple[str | None, ...], list[Group]] = {}
+    for other in theirs:
+        of_work.setdefault(tuple(map(other.first.settings.get, work)), []).append(other)
+    pairs = []
+    for one in ours:
+        near = of_work.get(tuple(map(one.first.settings.get, work)), [])
+        found = [other for other in near if agree(one, other, apart_from, as_asked=machines)]
+        names = one.first.settings.keys() - set(apart_from) - _WORK
+        alike = [other for other in found if all(_asked_alike(one, other, n) for n in names)]
+        pairs += [(one, other) for other in (alike if machines and alike else found)]
+    return pairs
 
 
 #: What a step works on. `auto` is not the same work on every machine.

@@ -36,6 +36,15 @@ if TYPE_CHECKING:
     help="of p-values for the number of configurations; bh is Benjamini and Hochberg's",
 )
 @click.option(
+    "--fail-on",
+    type=click.Choice(["worse", "missing", "undecided"]),
+    multiple=True,
+    default=["worse"],
+    show_default=True,
+    help="end with 1 where a configuration of B is so; missing: A has a result, B has none "
+    "(may be given again)",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="folder for the table (CSV, Markdown, LaTeX) and the picture (PNG, SVG)",
@@ -47,16 +56,19 @@ def command(
     metric: str,
     threshold: float,
     correction: str,
+    fail_on: tuple[str, ...],
     out: Path | None,
     form: str,
 ) -> int:
     """Compare the runs of B with those of A, configuration by configuration.
 
     A and B are each campaign=NAME, run ids with commas between them, records=FOLDER or an MLflow
-    filter. Configurations are paired where they agree in all settings that A and B share.
+    filter. Configurations are paired where they agree in all settings that A and B share; a batch
+    size is compared with the same one alone.
 
-    Exit codes: 0 no regression; 1 B is slower (or worse) somewhere; 2 nothing to compare, or a
-    wrong value. A comparison of single runs decides nothing, so it never fails.
+    Exit codes: 0 no regression; 1 B is slower (or worse) somewhere, or what --fail-on names; 2
+    nothing to compare, or a wrong value. A comparison of single runs decides nothing, so only
+    --fail-on undecided makes it fail.
     """
     from analysis.comparison import compare_pairs, compared_metric, pair_runs, read_sides
 
@@ -70,7 +82,8 @@ def command(
         click.echo(json.dumps(_facts(found, pairing)))
     else:
         _print(found, pairing)
-    return int(any(one.judgement == "worse" for one in found))
+    failed = {one.judgement for one in found} | ({"missing"} if pairing.only_a else set())
+    return int(not failed.isdisjoint(fail_on))
 
 
 def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out: Path) -> None:
@@ -99,6 +112,7 @@ def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
         "comparisons": [
             {
                 "configuration": one.label,
+                "ran_with": one.also_differs({*pairing.differing, "env", "device"}),
                 "a_runs": list(one.a.names),
                 "b_runs": list(one.b.names),
                 "ratio": one.estimate.ratio,
@@ -112,6 +126,8 @@ def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
         ],
         "only_a": [group.label for group in pairing.only_a],
         "only_b": [group.label for group in pairing.only_b],
+        "why_only_a": [pairing.why_alone[group.names] for group in pairing.only_a],
+        "why_only_b": [pairing.why_alone[group.names] for group in pairing.only_b],
         "left_out": list(pairing.left_out),
     }
 
@@ -139,9 +155,12 @@ def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
 
 def _notes(found: Sequence[Comparison], pairing: Pairing) -> list[str]:
     lines = [f"also differs: {line}" for line in pairing.software]
-    lines += [f"only in A: {group.label}" for group in pairing.only_a]
-    lines += [f"only in B: {group.label}" for group in pairing.only_b]
+    for side, groups in (("A", pairing.only_a), ("B", pairing.only_b)):
+        lines += [f"only in {side}: {one.label} ({pairing.why_alone[one.names]})" for one in groups]
     lines += [f"left out: {line}" for line in pairing.left_out]
+    if pairing.only_a:
+        missing = f"{len(pairing.only_a)} of {len(pairing.only_a) + len({id(c.a) for c in found})}"
+        lines.append(f"missing: {missing} configurations of A have no counterpart in B")
     undecided = sum(one.judgement == "undecided" for one in found)
     if undecided:
         lines.append(f"{undecided} of {len(found)} undecided: more repeats would decide")

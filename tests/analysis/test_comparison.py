@@ -31,6 +31,69 @@ def test_configurations_are_paired_where_only_the_precision_differs():
     assert [group.names for group in found.only_b] == [("b2",)]
 
 
+def test_a_batch_size_is_paired_with_the_same_alone():
+    a = [observation("a4", batch_size=4), observation("a8", batch_size=8)]
+    b = [observation("b16", batch_size=16, precision="amp")]
+    with pytest.raises(UserError, match="A has batch 4, 8 and B batch 16: different batch sizes"):
+        pair_runs(a, b, THROUGHPUT.name)
+    found = pair_runs(a, [*b, observation("b4", batch_size=4, precision="amp")], THROUGHPUT.name)
+    assert [(x.names, y.names) for x, y in found.pairs] == [(("a4",), ("b4",))]
+    assert found.why_alone == {("a8",): "B has batch 4, 16", ("b16",): "A has batch 4, 8"}
+
+
+def recorded_run(name, label, asked, ran):
+    resolved = make.resolved(**{"batch_size": 10, **ran})
+    return make.run_record(
+        name, settings=asked, resolved=resolved, environment=make.environment(label=label)
+    )
+
+
+BF16 = {"math_mode": "bf16", "autocast_dtype": "bf16", "depthwise_fp32": True}
+FP16 = {"math_mode": "fp16", "autocast_dtype": "fp16", "backend": "cuda"}
+AMP, ON_CPU = {"precision": "amp"}, {"backend": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "precision", "differs"),
+    [  # settings asked for and ran with, on one machine and on another
+        (({}, {}), ({}, {"threads": 8}), "fp32", "threads 4 -> 8"),
+        ((ON_CPU, {}), ({}, {"allocator": "retain"}), "fp32",
+         "allocator system -> retain"),
+        ((AMP, BF16), (AMP, FP16), "amp-bf16 -> amp-fp16",
+         "backend cpu -> cuda"),
+        ((AMP, BF16), (AMP, {}), "amp-bf16 -> fp32 (amp asked for)", ""),
+        ((AMP, BF16), ({"precision": "amp-bf16"}, BF16), "amp-bf16", ""),
+    ],
+)  # fmt: skip
+def test_machines_are_paired_by_what_was_asked_and_rows_say_what_ran(a, b, precision, differs):
+    ours = place_runs([recorded_run("a", "one", *a)], [])
+    # a second configuration of B is no counterpart
+    other = recorded_run("c", "other", {**b[0], "compile": "default"}, b[1])
+    theirs = place_runs([recorded_run("b", "other", *b), other], [])
+    pairing = pair_runs(ours, theirs, THROUGHPUT.name)
+    assert [(x.names, y.names) for x, y in pairing.pairs] == [(("a",), ("b",))]
+    (found,) = compare_pairs(pairing.pairs, THROUGHPUT)
+    assert found.label == f"one -> other resnet18 (compile none) {precision} batch 10"
+    assert found.also_differs({"env", "precision", "depthwise_fp32"}) == differs
+    row = comparison_table([found], pairing)
+    assert ("ran with" in [column.heading for column in row.columns]) == (
+        bool(differs) and "backend" not in pairing.differing
+    )
+
+
+def test_on_one_machine_only_what_ran_pairs():
+    one, two, four = ({"threads": count} for count in (1, 2, 4))
+    ours = place_runs(
+        [recorded_run("a", "lab", {}, one), recorded_run("a4", "lab", four, four)], []
+    )
+    theirs = place_runs(
+        [recorded_run("b", "lab", {}, two), recorded_run("b4", "lab", {}, four)], []
+    )
+    found = pair_runs(ours, theirs, THROUGHPUT.name)
+    assert [(x.names, y.names) for x, y in found.pairs] == [(("a4",), ("b4",))]
+    assert found.why_alone == {("a",): "B ran with threads 2", ("b",): "A ran with threads 1"}
+
+
 def test_repeats_stand_together_and_a_shared_value_distinguishes_nothing():
     found = pair_runs(repeated("a", [1, 2, 3]), repeated("b", [1, 2], env="other"), THROUGHPUT.name)
     assert found.differing == ("env",)
