@@ -1,10 +1,12 @@
 """`mlproject sweep` as a user types it, with real workers and a real tracking store."""
 
+import re
 import signal
 from collections import Counter
 from functools import partial
 
 import pytest
+import samples
 from servers import free_port, mlflow_server
 
 from tracking import schema
@@ -143,10 +145,32 @@ def test_wrong_values_are_one_line(swept, arguments, words):
     assert words in line
 
 
-@pytest.mark.slow
-def test_a_matrix_that_fits_no_device_here_is_refused(place, swept):
-    (place / "tiny.yaml").write_text("blocks:\n  - {name: apple, backend: mps}\n")
+def test_a_matrix_that_fits_no_device_here_is_planned_and_not_measured(
+    place, swept, mlproject_command, monkeypatch
+):
+    here = (samples.environment(),)  # of a CPU
+    monkeypatch.setattr("campaigns.sweep.local_devices.identify_machine", lambda env: here)
+    block = "{name: apple, backend: mps, compile: [none, default]}"
+    (place / "tiny.yaml").write_text(f"repeats: 2\nblocks:\n  - {block}\n")
     code, _, err = swept()
     assert code == 2
-    assert "apple: needs mps" in err
-    assert "none of its blocks fits" in err
+    [line] = err.strip().splitlines()
+    assert "none of its blocks fits this machine, which has cpu" in line
+    assert "(apple: needs mps); --dry-run shows its runs" in line
+
+    code, out, err = swept("--dry-run")
+    assert (code, err) == (0, "")
+    assert re.search(r"apple +an Apple GPU \(mps\) +4 +not here: this machine has cpu", out)
+    assert "0 runs on this machine" in out
+    assert "4 runs not here, on a machine with an Apple GPU (mps)" in out
+    assert out.count("resnet18 fp32 bsauto mps compile=default run") == 2
+    assert not (place / "records").exists()
+
+    # The project's own matrices can be looked at anywhere; a block that is here is marked.
+    assert "216 runs not here" in mlproject_command("sweep", "datacenter", "--dry-run")[1]
+    _, out, _ = mlproject_command("sweep", "classic", "--dry-run")
+    assert re.search(r"CPU +a CPU \(cpu\) +27 +here", out)
+    assert "27 runs on this machine" in out
+    code, _, err = swept("--backend", "cuda", "--dry-run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "backend='cuda': no block" in err

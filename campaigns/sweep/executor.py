@@ -11,8 +11,8 @@ from bench.config import RunConfig
 from bench.records import Environment, Outcome, RunRecord
 from bench.records.folders import RecordFolder
 from bench.records.journal import Event
-from campaigns.sweep.matrix import Plan
 from campaigns.sweep.past import PastRun, PastRuns
+from campaigns.sweep.plan import Plan
 
 #: Brings a finished record to where it is kept besides the disk.
 Deliver = Callable[[RecordFolder, RunRecord], None]

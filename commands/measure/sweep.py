@@ -67,7 +67,11 @@ _MATRICES = Path(__file__).resolve().parents[2] / "matrices"
     metavar="SECONDS",
     help="with ray: how long a run waits for a node with its device; then it is not measured",
 )
-@click.option("--dry-run", is_flag=True, help="print the runs and an estimate of their time")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="print the runs, also those of devices that are not here, and an estimate of their time",
+)
 @records_option
 @track_option
 def command(
@@ -100,7 +104,8 @@ def command(
     if name is None:
         raise UserError("matrix: give a YAML file, or smoke, classic or datacenter")
     from campaigns.sweep.executor import SweepOrder
-    from campaigns.sweep.matrix import plan_runs, read_matrix
+    from campaigns.sweep.matrix import read_matrix
+    from campaigns.sweep.plan import plan_runs
     from commands.views.sweep_view import print_plan
 
     asked = read_matrix(_matrix_path(name), _overridden(overrides), many=yes)
@@ -116,13 +121,19 @@ def command(
             only=backend,
             limit=limit,
         )
-        for reason in plan.left_out:
-            click.echo(f"left out: {reason}", err=True)
-        if not plan.runs:
-            raise UserError(f"matrix={name!r}: none of its blocks fits {where.place}")
+        if not plan.blocks:
+            raise UserError(f"backend={backend!r}: no block of matrix={name!r} names it")
         if dry_run:
-            print_plan(plan, where.environments, records)
+            print_plan(plan, where, records)
             return 0
+        if not plan.runs:
+            needed = "; ".join(map(str, plan.left_out))
+            raise UserError(
+                f"matrix={name!r}: none of its blocks fits {where.place}, which has "
+                f"{' and '.join(sorted(where.backends))} ({needed}); --dry-run shows its runs"
+            )
+        for block in plan.left_out:
+            click.echo(f"left out: {block}", err=True)
         delivery = open_delivery(campaign, "sweep", tracked=tracked)
         delivery.begin({"matrix": name, "seed": str(asked.seed)})
         order = SweepOrder(plan, campaign, records, retry_failed, settle_s)

@@ -9,22 +9,37 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-from bench.config import RunConfig
+from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig, spelled
 from bench.records.journal import Event
 from campaigns.sweep.executor import SweepWatch, Turn
 from commands.views.terminal import Bar, output, text_table
 
 if TYPE_CHECKING:
     from bench.records import Environment, RunRecord
-    from campaigns.sweep.matrix import Plan
+    from campaigns.sweep.executor import Executor
+    from campaigns.sweep.plan import Plan, PlannedBlock
 
 _HEADINGS = ("run", "outcome", "images/s", "ms per iteration", "GFLOP/s", "")
 
 
+#: What a block asks for, by the name of its backend.
+_NEEDS = {
+    "auto": "any device",
+    "cpu": "a CPU (cpu)",
+    "cuda": "an NVIDIA GPU (cuda)",
+    "mps": "an Apple GPU (mps)",
+}
+_IN_LABEL = {"arch", "precision", "batch_size", "backend"}
+
+
 def run_label(config: RunConfig) -> str:
-    """Return `resnet18 amp bs16 run2`, with a backend that was asked for by name."""
+    """Return `resnet18 amp bs16 cuda compile=default run2`: what is not the default, by name."""
     backend = [] if config.backend == "auto" else [config.backend]
     words = [config.arch, config.precision, f"bs{config.batch_size}", *backend]
+    for name, field in RunConfig.model_fields.items():
+        value = getattr(config, name)
+        if name not in _IN_LABEL | WINDOW_FIELDS | FILING_FIELDS and value != field.default:
+            words.append(f"{name}={spelled(value)}")
     return " ".join([*words, f"run{config.repeat}"])
 
 
@@ -65,13 +80,37 @@ class SweepProgress(Bar, SweepWatch):
         self._progress.refresh()
 
 
-def print_plan(plan: Plan, environments: tuple[Environment, ...], records: Path) -> None:
-    """Print the runs in order and what is known of their time on `environments`, if any."""
-    for number, config in enumerate(plan.runs, start=1):
+def print_plan(plan: Plan, where: Executor, records: Path) -> None:
+    """Print what each block needs, its runs here with their time, and those of other devices."""
+    output(110).print(
+        text_table(
+            ("block", "needs", "runs", ""),
+            (_block_cells(block, where) for block in plan.blocks),
+            left=(0, 1, 3),
+        )
+    )
+    _print_runs(plan.runs, f"on {where.place}")
+    if plan.runs and where.environments:
+        _print_estimate(plan, where.environments, records)
+    for backend, runs in plan.elsewhere.items():
+        click.echo()
+        _print_runs(runs, f"not here, on a machine with {_NEEDS[backend]}")
+
+
+def _block_cells(block: PlannedBlock, where: Executor) -> Iterator[str]:
+    yield block.name
+    yield " or ".join(_NEEDS[backend] for backend in block.needs)
+    yield str(block.runs_here + block.runs_elsewhere)
+    if not block.runs_here:
+        yield f"not here: {where.place} has {' and '.join(sorted(where.backends))}"
+    else:
+        yield f"{block.runs_here} of them here" if block.runs_elsewhere else "here"
+
+
+def _print_runs(runs: Sequence[RunConfig], where: str) -> None:
+    for number, config in enumerate(runs, start=1):
         click.echo(f"{number:5d}  {run_label(config)}")
-    click.echo(f"{len(plan.runs)} runs")
-    if environments:
-        _print_estimate(plan, environments, records)
+    click.echo(f"{len(runs)} runs {where}")
 
 
 def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) -> None:

@@ -7,7 +7,8 @@ import samples
 
 from bench.config import RunConfig
 from campaigns.sweep.durations import Durations
-from campaigns.sweep.matrix import Block, Matrix, plan_runs
+from campaigns.sweep.matrix import Block, Matrix
+from campaigns.sweep.plan import plan_runs
 
 
 def matrix(*blocks, seed=0):
@@ -46,7 +47,20 @@ def test_a_machine_takes_the_blocks_that_fit_it_and_names_the_others():
     auto = block("any", 1, backend="auto", batches=(4,))
     plan = planned(block("gpu", 1, backend="cuda"), block("host", 1), auto)
     assert Counter(run.backend for run in plan.runs) == {"cpu": 5, "auto": 1}
-    assert plan.left_out == ("gpu: needs cuda",)
+    assert list(map(str, plan.left_out)) == ["gpu: needs cuda"]
+
+
+def test_the_runs_of_devices_that_are_not_here_are_planned_as_on_a_machine_that_has_them():
+    mixed = Block("mixed", 2, (RunConfig(backend="cpu"), RunConfig(backend="mps")))
+    blocks = (block("gpu", backend="cuda"), mixed)
+    here = planned(*blocks, limit=2)
+    assert set(here.elsewhere) == {"cuda", "mps"}
+    for backend, runs in here.elsewhere.items():
+        assert runs == planned(*blocks, backends={backend}, limit=2).runs
+    numbers = [(one.needs, one.runs_here, one.runs_elsewhere) for one in here.blocks]
+    assert numbers == [(("cuda",), 0, 15), (("cpu", "mps"), 2, 2)]
+    only = planned(*blocks, only="cuda")
+    assert (only.runs, set(only.elsewhere), len(only.blocks)) == ((), {"cuda"}, 1)
 
 
 def test_a_limit_keeps_whole_configurations():

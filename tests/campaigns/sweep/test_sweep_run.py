@@ -15,8 +15,8 @@ from bench.records.folders import read_records
 from campaigns.sweep.executor import SweepOrder, SweepWatch
 from campaigns.sweep.local import LocalExecutor
 from campaigns.sweep.local_devices import exclusive, identify_machine
-from campaigns.sweep.matrix import Plan
 from campaigns.sweep.past import take_over
+from campaigns.sweep.plan import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
@@ -35,7 +35,7 @@ def broken():
 
 
 def swept(machine, records, *configs, watch=None, deliver=None, retry_failed=False):
-    order = SweepOrder(Plan(configs, ()), "c", records, retry_failed, settle_s=0.0)
+    order = SweepOrder(Plan(configs, {}, ()), "c", records, retry_failed, settle_s=0.0)
     deliver = deliver or (lambda *_: None)
     return list(LocalExecutor(machine).sweep(order, deliver, watch or SweepWatch()))
 
