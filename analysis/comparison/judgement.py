@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from scipy import special
 
-from analysis.runs.groups import Group
+from analysis.runs.groups import Group, ran_otherwise
 from analysis.runs.quantities import percent, times
 from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio, estimate_window
 from bench.errors import UserError
@@ -112,12 +112,7 @@ class Comparison:
 
     def also_differs(self, besides: Collection[str]) -> str:
         """Return the settings in which the two sides ran, other than `besides`, as text."""
-        ours, theirs = self.a.first.settings, self.b.first.settings
-        return ", ".join(
-            f"{name} {ours.get(name, 'none')} -> {theirs.get(name, 'none')}"
-            for name in sorted((ours.keys() | theirs.keys()) - set(besides))
-            if ours.get(name) != theirs.get(name)
-        )
+        return ran_otherwise(self.a, self.b, besides)
 
     @property
     def word(self) -> str:

@@ -15,6 +15,7 @@ from analysis.findings.faults import (
     find_shrinking_steps,
     find_throttling,
 )
+from analysis.findings.machines import find_speed_ups
 from analysis.findings.report_finding import ReportFinding
 from analysis.runs.placed import Run
 
@@ -33,6 +34,7 @@ KINDS: Mapping[str, Callable[[Sequence[Run]], Iterator[ReportFinding]]] = {
     "launch-bound": find_launch_bound,
     "precision uplift": find_precision_uplift,
     "batch knee": find_batch_knees,
+    "machine speed-up": find_speed_ups,
     "variability": find_variability,
     "next knob": find_next_knobs,
 }

@@ -15,7 +15,7 @@ from analysis.runs.placed_profiles import PlacedProfile
 
 #: Tables that a report leaves out where they have no row; others say that there is nothing to show.
 _LEFT_OUT_IF_EMPTY = frozenset(
-    {"imported", "uplift", "batch-gains", "scatter", "scaling", "predictions"}
+    {"imported", "uplift", "speed-ups", "batch-gains", "scatter", "scaling", "predictions"}
 )
 
 
@@ -130,6 +130,7 @@ def _tables(
     return [
         *tables,
         group_tables.uplift_table(runs, numbers),
+        group_tables.speed_up_table(runs, numbers),
         batch_tables.gains_table(runs, numbers),
         group_tables.scatter_table(runs, numbers),
         group_tables.scaling_table(runs, numbers),

@@ -7,6 +7,7 @@ from analysis.statistics.repeats import (
     benjamini_hochberg,
     estimate_ratio,
     holm,
+    mean_ratio,
     repeats_of,
 )
 from analysis.statistics.window_statistics import (
@@ -27,5 +28,6 @@ __all__ = [
     "estimate_window",
     "find_outliers",
     "holm",
+    "mean_ratio",
     "repeats_of",
 ]

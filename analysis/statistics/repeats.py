@@ -121,6 +121,29 @@ class RatioEstimate:
         return float(special.stdtr(self.degrees, -beyond / self.deviation))
 
 
+def mean_ratio(estimates: Sequence[RatioEstimate], *, level: float = 0.95) -> RatioEstimate:
+    """Return the geometric mean of independent ratios, with the interval of its own error.
+
+    The squares of the standard errors add up, and the degrees of freedom are Satterthwaite's. That
+    the ratios differ among each other widens nothing: the mean is of these ratios. Without an
+    error of each there is none of the mean.
+    """
+    count = len(estimates)
+    ratio = math.exp(sum(math.log(one.ratio) for one in estimates) / count)
+    method = "geometric mean"
+    squares = [one.deviation**2 for one in estimates if one.deviation is not None]
+    if len(squares) < count:
+        return RatioEstimate(ratio, None, None, None, None, method)
+    deviation = math.sqrt(sum(squares)) / count
+    shares = [
+        square**2 / (one.degrees or 1.0) for square, one in zip(squares, estimates, strict=True)
+    ]
+    degrees = sum(squares) ** 2 / sum(shares) if any(shares) else float(count)
+    half = float(special.stdtrit(degrees, (1 + level) / 2)) * deviation
+    ends = ratio * math.exp(-half), ratio * math.exp(half)
+    return RatioEstimate(ratio, *ends, deviation, degrees, method)
+
+
 def estimate_ratio(a: Repeats, b: Repeats, *, level: float = 0.95) -> RatioEstimate:
     """Return value(a) / value(b) with its interval at `level`.
 

@@ -1,5 +1,7 @@
 """Findings say what the data show, cite their runs, and otherwise say nothing."""
 
+from dataclasses import replace
+
 import factories as make
 import numpy as np
 import pytest
@@ -10,6 +12,9 @@ from analysis.findings import KINDS, find_all
 from analysis.findings.batches import cliff_of, gain_per_doubling, knee_of
 from analysis.findings.bottlenecks import most_gain
 from analysis.findings.differences import scatters, uplifts
+from analysis.findings.machines import speed_ups
+from analysis.report.tables.group_tables import speed_up_table
+from analysis.report.tables.numbered_table import number_runs
 from analysis.runs.groups import batch_curves
 from analysis.runs.placed import place_runs
 from bench.records import Finding, Telemetry
@@ -308,6 +313,75 @@ def test_the_next_knob_and_its_most_gain_by_hand():
     # nothing is promised at the roof or without one
     assert of_kind(observed(make.run_record(step_s=0.51)), "next knob") == []
     assert of_kind(observed(make.run_record(), ceilings=[]), "next knob") == []
+
+
+# Machines
+
+
+def test_one_machine_against_another_by_hand():
+    """2 and 8 times as fast at two batch sizes: 4 times in the geometric mean."""
+    slow = curve({8: 100, 16: 100, 32: 100}, env="slow")
+    fast = curve({8: 200, 16: 800, 64: 900}, env="fast", backend="cuda")
+    runs = [*slow, *(replace(run, name=f"fast-{run.name}") for run in fast)]
+    (found,) = speed_ups(runs)
+    assert (found.slow, found.fast, found.ends) == ("slow", "fast", pytest.approx((2, 8)))
+    assert found.mean.ratio == pytest.approx(4)
+    assert found.mean.low is None  # single runs
+    (told,) = of_kind(runs, "machine speed-up")
+    assert told.headline == (
+        "fast is 2 to 8 times as fast as slow, 4 in the geometric mean (2 common configurations)."
+    )
+    assert set(told.runs) == {"b8", "b16", "fast-b8", "fast-b16"}
+    # another model, precision or batch size is nothing in common
+    assert speed_ups(curve({8: 1}, env="a") + curve({8: 2}, env="b", precision="amp")) == []
+    assert speed_ups(slow) == []
+
+
+def test_the_interval_of_a_machines_speed_up_by_hand():
+    """Each mean of three has an error of 0.01 / sqrt(3); two sides, two ratios: 0.01 / sqrt(3)."""
+    wobble = np.exp([-0.01, 0.0, 0.01])
+    runs = [
+        run
+        for env, rate in (("slow", 100), ("fast", 300))
+        for batch in (8, 16)
+        for run in repeated(f"{env}{batch}", rate * wobble, env=env, batch_size=batch)
+    ]
+    (found,) = speed_ups(runs)
+    assert found.mean.ratio == pytest.approx(3)
+    assert found.mean.deviation == pytest.approx(0.01 / np.sqrt(3))
+    assert found.mean.degrees == pytest.approx(8)
+    assert np.log(found.mean.high / 3) == pytest.approx(2.306 * 0.01 / np.sqrt(3), rel=1e-3)
+    table = speed_up_table(runs, number_runs(runs))
+    assert table.cells[0][:6] == ["fast", "slow", "resnet18", "fp32", "2", "3"]
+
+
+def test_machines_that_ran_otherwise_say_so():
+    runs = observed(
+        make.run_record(
+            "a", environment=make.environment(label="a"), settings={"precision": "amp"}
+        ),
+        make.run_record(
+            "b",
+            step_s=0.5,
+            settings={"precision": "amp"},
+            environment=make.environment(label="b"),
+            resolved=make.resolved(threads=8),
+        ),
+    )
+    (found,) = speed_ups(runs)
+    assert (found.slow, found.fast) == ("a", "b")
+    assert found.precision == "amp-bf16 -> fp32 (amp asked for)"
+    assert found.ran_with == "threads 4 -> 8"
+
+
+def test_the_published_machines_at_their_common_configurations(published_findings):
+    (found,) = about(published_findings, "machine speed-up", "rtx4090", "as fast as colab_t4")
+    # without the batches past the laptop's spill, where it is slower than the T4
+    assert found.headline == (
+        "rtx4090 is 2.8 to 3.55 times as fast as colab_t4, 3.21 (95 %: 3.18 to 3.24) in the "
+        "geometric mean (3 common configurations)."
+    )
+    assert "mobilenet_v2 fp32: 2.8 (95 %: 2.7 to 2.9) times at batch 128" in found.evidence
 
 
 # Variability
