@@ -71,10 +71,13 @@ def accept(
 def precisions(ceilings: CeilingsRecord) -> tuple[str, ...]:
     """Return the precisions of a device, by the arithmetic that its roofs were measured in.
 
-    Each arithmetic once: `amp` is bf16 where there is bf16; `amp-fp16` is then listed too.
+    Each arithmetic once: `amp` is bf16 where there is bf16; `amp-fp16` is then listed too. Where
+    there is neither, `amp` is fp32 again.
     """
     modes = {ceiling.math_mode for ceiling in ceilings.ceilings}
-    found = ["fp32", *(["tf32"] if "tf32" in modes else []), "amp"]
+    found = ["fp32", *(["tf32"] if "tf32" in modes else [])]
+    if {"bf16", "fp16"} & modes:
+        found.append("amp")
     if {"bf16", "fp16"} <= modes:
         found.append("amp-fp16")
     return tuple(found)

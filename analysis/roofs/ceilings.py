@@ -172,11 +172,16 @@ def choose_ceiling(
 
     The newest complete measured ceiling of the same device, driver, power limit and math mode,
     one without a doubt before any other; else the datasheet of exactly that device; else nothing:
-    a peak is never assumed.
+    a peak is never assumed, and emulated arithmetic has none.
     """
     if record.environment is None or record.resolved is None:
         return NoCeiling("the record does not say on which device or in which math mode it ran")
     environment, math_mode = record.environment, record.resolved.math_mode
+    if not record.resolved.native_math:
+        return NoCeiling(
+            f"this device computes {math_mode} by emulation, which has no roof: "
+            "run it again with precision=amp or fp32 there"
+        )
     obstacles: list[str] = []
     newest_first = sorted(ceilings, key=lambda one: (not _doubts(one), one.created), reverse=True)
     for candidate in newest_first:
@@ -210,6 +215,12 @@ def _matching(
         return f"{candidate.record_id} ended {candidate.outcome}"
     if theirs.driver != ours.driver:
         return f"{candidate.record_id} is of driver {theirs.driver}, the run of {ours.driver}"
+    limits = candidate.environment.instruction_limits, environment.instruction_limits
+    if ours.backend == "cpu" and limits[0] != limits[1]:
+        return (
+            f"{candidate.record_id} is of instructions limited by {limits[0]}, "
+            f"the run by {limits[1]}"
+        )
     if not same_power_limit(theirs, ours):
         return (
             f"{candidate.record_id} is at a power limit of {theirs.power_limit_w} W, "

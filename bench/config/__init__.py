@@ -2,7 +2,6 @@
 
 from bench.config.resolved import ResolvedConfig, legacy_defaults
 from bench.config.run_config import (
-    AUTO_MAX_SECONDS,
     FAKEDATA,
     FILING_FIELDS,
     SYNTHETIC,
@@ -13,16 +12,19 @@ from bench.config.run_config import (
     run_options,
     spelled,
 )
+from bench.config.time_limits import AUTO_MAX_SECONDS, MIN_ITERATIONS, TimeLimits
 
 __all__ = [
     "AUTO_MAX_SECONDS",
     "FAKEDATA",
     "FILING_FIELDS",
+    "MIN_ITERATIONS",
     "SYNTHETIC",
     "WINDOW_FIELDS",
     "ResolvedConfig",
     "RunConfig",
     "Switch",
+    "TimeLimits",
     "legacy_defaults",
     "parse_config",
     "run_options",

@@ -63,3 +63,15 @@ class ResolvedConfig(BaseModel):
     # Of the host; preloaded: by LD_PRELOAD.
     allocator: Annotated[Literal["system", "retain", "preloaded"], Legacy("system")]
     depthwise_fp32: Annotated[bool, Legacy(False)]  # strided depthwise convolutions, under autocast
+
+    def precision_note(self, precision: str) -> str | None:
+        """Return what to know of `precision`, as it was asked for, on this device, if anything."""
+        device = "processor" if self.backend == "cpu" else "device"
+        if precision == "amp" and self.autocast_dtype == "none":
+            return (
+                f"amp: this {device} has no bf16 or fp16 arithmetic; measured in fp32 "
+                "(precision=amp-bf16 emulates it)"
+            )
+        if not self.native_math:
+            return f"{precision}: this {device} computes {self.math_mode} by emulation"
+        return None

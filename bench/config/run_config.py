@@ -37,8 +37,6 @@ FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
 
 #: Fields that say how long is measured, not what; they do enter `config_id`.
 WINDOW_FIELDS = frozenset({"warmup_iters", "iters", "max_seconds"})
-#: What `max_seconds=auto` is, by backend; no limit on the others.
-AUTO_MAX_SECONDS = {"cpu": 60.0}
 
 
 def _plain_label(label: str) -> str:
@@ -72,7 +70,8 @@ class RunConfig(BaseModel):
     backend: Backend = Field("auto", description="auto takes CUDA, then MPS, then the CPU")
     precision: Precision = Field(
         "fp32",
-        description="fp32 is IEEE; amp is bf16 where the device has it natively, else fp16",
+        description="fp32, IEEE; tf32; amp, bf16 where the device has it natively, else fp16, "
+        "else fp32; amp-bf16 or amp-fp16, emulated where the device lacks it",
     )
     batch_size: AutoCount = Field(
         "auto",
@@ -101,8 +100,9 @@ class RunConfig(BaseModel):
     max_seconds: Literal["auto", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = (
         Field(
             "auto",
-            description="end the window after this time, but not before 5 iterations; "
-            "auto: 60 on a CPU, none elsewhere",
+            description="end the window after this time, but not before 5 iterations, and the "
+            "warm-up after a third of it, but not before 2; none: no limit; "
+            "auto: 45 on a CPU, 600 elsewhere",
         )
     )
     workers: Auto | Annotated[int, Field(ge=0)] = Field(

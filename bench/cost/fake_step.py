@@ -56,7 +56,8 @@ class StepSpec:
     """All that decides what one training step computes, moves and holds.
 
     `arch` is a torchvision name or `module:callable`; `image_size` is in pixels a side, by default
-    the model's own; `math_mode` is what `precision` became on a device, by default bf16 for `amp`.
+    the model's own; `math_mode` is what `precision` became on a device, by default bf16 for `amp`,
+    which is fp32 on a device with neither bf16 nor fp16.
     """
 
     arch: str

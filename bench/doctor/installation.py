@@ -86,7 +86,7 @@ def device_checks() -> Iterator[Check]:
         return
     versions = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
     yield _tried("cpu", torch.device("cpu"), versions, "missing")
-    yield _native_bf16()
+    yield _amp_check()
     yield from _cuda_checks()
     if platform.system() == "Darwin":
         yield _mps_check()
@@ -108,16 +108,19 @@ def _tried(name: str, device: torch.device, detail: str, failure: Status) -> Che
     return ok(name, detail)
 
 
-def _native_bf16() -> Check:
+def _amp_check() -> Check:
     from bench.training.devices import open_device
 
-    if open_device("cpu").native_math("bf16"):
-        return ok("cpu bf16", "the processor multiplies bf16 itself: precision=amp is fast")
-    return Check(
+    cpu = open_device("cpu")
+    native = next((mode for mode in ("bf16", "fp16") if cpu.native_math(mode)), None)
+    if native is not None:
+        return ok(
+            "cpu bf16", f"the processor multiplies {native} itself: precision=amp is {native}"
+        )
+    return ok(
         "cpu bf16",
-        "warning",
-        "the processor has no bf16 instructions: precision=amp is emulated and slow on the CPU",
-        "use precision=fp32 on this CPU",
+        "the processor has no bf16 or fp16 arithmetic: precision=amp is measured in fp32 "
+        "(amp-bf16 emulates bf16, slowly)",
     )
 
 

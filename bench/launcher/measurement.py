@@ -24,6 +24,7 @@ from bench.records import (
     RunRecord,
     Telemetry,
 )
+from bench.records.environment import instruction_limits
 from bench.records.folders import RecordFolder, readable_records, write_atomically
 from bench.records.journal import OnEvent, ignore
 from bench.records.verdict.run_verdict import judge
@@ -76,9 +77,12 @@ def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, s
 def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
     """Return the newest clean ceilings in `records` of this processor and this torch, or None.
 
+    Those that were measured with other limits of the processor's instructions are not these.
+
     Does not import torch: which device `auto` means is left to the measurement, and the newest
     ceilings of any device answer for it.
     """
+    limits = instruction_limits(os.environ)
     for _, record in readable_records(records, newest_first=True):
         if (
             isinstance(record, CeilingsRecord)
@@ -88,6 +92,7 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
             and record.environment.cpu_model == value_or_none(cpu_model)
             and record.environment.cpu_signature == value_or_none(cpu_signature)
             and record.environment.torch == metadata.version("torch")
+            and instruction_limits(record.environment.variables or {}) == limits
             and backend in ("auto", record.environment.device.backend)
         ):
             return record

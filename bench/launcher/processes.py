@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ _HAS_WAIT4 = hasattr(os, "wait4")
 _NEAR = 1.05
 #: SIGKILL works at once, save on a process that waits inside a driver.
 _KILL_WAIT_S = 10.0
+_SHELLS = frozenset({"bash", "dash", "sh", "zsh", "cmd.exe"})
+_MAKES = frozenset({"make", "gmake"})
 #: `ru_maxrss` counts KiB on Linux and bytes on macOS (getrusage(2) of each).
 _MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
@@ -117,6 +119,33 @@ class WatchedProcess:
         if peak <= _NEAR * self._launcher_peak_bytes:
             raise UnknownFactError(f"hidden by the launcher's own peak of {peak / 1e6:.0f} MB")
         return peak
+
+
+def starters(environ: Mapping[str, str] = os.environ) -> list[psutil.Process]:
+    """Return the `mlflow run` that started this process, a `make` that started that, and shells.
+
+    Each of them leaves what it started running when SIGTERM ends it. Empty for a process that
+    `mlflow run` did not start: that may outlive the shell it was typed into.
+    """
+    if "MLFLOW_RUN_ID" not in environ:
+        return []
+    found: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        parents = iter(psutil.Process().parents())
+        found += _up_to_a_program(parents)
+        if (above := _up_to_a_program(parents)) and above[-1].name() in _MAKES:
+            found += above
+    return found
+
+
+def _up_to_a_program(parents: Iterator[psutil.Process]) -> list[psutil.Process]:
+    """The next of `parents` that is no shell, and the shells before it."""
+    found: list[psutil.Process] = []
+    for parent in parents:
+        found.append(parent)
+        if parent.name() not in _SHELLS:
+            break
+    return found
 
 
 def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Process] = ()) -> None:

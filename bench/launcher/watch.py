@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 
 from bench.config import RunConfig
-from bench.launcher.processes import WatchedProcess, terminate_tree
+from bench.launcher.processes import WatchedProcess, starters, terminate_tree
 from bench.launcher.telemetry import HostSource, Sampler, SeveralDevices, device_source
 from bench.machine.allocator import allocator_settings
 from bench.machine.limits import describe_exit, oom_kills
 from bench.records import Measurement, Outcome, ProcessFigures, Telemetry
-from bench.records.folders import RecordFolder
+from bench.records.folders import RecordFolder, is_running
 from bench.records.journal import Event, JournalReader, OnEvent
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -74,6 +74,7 @@ class WorkerWatch:
         self._last = "the start of Python"
         self._reached: dict[str, float] = {}
         self._interrupted = False
+        self._starters = starters()
         # Descendants that lead sessions of their own, and are asked to end in the worker's place.
         self._leaders: list[psutil.Process] = []
         self._sampler = Sampler()
@@ -92,13 +93,18 @@ class WorkerWatch:
         self._sampler.add(HostSource(popen.pid))
 
     def wait(self) -> None:
-        """Sample and report until the worker has ended; Ctrl-C or SIGTERM ends it early."""
+        """Sample and report until the worker has ended.
+
+        Ctrl-C or SIGTERM ends it early, and so does the end of the `mlflow run` that started us.
+        """
         next_tick_s = 0.0
         try:
             while self._process.poll() is None:
                 self._report()
                 self._sampler.sample()
                 if time.perf_counter() >= next_tick_s:
+                    if not all(map(is_running, self._starters)):
+                        raise KeyboardInterrupt
                     next_tick_s = time.perf_counter() + _TICK_S
                     self._on_event(Event("tick", time.perf_counter(), {}))
                 time.sleep(_POLL_S)

@@ -127,6 +127,10 @@ class KeptRecord(Facts):
         for name, model in _CONFIGS.items():
             if isinstance(data.get(name), dict):
                 data[name] = {**legacy_defaults(model), **data[name]}
+        measurement = data.get("measurement")
+        if isinstance(measurement, dict) and "warmup_ended_early" not in measurement:
+            why = "no warm-up ended early in that version"
+            data["measurement"] = _unknown(measurement, {"warmup_ended_early": why})
         environment = data.get("environment")
         if isinstance(environment, dict) and "variables" not in environment:
             data["environment"] = _unknown(environment, {"variables": _NOT_ASKED})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import model_validator
@@ -11,6 +12,15 @@ from typing_extensions import Self
 
 from bench.config.resolved import Backend
 from bench.records.base import Count, Facts, PositiveRate, Record, Seconds
+
+#: Variables with which a processor computes as one without its widest instructions: oneDNN's, by
+#: both of its names, and that of torch's own kernels.
+_INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
+
+
+def instruction_limits(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those of `variables` that keep a processor from using all of its instructions."""
+    return {name: variables[name].lower() for name in _INSTRUCTION_LIMITS if name in variables}
 
 
 class DeviceInfo(Facts):
@@ -65,9 +75,17 @@ class Environment(Facts):
             return None
         return " ".join(f"{name}={value}" for name, value in self.variables.items()) or "none"
 
+    @property
+    def instruction_limits(self) -> str:
+        """The variables that limited the processor's instructions, as a shell has them, or none."""
+        limits = instruction_limits(self.variables or {})
+        return " ".join(f"{name}={value}" for name, value in limits.items()) or "none"
+
 
 def environment_id(environment: Environment) -> str:
     """Return twelve hex digits, equal for runs of one machine, device, driver and torch.
+
+    A processor that was kept from using all of its instructions is another one.
 
     Machines without any serial number that are alike in all of this have the same identifier
     unless their labels differ.
@@ -78,6 +96,7 @@ def environment_id(environment: Environment) -> str:
         environment.cpu_signature,
         *(environment.cpu_cores_usable, environment.torch, environment.cuda, environment.cudnn),
         *(device.backend, device.name, device.uuid, device.driver),
+        *([limits] if (limits := environment.instruction_limits) != "none" else []),
     ]
     return hashlib.sha256(json.dumps(defining).encode()).hexdigest()[:12]
 

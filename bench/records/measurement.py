@@ -116,6 +116,7 @@ class Measurement(Facts):
     window_start_unix_s: float
     images_per_iteration: Annotated[int, Field(ge=1)]
     ended_early: str | None  # why the window closed before `iters`
+    warmup_ended_early: str | None  # why the warm-up ended before `warmup_iters`
     compile_time_s: Seconds | None
     startup_s: dict[str, Seconds]  # import, model, data: what passed before the first warm-up
     peak_memory_allocated_bytes: Count | None

@@ -11,14 +11,12 @@ from typing import Any
 
 import torch
 
+from bench.config import MIN_ITERATIONS, TimeLimits
 from bench.records import Measurement
 from bench.records.journal import Clock
 from bench.training.devices import Device, IterationTimer
 from bench.training.inputs.base import Batch, NextBatch
 from bench.training.step import Phases
-
-#: A window that a time limit may end holds at least this many iterations.
-MIN_ITERATIONS = 5
 
 Step = Callable[[], torch.Tensor]
 
@@ -42,6 +40,7 @@ class Window:
     clock: Clock
     device: Device
     barrier: Callable[[], None] = lambda: None  # returns when all ranks have reached it
+    agree: Callable[[bool], bool] = bool  # whether any rank says so
     phases: Phases = field(default_factory=Phases)
     warmup_times_s: list[float] = field(default_factory=list)
     data_wait_s: list[float] = field(default_factory=list)
@@ -50,6 +49,7 @@ class Window:
     end_clock_s: float = 0.0
     start_unix_s: float = 0.0
     ended_early: str | None = None
+    warmup_ended_early: str | None = None
     first_loss: float | None = None
     last_loss: float | None = None
     _waited_s: float = 0.0
@@ -66,16 +66,47 @@ class Window:
 
         return timed
 
-    def warm_up(self, step: Step, iterations: int, on_lap: Callable[[float], None]) -> None:
-        """Run `iterations` steps, each synchronised; none of them enters the window."""
-        for _ in range(iterations):
-            begin = self.clock()
+    def warm_up(
+        self,
+        step: Step,
+        limits: TimeLimits,
+        on_lap: Callable[[float], None],
+        *,
+        last: Callable[[Step], object] | None = None,
+    ) -> None:
+        """Run the warm-up's steps, each synchronised; none of them enters the window.
+
+        With a time limit the warm-up ends before an iteration that would, if it took as long as the
+        one before it, pass the limit, but not before `limits.min_warmup` iterations. `last` calls
+        the step of the last iteration once, with something around it that is not timed.
+        """
+        begin_s, times_s = self.clock(), self.warmup_times_s
+        closing = 0 if last is None else 1
+
+        def lap() -> torch.Tensor:
+            lap_begin_s = self.clock()
             loss = step()
             self.device.synchronize()
-            self.warmup_times_s.append(self.clock() - begin)
-            on_lap(self.warmup_times_s[-1])
+            times_s.append(self.clock() - lap_begin_s)
+            return loss
+
+        while (done := len(times_s)) + closing < limits.warmup_iters:
+            if limits.warmup_s is not None and done + closing >= limits.min_warmup:
+                needed_s = self.clock() - begin_s + (1 + closing) * times_s[-1]
+                if self.agree(needed_s > limits.warmup_s):
+                    break
+            loss = lap()
+            on_lap(times_s[-1])
             if self.first_loss is None:
                 self.first_loss = float(loss)
+        if last is not None:
+            last(lap)
+            on_lap(times_s[-1])
+        if len(times_s) < limits.warmup_iters:
+            self.warmup_ended_early = (
+                f"{len(times_s)} of {limits.warmup_iters} iterations "
+                f"(max_seconds={limits.max_seconds:g} gives it {limits.warmup_s:.3g} s)"
+            )
         # Collected now, so that no collection of what the start-up left falls into the window.
         gc.collect()
 
@@ -144,6 +175,7 @@ class Window:
             window_end_clock_s=self.end_clock_s,
             window_start_unix_s=self.start_unix_s,
             ended_early=self.ended_early,
+            warmup_ended_early=self.warmup_ended_early,
             compile_time_s=self._compile_time_s() if compiled else None,
             peak_memory_allocated_bytes=peak[0],
             peak_memory_reserved_bytes=peak[1],
@@ -166,6 +198,7 @@ _MODEL_FACTS = ("hidden_syncs", "work", "first_loss", "last_loss")
 _WHY_MISSING = {
     "phase_times_s": "phases=true was not asked for",
     "ended_early": "the window held all its iterations",
+    "warmup_ended_early": "the warm-up held all its iterations",
     "compile_time_s": "compile=none",
     "peak_memory_allocated_bytes": "this backend does not count a peak",
     "peak_memory_reserved_bytes": "this backend does not count a peak",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from functools import partial
 
-import torch
-
 from bench.config import RunConfig
 from bench.profilers.ops.torch_profiler import work_set
 from bench.records import (
@@ -20,8 +18,10 @@ from bench.records import (
 )
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
+from bench.training.devices import Device
 from bench.training.step import NO_MODEL
 from bench.training.team import Team
+from bench.training.window import Step
 from bench.worker.outcome import attempt, or_reason
 from bench.worker.step_setup import ReadyStep, StepSetup
 
@@ -83,25 +83,24 @@ class WorkerMeasurement:
         is like no other: it makes gradients and momentum.
         """
         with self.setup.opened() as ready:
-            profiled_step = partial(self._profiled_step, ready)
             has_model = not ready.config.data_only
             in_warm_up = (
                 has_model and ready.config.warmup_iters > 1 and not ready.device.profiler_stays
             )
-            ready.warm_up(last=profiled_step if in_warm_up else None)
+            profiled = partial(self._profile, ready.device)
+            ready.journal.note("notice", text=str(ready.limits))
+            ready.warm_up(last=profiled if in_warm_up else None)
             ready.measure()
             if not has_model:
                 return
             self._hidden_syncs = ready.device.hidden_syncs(ready.step)
             if not in_warm_up:
-                profiled_step()
+                profiled(ready.step)
             self.compare_ranks(ready)
 
-    def _profiled_step(self, ready: ReadyStep) -> torch.Tensor:
-        """Run one step, keep what it launched, and return its loss."""
-        losses: list[torch.Tensor] = []
-        self._work = work_set(lambda: losses.append(ready.step()), ready.device)
-        return losses[-1]
+    def _profile(self, device: Device, step: Step) -> None:
+        """Run one step and keep what it launched."""
+        self._work = work_set(step, device)
 
     def compare_ranks(self, ready: ReadyStep) -> None:
         """Collect what the other ranks measured; a single process has no others."""

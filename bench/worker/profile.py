@@ -37,7 +37,7 @@ def profile(folder: RecordFolder, journal: JournalWriter) -> None:
 
     def run() -> None:
         with setup.opened() as ready:
-            ready.warm_up()
+            ready.warm_up(window=tool == "perf")
             _TOOLS[tool](ready, found, why, asked["task"])
 
     outcome, reason = attempt(run)

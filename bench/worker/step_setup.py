@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from bench.config import RunConfig
+from bench.config import RunConfig, TimeLimits
 from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
 from bench.cost.estimate import cached_complexity
+from bench.errors import UserError
 from bench.machine import read_environment
 from bench.records import Complexity, Environment, ResolvedConfig
 from bench.records.folders import RecordFolder
@@ -35,6 +36,7 @@ from bench.training.step import (
 )
 from bench.training.team import Team
 from bench.training.window import Step, Window
+from bench.worker.emulation import emulation_estimate
 
 
 def set_switches(config: RunConfig, resolved: ResolvedConfig) -> None:
@@ -105,23 +107,29 @@ class ReadyStep:
     step: Step
     journal: JournalWriter
 
-    def warm_up(self, last: Step | None = None) -> None:
-        """Run the warm-up; its last iteration is `last`, where that is given."""
-        iterations = self.config.warmup_iters
-        self.journal.note("warmup_started", iterations=iterations)
+    @property
+    def limits(self) -> TimeLimits:
+        """How long warm-up and window may take."""
+        return TimeLimits.of(self.config, self.resolved.max_seconds)
+
+    def warm_up(self, last: Callable[[Step], object] | None = None, *, window: bool = True) -> None:
+        """Run the warm-up; `last`, where it is given, is called with the step of its last one.
+
+        `window` says whether a window follows.
+        """
+        follow = self.limits.iters if window else 0
+        self.journal.note("warmup_started", **asdict(replace(self.limits, iters=follow)))
 
         def on_lap(seconds: float) -> None:
             self.journal.note("warmup", seconds=seconds)
 
-        self.window.warm_up(self.step, iterations - (last is not None), on_lap)
-        if last is not None:
-            self.window.warm_up(last, 1, on_lap)
+        self.window.warm_up(self.step, self.limits, on_lap, last=last)
 
     def measure(self) -> None:
         """Run the measured window."""
-        limit_s = None if self.resolved.max_seconds == "none" else self.resolved.max_seconds
-        plan = self.team.plan(self.config.iters, limit_s, self.window.warmup_times_s)
-        self.journal.note("window_started", iterations=plan.iterations, max_seconds=limit_s)
+        limits = self.limits
+        plan = self.team.plan(limits.iters, limits.max_seconds, self.window.warmup_times_s)
+        self.journal.note("window_started", **asdict(replace(limits, iters=plan.iterations)))
         self.window.measure(self.step, plan)
         self.journal.note("window_ended")
 
@@ -158,7 +166,8 @@ class StepSetup:
         try:
             with self._timed("model"):
                 step, self.resolved = build_step(config, resolved, device, precision, phases, team)
-            window = Window(time.perf_counter, device, team.barrier, phases)
+            self._say_what_to_know(precision, device)
+            window = Window(time.perf_counter, device, team.barrier, team.agree, phases)
             next_batch = window.waiting(batches.next)
             device.reset_peak_memory()
             self.ready = ReadyStep(
@@ -173,6 +182,22 @@ class StepSetup:
             yield self.ready
         finally:
             batches.close()
+
+    def _say_what_to_know(self, precision: Fp32, device: Device) -> None:
+        """Say what `precision` is here where that may surprise, and how long emulation takes."""
+        config, resolved = self.config, self.resolved
+        if resolved is None or config.data_only:
+            return
+        note = resolved.precision_note(config.precision)
+        if note is not None and not resolved.native_math:
+            limits = TimeLimits.of(config, resolved.max_seconds)
+            with suppress(UserError):  # the cost of this model is not known
+                if (complexity := self.complexity()) is not None:
+                    batches = config.grad_accum_steps
+                    known = emulation_estimate(precision, device, complexity, batches, limits)
+                    note = f"{note}; {known}"
+        if note is not None:
+            self._journal.note("notice", text=note)
 
     def environment(self, folder: RecordFolder) -> Environment | None:
         """Return the machine and software, if a device was opened."""

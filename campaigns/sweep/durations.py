@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.config import AUTO_MAX_SECONDS, RunConfig
+from bench.config import AUTO_MAX_SECONDS, RunConfig, TimeLimits
 from bench.records import Environment, RunRecord
 from bench.records.environment import environment_id
 from campaigns.sweep.local_devices import environment_of
@@ -58,8 +58,9 @@ class Durations:
         if image_s is None:
             return None
         batch_s = image_s * config.batch_size * config.grad_accum_steps * config.world_size
-        window_s = min(config.iters * batch_s, _limit_s(config, environment))
-        return config.warmup_iters * batch_s + window_s + median(s.rest_s for s in alike)
+        limits = TimeLimits.of(config, _max_seconds(config, environment))
+        measured_s = limits.expected_warmup_s(batch_s) + limits.expected_window_s(batch_s)
+        return measured_s + median(s.rest_s for s in alike)
 
     def _image_s(self, config: RunConfig, alike: Sequence[_Sample]) -> float | None:
         same_model = [s.step_s for s in alike if s.record.config.arch == config.arch]
@@ -88,8 +89,7 @@ def _sample(record: RunRecord) -> _Sample | None:
     )
 
 
-def _limit_s(config: RunConfig, environment: Environment) -> float:
-    """When the window ends early."""
+def _max_seconds(config: RunConfig, environment: Environment) -> float | str:
     if config.max_seconds == "auto":
-        return AUTO_MAX_SECONDS.get(environment.device.backend, float("inf"))
-    return float("inf") if config.max_seconds == "none" else config.max_seconds
+        return AUTO_MAX_SECONDS[environment.device.backend]
+    return config.max_seconds

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     "--precision",
     default="fp32",
     show_default=True,
-    help="fp32, tf32, amp, amp-bf16 or amp-fp16; amp counts as bf16",
+    help="fp32, tf32, amp, amp-bf16 or amp-fp16; amp counts as bf16, on a device that has neither "
+    "bf16 nor fp16 it is fp32",
 )
 @click.option(
     "--image-size",

@@ -56,7 +56,7 @@ def command(
     """
     from bench.config import parse_config
     from campaigns.acceptance import ARCHITECTURES, accept
-    from commands.views.terminal import WorkerProgress
+    from commands.views.worker_progress import WorkerProgress
 
     for arch in architectures:
         parse_config({"arch": arch})

@@ -13,7 +13,7 @@ import click
 
 from bench.errors import UserError
 from bench.records.folders import MeasuredRecord, RecordFolder
-from commands.views.terminal import WorkerProgress
+from commands.views.worker_progress import WorkerProgress
 
 if TYPE_CHECKING:
     from bench.records import RunRecord, Verdict

@@ -13,14 +13,11 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     TextColumn,
-    TimeRemainingColumn,
     track,
 )
 from rich.table import Table
 from rich.text import Text
 from typing_extensions import Self
-
-from bench.records.journal import Event
 
 Item = TypeVar("Item")
 
@@ -93,55 +90,3 @@ class Bar:
 
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
-
-
-class WorkerProgress(Bar):
-    """Shows what a worker does by its journal, and how long it will still take.
-
-    The window's progress is estimated from the warm-up's pace: a worker that reports during its
-    window measures its reporting.
-    """
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._estimate_s: float | None = None
-        self._seconds: list[float] = []
-        self._window_start_s = 0.0
-        super().__init__(TimeRemainingColumn(elapsed_when_finished=True), transient=True)
-        self._task = self._progress.add_task(f"{title}: starting", total=None)
-
-    def on_event(self, event: Event) -> None:
-        """Take one event of the worker's journal, or the launcher's tick."""
-        if event.name == "warmup_started":
-            self._seconds.clear()
-            self._show("warming up", event.facts["iterations"])
-        elif event.name == "warmup":
-            self._seconds.append(event.facts["seconds"])
-            self._advance(len(self._seconds))
-        elif event.name == "window_started":
-            self._start_window(event)
-        elif event.name == "tick" and self._estimate_s is not None:
-            self._advance(event.clock_s - self._window_start_s)
-        elif event.name == "window_ended":
-            self._estimate_s = None
-            self._show("writing the record", None)
-        elif event.name == "tool":
-            self._show(f"{event.facts['tool']}, starting", None)
-        elif event.name == "probe":
-            self._show(event.facts["probe"], None)
-
-    def _start_window(self, event: Event) -> None:
-        pace_s = min(self._seconds, default=0.0)
-        limit_s = event.facts["max_seconds"] or float("inf")
-        self._estimate_s = min(event.facts["iterations"] * pace_s, limit_s)
-        self._window_start_s = event.clock_s
-        self._show("measuring", self._estimate_s)
-
-    def _show(self, what: str, total: float | None) -> None:
-        self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(f"{self._title}: {what}", total=total)
-        self._progress.refresh()
-
-    def _advance(self, to: float) -> None:
-        self._progress.update(self._task, completed=to)
-        self._progress.refresh()

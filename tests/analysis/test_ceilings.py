@@ -6,6 +6,7 @@ import pytest
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.points import roofline_point
 from bench.records import Finding
+from bench.records.environment import environment_id
 
 GPU_ENV = make.environment(label="gpu", device=make.gpu())
 GPU_RUN = make.run_record(environment=GPU_ENV, resolved=make.resolved(backend="cuda"))
@@ -83,6 +84,24 @@ def test_another_device_driver_or_power_limit_is_no_roof(device, reason):
 def test_another_mode_half_a_roof_and_a_datasheet_are_no_measured_roof(change, reason):
     roof = make.ceiling(backend="cuda", **change)
     assert reason in refused(GPU_RUN, [gpu_ceilings(ceilings=(roof,))])
+
+
+def test_an_emulated_mode_has_no_roof_and_the_remedy_is_not_to_measure_one():
+    """`mlproject ceilings` measures what a device computes natively: it can never be the remedy."""
+    run = make.run_record(resolved=make.resolved(math_mode="bf16", native_math=False))
+    reason = refused(run, [make.ceilings_record()])
+    assert "precision=amp or fp32" in reason
+    assert "mlproject ceilings" not in reason
+
+
+def test_a_processor_with_fewer_instructions_is_held_against_its_own_roof():
+    fewer = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    whole, limited = make.ceilings_record(), make.ceilings_record(environment=fewer)
+    run = make.run_record(environment=fewer)
+    assert "limited by none, the run by ONEDNN_MAX_CPU_ISA=avx2" in refused(run, [whole])
+    assert chosen(run, [limited]).record_id == chosen(make.run_record(), [whole]).record_id
+    assert "limited by ONEDNN_MAX_CPU_ISA=avx2" in refused(make.run_record(), [limited])
+    assert environment_id(fewer) != environment_id(make.environment())
 
 
 @pytest.mark.parametrize(

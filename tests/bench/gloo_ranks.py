@@ -61,6 +61,7 @@ def train(rank, port, folder):
             "ranks": team.gather(rank),
             "plan": (paces.iterations, paces.max_seconds, paces.ended_early),
             "few": (few.iterations, few.ended_early),
+            "agreed": (team.agree(rank == 1), team.agree(False)),
         },
         f"{folder}/{rank}.pt",
     )

@@ -13,7 +13,7 @@ from campaigns import acceptance
 @pytest.mark.parametrize(
     ("modes", "expected"),
     [
-        (("fp32",), ("fp32", "amp")),
+        (("fp32",), ("fp32",)),  # amp is fp32 there
         (("fp32", "bf16"), ("fp32", "amp")),
         (("fp32", "fp16"), ("fp32", "amp")),
         (("fp32", "tf32", "bf16", "fp16"), ("fp32", "tf32", "amp", "amp-fp16")),

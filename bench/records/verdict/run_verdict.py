@@ -20,6 +20,8 @@ _EVENT_GAP = 0.02
 _THROTTLED_SHARE = 0.05
 _INPUT_BOUND_SHARE = 0.05
 _OUTLIER_RATIO = 2.0
+#: Of the window's median: more than neighbouring iterations of a busy machine differ.
+_NOT_WARM = 1.25
 #: Of the usable cores, on a CPU backend; the launcher's own sampling stays under 1 %.
 _BUSY_HOST_SHARE = 0.05
 
@@ -37,16 +39,39 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
         yield record.outcome, "invalid", record.reason or record.outcome
     run = record if isinstance(record, RunRecord) else None
     if run is not None and run.measurement is not None:
+        yield from _of_warm_up(run.measurement)
         yield from _of_window(run.measurement)
         if not run.config.data_only:
             yield from _of_training(run.measurement)
     if record.telemetry is not None:
         yield from _of_telemetry(record.telemetry, record.environment)
     resolved = run.resolved if run is not None and not run.config.data_only else None
-    if resolved is not None and not resolved.native_math:
-        yield "emulated", "note", f"this device computes {resolved.math_mode} by emulation"
+    if run is not None and resolved is not None:
+        note = resolved.precision_note(run.config.precision)
+        if note is not None:
+            yield "emulated" if not resolved.native_math else "amp-in-fp32", "note", note
     if record.environment is not None and record.environment.power_source == "battery":
         yield "battery", "suspect", "measured on battery power"
+
+
+def _of_warm_up(measurement: Measurement) -> Iterator[Found]:
+    """A warm-up that was cut is a note, unless its last iteration was still slower than the rest.
+
+    The first iteration is slower in any case: it reserves memory.
+    """
+    times = measurement.warmup_times_s
+    if measurement.warmup_ended_early is None or not times:
+        return
+    message = f"warm-up ended after {measurement.warmup_ended_early}"
+    times_slower = times[-1] / statistics.median(measurement.iteration_times_s)
+    if times_slower > _NOT_WARM:
+        message += (
+            f"; its last one still took {times_slower:.1f} times the window's median: "
+            "give a larger max_seconds"
+        )
+        yield "not-warm", "suspect", message
+    else:
+        yield "short-warm-up", "note", message
 
 
 def _of_window(measurement: Measurement) -> Iterator[Found]:

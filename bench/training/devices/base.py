@@ -44,7 +44,6 @@ class Device(ABC):
     torch_device: torch.device
     timer: type[IterationTimer] = IterationTimer
     default_batch_size: int
-    default_max_seconds: float | Literal["none"] = "none"
     prefers_channels_last = False
     prefers_fp32_depthwise = False
     pins_memory = False

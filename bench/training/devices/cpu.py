@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import torch
 
-from bench.config import AUTO_MAX_SECONDS
 from bench.machine import cpu_device_info
 from bench.records import DeviceInfo
 from bench.training.devices.base import Device
@@ -18,7 +18,6 @@ class CpuDevice(Device):
     backend: Literal["cpu"] = "cpu"
     torch_device = torch.device("cpu")
     default_batch_size = 16
-    default_max_seconds = AUTO_MAX_SECONDS["cpu"]
     # NHWC is what oneDNN's convolutions want: resnet18 fp32 16.6 against 13.3 images/s (2 cores).
     prefers_channels_last = True
     # oneDNN has no fast bf16 backward for a stride: mobilenet_v2 amp 46.7 against 32.4 images/s.
@@ -34,8 +33,17 @@ class CpuDevice(Device):
         return cpu_device_info()
 
     def native_math(self, mode: str) -> bool:
-        """Whether the processor has instructions for products in `mode`, by torch's probes."""
-        return mode == "fp32" or any(_capability(name) for name in _INSTRUCTIONS.get(mode, ()))
+        """Whether the kernels multiply in `mode` with the processor's own instructions.
+
+        By torch's probes of the processor, and by the limit of instructions that oneDNN, which
+        computes convolutions and products in 16 bits, reads from its variables.
+        """
+        if mode == "fp32":
+            return True
+        limit = next((os.environ[name] for name in _LIMITS if name in os.environ), "")
+        if limit.upper() in _WITHOUT.get(mode, ()):
+            return False
+        return any(_capability(name) for name in _INSTRUCTIONS.get(mode, ()))
 
 
 #: Names in `torch.cpu.get_capabilities()` that multiply in a mode: x86, then Arm.
@@ -43,6 +51,14 @@ _INSTRUCTIONS = {
     "bf16": ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"),
     "fp16": ("avx512_fp16", "amx_fp16", "arm_fp16_arith", "fp16"),
 }
+#: oneDNN's variable, and the same by its earlier name.
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+_WITHOUT_16_BITS = frozenset(
+    {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+)
+#: Its values without instructions that multiply in a mode (oneDNN Developer Guide, "CPU Dispatcher
+#: Control"). AVX2_VNNI_2 only converts.
+_WITHOUT = {"bf16": _WITHOUT_16_BITS, "fp16": _WITHOUT_16_BITS | {"AVX512_CORE_BF16"}}
 #: The same questions as functions, for a torch without `get_capabilities` (before 2.12).
 _PROBES = {
     "avx512_bf16": "_is_avx512_bf16_supported",

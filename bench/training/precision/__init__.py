@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bench.errors import UnsupportedError
 from bench.training.devices import Device
 from bench.training.precision.amp import AmpBf16, AmpFp16, keep_depthwise_in_fp32
@@ -15,23 +17,21 @@ def open_precision(name: str, device: Device) -> Fp32:
     """Return the arithmetic of precision `name` on `device`.
 
     `amp` is bf16 where the device computes it natively, else fp16 where it computes that, else
-    bf16 emulated by the library (a CPU without either). Raises `UnsupportedError`.
+    fp32: emulation is slower than that. `amp-bf16` and `amp-fp16` are emulated by the library where
+    the device lacks them. Raises `UnsupportedError` for tf32 where there is none.
     """
-    if name == "fp32":
-        return Fp32()
-    if name == "tf32":
-        if not device.native_math("tf32"):
-            raise _unsupported(name, device, "tf32 needs an NVIDIA GPU from Ampere on")
-        return Tf32()
-    fp16 = device.native_math("fp16")
-    if name == "amp-bf16" or (name == "amp" and (device.native_math("bf16") or not fp16)):
-        return AmpBf16(device.backend)
-    if not fp16:
-        raise _unsupported(name, device, "it has no fp16 arithmetic")
-    return AmpFp16(device.backend)
-
-
-def _unsupported(name: str, device: Device, why: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"precision={name!r}: not on this {device.backend} device ({why}); use fp32 or amp"
-    )
+    if name == "tf32" and not device.native_math("tf32"):
+        raise UnsupportedError(
+            f"precision={name!r}: not on this {device.backend} device "
+            "(tf32 needs an NVIDIA GPU from Ampere on); use fp32 or amp"
+        )
+    if name == "amp":
+        native = (mode for mode in ("bf16", "fp16") if device.native_math(mode))
+        name = next((f"amp-{mode}" for mode in native), "fp32")
+    kinds: dict[str, Callable[[], Fp32]] = {
+        "fp32": Fp32,
+        "tf32": Tf32,
+        "amp-bf16": lambda: AmpBf16(device.backend),
+        "amp-fp16": lambda: AmpFp16(device.backend),
+    }
+    return kinds[name]()

@@ -15,12 +15,12 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.config import RunConfig
+from bench.config import MIN_ITERATIONS, RunConfig
 from bench.errors import UnsupportedError, UserError
 from bench.training.devices import Device, open_device
 from bench.training.inputs.base import Shard
 from bench.training.team import Team
-from bench.training.window import MIN_ITERATIONS, Step, WindowPlan
+from bench.training.window import Step, WindowPlan
 
 #: No collective waits longer. A rank that dies ends the others within a second or so; this is for
 #: one that hangs. It must not end a rank whose neighbour still compiles.
@@ -132,6 +132,10 @@ class DdpTeam(Team):
             return WindowPlan(iterations)
         why = f"max_seconds={max_seconds:g} at the warm-up's pace: {fit} of {iterations}"
         return WindowPlan(fit, ended_early=why)
+
+    def agree(self, passed: bool) -> bool:
+        """Return whether any rank says so, so that all end the warm-up before the same step."""
+        return any(self.gather(passed))
 
     def barrier(self) -> None:
         """Return when every rank has reached this call."""

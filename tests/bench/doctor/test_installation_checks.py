@@ -102,12 +102,20 @@ def test_a_torch_that_does_not_import(monkeypatch):
     assert "uv pip install --reinstall torch torchvision" in checks["torch"].remedy
 
 
-@pytest.mark.parametrize(("native", "status"), [(True, "ok"), (False, "warning")])
-def test_bf16_of_the_processor(no_cuda, monkeypatch, native, status):
+@pytest.mark.parametrize(
+    ("native", "words"),
+    [
+        (("bf16", "fp16"), "precision=amp is bf16"),
+        (("fp16",), "precision=amp is fp16"),
+        ((), "precision=amp is measured in fp32"),
+    ],
+)
+def test_what_amp_is_on_the_processor(no_cuda, monkeypatch, native, words):
     no_cuda(0)
-    cpu = SimpleNamespace(native_math=lambda mode: native and mode == "bf16")
+    cpu = SimpleNamespace(native_math=native.__contains__)
     monkeypatch.setattr("bench.training.devices.open_device", lambda backend: cpu)
-    assert found()["cpu bf16"].status == status
+    assert found()["cpu bf16"].status == "ok"
+    assert words in found()["cpu bf16"].detail
 
 
 BUILT_FOR_13 = "torch is built for CUDA 13.2 and the driver speaks CUDA 12.4 at most"

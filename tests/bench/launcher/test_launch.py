@@ -40,7 +40,7 @@ def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     assert record.process.user_s > 0
     assert record.environment.torch
     assert record.verdict is not None
-    order = [name for name in names if name not in ("tick", "probe")]
+    order = [name for name in names if name not in ("tick", "probe", "notice")]
     assert order == [
         *("started", "imported", "device", "warmup_started", "warmup", "warmup"),
         *("window_started", "window_ended", "ended"),

@@ -67,7 +67,7 @@ def test_two_ranks_measure_one_window(tmp_path):
     assert len(together.synced_step_s) == len(together.local_step_s) >= 1
     assert record.resolved.threads >= 1
     assert record.process.user_s > 0
-    order = [name for name in launch.names if name not in ("tick", "probe")]
+    order = [name for name in launch.names if name not in ("tick", "probe", "notice")]
     assert order == [
         *("started", "imported", "started", "imported", "device"),
         *("warmup_started", *["warmup"] * 3, "window_started", "window_ended", "ended"),

@@ -92,7 +92,7 @@ def test_another_schema_version_is_not_taken_for_this_one():
 
 def test_a_record_of_schema_1_is_read_as_what_it_would_be_today():
     old = samples.run_record().model_dump(mode="json") | {"schema_version": 1}
-    for fact in ("work", "ranks"):
+    for fact in ("work", "ranks", "warmup_ended_early"):
         del old["measurement"][fact]
         del old["measurement"]["missing"][fact]
     del old["config"]["devices"], old["config"]["nodes"]
@@ -100,6 +100,7 @@ def test_a_record_of_schema_1_is_read_as_what_it_would_be_today():
     assert record.schema_version == 2
     assert (record.measurement.work, record.measurement.ranks) == (None, None)
     assert "did not ask" in record.measurement.missing["work"]
+    assert "in that version" in record.measurement.missing["warmup_ended_early"]
     assert record.measurement.missing["ranks"] == "one device"
     assert record.config.world_size == 1
     roofs = samples.ceilings_record().model_dump(mode="json") | {"schema_version": 1}

@@ -29,6 +29,15 @@ def using(other_percent, backend="cpu"):
     return {"telemetry": samples.telemetry(series=(load,)), "environment": device}
 
 
+def asked_for(precision):
+    return {"config": RunConfig(precision=precision), "resolved": samples.resolved()}
+
+
+def cut_warm_up(last_s):
+    """Its second iteration, of two, beside a window of half seconds."""
+    return window(warmup_times_s=(9.0, last_s), warmup_ended_early="2 of 10 iterations")
+
+
 def powered_by(source):
     return {"environment": samples.environment(power_source=source)}
 
@@ -53,6 +62,9 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
         ("busy-host", using(200.0), using(200.0, backend="cuda")),
         ("battery", powered_by("battery"), powered_by("mains")),
         ("emulated", {"resolved": samples.resolved(native_math=False)}, {}),
+        ("amp-in-fp32", asked_for("amp"), asked_for("fp32")),
+        ("short-warm-up", cut_warm_up(0.62), window(warmup_times_s=(9.0, 0.62))),
+        ("not-warm", cut_warm_up(0.63), cut_warm_up(0.62)),
     ],
 )
 def test_a_finding_has_its_cause_and_is_not_made_below_its_limit(code, causes, near_miss):
@@ -65,6 +77,13 @@ def test_a_steady_run_is_clean_and_single_slow_iterations_are_noted():
         verdict = judge(samples.run_record(**window([0.5] * 9 + [slowest_s])))
         assert [finding.code for finding in verdict.findings] == found
         assert verdict.level == "clean"
+
+
+def test_a_short_warm_up_alone_leaves_a_run_clean():
+    verdict = judge(samples.run_record(**cut_warm_up(0.5)))
+    assert verdict.level == "clean"
+    assert verdict.findings[0].message == "warm-up ended after 2 of 10 iterations"
+    assert judge(samples.run_record(**cut_warm_up(0.8))).level == "suspect"
 
 
 def test_throttling_by_its_share_of_samples():

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.training.devices import open_device
+from bench.training.devices import cpu, open_device
 from bench.training.precision import Fp32, open_precision
 from bench.training.precision.tf32 import Tf32
 from bench.training.resolve import resolve
@@ -65,7 +65,7 @@ def test_what_the_cpu_lacks_is_refused_with_a_remedy():
     device = open_device("cpu")
     with pytest.raises(UnsupportedError, match=r"precision='tf32'.*use fp32 or amp"):
         open_precision("tf32", device)
-    for name in ("fp32", "amp"):
+    for name in ("fp32", "amp", "amp-bf16", "amp-fp16"):
         open_precision(name, device)
 
 
@@ -74,13 +74,42 @@ def test_what_the_cpu_lacks_is_refused_with_a_remedy():
     [
         (("fp32", "fp16"), "fp16"),  # T4
         (("fp32", "fp16", "tf32", "bf16"), "bf16"),  # H100
-        (("fp32",), "bf16"),  # a processor with neither: emulated bf16
+        (("fp32",), "fp32"),  # a processor with neither
     ],
 )
-def test_amp_is_bf16_where_native_else_fp16(modes, amp):
+def test_amp_is_what_the_device_computes_natively_and_emulation_is_asked_for_by_name(modes, amp):
     card = Card(ScriptedClock())
     card.modes = modes
-    assert open_precision("amp", card).math_mode == amp
+    found = resolve(RunConfig(precision="amp"), card, open_precision("amp", card))
+    assert (found.math_mode, found.native_math) == (amp, True)
+    assert found.autocast_dtype == ("none" if amp == "fp32" else amp)
+    assert found.depthwise_fp32 is False
+    assert ("measured in fp32" in str(found.precision_note("amp"))) == (amp == "fp32")
+    for name in ("amp-bf16", "amp-fp16"):
+        asked = resolve(RunConfig(precision=name), card, open_precision(name, card))
+        mode = name.removeprefix("amp-")
+        assert (asked.math_mode, asked.native_math) == (mode, mode in modes)
+        assert (asked.precision_note(name) is None) == (mode in modes)
+
+
+@pytest.mark.parametrize(
+    ("variables", "native"),
+    [
+        ({}, {"bf16": True, "fp16": True}),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, {"bf16": False, "fp16": False}),
+        ({"DNNL_MAX_CPU_ISA": "avx512_core"}, {"bf16": False, "fp16": False}),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, {"bf16": True, "fp16": False}),
+        ({"ONEDNN_MAX_CPU_ISA": "DEFAULT"}, {"bf16": True, "fp16": True}),
+    ],
+)
+def test_a_processor_has_the_instructions_that_the_kernels_may_use(monkeypatch, variables, native):
+    monkeypatch.setattr(cpu, "_capability", lambda name: name in ("avx512_bf16", "avx512_fp16"))
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert {mode: open_device("cpu").native_math(mode) for mode in native} == native
+    assert open_device("cpu").native_math("fp32")
 
 
 def test_fp16_is_refused_where_there_is_none():
@@ -119,7 +148,9 @@ def test_phases_cover_data_forward_backward_and_optimizer():
 def test_the_default_configuration_is_the_fast_one_on_a_cpu():
     device = open_device("cpu")
     found = resolve(RunConfig(), device, Fp32())
-    assert (found.batch_size, found.channels_last, found.max_seconds) == (16, True, 60.0)
+    assert (found.batch_size, found.channels_last, found.max_seconds) == (16, True, 45.0)
     assert found.workers == 0
     assert resolve(RunConfig(max_seconds="none"), device, Fp32()).max_seconds == "none"
+    card = Card(ScriptedClock())
+    assert resolve(RunConfig(), card, Fp32()).max_seconds == 600.0
     assert resolve(RunConfig(arch="inception_v3"), device, Fp32()).image_size == 299

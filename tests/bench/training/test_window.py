@@ -6,11 +6,12 @@ import pytest
 import torch
 from fakes import QueueingDevice, ScriptedClock
 
+from bench.config import MIN_ITERATIONS, TimeLimits
 from bench.records.journal import ignore
 from bench.training.devices.cuda import CudaDevice
 from bench.training.devices.mps import MpsDevice
 from bench.training.step import TimedPhases
-from bench.training.window import MIN_ITERATIONS, Window, WindowPlan
+from bench.training.window import Window, WindowPlan
 
 LOSS = torch.tensor(1.5)
 
@@ -77,7 +78,7 @@ def test_a_gpus_times_are_its_own(clock, monkeypatch):
 
 @pytest.mark.slow
 def test_throughput_is_images_over_the_wall_time_of_a_window_without_warm_up(step, window):
-    window.warm_up(step(9.0), 2, ignore)
+    window.warm_up(step(9.0), TimeLimits(2, 10), ignore)
     window.measure(step(0.5), WindowPlan(10))
     found = measured(window)
     assert found.warmup_times_s == pytest.approx([9.0] * 2)
@@ -104,7 +105,7 @@ def test_ranks_come_together_at_both_ends_and_never_between(step, clock, device)
         met_at_s.append(clock())
 
     window = Window(clock, device, barrier)
-    window.warm_up(step(0.0, queued_s=1.0), 2, ignore)
+    window.warm_up(step(0.0, queued_s=1.0), TimeLimits(2, 4), ignore)
     assert met_at_s == []
     device.queue(3.0)
     window.measure(step(0.0, queued_s=1.0), WindowPlan(4))
@@ -116,7 +117,7 @@ def test_ranks_come_together_at_both_ends_and_never_between(step, clock, device)
 @pytest.mark.slow
 def test_a_synchronised_warm_up_lap_holds_the_queued_work(step, window):
     laps = []
-    window.warm_up(step(0.0, queued_s=2.0), 2, laps.append)
+    window.warm_up(step(0.0, queued_s=2.0), TimeLimits(2, 1), laps.append)
     assert laps == pytest.approx([2.0, 2.0])
 
 
@@ -154,6 +155,67 @@ def test_max_seconds_ends_the_window_after_an_iteration(step, window, seconds, l
     assert (found.ended_early is not None) == (iterations < 20)
 
 
+@pytest.mark.slow  # a collection of garbage each
+@pytest.mark.parametrize(
+    ("seconds", "asked", "least", "ran"),
+    [
+        ((1.0,), 10, 2, 10),  # 10 s of 15
+        ((2.0,), 10, 2, 7),  # an eighth would end at 16 s
+        ((9.0,), 10, 2, 2),
+        ((400.0,), 10, 2, 2),  # one alone is not warm
+        ((400.0, 1.0, 1.0), 10, 3, 3),  # a compilation past the limit, and a captured graph
+        ((400.0,), 1, 2, 1),
+    ],
+)
+@pytest.mark.parametrize("profiled", [False, True])
+def test_a_third_of_max_seconds_ends_the_warm_up(
+    clock, step, window, seconds, asked, least, ran, profiled
+):
+    around = []
+
+    def last(lap):
+        clock.pass_s(100.0)  # what a profiler takes around a step is not the step's
+        around.append(lap())
+
+    limits = TimeLimits(asked, 100, max_seconds=45.0, min_warmup=least)
+    laps = []
+    window.warm_up(
+        step(*seconds), limits, laps.append, last=last if profiled and asked > 1 else None
+    )
+    window.measure(step(1.0), WindowPlan(5))
+    found = measured(window)
+    assert found.warmup_times_s == pytest.approx(laps)
+    assert len(laps) == ran
+    assert max(laps) == max(seconds)
+    assert len(around) == (profiled and asked > 1)
+    if ran < asked:
+        assert found.warmup_ended_early == (
+            f"{ran} of {asked} iterations (max_seconds=45 gives it 15 s)"
+        )
+    else:
+        assert found.warmup_ended_early is None
+
+
+@pytest.mark.slow
+def test_without_a_limit_the_warm_up_holds_all_its_iterations(step, window):
+    window.warm_up(step(400.0), TimeLimits(10, 100), ignore)
+    assert len(window.warmup_times_s) == 10
+
+
+@pytest.mark.slow
+def test_ranks_end_the_warm_up_together_when_one_of_them_says_so(step, clock, device):
+    asked = []
+
+    def agree(passed):
+        asked.append(passed)
+        return len(asked) == 4  # another rank is past its time
+
+    window = Window(clock, device, agree=agree)
+    window.warm_up(step(0.1), TimeLimits(10, 100, max_seconds=45.0), ignore)
+    assert asked == [False] * 4  # from the second iteration on
+    assert len(window.warmup_times_s) == 5
+
+
 def test_an_interrupt_keeps_what_was_measured(step, clock, window):
     whole = step(1.0, 1.0, 0.25)
 
@@ -173,13 +235,13 @@ def test_an_interrupt_keeps_what_was_measured(step, clock, window):
 
 @pytest.mark.slow
 def test_nothing_measured_is_no_measurement(step, window):
-    window.warm_up(step(1.0), 2, ignore)
+    window.warm_up(step(1.0), TimeLimits(2, 1), ignore)
     assert measured(window) is None
 
 
 @pytest.mark.slow
 def test_compile_time_is_warm_up_beyond_its_fastest_iteration(step, window):
-    window.warm_up(step(30.0, 2.0, 1.0, 1.0), 4, ignore)
+    window.warm_up(step(30.0, 2.0, 1.0, 1.0), TimeLimits(4, 5), ignore)
     window.measure(step(1.0), WindowPlan(5))
     assert measured(window, compiled=True).compile_time_s == pytest.approx(30.0)
     assert measured(window).compile_time_s is None
@@ -206,7 +268,7 @@ def test_phases_hold_the_queued_work_of_their_part(clock, device):
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_missing_and_said(step, window):
-    window.warm_up(step(1.0, loss=torch.tensor(float("nan"))), 1, ignore)
+    window.warm_up(step(1.0, loss=torch.tensor(float("nan"))), TimeLimits(1, 5), ignore)
     window.measure(step(1.0), WindowPlan(5))
     found = measured(window)
     assert found.first_loss is None

@@ -1,0 +1,84 @@
+"""How long a measurement may take: what `max_seconds` leaves its warm-up and its window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from bench.config.resolved import Backend
+from bench.config.run_config import RunConfig
+
+#: What `max_seconds=auto` is, by backend: with the start and the end of a run, a CPU of two cores
+#: is done with vgg16 in three minutes.
+AUTO_MAX_SECONDS: Mapping[Backend, float] = MappingProxyType(
+    {"cpu": 45.0, "cuda": 600.0, "mps": 600.0}
+)
+#: A window that a time limit may end holds at least this many iterations.
+MIN_ITERATIONS = 5
+#: The first iteration makes gradients and momentum, and reserves memory; the second reuses them.
+_MIN_WARMUP = 2
+#: A CUDA graph is recorded in one iteration and first replayed in the next.
+_MIN_WARMUP_CAPTURED = 3
+_WARMUP_SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """The most iterations of warm-up and window, and the seconds that may end each earlier.
+
+    `max_seconds` bounds the window and a third of it the warm-up; None bounds neither. Whatever the
+    time, the warm-up holds `min_warmup` iterations and the window `MIN_ITERATIONS`, or all if they
+    are fewer.
+    """
+
+    warmup_iters: int
+    iters: int
+    max_seconds: float | None = None
+    min_warmup: int = _MIN_WARMUP
+
+    @classmethod
+    def of(cls, config: RunConfig, max_seconds: float | str) -> TimeLimits:
+        """Return the limits of `config` with `max_seconds` as resolved: seconds, or none."""
+        captured = config.cuda_graphs or config.compile == "reduce-overhead"
+        return cls(
+            config.warmup_iters,
+            config.iters,
+            None if max_seconds == "none" else float(max_seconds),
+            _MIN_WARMUP_CAPTURED if captured else _MIN_WARMUP,
+        )
+
+    @property
+    def warmup_s(self) -> float | None:
+        """Seconds of the warm-up."""
+        return None if self.max_seconds is None else self.max_seconds * _WARMUP_SHARE
+
+    def expected_warmup_s(self, iteration_s: float) -> float:
+        """Return how long the warm-up takes if each of its iterations takes `iteration_s`."""
+        least = min(self.warmup_iters, self.min_warmup)
+        return _bounded(self.warmup_iters, least, self.warmup_s, iteration_s)
+
+    def expected_window_s(self, iteration_s: float) -> float:
+        """Return how long the window takes if each of its iterations takes `iteration_s`."""
+        least = min(self.iters, MIN_ITERATIONS)
+        return _bounded(self.iters, least, self.max_seconds, iteration_s)
+
+    def __str__(self) -> str:
+        """Say it as a person reads it before the start."""
+        if self.max_seconds is None:
+            return (
+                f"{self.warmup_iters} + {self.iters} iterations, however long they take "
+                "(max_seconds=none)"
+            )
+        least = (min(self.warmup_iters, self.min_warmup), min(self.iters, MIN_ITERATIONS))
+        return (
+            f"at most {self.warmup_iters} + {self.iters} iterations; warm-up ends after "
+            f"{self.warmup_s:.3g} s, the window after {self.max_seconds:.3g} s "
+            f"(at least {least[0]} + {least[1]} iterations)"
+        )
+
+
+def _bounded(iterations: int, least: int, limit_s: float | None, iteration_s: float) -> float:
+    if limit_s is None:
+        return iterations * iteration_s
+    return min(iterations * iteration_s, max(limit_s, least * iteration_s))
