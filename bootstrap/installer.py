@@ -27,10 +27,13 @@ class Runner:
         self._inherited = () if os.name == "nt" else (lock,)
         self._environ = child_environment()
 
-    def run(self, command: list[str | Path], failure: str, check: bool = True) -> str:
-        """Standard output of `command`; its other output goes to ours.
+    def run(
+        self, command: list[str | Path], failure: str, check: bool = True, quiet: bool = False
+    ) -> str:
+        """Standard output of `command`; its error output goes to ours, if `quiet` once it fails.
 
-        Raises `SetupError` with the line `failure` if it cannot be started, or fails and `check`.
+        Raises `SetupError` with the line `failure` if it cannot be started, or fails and `check`;
+        then all its output has been shown.
         """
         try:
             done = subprocess.run(
@@ -39,6 +42,7 @@ class Runner:
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE if quiet else None,
                 text=True,
                 check=False,
                 pass_fds=self._inherited,
@@ -46,6 +50,7 @@ class Runner:
         except OSError as error:
             raise SetupError(f"{failure} ({command[0]}: {error.strerror})") from None
         if check and done.returncode:
+            sys.stderr.write(done.stdout + (done.stderr or ""))
             raise SetupError(f"{failure} (exit code {done.returncode} of {command[0]}, see above)")
         return done.stdout
 
@@ -82,7 +87,8 @@ def obtain_uv(place: Place, runner: Runner) -> Path:
         print(f"set-up: fetching uv {version}", file=sys.stderr, flush=True)
         pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--no-input"]
         pip += ["--only-binary", ":all:", "--upgrade", "--target", folder, f"uv=={version}"]
-        runner.run(pip, f"pip could not fetch uv {version}: check the network and run this again")
+        failure = f"pip could not fetch uv {version}: check the network and run this again"
+        runner.run(pip, failure, quiet=True)  # it warns of settings of this machine
     if not _recent(fetched):
         raise SetupError(
             f"{fetched} does not run on this machine: install uv by hand, put it on PATH"
@@ -110,7 +116,8 @@ def _python_with_pip(place: Place, runner: Runner) -> Path:
         return BASE_PYTHON
     if _output([BASE_PYTHON, "-m", "ensurepip", "--version"]):
         inside = place.script("python")
-        runner.run([inside, "-m", "ensurepip"], "pip could not be unpacked: run this again")
+        failure = "pip could not be unpacked: run this again"
+        runner.run([inside, "-m", "ensurepip"], failure, quiet=True)
         return inside
     raise SetupError(
         f"{BASE_PYTHON} has neither pip nor ensurepip, and no uv is on PATH: "

@@ -294,6 +294,8 @@ PIP = """#!/bin/sh
 case "$*" in
 "-m pip --version") echo "pip 23";;
 "-m pip install"*)
+    echo "WARNING: a setting of this machine" >&2
+    [ -e "$CLONE/no-network" ] && echo "no route to an index" && exit 2
     while [ "$1" != --target ]; do shift; done
     mkdir -p "$2/bin"
     cp {uv} "$2/bin/uv";;
@@ -329,6 +331,7 @@ def machine(clone, monkeypatch):
     which = shutil.which  # the machine that the test runs on may have a uv in /usr/bin
     monkeypatch.setattr(shutil, "which", lambda name: which(name, path=str(machine.programs)))
     monkeypatch.setattr(installer, "BASE_PYTHON", clone.programs / "python")
+    monkeypatch.setenv("CLONE", str(clone.folder))
     return machine
 
 
@@ -346,6 +349,18 @@ def test_uv_that_fails_or_is_old_or_the_environments_own_is_passed_over(machine,
     else:
         program(machine.programs, "uv", says)
     assert machine.obtain() == machine.fetched
+
+
+def test_what_an_installer_says_is_shown_only_if_it_fails(machine, clone, capfd):
+    machine.python(machine.with_pip)
+    (clone.folder / "no-network").touch()
+    assert "pip could not fetch uv" in refusal(machine.obtain, error=SetupError)
+    shown = capfd.readouterr().err
+    assert "WARNING: a setting of this machine" in shown
+    assert "no route to an index" in shown
+    (clone.folder / "no-network").unlink()
+    assert machine.obtain() == machine.fetched
+    assert capfd.readouterr().err == "set-up: fetching uv 0.13.8\n"
 
 
 def test_pip_of_the_environment_fetches_uv_where_the_interpreter_has_none(machine):

@@ -112,11 +112,18 @@ def _compile(folder: Path) -> None:
 
 
 def _imports(folder: Path) -> bool:
-    """Whether the packages that a run needs can be imported in the environment."""
+    """Whether the packages that a run needs can be imported in the environment.
+
+    What they say meanwhile is shown only if they cannot.
+    """
+    command = [str(_python(folder)), "-c", _IMPORTS]
     try:
-        return subprocess.run([str(_python(folder)), "-c", _IMPORTS], check=False).returncode == 0
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return False
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+    return done.returncode == 0
 
 
 def _python(folder: Path) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -230,6 +230,27 @@ def run_options(config: RunConfig, leave_out: Collection[str] = ()) -> list[str]
         if name == "arch" or (value != field.default and name not in leave_out):
             options += [f"--{name.replace('_', '-')}", spelled(value)]
     return options
+
+
+#: What stands for a value of a type, in a list of what a field takes.
+_KINDS = {bool: ("true", "false"), int: ("N",), float: ("NUMBER",), str: ("TEXT",)}
+
+
+def allowed_values(name: str) -> tuple[str, ...]:
+    """Return what the field takes: `auto`, `true`, `N`, in the order of its type."""
+    return tuple(dict.fromkeys(_words(RunConfig.model_fields[name].annotation)))
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif get_origin(annotation) is Annotated:
+        yield from _words(get_args(annotation)[0])
+    elif annotation in _KINDS:
+        yield from _KINDS[annotation]
+    else:
+        for member in get_args(annotation):
+            yield from _words(member)
 
 
 def spelled(value: object) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bench.config import RunConfig, parse_config
+from bench.config import RunConfig, allowed_values, parse_config
 from bench.errors import UserError
 
 if TYPE_CHECKING:
@@ -165,10 +165,16 @@ def one_option_per_field(function: Callable[..., int]) -> Callable[..., int]:
             name,
             default=default.lower() if isinstance(field.default, bool) else default,
             show_default=True,
-            metavar="VALUE",
+            metavar=_metavar(name),
             help=field.description,
         )(function)
     return function
+
+
+def _metavar(name: str) -> str:
+    """`[auto|true|false]`: what the field takes."""
+    words = allowed_values(name)
+    return "|".join(words) if len(words) == 1 else f"[{'|'.join(words)}]"
 
 
 def checked_config(values: dict[str, str]) -> RunConfig:

@@ -21,8 +21,8 @@ echo "$@" >> "$UV_LOG"
 for folder in "$@"; do :; done
 [ "$1" = venv ] || exit 0
 mkdir -p "$folder/bin"
-printf '#!/bin/sh\\n[ "$2" = compileall ] && touch "$6/compiled"\\nexit %s\\n' "$IMPORTS" \\
-    > "$folder/bin/python"
+printf '#!/bin/sh\\n[ "$2" = compileall ] && touch "$6/compiled"\\n' > "$folder/bin/python"
+printf '[ "$1" = -c ] && echo odd >&2\\nexit %s\\n' "$IMPORTS" >> "$folder/bin/python"
 chmod +x "$folder/bin/python"
 """
 
@@ -50,8 +50,9 @@ def folders(project):
     return sorted(child.name for child in (project.parent / "envs").iterdir() if child.is_dir())
 
 
-def test_made_once(project, uv_log):
+def test_made_once(project, uv_log, capfd):
     folder = projects.make_environment(project)
+    assert "odd" not in capfd.readouterr().err.splitlines()
     assert projects.is_whole(folder)
     assert (folder / "compiled").exists()
     assert folders(project) == [folder.name]
@@ -100,13 +101,16 @@ def test_environment_that_mlflow_built_is_kept_if_its_packages_import(project, u
 @pytest.mark.parametrize(
     ("fault", "words"), [("network", "run `make setup` again"), ("imports", "do not import")]
 )
-def test_a_set_up_that_fails_leaves_nothing(project, tmp_path, monkeypatch, fault, words):
+def test_a_set_up_that_fails_leaves_nothing_and_shows_why(
+    project, tmp_path, monkeypatch, capfd, fault, words
+):
     if fault == "network":
         (tmp_path / "uv.log.no-network").touch()
     else:
         monkeypatch.setenv("IMPORTS", "1")
     with pytest.raises(UserError, match=words):
         projects.make_environment(project)
+    assert ("odd" in capfd.readouterr().err.splitlines()) == (fault == "imports")
     assert folders(project) == []
 
 
