@@ -1,5 +1,6 @@
 """The command line as a user meets it: subprocesses, exit codes, one line for every mistake."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from worker_processes import output_of
 
 import mlproject
+from bench.config import RunConfig
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -48,6 +50,23 @@ print({"torch", "torchvision", "mlflow", "matplotlib.pyplot"} & set(sys.modules)
 """).splitlines()
     assert int(modules) > 20
     assert heavy == "set()"
+
+
+def words_of(schema):
+    """The words among the values of a field, by its JSON schema."""
+    inside = [word for member in schema.get("anyOf", ()) for word in words_of(member)]
+    boolean = ["true", "false"] if schema.get("type") == "boolean" else []
+    return [*schema.get("enum", ()), *filter(None, [schema.get("const")]), *boolean, *inside]
+
+
+def test_help_of_run_lists_the_values_of_every_choice(capsys):
+    assert mlproject.main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, schema in RunConfig.model_json_schema()["properties"].items():
+        [values] = re.findall(rf"--{name.replace('_', '-')} (\S+)", shown)
+        words = [word for word in values.strip("[]").split("|") if not word.isupper()]
+        assert words == words_of(schema), name
+        assert words or values in ("N", "TEXT"), name
 
 
 def test_help_lists_every_command(capsys):

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from bench.config import RunConfig
+from bench.config import RunConfig, allowed_values, spelled
 from bootstrap.installer import OLDEST_UV
 from bootstrap.place import INPUTS
 from mlproject import COMMANDS
@@ -289,6 +289,16 @@ def test_every_page_is_within_two_clicks_of_the_readme():
         }
         reached |= links
     assert set((PROJECT / "docs").glob("*.md")) <= reached
+
+
+def test_the_page_of_the_settings_has_each_with_its_values_and_default():
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| `(.*?)` \|", read("docs/settings.md"), re.MULTILINE)
+    listed = {name: (re.findall(r"`([^`]+)`", values), default) for name, values, default in rows}
+    assert len(rows) == len(listed)
+    assert listed == {
+        name: (list(allowed_values(name)), spelled(field.default))
+        for name, field in RunConfig.model_fields.items()
+    }
 
 
 FOLDERS = (
