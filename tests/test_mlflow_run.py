@@ -2,10 +2,13 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.records.folders import read_records
@@ -44,24 +47,36 @@ def place(mlproject_command, embedded):
     return mlproject_command.folder
 
 
-def mlflow_run(place, *options, **parameters):
-    """Run an entry point from `place`, with no environment manager on the path."""
+def mlflow_words(*options, **parameters):
+    """`mlflow run` of this project, as a user types it."""
     given = [f"-P{name}={value}" for name, value in parameters.items()]
-    return subprocess.run(
-        [sys.executable, "-m", "mlflow", "run", str(PROJECT), *options, *given],
+    return [sys.executable, "-m", "mlflow", "run", str(PROJECT), *options, *given]
+
+
+def started(place, command):
+    """A process of `command` in `place`, with no environment manager on the path."""
+    here = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
+    return subprocess.Popen(
+        command,
         cwd=place,
-        env=os.environ
-        | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])},
-        capture_output=True,
+        env=os.environ | {"PATH": here},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=600,
     )
+
+
+def mlflow_run(place, *options, **parameters):
+    """Run an entry point from `place` to its end: exit code and error output."""
+    process = started(place, mlflow_words(*options, **parameters))
+    _, errors = process.communicate(timeout=600)
+    return process.returncode, errors
 
 
 def test_it_measures_real_images_into_one_tracked_run(place, images):
     options = {"data": images, "workers": "1", "phases": "true"}
-    done = mlflow_run(place, **SMALL, arch="resnet18", **options)
-    assert done.returncode == 0, done.stderr
+    code, errors = mlflow_run(place, **SMALL, arch="resnet18", **options)
+    assert code == 0, errors
     [run] = search_runs()
     assert run.status == "FINISHED"
     assert run.tags[schema.KIND] == "measurement"
@@ -89,9 +104,9 @@ def test_it_measures_real_images_into_one_tracked_run(place, images):
 def test_a_wrong_value_ends_the_run_with_its_reason_and_runs_nothing(
     place, options, parameters, words
 ):
-    done = mlflow_run(place, *options, **SMALL | parameters)
-    assert done.returncode != 0
-    assert words in done.stderr
+    code, errors = mlflow_run(place, *options, **SMALL | parameters)
+    assert code != 0
+    assert words in errors
     [run] = search_runs()
     assert run.status == "FAILED"
     assert words in run.tags[schema.REASON]
@@ -104,17 +119,53 @@ def test_a_wrong_value_ends_the_run_with_its_reason_and_runs_nothing(
     ("entry", "parameters"),
     [
         ("sweep", {"limit": 1}),
-        ("tune", {"budget": 30, "fixed_batch": "true"}),
+        ("tune", {"budget": 1}),
         ("profile", {"tool": "torch"}),
     ],
 )
-def test_other_entry_points_measure_into_the_run_that_mlflow_made(place, entry, parameters):
+def test_other_entry_points_measure_into_the_run_that_mlflow_made(
+    place, entry, parameters, mlproject_command
+):
+    if entry == "tune":  # goes on from its start, measured before: no budget is too short for that
+        start = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
+        assert mlproject_command("run", *start, "--campaign", "c")[0] == 0
     matrix = place / "tiny.yaml"
     matrix.write_text(f"blocks: [{json.dumps(TINY)}]\n")
     work = {"matrix": matrix} if entry == "sweep" else TINY
     local = ("-e", entry, "--env-manager", "local")
-    done = mlflow_run(place, *local, **work, **parameters, campaign="c")
-    assert done.returncode == 0, done.stderr
+    code, errors = mlflow_run(place, *local, **work, **parameters, campaign="c")
+    assert code == 0, errors
     [own] = search_runs(f"tags.`{schema.KIND}` = '{entry}'")
     assert own.status == "FINISHED"
     assert {run.tags[schema.CAMPAIGN] for run in search_runs()} == {"c"}
+
+
+def in_window(process, records):
+    """The processes of the measurement in `records`, once its window has begun."""
+    while process.poll() is None:
+        for journal in records.glob("*/journal.jsonl"):
+            if '"window_started"' in journal.read_text():
+                owners = json.loads((journal.parent / "owners.json").read_text())
+                return [psutil.Process(int(pid)) for pid in owners]
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)  # leaves the processor to the worker
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize("under_make", [False, True])
+def test_sigterm_takes_the_worker_along_and_keeps_its_record(place, under_make):
+    asked = {**TINY, "iters": 10**7, "max_seconds": "none"}
+    command = mlflow_words("--env-manager", "local", **asked)
+    if under_make:  # the shell between the two stays where a command follows or a variable precedes
+        (place / "Makefile").write_text(f"run:\n\t@A=1 {shlex.join(command)}; true\n")
+        command = ["make", "run"]
+    process = started(place, command)
+    measuring = in_window(process, place / "records")
+    assert len(measuring) == 2  # the launcher and its worker
+    process.terminate()
+    process.communicate(timeout=300)
+    assert not psutil.wait_procs(measuring, timeout=300)[1]
+    [record] = read_records(place / "records")
+    assert record.outcome == "interrupted"
+    [run] = search_runs()
+    assert (run.status, run.tags[schema.OUTCOME]) == ("KILLED", "interrupted")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refusal
 
-from bench.config import FILING_FIELDS, RunConfig, legacy_defaults, parse_config
+from bench.config import FILING_FIELDS, RunConfig, TimeLimits, legacy_defaults, parse_config
 from bench.errors import UserError
 
 
@@ -136,3 +136,40 @@ def test_a_configuration_survives_json_and_keeps_its_id(values):
 def test_no_text_for_arch_does_anything_but_pass_or_be_refused(text):
     with contextlib.suppress(UserError):
         assert parse_config({"arch": text}).arch == text
+
+
+COUNTS = st.integers(1, 200)
+
+
+@given(COUNTS, COUNTS, st.one_of(st.none(), st.floats(0.1, 1e4)), st.floats(1e-3, 1e3))
+def test_warm_up_and_window_take_no_longer_than_their_limits_and_least_iterations(
+    warmup_iters, iters, max_seconds, iteration_s
+):
+    limits = TimeLimits(warmup_iters, iters, max_seconds)
+    warmup_s = limits.expected_warmup_s(iteration_s)
+    window_s = limits.expected_window_s(iteration_s)
+    assert warmup_s <= warmup_iters * iteration_s
+    assert window_s <= iters * iteration_s
+    if max_seconds is None:
+        assert (warmup_s, window_s) == (warmup_iters * iteration_s, iters * iteration_s)
+    else:
+        assert warmup_s <= max(max_seconds / 3, 2 * iteration_s) * (1 + 1e-9)
+        assert window_s <= max(max_seconds, 5 * iteration_s)
+
+
+def test_limits_are_said_before_the_start():
+    assert str(TimeLimits.of(RunConfig(), 45.0)) == (
+        "at most 10 + 100 iterations; warm-up ends after 15 s, the window after 45 s "
+        "(at least 2 + 5 iterations)"
+    )
+    assert "(at least 1 + 3 iterations)" in str(TimeLimits(1, 3, 45.0))
+    assert "however long they take" in str(TimeLimits.of(RunConfig(), "none"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [({}, 2), ({"compile": "default"}, 2), ({"compile": "reduce-overhead"}, 3),
+     ({"cuda_graphs": True}, 3)],
+)  # fmt: skip
+def test_a_captured_graph_is_replayed_once_before_the_window(changes, least):
+    assert TimeLimits.of(RunConfig(**changes), 600.0).min_warmup == least

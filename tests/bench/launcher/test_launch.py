@@ -68,6 +68,42 @@ def test_what_cannot_be_measured_is_a_record_with_its_reason(tmp_path, changes, 
     assert record.verdict.level == "invalid"
 
 
+@pytest.mark.parametrize(
+    ("precision", "mode", "native", "words"),
+    [
+        ("amp", "fp32", True, ["no bf16 or fp16 arithmetic; measured in fp32"]),
+        ("amp-bf16", "bf16", False, ["computes bf16 by emulation; estimate, by one small", "s an"]),
+        pytest.param("amp-fp16", "fp16", False, ["computes fp16 by emulation"], marks=LONG),
+    ],
+)
+def test_without_16_bit_instructions_amp_is_fp32_and_emulation_is_estimated_before_it_starts(
+    tmp_path, monkeypatch, precision, mode, native, words
+):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    said = []
+
+    def listen(event):
+        if event.name in ("notice", "warmup_started"):
+            said.append(event.facts.get("text"))
+
+    _, record = launched(tmp_path, listen, precision=precision)
+    assert record.outcome == "ok", record.reason
+    assert record.config.precision == precision
+    assert (record.resolved.math_mode, record.resolved.native_math) == (mode, native)
+    assert (record.complexity.precision, record.complexity.math_mode) == (precision, mode)
+    note, limits, started = said
+    assert all(part in note for part in words)
+    assert limits.startswith(
+        "at most 2 + 6 iterations; warm-up ends after 15 s, the window after 45"
+    )
+    assert started is None
+    assert note.startswith(record.resolved.precision_note(precision))
+    assert {each.code for each in record.verdict.findings} & {"amp-in-fp32", "emulated"}
+    limited = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    assert limited.items() <= record.environment.variables.items()
+
+
 def test_a_crash_keeps_its_iterations_and_its_traceback(tmp_path):
     # Two of warm-up, then the fifth call raises: two measured.
     folder, record = launched(tmp_path, arch="crashing_models:raises_later")

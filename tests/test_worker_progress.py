@@ -1,0 +1,43 @@
+"""What the line of a measurement says, from a scripted journal."""
+
+from dataclasses import asdict
+
+import pytest
+
+from bench.config import TimeLimits
+from bench.records.journal import Event
+from commands.views.worker_progress import TimeLeft, WorkerProgress
+
+LIMITS = TimeLimits(10, 100, max_seconds=45.0)
+
+
+def test_the_time_left_is_known_from_the_first_iteration_on():
+    left = TimeLeft(LIMITS, began_s=1000.0)
+    assert left.seconds(1001.0) is None
+    left.warmed(2.0)
+    assert left.seconds(1002.0) == pytest.approx(15.0 - 2.0 + 45.0)  # both reach their limits
+    left.warmed(0.1)
+    assert left.seconds(1002.1) == pytest.approx(0.0 + 10.0)  # ten of warm-up were to take 1 s
+    left.measuring(LIMITS, began_s=1003.0)
+    assert left.seconds(1007.0) == pytest.approx(6.0)
+    assert left.seconds(1050.0) == 0.0
+
+
+def test_a_slow_step_takes_its_least_iterations():
+    left = TimeLeft(LIMITS, began_s=0.0)
+    left.warmed(20.0)
+    assert left.seconds(20.0) == pytest.approx(20.0 + 5 * 20.0)
+
+
+def test_what_a_worker_has_to_say_is_a_line_and_a_rank_is_no_limit(capsys):
+    facts = {**asdict(LIMITS), "rank": 0, "pid": 7}
+    events = [
+        ("notice", {"text": f"{LIMITS} [of one device]"}),
+        *(("warmup_started", facts), ("warmup", {"seconds": 1.0}), ("window_started", facts)),
+        *(("tick", {}), ("window_ended", {}), ("probe", {"probe": "matmul"})),
+    ]
+    with WorkerProgress("resnet18 amp") as progress:
+        for at_s, (name, known) in enumerate(events):
+            progress.on_event(Event(name, float(at_s), known))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"resnet18 amp: {LIMITS} [of one device]"]
