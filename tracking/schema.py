@@ -37,9 +37,12 @@ MACHINE_FACTS = (
     "machine_type",
     "zone",
 )
-#: Why the window closed before all its iterations.
+#: Why the window, and the warm-up, closed before all their iterations.
 ENDED_EARLY = "mlproject.ended_early"
+WARMUP_ENDED_EARLY = "mlproject.warmup_ended_early"
 VERDICT = "mlproject.verdict"
+#: What the verdict rests on, as `level: message; level: message`.
+FINDINGS = "mlproject.findings"
 OUTCOME = "mlproject.outcome"
 REASON = "mlproject.reason"
 #: Set last: a run that carries it holds the whole record.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from analysis.roofs.ceilings import alike_devices
 from analysis.runs.placed import PlacedRun, Run, distinguished, imported_run, place, place_runs
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
+from bench.records.verdict.record_metrics import PHASES
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 
@@ -230,7 +232,8 @@ def pull_record(run_id: str, tracking_uri: str | None = None) -> MeasuredRecord:
 def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> pd.DataFrame:
     """Return one row per measured iteration of each run, in the order given.
 
-    Columns: `run_id`, `iteration` (from 0), `iteration_time_ms`, `data_wait_ms`. A run without a
+    Columns: `run_id`, `iteration` (from 0), `iteration_time_ms`, `data_wait_ms`, and the times of
+    the phases, `forward_time_ms` and so on, missing where they were not timed. A run without a
     measurement, such as a failed one, has no rows. Raises as `pull_record`.
     """
     import pandas as pd
@@ -240,16 +243,19 @@ def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> 
         record = pull_record(run_id, tracking_uri)
         if isinstance(record, RunRecord) and record.measurement is not None:
             measured = record.measurement
-            times = zip(measured.iteration_times_s, measured.data_wait_s, strict=True)
+            phases = measured.phase_times_s or {}
+            timed = [phases.get(name, [math.nan] * len(measured.data_wait_s)) for name in PHASES]
+            times = zip(measured.iteration_times_s, measured.data_wait_s, *timed, strict=True)
             rows += [
-                (run_id, iteration, 1e3 * step_s, 1e3 * wait_s)
-                for iteration, (step_s, wait_s) in enumerate(times)
+                (run_id, iteration, *(1e3 * time_s for time_s in times_s))
+                for iteration, times_s in enumerate(times)
             ]
     columns = {
         "run_id": "string",
         "iteration": "Int64",
         "iteration_time_ms": "float64",
         "data_wait_ms": "float64",
+        **{f"{phase}_time_ms": "float64" for phase in PHASES},
     }
     table: pd.DataFrame = pd.DataFrame(rows, columns=list(columns)).astype(columns)
     return table

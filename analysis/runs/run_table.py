@@ -11,7 +11,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 from bench.config import RunConfig
-from bench.records import ResolvedConfig
+from bench.records import ResolvedConfig, findings_text
 from bench.records.verdict.record_metrics import MEAN_SERIES, PHASES
 from tracking import schema
 
@@ -30,9 +30,11 @@ _TAG_COLUMNS = {
     "env": schema.ENV,
     "device": schema.DEVICE,
     "verdict": schema.VERDICT,
+    "findings": schema.FINDINGS,
     "outcome": schema.OUTCOME,
     "reason": schema.REASON,
     "ended_early": schema.ENDED_EARLY,
+    "warmup_ended_early": schema.WARMUP_ENDED_EARLY,
     "git_commit": schema.GIT_COMMIT,
     **{fact: schema.machine_tag(fact) for fact in schema.MACHINE_FACTS},
 }
@@ -220,6 +222,7 @@ _OF_POINT: dict[str, tuple[Converter, Callable[[RooflinePoint], Any]]] = {
     "ceiling_kind": (_text, lambda point: point.ceiling.kind),
     "ceiling_source": (_text, lambda point: point.ceiling.source),
     "ceiling_date": (_text, lambda point: point.ceiling.date),
+    "findings_under_roof": (_text, lambda point: findings_text(point.findings)),
 }
 
 

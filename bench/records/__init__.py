@@ -14,6 +14,7 @@ from bench.records.base import (
     Outcome,
     Phase,
     Verdict,
+    findings_text,
     worst,
 )
 from bench.records.ceilings import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
@@ -90,5 +91,6 @@ __all__ = [
     "ToolName",
     "Verdict",
     "WorkSet",
+    "findings_text",
     "worst",
 ]

@@ -91,6 +91,11 @@ class Finding(Record):
     message: str
 
 
+def findings_text(findings: Iterable[Finding]) -> str | None:
+    """Return findings as `level: message; level: message`, or None where there are none."""
+    return "; ".join(f"{each.level}: {each.message}" for each in findings) or None
+
+
 class Verdict(Record):
     """Whether the numbers of a run can be trusted, and why not."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 
 from bench.errors import UserError
+from bench.records import findings_text
 from bench.records.folders import MeasuredRecord, RecordFolder
 from commands.views.worker_progress import WorkerProgress
 
@@ -118,7 +119,7 @@ def verdict_fact(verdict: Verdict | None) -> dict[str, str]:
     """Return the verdict, with what was found, as a fact to show; nothing where there is none."""
     if verdict is None:
         return {}
-    messages = "; ".join(f"{f.level}: {f.message}" for f in verdict.findings)
+    messages = findings_text(verdict.findings)
     return {"verdict": verdict.level + (f" ({messages})" if messages else "")}
 
 

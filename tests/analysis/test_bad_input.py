@@ -101,7 +101,9 @@ def test_records_of_both_schemas_are_one_report(tmp_path):
 def test_iterations_and_records_come_on_demand_and_stay(store):
     ids = list(pull_runs()["run_id"])
     table = pull_iterations(ids)
-    assert list(table.columns) == ["run_id", "iteration", "iteration_time_ms", "data_wait_ms"]
+    first = ["run_id", "iteration", "iteration_time_ms", "data_wait_ms"]
+    phases = ["data_time_ms", "forward_time_ms", "backward_time_ms", "optimizer_time_ms"]
+    assert list(table.columns) == [*first, *phases]
     assert len(table) == 20
     assert set(table["iteration_time_ms"]) == {1000.0}
     for run_id in ids:

@@ -9,7 +9,7 @@ import pytest
 import samples
 from observed import Server, Tracked, published_runs, tracked
 
-from analysis import RecordSet, pull_records, pull_runs
+from analysis import RecordSet, pull_iterations, pull_records, pull_runs
 from analysis.runs.run_table import runs_table
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -101,8 +101,10 @@ EVERY_KIND = {
             compile_time_s=2.0,
             peak_memory_allocated_bytes=10**9,
             ended_early="max_seconds=60 after 6 of 100",
+            warmup_ended_early="2 of 10 iterations",
         ),
         telemetry=samples.telemetry(energy_j=96.0, series=SAMPLED),
+        verdict=Verdict.of([("drift", "suspect", "slower"), ("heat", "note", "hot")]),
     ),
     "loader alone": make.run_record(settings={"data": "fakedata", "data_only": True}),
     "ranks": make.run_record(
@@ -125,17 +127,28 @@ def test_every_logged_metric_has_a_column(record):
     assert logged - {schema.ITERATION_TIME_MS} <= shown
 
 
+def test_iterations_have_their_phases_where_these_were_timed(monkeypatch):
+    Server(monkeypatch, {"timed": EVERY_KIND["whole"], "not": make.run_record()})
+    table = pull_iterations(["timed", "not"]).set_index("run_id")
+    for phase, time_s in PHASE_TIMES.items():
+        assert table.loc["timed", f"{phase}_time_ms"].tolist() == [1e3 * time_s] * 6
+        assert table.loc["not", f"{phase}_time_ms"].isna().all()
+    assert table.loc["not", "iteration_time_ms"].tolist() == [1000.0] * 10
+
+
 def test_a_row_holds_phases_telemetry_and_the_size_of_the_model():
     row = runs_table([tracked(EVERY_KIND["whole"])]).iloc[0]
     assert {name: row[f"{name}_time_s"] for name in PHASE_TIMES} == PHASE_TIMES
     assert row["gpu_power_w_mean"] == row["cpu_package_power_w_mean"] == 2
     assert row["energy_j_per_image"] == 2  # 96 J for 48 images
     assert row["ended_early"] == "max_seconds=60 after 6 of 100"
+    assert row["warmup_ended_early"] == "2 of 10 iterations"
+    assert row["findings"] == "suspect: slower; note: hot"
     assert (row["parameters"], row["forward_gmac"], row["weights_mb"]) == (100, 0.5, 1e-6)
     other = runs_table([tracked(EVERY_KIND["loader alone"])]).iloc[0]
     assert other["loader_images_per_s"] == 10
-    without = ["throughput_images_per_s", "forward_time_s", "gpu_power_w_mean", "ended_early"]
-    assert other[without].isna().all()
+    without = ["throughput_images_per_s", "forward_time_s", "gpu_power_w_mean", "findings"]
+    assert other[[*without, "ended_early", "warmup_ended_early"]].isna().all()
     ranks = runs_table([tracked(EVERY_KIND["ranks"])]).iloc[0]
     assert ranks["communication_share"] == pytest.approx(0.2)  # 0.4 of 0.5 s without it
 
@@ -207,8 +220,9 @@ def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
     assert placed["fraction_of_roof_min"] == placed["fraction_of_roof_max"] == 0.5
     assert (placed["peak_gflops"], placed["peak_gb_per_s"]) == (200, 50)
     assert (placed["ceiling_kind"], placed["verdict_under_roof"]) == ("measured", "clean")
-    assert pd.isna(placed["not_placed"])
+    assert placed[["not_placed", "findings_under_roof"]].isna().all()
     assert (table["verdict"]["r2"], table["verdict_under_roof"]["r2"]) == ("clean", "invalid")
+    assert "invalid: 500 % of the compute ceiling" in table["findings_under_roof"]["r2"]
     assert table["not_placed"]["oom"].startswith("outcome oom: CUDA out of memory")
     assert table["not_placed"]["gpu"].startswith("no ceiling: ")
     assert table["not_placed"]["bad"] == "no record: no record.json"

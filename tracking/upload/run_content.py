@@ -6,7 +6,14 @@ import json
 import re
 from typing import Any, TypeAlias
 
-from bench.records import CeilingsRecord, Environment, ImportedRecord, ProfileRecord, RunRecord
+from bench.records import (
+    CeilingsRecord,
+    Environment,
+    ImportedRecord,
+    ProfileRecord,
+    RunRecord,
+    findings_text,
+)
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
 from bench.records.verdict.record_metrics import profile_summary, summary
@@ -97,9 +104,11 @@ def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
             schema.CONFIG_ID: record.config_id,
             schema.CAMPAIGN: record.config.campaign,
             schema.VERDICT: record.verdict.level if record.verdict else None,
+            schema.FINDINGS: findings_text(record.verdict.findings) if record.verdict else None,
         }
     if isinstance(record, RunRecord) and record.measurement is not None:
         found[schema.ENDED_EARLY] = record.measurement.ended_early
+        found[schema.WARMUP_ENDED_EARLY] = record.measurement.warmup_ended_early
     return _known(found)
 
 
