@@ -59,11 +59,16 @@ def test_types_hold_with_and_without_rows():
         "max_seconds": "float64",
         "iterations": "Int64",
         "throughput_images_per_s": "float64",
+        "forward_time_s": "float64",
+        "parameters": "Int64",
+        "device_memory_gb": "float64",
+        "zone": "string",
     }
     for runs in ([], [tracked(make.run_record())], [Tracked()]):
         table = runs_table(runs)
         assert {name: str(table[name].dtype) for name in expected} == expected
         assert len(table) == len(runs)
+    assert table[["forward_time_s", "parameters", "device_memory_gb", "zone"]].isna().all(axis=None)
 
 
 def test_what_a_run_lacks_is_missing_not_zero():
