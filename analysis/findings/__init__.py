@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from analysis.findings.batches import find_batch_knees, find_memory_spills
-from analysis.findings.bottlenecks import find_input_bound, find_launch_bound, find_next_knobs
+from analysis.findings.bottlenecks import find_input_bound, find_launch_bound
 from analysis.findings.differences import find_precision_uplift, find_variability
 from analysis.findings.faults import (
     find_above_roof,
@@ -16,6 +16,7 @@ from analysis.findings.faults import (
     find_throttling,
 )
 from analysis.findings.machines import find_speed_ups
+from analysis.findings.next_knob import find_next_knobs
 from analysis.findings.report_finding import ReportFinding
 from analysis.runs.placed import Run
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
-from analysis.runs.groups import Group, batch_curves, group_runs, settings_key
+from analysis.runs.groups import Group, agree, batch_curves, group_runs, settings_key
 from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
 from analysis.runs.what_ran import OF_PRECISION
@@ -36,6 +36,28 @@ def cliff_of(curve: Sequence[Group]) -> int | None:
 def before_cliff(curve: Sequence[Group]) -> Sequence[Group]:
     """Return the part of a curve that no spill has touched."""
     return curve[: cliff_of(curve)]
+
+
+def failed_batches(group: Group, runs: Sequence[Run]) -> list[Run]:
+    """Return runs of the group's configuration that ran out of memory, smallest batch first."""
+    found = [run for run in runs if run.outcome == "oom" and run.batch_size]
+    same = [run for run in found if agree(group, Group((run,)), ("batch_size",), as_asked=True)]
+    return sorted(same, key=lambda run: run.batch_size or 0)
+
+
+def why_no_larger_batch(group: Group, runs: Sequence[Run]) -> str | None:
+    """Return why memory does not hold a larger batch, as far as `runs` show it, else None."""
+    size = group.batch_size or 0
+    if failed := [run for run in failed_batches(group, runs) if (run.batch_size or 0) > size]:
+        return f"batch {failed[0].batch_size} ran out of memory"
+    for curve in batch_curves(runs):
+        place = cliff_of(curve)
+        if place is not None and group.names in [one.names for one in curve[:place]]:
+            return f"batch {curve[place].batch_size} spilled"
+    share = _memory_share(group)
+    if share is not None and share >= _FULL and group.backend != "cpu":
+        return f"its peak is {percent(share)} of the device's memory"
+    return None
 
 
 def find_memory_spills(runs: Sequence[Run]) -> Iterator[ReportFinding]:
@@ -69,8 +91,9 @@ def find_memory_spills(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             ),
             runs=names_of((good, *after, *spared)),
             advice=(
-                f"Stay at batch {good.batch_size} or below, or use a precision with smaller "
-                "activations; accumulate gradients for a larger effective batch."
+                f"Stay at batch {good.batch_size} or below"
+                + (", or use a precision with smaller activations" if _smaller(bad, groups) else "")
+                + "; accumulate gradients for a larger effective batch."
             ),
         )
 
@@ -117,6 +140,20 @@ def _may_spill(run: Run) -> bool:
     return environment is not None and (
         environment.virtualization == "wsl2" or environment.os.startswith("Windows")
     )
+
+
+def _smaller(bad: Group, groups: Sequence[Group]) -> bool:
+    """Whether a lower precision may help: not used yet, and not measured to spill as well."""
+    if bad.precision not in ("fp32", "tf32"):
+        return False
+    key = settings_key(bad.first, OF_PRECISION)
+    lower = [
+        group
+        for group in groups
+        if settings_key(group.first, OF_PRECISION) == key and group.precision.startswith("amp")
+    ]
+    spared = {group.names for group in _spared(bad, groups)}
+    return not lower or any(group.names in spared for group in lower)
 
 
 def _spared(bad: Group, groups: Sequence[Group]) -> list[Group]:
@@ -184,7 +221,7 @@ def find_batch_knees(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         if knee is not None:
             yield ReportFinding(
                 kind="batch knee",
-                headline=_headline(knee),
+                headline=_headline(knee, runs),
                 evidence=(
                     *(f"batch {group.batch_size}: {rate_of(group)}" for group in knee.curve),
                     *(
@@ -204,13 +241,15 @@ def percent_change(share: float) -> str:
     return f"{'-' if share < 0 else '+'}{percent(abs(share))}"
 
 
-def _headline(knee: Knee) -> str:
+def _headline(knee: Knee, runs: Sequence[Run]) -> str:
     first, last = knee.curve[0], knee.curve[-1]
     what = f"{first.env}, {first.model_label} {first.precision_label}"
     if knee.knee is None:
+        why_not = why_no_larger_batch(last, runs)
         return (
             f"{what}: no knee up to batch {last.batch_size}; the last doubling still gave "
-            f"{percent_change(knee.gains[-1])}, so a larger batch is worth a try."
+            f"{percent_change(knee.gains[-1])}, "
+            + (f"but {why_not}." if why_not else "so a larger batch is worth a try.")
         )
     if knee.knee is knee.curve[0]:
         return (

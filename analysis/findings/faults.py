@@ -145,11 +145,16 @@ def find_drift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             ),
             evidence=tuple(_line(run, drift) for run, drift in found),
             runs=tuple(run.name for run, _ in found),
-            advice=(
-                "A window that becomes faster needs more warm-up iterations, one that becomes "
-                "slower was heated or disturbed; intervals of these windows mean little."
-            ),
+            advice=" ".join(_drift_advice(slower, len(found) - slower)),
         )
+
+
+def _drift_advice(slower: int, faster: int) -> Iterator[str]:
+    if faster:
+        yield "A window that becomes faster needs more warm-up iterations."
+    if slower:
+        yield "A window that becomes slower was heated or disturbed."
+    yield "Intervals of these windows mean little."
 
 
 def _line(run: Run, drift: Drift) -> str:

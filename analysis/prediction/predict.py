@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.findings.batches import cliff_of
+from analysis.findings.batches import cliff_of, failed_batches
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
-from analysis.runs.groups import Group, agree
+from analysis.runs.groups import Group
 from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
 from bench.errors import UserError
@@ -67,13 +67,6 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | str:
     raised = max(1.0, peak / (fixed + per_image * batch))
     source = "the cost model" if raised == 1 else "the cost model, raised to the measured peak"
     return MemoryModel(fixed * raised, per_image * raised, min(totals), source)
-
-
-def failed_batches(curve: Sequence[Group], runs: Sequence[Run]) -> list[Run]:
-    """Return runs of the curve's configuration that ran out of memory, smallest batch first."""
-    found = [run for run in runs if run.outcome == "oom" and run.batch_size]
-    same = [run for run in found if agree(curve[0], Group((run,)), ("batch_size",), as_asked=True)]
-    return sorted(same, key=lambda run: run.batch_size or 0)
 
 
 def _device_bytes(record: RunRecord) -> int | None:
@@ -158,7 +151,7 @@ def _fits(
             f"{three_digits(spilled.throughput_images_per_s)} images/s, where memory spilled; "
             f"predictions end at {largest}"
         )
-    failed = failed_batches(curve, runs)
+    failed = failed_batches(curve[0], runs)
     if failed and batch_size >= (failed[0].batch_size or 0):
         raise UserError(
             f"batch_size={batch_size}: batch {failed[0].batch_size} ran out of memory "

@@ -35,9 +35,9 @@ from analysis.figures.run_charts import (
     traced_runs,
 )
 from analysis.figures.style import OTHER_MODELS
-from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatters
 from analysis.findings.report_finding import names_of
+from analysis.findings.waiting import synthetic_pairs
 from analysis.report.figure_files import FigureFile, FigureFolder
 from analysis.report.tables.batch_tables import predicted_curves
 from analysis.runs.groups import group_runs

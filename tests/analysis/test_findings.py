@@ -10,9 +10,9 @@ from observed import DRIFT, curve, observation, published, repeated
 
 from analysis.findings import KINDS, find_all
 from analysis.findings.batches import cliff_of, gain_per_doubling, knee_of
-from analysis.findings.bottlenecks import most_gain
 from analysis.findings.differences import scatters, uplifts
 from analysis.findings.machines import speed_ups
+from analysis.findings.next_knob import most_gain
 from analysis.report.tables.group_tables import speed_up_table
 from analysis.report.tables.numbered_table import number_runs
 from analysis.runs.groups import batch_curves
