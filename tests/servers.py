@@ -39,7 +39,7 @@ def mlflow_server(folder, database=None, **settings):
             yield uri
         finally:
             os.killpg(process.pid, 15)
-            process.wait(timeout=60)
+            process.wait(timeout=300)
 
 
 def wait_until_it_answers(process, uri, log, verify=True):

@@ -32,13 +32,13 @@ class Store:
         self._artifacts = folder / "artifacts"
 
     def query(self, sql, *values):
-        with closing(sqlite3.connect(self._database, timeout=30)) as connection:
+        with closing(sqlite3.connect(self._database, timeout=120)) as connection:
             return connection.execute(sql, values).fetchall()
 
     @contextmanager
     def locked(self):
         """The server can neither read nor write its database."""
-        with closing(sqlite3.connect(self._database, timeout=30)) as connection:
+        with closing(sqlite3.connect(self._database, timeout=120)) as connection:
             connection.execute("BEGIN EXCLUSIVE")
             try:
                 yield

@@ -169,7 +169,7 @@ def test_a_renamed_run_shows_with_refresh_and_a_retagged_one_when_it_leaves(runs
 
 
 def test_a_new_store_of_the_same_name_has_nothing_of_the_old_one(runs, tmp_path):
-    with closing(sqlite3.connect(tmp_path / "mlflow.db", timeout=30)) as connection, connection:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db", timeout=120)) as connection, connection:
         connection.execute("UPDATE experiments SET creation_time = creation_time + 1")
         connection.execute("UPDATE latest_metrics SET value = 1000")
     assert {run.metrics["speed"] for run in runs.kept()} == {1000.0}

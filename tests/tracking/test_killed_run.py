@@ -57,7 +57,7 @@ def test_a_command_killed_while_it_uploads_is_completed_by_sync(
     command = run(mlproject_command)
     assert proxy.hit.wait(timeout=200)
     command.kill()
-    command.communicate(timeout=60)
+    command.communicate(timeout=300)
     proxy.heal()
     folder, record = only(records)
     [cut] = store.runs_of(record.record_id)
@@ -79,8 +79,8 @@ def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
     family = [*psutil.Process(command.pid).children(recursive=True), psutil.Process(command.pid)]
     for process in family:
         process.kill()
-    command.communicate(timeout=60)
-    psutil.wait_procs(family, timeout=30)
+    command.communicate(timeout=300)
+    psutil.wait_procs(family, timeout=120)
     assert main(["sync"]) == 0
     folder, record = only(records)
     assert record.outcome == "interrupted"

@@ -1,5 +1,7 @@
 """Measuring from Python: what comes back, what is raised, and what an import costs."""
 
+from importlib import metadata
+
 import pytest
 import samples
 from worker_processes import output_of
@@ -8,6 +10,11 @@ import bench
 from bench import RunConfig, UserError, measure, measure_roofs
 from bench.errors import UnsupportedError
 from bench.launcher import from_python
+from bench.launcher.measurement import find_ceilings
+from bench.machine.cpu import cpu_model, cpu_signature
+from bench.machine.probes import value_or_none
+from bench.records import Verdict
+from bench.records.folders import RecordFolder
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,23 @@ def test_roofs_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
     monkeypatch.setattr(from_python, "find_ceilings", lambda records, backend: known)
     assert measure_roofs("cpu", records=tmp_path, if_missing=True) is known
     assert list(tmp_path.iterdir()) == []
+
+
+def test_roofs_measured_with_other_instructions_are_measured_again(tmp_path, monkeypatch):
+    for name in ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    here = samples.environment(
+        cpu_model=value_or_none(cpu_model),
+        cpu_signature=value_or_none(cpu_signature),
+        torch=metadata.version("torch"),
+        variables={"ONEDNN_MAX_CPU_ISA": "AVX2"},
+    )
+    clean = Verdict(level="clean", findings=())
+    folder = RecordFolder.create(tmp_path)
+    folder.close(samples.ceilings_record(environment=here, verdict=clean))
+    assert find_ceilings(tmp_path, "cpu") is None
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
+    assert find_ceilings(tmp_path, "cpu") == folder.read_record()
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(
     for process in family:
         process.kill()
     command.wait()
-    psutil.wait_procs(family, timeout=30)
+    psutil.wait_procs(family, timeout=120)
     record = recover(folder)
     assert record.outcome == "interrupted"
     assert record.measurement is None

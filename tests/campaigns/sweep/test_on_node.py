@@ -63,7 +63,7 @@ def test_a_closed_pipe_ends_the_worker_and_keeps_what_it_measured(order, tmp_pat
         while not (folder.journal.is_file() and "window_started" in folder.journal.read_text()):
             assert launcher.poll() is None
         launcher.stdin.close()  # as it is when its parent dies
-        assert launcher.wait(60) == 0
+        assert launcher.wait(300) == 0
     finally:
         terminate_tree(launcher, grace_s=0.0)
     record = folder.read_record()

@@ -105,7 +105,7 @@ def test_two_sweeps_at_once_wait_for_the_device_and_measure_everything_once(mach
     with exclusive(machine[-1].device, lambda: None):
         for thread in threads:
             thread.start()
-        assert waiting.wait(60)
+        assert waiting.wait(300)
         assert read_records(tmp_path) == []
     for thread in threads:
         thread.join()

@@ -97,7 +97,7 @@ def server(postgres_programs):
         yield Server(settings, passwords, said, started)
     finally:
         os.killpg(process.pid, signal.SIGINT)
-        rest = process.communicate(timeout=60)[0]
+        rest = process.communicate(timeout=300)[0]
         shutil.rmtree(folder)
     assert process.returncode == 0, rest
     assert "Traceback" not in rest

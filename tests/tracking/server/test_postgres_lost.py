@@ -38,7 +38,7 @@ def kill_postgres(settings):
     postmaster = psutil.Process(int(lines[0]))
     family = [postmaster, *postmaster.children(recursive=True)]
     postmaster.kill()
-    _, left = psutil.wait_procs(family, timeout=60)
+    _, left = psutil.wait_procs(family, timeout=300)
     assert not left
 
 

@@ -47,7 +47,7 @@ def test_a_port_in_use_is_named(tmp_path):
         other.listen()
         port = other.getsockname()[1]
         process = look(tmp_path, port)
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate(timeout=300)[0]
     assert process.returncode == 2
     assert re.search(rf"error: port {port} is taken: `make server SERVER_PORT=", said)
     assert not (tmp_path / "postgres").exists()

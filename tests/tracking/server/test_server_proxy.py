@@ -55,7 +55,7 @@ def caddy(folder, upstream, **settings):
         yield url, authority
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         log.close()
 
 
@@ -93,7 +93,7 @@ def test_a_record_goes_through_it_with_mlflows_own_variables(
 
 def test_a_stranger_to_the_certificate_is_not_spoken_to(proxy):
     with pytest.raises(requests.exceptions.SSLError):
-        requests.get(proxy[0], timeout=30)
+        requests.get(proxy[0], timeout=120)
 
 
 def test_answers_carry_what_protects_a_browser(ask):
@@ -145,8 +145,8 @@ def test_more_requests_at_once_than_the_limit_are_told_to_come_again(tmp_path):
     class Slow(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             if self.path == "/slow":
-                two_inside.wait(timeout=30)
-                go_on.wait(timeout=30)
+                two_inside.wait(timeout=120)
+                go_on.wait(timeout=120)
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -160,13 +160,13 @@ def test_more_requests_at_once_than_the_limit_are_told_to_come_again(tmp_path):
     with caddy(tmp_path, address, MAX_REQUESTS="2") as (url, authority):
         with ThreadPoolExecutor() as others:
             waiting = [
-                others.submit(requests.get, f"{url}/slow", verify=authority, timeout=60)
+                others.submit(requests.get, f"{url}/slow", verify=authority, timeout=300)
                 for _ in range(2)
             ]
-            two_inside.wait(timeout=30)
-            assert requests.get(url, verify=authority, timeout=30).status_code == 503
+            two_inside.wait(timeout=120)
+            assert requests.get(url, verify=authority, timeout=120).status_code == 503
             go_on.set()
             assert [future.result().status_code for future in waiting] == [200, 200]
-        assert requests.get(url, verify=authority, timeout=30).status_code == 200
+        assert requests.get(url, verify=authority, timeout=120).status_code == 200
     upstream.shutdown()
     upstream.server_close()

@@ -170,7 +170,7 @@ def test_no_file_name_leads_out_of_the_artifacts(server, run, method):
     login = base64.b64encode(f"admin:{server.settings.admin_password}".encode()).decode()
     for name in NAMES_THAT_LEAD_OUT:
         # http.client sends the path as it is; requests would tidy it up before
-        connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=120)
         connection.request(
             method,
             f"{FILES}/{run['files']}/{name}".replace("/FOLDER", str(folder)),
