@@ -74,18 +74,14 @@ def mlflow_run(place, *options, **parameters):
 
 
 def test_it_measures_real_images_into_one_tracked_run(place, images):
-    options = {"data": images, "workers": "1", "phases": "true"}
-    done = mlflow_run(place, **SMALL, arch="resnet18", **options)
+    done = mlflow_run(place, **SMALL, arch="resnet18", data=images, workers="1")
     assert done.returncode == 0, done.stderr
     [run] = search_runs()
     assert run.status == "FINISHED"
     assert run.tags[schema.KIND] == "measurement"
     assert run.params["resolved_batch_size"] == "2"
     assert run.metrics["throughput_images_per_s"] > 0
-    assert 0 < run.metrics["forward_time_s"] < run.metrics["window_s"]
-    assert "forward_time_s" in done.stdout
     [record] = read_records(place / "records")
-    assert run.tags["mlproject.torch"] == record.environment.torch
     assert download_record(run.run_id) == record
     assert record.config.data == str(images)
     assert record.outcome == "ok"

@@ -14,6 +14,8 @@ from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
 
 _PIXELS_PER_PT = 96 / 72
+#: Room for a table below it on the first screen of a report.
+_HEIGHT_PIXELS = 460
 #: Smaller markers are hard to hit with a pointer.
 _MIN_PIXELS = 7.0
 #: Vertices of a line, so that hovering finds it anywhere along its length.
@@ -132,15 +134,20 @@ def _roof_traces(scene: Scene) -> list[go.Scatter]:
         rates = [start * slope.bytes_per_s, slope.top_flops_per_s]
         traces.append(_roof_trace(slope, [start, ridge], rates, scene))
     lower, label_at = 0.0, high
-    for roof in scene.flat_roofs:
-        near = roof.flops_per_s < _NEAR_ROOFS * lower
-        label_at = max(label_at / 8, roof.ridge_flop_per_byte) if near else high
+    heights = [*(roof.flops_per_s for roof in scene.flat_roofs), math.inf]
+    for roof, above in zip(scene.flat_roofs, heights[1:], strict=True):
+        near_below = roof.flops_per_s < _NEAR_ROOFS * lower
+        near_above = above < _NEAR_ROOFS * roof.flops_per_s
         lower = roof.flops_per_s
+        label_at = (
+            max(label_at / 8, roof.ridge_flop_per_byte) if near_below and near_above else high
+        )
         xs = [roof.ridge_flop_per_byte, label_at, high]
         traces.append(_roof_trace(roof, xs, [roof.flops_per_s] * 3, scene))
         traces[-1].mode = "lines+text"
         traces[-1].texttemplate = ["", html.escape(" ".join(roof.label)), ""]
-        traces[-1].textposition = "top left"
+        under = near_above and not near_below
+        traces[-1].textposition = "bottom left" if under else "top left"
         traces[-1].textfont = {"size": 11, "color": roof.colour}
     named: set[str] = set()
     for trace in traces:
@@ -179,11 +186,11 @@ def _layout(scene: Scene) -> dict[str, object]:
         "plot_bgcolor": "white",
         "paper_bgcolor": "white",
         "font": {"color": "#222222"},
-        "height": 640,
-        "margin": {"l": 70, "r": 20, "t": 40 if scene.note else 20, "b": 60},
+        "height": _HEIGHT_PIXELS,
+        "margin": {"l": 70, "r": 20, "t": 40 if scene.note else 20, "b": 50},
         "legend": {
             "orientation": "h",
-            "y": -0.14,
+            "y": -0.16,
             "yanchor": "top",
             "maxheight": 0.25,
             "itemsizing": "constant",

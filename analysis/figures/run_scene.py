@@ -1,13 +1,14 @@
 """The roofline of runs: each under the roof of the machine that it ran on.
 
-Colour is the model, the marker the math mode. Without counters a run is a horizontal interval of
-intensity with an open marker at each end; a counted run is one filled marker. Roofs are grey,
-solid if measured and dashed if from a datasheet, and carry their names and rates. Where there are
-several machines, their short names stand at their roofs and their runs.
+Colour is the model, the marker the math mode, its size the batch size. Without counters a run is a
+horizontal interval of intensity with an open marker at each end; a counted run is one filled
+marker. Roofs are grey, solid if measured and dashed if from a datasheet, and carry their names and
+rates. Where there are several machines, their short names stand at their roofs and their runs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ from bench.records import Ceiling
 
 #: More runs than this are drawn thinner and half transparent, so that a crowd shows its density.
 _CROWD = 40
+#: Diameters of markers: of a figure's smallest and largest batch, and of the only one.
+_SMALLEST_PT, _LARGEST_PT, _ONLY_PT = 3.2, 7.6, 4.0
+_CROWDED = 0.6
+#: Batch sizes that the legend names, spread over those that are there.
+_NAMED_SIZES = 4
 
 
 class _Limit(NamedTuple):
@@ -86,6 +92,8 @@ def run_scene(
     flat_roofs = tuple(_flat_roof(one, modes[one], machines) for one in by_height)
     slopes = _slopes(by_height, machines)
     palette = colours or model_colours(point.arch for point in points)
+    crowded = len(points) > _CROWD
+    diameters = _diameters_pt((point.batch_size for point in points), crowded=crowded)
     marks = [
         mark
         for point in points
@@ -94,7 +102,8 @@ def run_scene(
             palette.get(point.arch, OTHER_MODELS),
             machines.short(point.env),
             names or {},
-            crowded=len(points) > _CROWD,
+            diameters[point.batch_size] ** 2,
+            crowded=crowded,
         )
     ]
     intensities = [end for point in points for end in (point.intensity_min, point.intensity_max)]
@@ -107,7 +116,11 @@ def run_scene(
         slopes=slopes,
         flat_roofs=flat_roofs,
         marks=tuple(marks),
-        legend=(*_entries(points, palette), *roof_entries(flat_roofs), *machines.entries()),
+        legend=(
+            *_entries(points, palette, diameters),
+            *roof_entries(flat_roofs),
+            *machines.entries(),
+        ),
         name_pt=5.5,
     )
 
@@ -170,8 +183,25 @@ def _slopes(limits: Iterable[_Limit], machines: _Machines) -> tuple[Slope, ...]:
     return tuple(sorted(found, key=lambda slope: slope.bytes_per_s))
 
 
+def _diameters_pt(batch_sizes: Iterable[int], *, crowded: bool) -> dict[int, float]:
+    """Diameter of a marker by its batch size, in points: each doubling adds the same."""
+    sizes = sorted(set(batch_sizes))
+    scale = _CROWDED if crowded else 1.0
+    if len(sizes) < 2:
+        return dict.fromkeys(sizes, scale * _ONLY_PT)
+    smallest, doublings = sizes[0], math.log2(sizes[-1] / sizes[0])
+    grown = (_LARGEST_PT - _SMALLEST_PT) / doublings
+    return {size: scale * (_SMALLEST_PT + grown * math.log2(size / smallest)) for size in sizes}
+
+
 def _marks(
-    point: RooflinePoint, colour: str, short: str, names: Mapping[str, str], *, crowded: bool
+    point: RooflinePoint,
+    colour: str,
+    short: str,
+    names: Mapping[str, str],
+    area_pt2: float,
+    *,
+    crowded: bool,
 ) -> list[Mark]:
     """A marker of counted bytes, or one at each end of an interval with a line between them."""
     counted = point.intensity_counted
@@ -185,11 +215,11 @@ def _marks(
             shape=MARKERS[point.math_mode],
             colour=colour,
             filled=counted is not None,
-            area_pt2=6.25 if crowded else 16.0,
+            area_pt2=area_pt2,
             opacity=opacity,
             edge_pt=0.6 if crowded else 1.0,
             line=line if place + 1 < len(ends) else None,
-            group=f"{point.env} {point.arch} {point.math_mode}",
+            group=f"{short} {point.arch} {point.math_mode}".lstrip(),
             hover=_hover(point, names),
             name=short if place + 1 == len(ends) and not crowded else "",
             name_colour=colour,
@@ -198,7 +228,9 @@ def _marks(
     ]
 
 
-def _entries(points: Sequence[RooflinePoint], palette: Mapping[str, str]) -> list[LegendEntry]:
+def _entries(
+    points: Sequence[RooflinePoint], palette: Mapping[str, str], diameters: Mapping[int, float]
+) -> list[LegendEntry]:
     archs = {point.arch for point in points}
     modes = {point.math_mode for point in points}
     grey, circle = "#555555", MARKERS["fp32"]
@@ -208,12 +240,24 @@ def _entries(points: Sequence[RooflinePoint], palette: Mapping[str, str]) -> lis
     entries += [
         LegendEntry(mode, grey, shape, "white") for mode, shape in MARKERS.items() if mode in modes
     ]
+    entries += [
+        LegendEntry(f"batch {size}", grey, circle, "white", diameters[size])
+        for size in _named_sizes(list(diameters))
+    ]
     counted = {point.intensity_counted is not None for point in points}
     if True in counted:
         entries.append(LegendEntry("bytes counted", grey, circle))
     if counted == {True, False}:
         entries.append(LegendEntry("bytes modelled", grey, circle, "white", line_pt=1.6))
     return entries
+
+
+def _named_sizes(sizes: Sequence[int]) -> list[int]:
+    """The smallest and the largest of ascending sizes, and as many between as the legend names."""
+    if len(sizes) <= _NAMED_SIZES:
+        return list(sizes)
+    step = (len(sizes) - 1) / (_NAMED_SIZES - 1)
+    return [sizes[round(place * step)] for place in range(_NAMED_SIZES)]
 
 
 def _hover(point: RooflinePoint, names: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """One meaning per channel: colour = model and marker = math mode in every figure of runs.
 
-Inside one run, whose model and math mode are one, an op's marker is its phase, and a kernel's
-colour the memory level, in colours and shapes that mean nothing in a figure of runs. A marker's
-area is a share of time.
+In the roofline a marker's size is the batch size. Inside one run, whose model, math mode and batch
+size are one, an op's marker is its phase, a kernel's colour the memory level, in colours and shapes
+that mean nothing in a figure of runs, and a marker's area a share of time.
 """
 
 from __future__ import annotations

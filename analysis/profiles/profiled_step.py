@@ -95,7 +95,9 @@ def _of_step(counters: Counters, limit: _Limit, step_s: float | None) -> Iterato
         yield limit.finding("step", share, "the counts in the timed step's duration would be")
 
 
+#: How the reasons begin for which a run has no counted bytes, where no counters looked at it.
 NOT_PROFILED = "not profiled: mlproject profile counts the bytes of one step"
+NO_COUNTERS = "no counters: "
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _why_no_bytes(profile: ProfileRecord, fault: str | None) -> str | None:
     if fault is not None:
         return f"profile {profile.record_id} rejected: {fault}"
     if profile.counters is None:
-        return f"no counters: {profile.missing['counters']}"
+        return f"{NO_COUNTERS}{profile.missing['counters']}"
     if profile.counters.dram_bytes is None:
         return f"no DRAM bytes: {profile.counters.missing['dram_bytes']}"
     return None if profile.counters.dram_bytes else "the counters saw no DRAM traffic at all"

@@ -1,4 +1,7 @@
-"""The report's figures as files: rooflines of runs, then of each profile's ops and kernels."""
+"""The report's figures as files: rooflines of runs, then of each profile's ops and kernels.
+
+A figure is named by what it shows, `throughput-lab.svg` say, and keeps its name when others appear.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,17 @@ from analysis.figures import (
     single_axes,
 )
 from analysis.figures.style import OTHER_MODELS
+from analysis.report.file_names import file_names
 from analysis.report.tables.numbered_table import RunNumbers
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.points import RooflinePoint
 
-#: What an earlier report may have left that this one does not replace.
-NAMES = ("roofline-*", "ops-*", "kernels-*", "runs-*")
-
+_ROOFLINE_CAPTION = (
+    "Up is faster, right is more arithmetic per byte. Colour is the model, the marker the "
+    "arithmetic, its size the batch size; a line between two open markers is a run whose traffic "
+    "is known as an interval only. Grey lines are the roofs: solid if measured, dashed if from a "
+    "datasheet"
+)
 _OPS_CAPTION = (
     "Attained by the cost model's FLOP over the profiler's time of each op. A marker stands at the "
     "intensity of an op's eager bytes, its line ends at that of its fused bytes"
@@ -39,12 +46,17 @@ _KERNELS_CAPTION = (
 )
 
 
+#: Figures narrower than this stand beside each other on a page.
+_NARROW_IN = 5.0
+
+
 @dataclass(frozen=True)
 class FigureFile:
     """A figure with its number in the report; paths are relative to the report.
 
     `interactive` is trusted markup of the same figure, empty where there is none; the first one
-    of a report carries Plotly's script. `runs` are the numbers of the runs that it shows.
+    of a report carries Plotly's script. `data_uri` is for pages without it, and for browsers that
+    run no scripts. `runs` are the numbers of the runs that it shows.
     """
 
     number: int
@@ -55,16 +67,30 @@ class FigureFile:
     data_uri: str
     interactive: str
     runs: str = ""
+    narrow: bool = False
 
 
 class FigureFolder:
-    """Saves figures and numbers them from 1; `colours` are those of models in all of them."""
+    """Saves figures and numbers them from 1; `colours` are those of models in all of them.
 
-    def __init__(self, folder: Path, colours: Mapping[str, str], run_numbers: RunNumbers) -> None:
+    `machines` maps the labels of machines to what file names have of them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        colours: Mapping[str, str],
+        run_numbers: RunNumbers,
+        machines: Iterable[str],
+    ) -> None:
+        labels = list(dict.fromkeys(machines))
         self.colours = colours
+        self.machines = dict(zip(labels, file_names(labels), strict=True))
         self._folder = folder
         self._run_numbers = run_numbers
-        self._saved = 0
+        self.saved: list[Path] = []
+        self._count = 0
+        self._has_script = False
 
     def add(
         self,
@@ -77,43 +103,68 @@ class FigureFolder:
     ) -> FigureFile:
         """Save a drawn figure of these runs as PNG and SVG; return what the report shows of it."""
         png, svg = save_figure(figure, self._folder, name)
-        encoded = base64.b64encode(svg.read_bytes()).decode("ascii")
-        self._saved += 1
+        # Where the page draws the figure itself, the picture is a stand-in: the smaller file.
+        shown, kind = (png, "png") if interactive else (svg, "svg+xml")
+        encoded = base64.b64encode(shown.read_bytes()).decode("ascii")
+        self.saved += (png, svg)
+        self._count += 1
         return FigureFile(
-            number=self._saved,
+            number=self._count,
             title=title,
             caption=caption,
             png=f"{self._folder.name}/{png.name}",
             svg=f"{self._folder.name}/{svg.name}",
-            data_uri=f"data:image/svg+xml;base64,{encoded}",
+            data_uri=f"data:image/{kind};base64,{encoded}",
             interactive=interactive,
             runs=self._run_numbers.words(runs),
+            narrow=figure.get_size_inches()[0] < _NARROW_IN,
         )
 
-    def draw_rooflines(
+    def draw_roofline(
+        self, points: Sequence[RooflinePoint], names: Mapping[str, str]
+    ) -> FigureFile:
+        """Draw the roofline of all machines; `names` maps record ids to names on hovering."""
+        several = len({point.env for point in points}) > 1
+        title = "Roofline, all machines" if several else "Roofline"
+        return self._roofline("roofline", title, points, names, _ROOFLINE_CAPTION)
+
+    def draw_machines(
         self, points: Sequence[RooflinePoint], names: Mapping[str, str]
     ) -> list[FigureFile]:
-        """Draw one roofline for all machines, interactive too, and one for each of several.
-
-        `names` maps record ids to the names that hovering shows.
-        """
+        """Draw the roofline of each of several machines; none of a single one."""
         groups: dict[str, list[RooflinePoint]] = {}
         for point in points:
             groups.setdefault(point.env, []).append(point)
-        drawings = [("Roofline", points)]
-        if len(groups) > 1:
-            drawings = [("Roofline, all machines", points)]
-            drawings += [(f"Roofline of {env}", group) for env, group in groups.items()]
-        figures: list[FigureFile] = []
-        for place, (title, group) in enumerate(drawings, start=1):
-            scene = run_scene(group, colours=self.colours, names=names)
-            page = "" if figures else _page(scene, "roofline", with_script=True)
-            runs = [names.get(point.record_id, point.record_id) for point in group]
-            drawn = _drawn(scene)
-            figures.append(self.add(drawn, f"roofline-{place}", title, interactive=page, runs=runs))
-        return figures
+        if len(groups) < 2:
+            return []
+        return [
+            self._roofline(f"roofline-{self.machines[env]}", f"Roofline of {env}", group, names)
+            for env, group in groups.items()
+        ]
 
-    def draw_profile(self, profile: PlacedProfile) -> list[FigureFile]:
+    def _roofline(
+        self,
+        name: str,
+        title: str,
+        points: Sequence[RooflinePoint],
+        names: Mapping[str, str],
+        caption: str = "",
+    ) -> FigureFile:
+        scene = run_scene(points, colours=self.colours, names=names)
+        runs = [names.get(point.record_id, point.record_id) for point in points]
+        return self._add_scene(scene, name, title, caption, runs)
+
+    def _add_scene(
+        self, scene: Scene, name: str, title: str, caption: str = "", runs: Iterable[str] = ()
+    ) -> FigureFile:
+        """Save a scene's picture, with its drawing for a page beside it."""
+        figure, axes = single_axes()
+        draw_scene(axes, scene)
+        page = figure_html(interactive_figure(scene), name, with_script=not self._has_script)
+        self._has_script = True
+        return self.add(figure, name, title, caption, page, runs)
+
+    def draw_profile(self, profile: PlacedProfile, file_name: str) -> list[FigureFile]:
         """Draw the ops and the kernels of a profile, as far as it has them."""
         used, record = profile.used, profile.record
         scenes: list[tuple[str, Scene, str]] = []
@@ -123,19 +174,9 @@ class FigureFolder:
         if profile.kernels is not None and record.resolved is not None:
             scene = kernel_scene(profile.kernels, used, math_mode=record.resolved.math_mode)
             scenes.append(("Kernels", scene, _KERNELS_CAPTION))
-        figures = []
-        for what, scene, caption in scenes:
-            name, title = f"{what.lower()}-{profile.number}", f"{what} of {profile.label}"
-            page = _page(scene, name, with_script=False)
-            figures.append(self.add(_drawn(scene), name, title, caption, page))
-        return figures
-
-
-def _drawn(scene: Scene) -> Figure:
-    figure, axes = single_axes()
-    draw_scene(axes, scene)
-    return figure
-
-
-def _page(scene: Scene, name: str, *, with_script: bool) -> str:
-    return figure_html(interactive_figure(scene), name, with_script=with_script)
+        return [
+            self._add_scene(
+                scene, f"{what.lower()}-{file_name}", f"{what} of {profile.label}", caption
+            )
+            for what, scene, caption in scenes
+        ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.axes import FONT_PT, panel_axes, single_axes
+from analysis.figures.axes import legend_below, panel_axes, single_axes
 from analysis.figures.batch_curves import (
     device_memory_gb,
     efficiency_curves,
@@ -35,82 +36,88 @@ from analysis.figures.run_charts import (
     traced_runs,
 )
 from analysis.figures.style import OTHER_MODELS
-from analysis.findings.differences import scatters
 from analysis.findings.report_finding import names_of
 from analysis.findings.waiting import synthetic_pairs
 from analysis.report.figure_files import FigureFile, FigureFolder
-from analysis.report.tables.batch_tables import predicted_curves
+from analysis.report.tables.batch_tables import Predicted, predicted_curves
+from analysis.report.tables.group_tables import pooled_scatters
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
 
-#: Panels of one figure; further machines or models go to the next.
+#: Panels of one figure; further models go to the next.
 _PANELS = 8
+#: A figure over batch sizes: half a page, and what a row of its legend adds to its height.
+_WIDTH_IN, _HEIGHT_IN, _LEGEND_ROW_IN = 3.6, 2.7, 0.16
+_LEGEND_COLUMNS = 3
 
 
-#: Title, caption and figure, and the names of the runs that it shows.
-_Drawn = tuple[str, str, Figure, Sequence[str]]
+class _Drawn(NamedTuple):
+    """A figure, the name of its file, and the names of the runs that it shows."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+    runs: Sequence[str]
 
 
 def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
     """Draw every figure of runs that has something to show; each says which runs it shows."""
     colours = folder.colours
     drawings = chain(
-        _panels(runs, throughput_curves(runs), "Throughput over batch size", "Images/s",
-                "Bars are one standard deviation between repeats to either side", colours),
-        _panels(runs, scaling_curves(runs), "Gain over batch size", "Relative images/s",
-                "Throughput over that of the smallest batch", colours),
-        _panels(runs, efficiency_curves(runs), "Efficiency over batch size",
-                "Share of the compute peak",
-                "Attained FLOP/s over the compute roof of each run's own machine", colours),
-        _panels(runs, intensity_curves(runs), "Intensity over batch size", "FLOP/byte",
-                "Filled markers were counted; an open one stands for the whole interval of "
-                "modelled bytes, eager below and fused above", colours),
-        _memory(runs, colours),
+        _over_batches(runs, folder, throughput_curves(runs), "throughput", "Throughput",
+                      "Images/s", "Bars are one standard deviation between repeats to either side"),
+        _over_batches(runs, folder, scaling_curves(runs), "gain", "Gain", "Relative images/s",
+                      "Throughput over that of the smallest batch"),
+        _over_batches(runs, folder, efficiency_curves(runs), "efficiency", "Efficiency",
+                      "Share of the compute peak",
+                      "Attained FLOP/s over the compute roof of each run's own machine"),
+        _over_batches(runs, folder, intensity_curves(runs), "intensity", "Intensity", "FLOP/byte",
+                      "Filled markers were counted; an open one stands for the whole interval of "
+                      "modelled bytes, eager below and fused above"),
+        _memory(runs, folder),
         _in_rows(runs, colours),
         _traces(runs, colours),
-        _predictions(runs, colours),
+        _predictions(runs, folder),
     )  # fmt: skip
     return [
-        folder.add(figure, f"runs-{place}", title, caption, runs=names)
-        for place, (title, caption, figure, names) in enumerate(drawings, start=1)
+        folder.add(one.figure, one.name, one.title, one.caption, runs=one.runs) for one in drawings
     ]
 
 
-def _panels(
+def _over_batches(
     runs: Sequence[Run],
+    folder: FigureFolder,
     curves: Sequence[Curve],
-    title: str,
+    name: str,
+    quantity: str,
     ylabel: str,
     caption: str,
-    colours: Mapping[str, str],
     extra: Callable[[Axes, str], None] = lambda axes, env: None,
 ) -> Iterator[_Drawn]:
-    """One panel per machine that has a curve, with one legend for all.
+    """One figure per machine that has a curve of two batch sizes or more.
 
-    Where no curve has two batch sizes there is nothing to see over them.
+    All have one kind of axis, to be read beside each other.
     """
     machines: dict[str, list[Curve]] = {}
-    if all(len(curve.batches) < 2 for curve in curves):
-        return
     for curve in curves:
         machines.setdefault(curve.env, []).append(curve)
-    envs = list(machines)
-    for start in range(0, len(envs), _PANELS):
-        part = envs[start : start + _PANELS]
-        shown = [curve for env in part for curve in machines[env]]
-        figure, axes = panel_axes(len(part))
-        logarithmic = spans_widely(shown)  # one kind of axis, to be read beside each other
-        for one, env in zip(axes, part, strict=True):
-            draw_curves(one, machines[env], ylabel, colours=colours, logarithmic=logarithmic)
-            one.set_title(env, loc="left", fontsize=FONT_PT, parse_math=False)
-            extra(one, env)
-        figure.legend(handles=curve_handles(shown, colours), loc="outside lower center", ncols=6,
-                      fontsize=FONT_PT, frameon=False)  # fmt: skip
-        names = [run.name for run in runs if run.env in part and run.throughput_images_per_s]
-        yield title, caption, figure, names
+    logarithmic = spans_widely(curves)
+    for env, shown in machines.items():
+        if all(len(curve.batches) < 2 for curve in shown):
+            continue
+        handles = curve_handles(shown, folder.colours)
+        rows = -(-len(handles) // _LEGEND_COLUMNS)
+        figure, axes = single_axes(_WIDTH_IN, _HEIGHT_IN + _LEGEND_ROW_IN * rows)
+        draw_curves(axes, shown, ylabel, colours=folder.colours, logarithmic=logarithmic)
+        extra(axes, env)
+        legend_below(axes, handles)
+        names = [run.name for run in runs if run.env == env and run.throughput_images_per_s]
+        title = f"{quantity} over batch size, {env}"
+        yield _Drawn(f"{name}-{folder.machines[env]}", title, caption, figure, names)
 
 
-def _memory(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _memory(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Drawn]:
     totals = device_memory_gb(runs)
     curves = memory_curves(runs) or modelled_memory_curves(runs)
 
@@ -125,31 +132,38 @@ def _memory(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]
         "Peak memory that was measured (filled), or the cost model's sum (open) where none was; "
         "a dashed line is the device's memory, where it is near"
     )
-    yield from _panels(runs, curves, "Memory over batch size", "GB", caption, colours, limit)
+    yield from _over_batches(runs, folder, curves, "memory", "Memory", "GB", caption, limit)
 
 
 def _rows(
-    title: str, caption: str, count: int, draw: Callable[[Axes], None], names: Sequence[str]
+    name: str,
+    title: str,
+    caption: str,
+    count: int,
+    draw: Callable[[Axes], None],
+    names: Sequence[str],
 ) -> Iterator[_Drawn]:
     """A figure of `count` rows."""
     if count:
         figure, axes = single_axes(height_in=rows_height_in(count))
         draw(axes)
-        yield title, caption, figure, names
+        yield _Drawn(name, title, caption, figure, names)
 
 
 def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
     groups = group_runs(runs)
     places = len({(group.first.env, group.first.arch) for group in groups})
     yield from _rows(
+        "models",
         "Models and machines",
         "The fastest batch of each machine and model; its size stands above the marker",
         places if places > 1 else 0,
         lambda axes: draw_models(axes, groups, colours=colours),
         names_of(groups),
     )
-    found = scatters(runs)
+    found = pooled_scatters(runs)
     yield from _rows(
+        "variability",
         "Variability by machine",
         "Relative standard deviation of images/s between repeats of one configuration",
         len(found),
@@ -158,6 +172,7 @@ def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn
     )
     pairs = synthetic_pairs(groups)
     yield from _rows(
+        "real-synthetic",
         "Real against synthetic data",
         "The same configuration with images from disk and with tensors made once",
         len(pairs),
@@ -166,6 +181,7 @@ def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn
     )
     timed = [run for run in runs if len(run.iteration_times_s) > 1]
     yield from _rows(
+        "iteration-times",
         "Iteration times",
         "Outliers are over five robust deviations from the median; none is left out",
         len(timed),
@@ -184,18 +200,25 @@ def _traces(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]
             "The windows that drifted most, then those with most outliers; a triangle is an "
             "iteration of over 1.6 times the median, a dashed line where a drift set in"
         )
-        yield "Iterations in order", caption, figure, [run.name for run in shown]
+        names = [run.name for run in shown]
+        yield _Drawn("iterations-in-order", "Iterations in order", caption, figure, names)
 
 
-def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
-    found = predicted_curves(runs)
-    for start in range(0, len(found), _PANELS):
-        part = found[start : start + _PANELS]
-        figure, axes = panel_axes(len(part))
-        for one, (group, curve) in zip(axes, part, strict=True):
-            first = group.first
-            label = f"{first.env} {first.arch} {first.precision}"
-            draw_prediction(one, curve, label, colours.get(first.arch, OTHER_MODELS))
-        caption = "Markers are measured; the line is the model, the band a new measurement's 95 %"
-        names = [name for one in part for name in one.curve.runs]
-        yield "Throughput predicted between batch sizes", caption, figure, names
+def _predictions(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Drawn]:
+    """One figure per machine, and further ones for models that it has no room for."""
+    machines: dict[str, list[Predicted]] = {}
+    for one in predicted_curves(runs):
+        machines.setdefault(one.group.first.env, []).append(one)
+    caption = "Markers are measured; the line is the model, the band a new measurement's 95 %"
+    for env, found in machines.items():
+        title = f"Throughput predicted between batch sizes, {env}"
+        for page, start in enumerate(range(0, len(found), _PANELS), start=1):
+            part = found[start : start + _PANELS]
+            figure, axes = panel_axes(len(part))
+            for panel, (group, curve) in zip(axes, part, strict=True):
+                first = group.first
+                colour = folder.colours.get(first.arch, OTHER_MODELS)
+                draw_prediction(panel, curve, f"{first.arch} {first.precision}", colour)
+            name = f"prediction-{folder.machines[env]}" + (f"-{page}" if page > 1 else "")
+            names = [name for one in part for name in one.curve.runs]
+            yield _Drawn(name, title, caption, figure, names)

@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 
 from analysis.findings import ReportFinding, find_all
 from analysis.report import sentences
-from analysis.report.tables import batch_tables, group_tables, profile_tables, run_tables
+from analysis.report.file_names import file_names
+from analysis.report.front_matter import FrontMatter
+from analysis.report.opening import opening
+from analysis.report.tables import (
+    batch_tables,
+    group_tables,
+    machine_tables,
+    profile_tables,
+    roof_tables,
+    run_tables,
+)
 from analysis.report.tables.numbered_table import RunNumbers, Table
+from analysis.report.tables.run_columns import utc
+from analysis.report.tables.summary_table import summary_table
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 
-#: Tables that a report leaves out where they have no row; others say that there is nothing to show.
-_LEFT_OUT_IF_EMPTY = frozenset(
-    {"imported", "uplift", "speed-ups", "batch-gains", "scatter", "scaling", "predictions"}
-)
+#: Tables that say that there is nothing to show where they have no row; others are left out.
+_SHOWN_EMPTY = frozenset({"summary", "runs", "measurements", "points", "ceilings"})
 
 
 @dataclass(frozen=True)
@@ -34,18 +45,18 @@ class ProfileSection:
     number: int
     heading: str
     sentences: tuple[str, ...]
+    tables: tuple[str, ...]  # their names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
     """Everything but the figures. `tables` are by name, in the order of their numbers."""
 
-    title: str
+    front: FrontMatter
     written: str
     summary: str
     problems: tuple[Problem, ...]
-    abstract: tuple[str, ...]
-    questions: tuple[str, ...]
+    opening: tuple[str, ...]
     tables: Mapping[str, Table]
     profiles: tuple[ProfileSection, ...]
     findings: tuple[ReportFinding, ...]
@@ -62,33 +73,33 @@ def make_content(
     unreadable: Sequence[str],
     written: datetime,
     run_numbers: RunNumbers,
+    front: FrontMatter,
 ) -> Content:
     """Return a report's words and tables; `unreadable` names runs without a readable record."""
     placed = recorded(runs)
-    findings = tuple(find_all(runs))
-    summary = sentences.summary(runs, profiles)
+    of_profiles = [_of_profile(profile, name) for profile, name in named_profiles(profiles)]
     shown = [
         table
-        for table in _tables(runs, placed, profiles, run_ids, run_numbers)
-        if table.rows or (placed and table.name not in _LEFT_OUT_IF_EMPTY)
+        for table in _tables(runs, placed, profiles, of_profiles, run_ids, run_numbers)
+        if table.rows or (placed and table.name in _SHOWN_EMPTY)
     ]
     return Content(
-        title="Training steps under their roofs",
-        written=run_tables.utc(written),
-        summary=summary,
+        front=front,
+        written=utc(written),
+        summary=sentences.summary(runs, profiles),
         problems=_problems(placed, profiles, unreadable),
-        abstract=sentences.abstract(summary, runs, findings),
-        questions=sentences.QUESTIONS,
+        opening=opening(runs),
         tables={table.name: replace(table, number=n) for n, table in enumerate(shown, start=1)},
         profiles=tuple(
             ProfileSection(
                 profile.number,
                 f"Profile {profile.number}: {profile.label}",
                 tuple(sentences.profile_sentences(profile)),
+                tuple(table.name for table in tables),
             )
-            for profile in profiles
+            for profile, tables in zip(profiles, of_profiles, strict=True)
         ),
-        findings=findings,
+        findings=tuple(find_all(runs)),
         run_words=run_numbers.words,
         commands=sentences.commands(placed),
         limits=tuple(sentences.limits(runs)),
@@ -96,46 +107,52 @@ def make_content(
     )
 
 
+def named_profiles(profiles: Sequence[PlacedProfile]) -> list[tuple[PlacedProfile, str]]:
+    """Return each profile with what the names of its figures and tables have of it."""
+    return list(zip(profiles, file_names(profile.label for profile in profiles), strict=True))
+
+
+def _of_profile(profile: PlacedProfile, name: str) -> list[Table]:
+    """The tables of what is inside a profile."""
+    return [
+        *([profile_tables.ops_table(profile, f"ops-{name}")] if profile.ops else []),
+        *([profile_tables.kernels_table(profile, f"kernels-{name}")] if profile.kernels else []),
+    ]
+
+
 def _tables(
     runs: Sequence[Run],
     placed: Sequence[PlacedRun],
     profiles: Sequence[PlacedProfile],
+    of_profiles: Sequence[Sequence[Table]],
     run_ids: Mapping[str, str],
     numbers: RunNumbers,
 ) -> list[Table]:
     """All tables in the order of the report."""
-    tables = [
-        run_tables.runs_table(placed),
-        group_tables.matrix_table(runs, numbers),
-        run_tables.imported_table(runs, numbers),
-        group_tables.complexity_table(placed, numbers),
-        run_tables.measurements_table(placed),
-        group_tables.repeats_table(runs, numbers),
-        run_tables.points_table(placed),
-        run_tables.bounds_table(placed),
-        run_tables.intensities_table(placed),
-        run_tables.ceilings_table(placed, run_ids),
-    ]
-    if profiles:
-        tables += [
-            profile_tables.profiles_table(profiles),
-            profile_tables.copies_table(profiles),
-            profile_tables.cpu_counters_table(profiles),
-        ]
-    for profile in profiles:
-        if profile.ops is not None:
-            tables.append(profile_tables.ops_table(profile))
-        if profile.kernels is not None:
-            tables.append(profile_tables.kernels_table(profile))
     return [
-        *tables,
-        group_tables.uplift_table(runs, numbers),
+        summary_table(runs, numbers),
         group_tables.speed_up_table(runs, numbers),
+        group_tables.uplift_table(runs, numbers),
         batch_tables.gains_table(runs, numbers),
         group_tables.scatter_table(runs, numbers),
         group_tables.scaling_table(runs, numbers),
         batch_tables.predictions_table(runs, numbers),
-        run_tables.environments_table(placed),
+        roof_tables.points_table(placed),
+        roof_tables.intensities_table(placed),
+        roof_tables.ceilings_table(placed, run_ids),
+        profile_tables.profiles_table(profiles),
+        profile_tables.copies_table(profiles),
+        profile_tables.cpu_counters_table(profiles),
+        *chain.from_iterable(of_profiles),
+        run_tables.runs_table(placed),
+        group_tables.matrix_table(runs, numbers),
+        run_tables.imported_table(runs, numbers),
+        run_tables.measurements_table(placed),
+        run_tables.phases_table(placed),
+        machine_tables.processes_table(placed),
+        machine_tables.telemetry_table(placed),
+        group_tables.complexity_table(placed, numbers),
+        machine_tables.environments_table(placed),
     ]
 
 

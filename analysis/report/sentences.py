@@ -1,4 +1,4 @@
-"""The report's sentences, from the abstract to the commands. Every number is computed."""
+"""The report's sentences, from what there is to the commands. Every number is computed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from analysis.figures.profile_scenes import missing_levels
-from analysis.findings import ReportFinding
 from analysis.profiles.op_places import OpPlaces
-from analysis.report.tables.run_tables import utc
+from analysis.report.tables.run_columns import utc
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import PlacedRun, Run, recorded
@@ -17,18 +16,8 @@ from analysis.runs.quantities import bytes_rate, counted, percent, three_digits
 from bench.config import RunConfig, run_options
 from bench.records import Counters, OpProfile
 
-#: Findings of an abstract, and of one kind among them; the analysis has them all.
-_MAX_FINDINGS = 6
-_MAX_FINDINGS_OF_A_KIND = 2
 #: Ops that a sentence names.
 _MAX_NAMED_OPS = 5
-
-QUESTIONS = (
-    "How many images per second does each machine train, and how much do repeats scatter?",
-    "Where does each run stand under the roof of its own machine, and what holds it back?",
-    "What does a lower precision give, and up to which batch size does a larger batch pay?",
-    "Which numbers must not be used, and which knob is worth turning next?",
-)
 
 REFERENCES = (
     "S. Williams, A. Waterman, D. Patterson: Roofline, an insightful visual performance model. "
@@ -59,56 +48,6 @@ def summary(runs: Sequence[Run], profiles: Sequence[PlacedProfile]) -> str:
     ran = f"{counted(len(runs), 'run')}{remarks} on {counted(len(machines), 'machine')}"
     profiled = f", and {counted(len(profiles), 'profile')}" if profiles else ""
     return f"{ran}{when}{profiled}."
-
-
-def abstract(
-    summed_up: str,
-    runs: Sequence[Run],
-    findings: Sequence[ReportFinding],
-) -> tuple[str, ...]:
-    """Return the abstract's sentences: what was measured, the fastest, the roof, what was found."""
-    return (
-        summed_up,
-        *_fastest(runs),
-        *_under_the_roof(runs),
-        *(finding.headline for finding in _first_of_each_kind(findings)[:_MAX_FINDINGS]),
-    )
-
-
-def _fastest(runs: Sequence[Run]) -> Iterator[str]:
-    groups = group_runs(runs)
-    machines = {group.first.env for group in groups}
-    if groups:
-        best = max(groups, key=lambda group: group.throughput_images_per_s)
-        among = "" if len(machines) == 1 else f" of {len(machines)} machines"
-        yield (
-            f"The highest throughput{among} is {three_digits(best.throughput_images_per_s)} "
-            f"images/s, by {best.label}."
-        )
-
-
-def _under_the_roof(runs: Sequence[Run]) -> Iterator[str]:
-    points = [run.point for run in runs if run.point]
-    if points:
-        best = max(points, key=lambda point: point.fraction_of_peak)
-        bounds = [point.bound for point in points]
-        counts = ", ".join(f"{bounds.count(b)} by {b}" for b in dict.fromkeys(bounds))
-        yield (
-            f"Of {len(points)} runs with a roof {counts} bound; the nearest to its compute roof "
-            f"reaches {percent(best.fraction_of_peak)} ({best.env} {best.arch} {best.precision} "
-            f"batch {best.batch_size})."
-        )
-
-
-def _first_of_each_kind(findings: Sequence[ReportFinding]) -> list[ReportFinding]:
-    """One of each kind before the second of any, so that an abstract names all kinds."""
-    seen: dict[str, int] = {}
-    ranked = []
-    for place, finding in enumerate(findings):
-        seen[finding.kind] = seen.get(finding.kind, 0) + 1
-        ranked.append((seen[finding.kind], place, finding))
-    ordered = sorted(ranked, key=lambda one: one[:2])
-    return [finding for rank, _, finding in ordered if rank <= _MAX_FINDINGS_OF_A_KIND]
 
 
 def limits(runs: Sequence[Run]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,16 +14,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures import model_colours
-from analysis.report.figure_files import NAMES, FigureFolder
+from analysis.report.figure_files import FigureFolder
+from analysis.report.front_matter import FrontMatter
+from analysis.report.report_folder import claim_folder, keep_sums
 from analysis.report.run_figures import draw_runs
-from analysis.report.sections import Content, make_content
+from analysis.report.sections import Content, make_content, named_profiles
 from analysis.report.tables.numbered_table import markdown_text, number_runs
 from analysis.runs.placed import Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from bench.errors import UserError
-
-#: What a report's folder holds.
-_OURS = frozenset({"report.html", "report.md", "report.pdf", "figures", "tables", ".DS_Store"})
 
 
 def write_report(
@@ -34,36 +33,51 @@ def write_report(
     run_ids: Mapping[str, str] | None = None,
     unreadable: Sequence[str] = (),
     written: datetime | None = None,
+    front: FrontMatter | None = None,
+    on_moved: Callable[[Path], None] = lambda aside: None,
 ) -> Path:
     """Write the report of `runs` into `folder` and return the path of `report.html`.
 
     `profiles` have sections of their own. Beside it: `report.md`, `figures/*.png` and `.svg`,
-    `tables/*.csv`, `.md` and `.tex`. `run_ids` maps record ids, those of ceilings too, to tracked
-    runs; `unreadable` names runs that could not be read. An earlier report in the folder is
-    replaced. Raises `UserError` without a run, for a folder that holds anything else, or where
-    nothing can be written.
+    `tables/*.csv`, `.md` and `.tex`, and the sums of all. `run_ids` maps record ids, those of
+    ceilings too, to tracked runs; `unreadable` names runs that could not be read; `front` is what
+    a person adds. An earlier report in the folder is replaced; one whose edits cannot be seen is
+    moved, and `on_moved` gets its new place. Raises `UserError` without a run, for a folder that
+    holds anything else or an edited report, or where nothing can be written.
     """
     if not runs:
         raise UserError("no measurements to report: run mlproject run first")
     ids = run_ids or {}
     when = written or datetime.now(timezone.utc)
     run_numbers = number_runs(runs)
-    content = make_content(runs, profiles, ids, unreadable, when, run_numbers)
+    about = front or FrontMatter()
+    content = make_content(runs, profiles, ids, unreadable, when, run_numbers, about)
     points = [run.point for run in runs if run.point]
     archs = [run.arch for run in runs]
     colours = model_colours([*archs, *(profile.record.config.arch for profile in profiles)])
     path = folder / "report.html"
     try:
-        _clear(folder)
-        place = FigureFolder(folder / "figures", colours, run_numbers)
+        aside = claim_folder(folder)
+        if aside is not None:
+            on_moved(aside)
+        place = FigureFolder(folder / "figures", colours, run_numbers, (run.env for run in runs))
         figures = {
-            "rooflines": place.draw_rooflines(points, ids) if recorded(runs) else [],
-            "of_profiles": {profile.number: place.draw_profile(profile) for profile in profiles},
+            "roofline": place.draw_roofline(points, ids) if recorded(runs) else None,
             "of_runs": draw_runs(runs, place),
+            "of_machines": place.draw_machines(points, ids),
+            "of_profiles": {
+                profile.number: place.draw_profile(profile, name)
+                for profile, name in named_profiles(profiles)
+            },
         }
-        _write_tables(content, folder)
-        _write_text(folder / "report.md", _rendered("report.md.j2", content, figures))
-        _write_text(path, _rendered("report.html.j2", content, figures))
+        texts = {
+            path: _rendered("report.html.j2", content, figures),
+            folder / "report.md": _rendered("report.md.j2", content, figures),
+            **_tables(content, folder),
+        }
+        for file, text in texts.items():
+            file.write_text(text, encoding="utf-8", newline="\n")
+        keep_sums(folder, [*texts, *place.saved])
     except OSError as error:
         raise UserError(
             f"out={str(folder)!r}: cannot write the report there ({error.strerror or error}); "
@@ -72,32 +86,15 @@ def write_report(
     return path
 
 
-def _clear(folder: Path) -> None:
-    """Make the folders, and remove an earlier report's files that may be more than ours.
-
-    Whatever is in the folder is uploaded with the report, so it must hold nothing else.
-    """
-    if folder.is_dir():
-        foreign = sorted({path.name for path in folder.iterdir()} - _OURS)
-        if foreign:
-            raise UserError(
-                f"out={str(folder)!r}: holds other files ({foreign[0]}); "
-                "give a new folder, or that of an earlier report"
-            )
-    (folder / "report.pdf").unlink(missing_ok=True)
-    for name in ("figures", "tables"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for pattern in NAMES:
-            for path in (folder / name).glob(pattern):
-                path.unlink()
-
-
-def _write_tables(content: Content, folder: Path) -> None:
+def _tables(content: Content, folder: Path) -> dict[Path, str]:
+    """The text of each file of a table."""
+    found: dict[Path, str] = {}
     for table in content.tables.values():
         path = folder / "tables" / table.name
-        _write_text(path.with_suffix(".csv"), table.csv())
-        _write_text(path.with_suffix(".md"), table.markdown())
-        _write_text(path.with_suffix(".tex"), table.latex())
+        found[path.with_name(f"{table.name}.csv")] = table.csv()
+        found[path.with_name(f"{table.name}.md")] = table.markdown()
+        found[path.with_name(f"{table.name}.tex")] = table.latex()
+    return found
 
 
 def _rendered(name: str, content: Content, figures: Mapping[str, object]) -> str:
@@ -120,10 +117,6 @@ def markdown_fence(text: str) -> str:
     """Return a code fence longer than any run of backticks in `text`."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     return "`" * max(3, longest + 1)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 BROWSERS = (

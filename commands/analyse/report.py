@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("reports/latest"),
     show_default=True,
-    help="folder of the report; an earlier report there is replaced",
+    help="folder of the report; an earlier report there is replaced unless it was edited",
 )
 @click.option(
     "--pdf",
@@ -46,6 +46,13 @@ if TYPE_CHECKING:
     default=None,
     help="log the report to the tracking server; on unless --records is given",
 )
+@click.option("--title", help="title of the report instead of the usual one")
+@click.option("--author", help="who wrote it, below the title")
+@click.option(
+    "--notes",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Markdown file with your own text, put in below the results",
+)
 @format_option
 def command(
     wanted: WantedRuns,
@@ -54,22 +61,33 @@ def command(
     out: Path,
     printed: bool,
     logged: bool | None,
+    title: str | None,
+    author: str | None,
+    notes: Path | None,
     form: str,
 ) -> int:
     """Write tables, rooflines and a report of tracked runs.
 
     Exit codes: 0 written; 1 written, but a run's or a profile's numbers are impossible; 2 no run
-    matches, or a wrong value; 3 written, but not logged.
+    matches, a wrong value, or an edited report in the folder; 3 written, but not logged.
     """
-    found = wanted.records(records, refresh=refresh, watch=watched)
     from analysis import place_profiles, recorded
-    from analysis.report import print_pdf, write_report
+    from analysis.report import front_matter, print_pdf, write_report
+
+    front = front_matter(title, author, notes)
+    found = wanted.records(records, refresh=refresh, watch=watched)
 
     runs = found.runs()
     placed = recorded(runs)
     profiles = place_profiles(found.profiles, placed, found.ceilings, run_ids=found.run_ids)
     path = write_report(
-        runs, out, profiles=profiles, run_ids=found.run_ids, unreadable=found.unreadable
+        runs,
+        out,
+        profiles=profiles,
+        run_ids=found.run_ids,
+        unreadable=found.unreadable,
+        front=front,
+        on_moved=_say_moved,
     )
     if printed:
         print_pdf(path)
@@ -82,6 +100,13 @@ def command(
         return NOT_TRACKED
     verdicts = {one.verdict for one in placed} | {one.verdict for one in profiles}
     return int("invalid" in verdicts)
+
+
+def _say_moved(aside: Path) -> None:
+    click.echo(
+        f"mlproject: an earlier version's report, which may have been edited, is now in {aside}",
+        err=True,
+    )
 
 
 def _log(out: Path, campaign: str | None, runs: int) -> tuple[str | None, str | None]:

@@ -55,7 +55,7 @@ def _take_part(config: RunConfig) -> int:
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:
-    from bench.records.verdict.record_metrics import phase_times_s, summary
+    from bench.records.verdict.record_metrics import summary
 
     known = summary(record)
     facts: dict[str, Any] = {
@@ -68,8 +68,6 @@ def _facts(record: RunRecord) -> dict[str, Any]:
         )
         if name in known
     }
-    if record.measurement is not None:
-        facts |= {name: round(t, 6) for name, t in phase_times_s(record.measurement).items()}
-        if record.measurement.ended_early is not None:
-            facts["ended_early"] = record.measurement.ended_early
+    if record.measurement is not None and record.measurement.ended_early is not None:
+        facts["ended_early"] = record.measurement.ended_early
     return facts | verdict_fact(record.verdict)

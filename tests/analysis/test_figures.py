@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import factories as make
 import pytest
@@ -63,10 +64,25 @@ def test_a_run_is_an_open_interval_or_where_it_was_counted_one_filled_marker():
 
 def test_the_legend_explains_what_is_there():
     points = [point(), point("run-2", arch="vgg16", mode="bf16")]
-    assert legend(run_scene(points)) == ["resnet18", "vgg16", "fp32", "bf16", "measured roof"]
+    assert legend(run_scene(points)) == [
+        "resnet18", "vgg16", "fp32", "bf16", "batch 10", "measured roof",
+    ]  # fmt: skip
     both = run_scene([point(), counted_point("run-2")])
-    assert legend(both)[2:4] == ["bytes counted", "bytes modelled"]
-    assert legend(run_scene([counted_point()]))[2:] == ["bytes counted", "measured roof"]
+    assert legend(both)[3:5] == ["bytes counted", "bytes modelled"]
+    assert legend(run_scene([counted_point()]))[3:] == ["bytes counted", "measured roof"]
+
+
+def test_a_marker_grows_with_the_batch_size_and_the_legend_is_its_key():
+    sizes = (8, 16, 32, 64, 128)
+    points = [replace(point(f"run-{size}"), batch_size=size) for size in sizes]
+    scene = run_scene(points)
+    diameters = [mark.area_pt2**0.5 for mark in scene.marks[::2]]  # two marks a run
+    steps = [larger - smaller for smaller, larger in pairwise(diameters)]
+    assert steps == pytest.approx([steps[0]] * 4)  # a doubling adds the same everywhere
+    assert steps[0] > 0.5
+    keys = {entry.label: entry.size_pt for entry in scene.legend if "batch" in entry.label}
+    assert list(keys) == ["batch 8", "batch 16", "batch 64", "batch 128"]
+    assert [keys["batch 8"], keys["batch 128"]] == pytest.approx([diameters[0], diameters[-1]])
 
 
 def test_limits_hold_every_run_and_ridge():
@@ -228,8 +244,8 @@ def test_the_page_shows_the_same_places_and_one_legend_entry_per_group():
     named = [trace for trace in figure.data if trace.showlegend is not False]
     assert [trace.name for trace in named] == [
         "measured roof",
-        "lab resnet18 fp32",
-        "lab vgg16 fp32",
+        "resnet18 fp32",
+        "vgg16 fp32",
     ]
     runs = named[1]
     assert runs.x[0] == 4

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from analysis.findings.differences import Uplift, scatters, uplifts
+from analysis.findings.differences import Scatter, Uplift, scatters, uplifts
 from analysis.findings.machines import speed_ups
 from analysis.findings.report_finding import names_of
 from analysis.report.tables.numbered_table import (
@@ -19,15 +19,21 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.groups import Group, group_runs, on_one_device, scaling_efficiency
+from analysis.runs.groups import (
+    on_one_device,
+    scaling_efficiency,
+)
 from analysis.runs.placed import PlacedRun, Run, recorded
-from analysis.runs.quantities import interval, percent, three_digits
+from analysis.runs.quantities import interval, percent
 from analysis.statistics import RatioEstimate, RepeatEstimate
 from bench.records import Complexity
 
 
 def matrix_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """What was asked for: machines x models x precisions, their batch sizes and iterations."""
+    """What was asked for: machines x models x precisions, their batch sizes and iterations.
+
+    Without a row where each would repeat one of the table of runs.
+    """
     planned: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         asked = run.asked_for("precision") or run.precision
@@ -35,7 +41,7 @@ def matrix_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     return make_table(
         "matrix",
         "Run matrix",
-        planned.values(),
+        planned.values() if len(planned) < len(runs) else (),
         text("machine", "machine", lambda members: members[0].env),
         text("arch", "model", lambda members: members[0].arch),
         text("precision", "precision", lambda members: members[0].asked_for("precision")),
@@ -96,34 +102,6 @@ def complexity_table(runs: Sequence[PlacedRun], numbers: RunNumbers) -> Table:
     )  # fmt: skip
 
 
-def repeats_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Images/s of each configuration: mean and deviation of its repeats, and an interval."""
-    of_group: list[Column[Group]] = of_run(lambda group: group)
-    return make_table(
-        "repeats",
-        "Throughput by configuration, over its repeats",
-        group_runs(runs),
-        *of_group,
-        whole("batch_size", "batch", lambda group: group.batch_size),
-        whole("repeats", "repeats", lambda group: group.repeats().count),
-        number("mean_images_per_s sd_images_per_s", "images/s, mean +- SD", _mean_and_sd,
-               _plus_minus),
-        number("low_images_per_s high_images_per_s", "95 % interval",
-               lambda group: _ends(group.repeats().interval()), interval),
-        number("relative_sd", "SD", lambda group: group.repeats().relative_deviation, percent),
-        text("runs", "runs", lambda group: numbers.listed(group.names)),
-    )  # fmt: skip
-
-
-def _mean_and_sd(group: Group) -> tuple[float, float | None]:
-    mean, deviation = group.throughput_images_per_s, group.repeats().relative_deviation
-    return mean, None if deviation is None else deviation * mean
-
-
-def _plus_minus(mean: float, deviation: float | None) -> str:
-    return three_digits(mean) + ("" if deviation is None else f" +- {three_digits(deviation)}")
-
-
 def _ends(estimate: RepeatEstimate | RatioEstimate) -> tuple[float | None, float | None]:
     return estimate.low, estimate.high
 
@@ -170,12 +148,18 @@ def speed_up_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     )  # fmt: skip
 
 
+def pooled_scatters(runs: Sequence[Run]) -> list[Scatter]:
+    """Return each machine's scatter, unless there is one configuration: its SD says the same."""
+    found = scatters(runs)
+    return found if sum(len(one.groups) for one in found) > 1 else []
+
+
 def scatter_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """The deviation between repeats by machine, pooled over its configurations."""
     return make_table(
         "scatter",
         "Scatter between repeats by machine",
-        scatters(runs),
+        pooled_scatters(runs),
         text("machine", "machine", lambda one: one.label),
         whole("configurations", "configurations", lambda one: len(one.groups)),
         whole("degrees", "degrees of freedom", lambda one: one.degrees),

@@ -131,9 +131,11 @@ def text(
     return Column(heading, tuple(keys.split()), value, show, wraps_em=wraps_em)
 
 
-def whole(keys: str, heading: str, value: Callable[[Row], Any]) -> Column[Row]:
-    """Return a column of whole numbers, of which the first of several is shown."""
-    return Column(heading, tuple(keys.split()), value, numeric=True)
+def whole(
+    keys: str, heading: str, value: Callable[[Row], Any], show: Callable[..., str] = _first
+) -> Column[Row]:
+    """Return a column of whole numbers, of which the first of several is shown by default."""
+    return Column(heading, tuple(keys.split()), value, show, numeric=True)
 
 
 def number(
@@ -168,8 +170,8 @@ def of_run(run: Callable[[Row], Run | Group]) -> list[Column[Row]]:
 class Table:
     """A table; `name` is its CSV file's, `number` the one in the report.
 
-    A row holds the values of each column. People see the first `shown` rows of a long table; the
-    CSV holds all.
+    A row holds the values of each column. People see the first `shown` rows of a long table, and
+    of a `sparse` one the columns that have a value in some row; the CSV holds all.
     """
 
     name: str
@@ -177,7 +179,23 @@ class Table:
     columns: tuple[Column[Any], ...]
     rows: tuple[tuple[tuple[Any, ...], ...], ...]
     shown: int | None = None
+    sparse: bool = False
     number: int = 1
+
+    @property
+    def visible(self) -> tuple[Column[Any], ...]:
+        """The columns that people see."""
+        return tuple(self.columns[place] for place in self._visible_places)
+
+    @property
+    def _visible_places(self) -> list[int]:
+        """Where those columns are; all of them in a table without rows."""
+        return [
+            place
+            for place in range(len(self.columns))
+            if not (self.sparse and self.rows)
+            or any(row[place][0] is not None for row in self.rows)
+        ]
 
     @property
     def hidden(self) -> int:
@@ -187,10 +205,11 @@ class Table:
     @property
     def cells(self) -> list[list[str]]:
         """What people read; a dash where there is nothing."""
+        places = self._visible_places
         return [
             [
-                ABSENT if values[0] is None else column.show(*values)
-                for column, values in zip(self.columns, row, strict=True)
+                ABSENT if row[place][0] is None else self.columns[place].show(*row[place])
+                for place in places
             ]
             for row in self.rows[: self.shown]
         ]
@@ -210,21 +229,21 @@ class Table:
         lines = [
             f"**Table {self.number}. {markdown_text(self.title)}**",
             "",
-            _markdown_row(column.heading for column in self.columns),
-            "|" + "".join(" ---: |" if column.numeric else " --- |" for column in self.columns),
+            _markdown_row(column.heading for column in self.visible),
+            "|" + "".join(" ---: |" if column.numeric else " --- |" for column in self.visible),
             *map(_markdown_row, replace(self, shown=None).cells),
         ]
         return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
         """Return all rows as a LaTeX table that needs the package booktabs, as people read them."""
-        alignment = "".join("r" if column.numeric else "l" for column in self.columns)
+        alignment = "".join("r" if column.numeric else "l" for column in self.visible)
         lines = [
             r"\begin{table}",
             rf"\caption{{{latex_text(self.title)}}}\label{{tab:{self.name}}}",
             rf"\begin{{tabular}}{{{alignment}}}",
             r"\toprule",
-            _latex_row(column.heading for column in self.columns),
+            _latex_row(column.heading for column in self.visible),
             r"\midrule",
             *map(_latex_row, replace(self, shown=None).cells),
             r"\bottomrule",
@@ -235,11 +254,16 @@ class Table:
 
 
 def make_table(
-    name: str, title: str, rows: Iterable[Row], *columns: Column[Row], shown: int | None = None
+    name: str,
+    title: str,
+    rows: Iterable[Row],
+    *columns: Column[Row],
+    shown: int | None = None,
+    sparse: bool = False,
 ) -> Table:
     """Return a table of what `columns` take from each of `rows`."""
     values = tuple(tuple(column.values(row) for column in columns) for row in rows)
-    return Table(name, title, columns, values, shown)
+    return Table(name, title, columns, values, shown, sparse)
 
 
 def _exact(value: object) -> object:

@@ -119,10 +119,10 @@ def cpu_counters_table(profiles: Sequence[PlacedProfile]) -> Table:
     )  # fmt: skip
 
 
-def ops_table(profile: PlacedProfile) -> Table:
-    """Time and work of a profile's ops, the longest first."""
+def ops_table(profile: PlacedProfile, name: str) -> Table:
+    """Time and work of a profile's ops, the longest first; `name` is the table's."""
     return make_table(
-        f"ops-{profile.number}",
+        name,
         f"Ops of profile {profile.number}, {profile.label}",
         profile.ops.ops if profile.ops else (),
         whole("number", "no.", lambda op: op.rank),
@@ -155,15 +155,15 @@ def _remark(op: OpPlace) -> str | None:
     return "faster than DRAM: partly from a cache" if op.from_cache else None
 
 
-def kernels_table(profile: PlacedProfile) -> Table:
-    """Counters of a profile's kernels, the longest first."""
+def kernels_table(profile: PlacedProfile, name: str) -> Table:
+    """Counters of a profile's kernels, the longest first; `name` is the table's."""
 
     def intensity(level: MemoryLevel) -> Column[KernelPlace]:
         key, heading = f"intensity_{level.lower()}_flop_per_byte", f"FLOP/{level} byte"
         return number(key, heading, lambda kernel: kernel.intensities.get(level))
 
     return make_table(
-        f"kernels-{profile.number}",
+        name,
         f"Kernels of profile {profile.number}, {profile.label}",
         profile.kernels.kernels if profile.kernels else (),
         whole("number", "no.", lambda kernel: kernel.rank),

@@ -1,0 +1,123 @@
+"""The three sentences that a report opens with: how fast, how near to the roof, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.findings.differences import uplifts
+from analysis.report.tables.summary_table import Answer, answers
+from analysis.runs.placed import Run, recorded
+from analysis.runs.quantities import counted, flops_rate, percent, percent_interval, three_digits
+
+#: What holds a step back, as the end of a sentence.
+_BOUND = {
+    "compute": "arithmetic is what limits it",
+    "memory": "memory traffic is what limits it",
+    "input": "waiting for images is what limits it",
+    "overhead": (
+        "neither arithmetic nor memory traffic explains most of its time, so launches, slow "
+        "kernels or the host do"
+    ),
+}
+
+
+def opening(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the three sentences; two where nothing was measured to its end."""
+    found = answers(runs)
+    measured = [one for one in found if one.group is not None]
+    if not measured:
+        return _nothing(runs)
+    best = max(measured, key=_rate)
+    return _speed(best, measured, runs), _roof(best, measured), _sureness(runs, measured)
+
+
+def _rate(one: Answer) -> float:
+    return one.group.throughput_images_per_s if one.group else 0.0
+
+
+def _nothing(runs: Sequence[Run]) -> tuple[str, ...]:
+    loaders = [run for run in runs if run.metrics.get("loader_images_per_s")]
+    if loaders:
+        fastest = max(run.metrics["loader_images_per_s"] for run in loaders)
+        return (
+            "No model was trained: "
+            f"{counted(len(loaders), 'run')} loaded images alone, with up to "
+            f"{three_digits(fastest)} images/s.",
+        )
+    reasons = dict.fromkeys(f"{run.outcome} ({run.reason})" for run in runs if run.reason)
+    why = f": {next(iter(reasons))}" if reasons else ""
+    return (
+        f"None of {counted(len(runs), 'run')} ended with a measurement{why}.",
+        "The list of problems has the reason of each.",
+    )
+
+
+def _configuration(one: Answer) -> str:
+    shown = one.group or one.runs[0]
+    batch = f" at batch {shown.batch_size}" if shown.batch_size else ""
+    return f"{shown.model_label} in {shown.precision_label}{batch}"
+
+
+def _speed(best: Answer, measured: Sequence[Answer], runs: Sequence[Run]) -> str:
+    rate = f"{three_digits(_rate(best))} images/s"
+    deviation = best.group.repeats().relative_deviation if best.group else None
+    if deviation is not None:
+        rate += f" with a deviation of {percent(deviation)} between its repeats"
+    machine = best.runs[0].env
+    if len(measured) == 1:
+        return f"{machine} trains {_configuration(best)} with {rate}{_against_fp32(best, runs)}."
+    machines = {one.runs[0].env for one in measured}
+    among = "" if len(machines) == 1 else f" on {len(machines)} machines"
+    return (
+        f"Of {len(measured)} configurations{among}, {_configuration(best)} on {machine} trains "
+        f"fastest: {rate}{_against_fp32(best, runs)}."
+    )
+
+
+def _against_fp32(best: Answer, runs: Sequence[Run]) -> str:
+    """What its precision gave, where fp32 was measured beside it."""
+    estimates = (one.estimate for one in uplifts(runs) if one.low == best.group)
+    estimate = next((one for one in estimates if one is not None), None)
+    return "" if estimate is None else f", {three_digits(estimate.ratio)} times as many as in fp32"
+
+
+def _roof(best: Answer, measured: Sequence[Answer]) -> str:
+    if not best.points:
+        reason = next((run.refusal for run in recorded(best.runs) if run.refusal), None)
+        return f"It has no place under a roof: {reason or 'an imported run has no count of work'}."
+    point = best.points[0]
+    share = percent_interval(point.fraction_of_roof_min, point.fraction_of_roof_max)
+    unsure = "" if point.bound_sure else ", as far as modelled traffic can say"
+    one = (
+        f"It reaches {flops_rate(point.attained_flops_per_s)}, {share} of what the roof of its "
+        f"machine allows in {point.math_mode}: {_BOUND[point.bound]}{unsure}"
+    )
+    placed = [answer for answer in measured if answer.points]
+    if len(placed) == 1:
+        return f"{one}."
+    low, high = (
+        choose(placed, key=lambda answer: answer.points[0].fraction_of_roof_min)
+        for choose in (min, max)
+    )
+    ends = [percent(answer.points[0].fraction_of_roof_min) for answer in (low, high)]
+    return (
+        f"{one}; over all configurations the share is from {ends[0]} ({_configuration(low)}) to "
+        f"{ends[1]} ({_configuration(high)})."
+    )
+
+
+def _sureness(runs: Sequence[Run], measured: Sequence[Answer]) -> str:
+    doubtful = sum(bool(run.problems) for run in recorded(runs))
+    care = (
+        f"{doubtful} of {counted(len(runs), 'run')} {'needs' if doubtful == 1 else 'need'} care, "
+        "for the reasons that are listed below as problems"
+        if doubtful
+        else "No run is in doubt"
+    )
+    single = sum(one.group is not None and one.group.repeats().count == 1 for one in measured)
+    if not single:
+        return f"{care}, and every configuration was repeated."
+    which = "each configuration" if single == len(measured) else f"{single} of the configurations"
+    if len(measured) == 1:
+        return f"{care}; it ran once, so nothing is known of how much repeats would differ."
+    return f"{care}; {which} ran once, so differences of a few percent between them say nothing."
