@@ -113,7 +113,9 @@ def test_no_table_repeats_another():
 
 def test_what_ended_early_is_in_the_table_of_runs():
     why = "max_seconds=9.5 after 8 of 10"
-    cut = samples.measurement((1.0,) * 8, 10, warmup_times_s=(1.0, 1.0), ended_early=why)
+    also = "max_seconds=3.2 after 2 of 3"
+    reasons = {"ended_early": why, "warmup_ended_early": also}
+    cut = samples.measurement((1.0,) * 8, 10, warmup_times_s=(1.0, 1.0), **reasons)
     settings = {"iters": 10, "warmup_iters": 3}
     whole = samples.measurement((1.0,) * 10, 10, warmup_times_s=(1.0,) * 3)
     runs = placed(
@@ -126,8 +128,9 @@ def test_what_ended_early_is_in_the_table_of_runs():
     assert [row["warm-up"] for row in cells] == ["2 of 3", "3"]
     assert [row["iterations"] for row in cells] == ["8 of 10", "10"]
     assert [row["window ended early"] for row in cells] == [why, "-"]
+    assert [row["warm-up ended early"] for row in cells] == [also, "-"]
     alone = runs_table(runs[1:])
-    assert "window ended early" not in [column.heading for column in alone.visible]
+    assert not any("early" in column.heading for column in alone.visible)
 
 
 def test_phases_processes_telemetry_and_storage_are_there_where_a_run_has_them():

@@ -5,8 +5,9 @@ import pytest
 
 from analysis.findings.differences import find_precision_uplift, uplifts
 from analysis.prediction import choose_curve
-from analysis.report.tables.group_tables import repeats_table, uplift_table
+from analysis.report.tables.group_tables import uplift_table
 from analysis.report.tables.numbered_table import number_runs
+from analysis.report.tables.summary_table import summary_table
 from analysis.runs.groups import batch_curves, group_runs
 from analysis.runs.placed import place_runs
 
@@ -77,7 +78,7 @@ def test_what_ran_otherwise_is_another_configuration_and_its_rows_say_in_what(on
     assert [len(group.runs) for group in found] == [1, 2]
     assert words in found[0].label
     assert len({group.label for group in found}) == 2
-    cells = repeats_table(runs, number_runs(runs)).cells
+    cells = summary_table(runs, number_runs(runs)).cells
     assert words in cells[0][1]
     assert len({tuple(row[:4]) for row in cells}) == 2
 

@@ -37,6 +37,7 @@ def runs_table(runs: Sequence[PlacedRun]) -> Table:
               lambda run: (run.record.config.warmup_iters, _done(run)), _done_of),
         whole("iterations_asked iterations", "iterations",
               lambda run: (run.record.config.iters, len(run.iteration_times_s) or None), _done_of),
+        text("warmup_ended_early", "warm-up ended early", _warmup_ended_early, wraps_em=8),
         text("ended_early", "window ended early", _ended_early, wraps_em=8),
         whole("repeat", "repeat", lambda run: run.record.config.repeat),
         text("measured", "measured", lambda run: run.record.created, utc),
@@ -56,6 +57,10 @@ def _done(run: PlacedRun) -> int | None:
 
 def _done_of(asked: int, done: int | None) -> str:
     return f"{asked}" if done is None or done >= asked else f"{done} of {asked}"
+
+
+def _warmup_ended_early(run: PlacedRun) -> str | None:
+    return run.record.measurement.warmup_ended_early if run.record.measurement else None
 
 
 def _ended_early(run: PlacedRun) -> str | None:
