@@ -133,7 +133,12 @@ def imported_by(*names):
 
 
 OURS = {Path(name).stem for name in PACKAGES}
-DISTRIBUTION = {"PIL": "pillow", "pynvml": "nvidia-ml-py", "yaml": "pyyaml"}
+DISTRIBUTION = {
+    "PIL": "pillow",
+    "markdown_it": "markdown-it-py",
+    "pynvml": "nvidia-ml-py",
+    "yaml": "pyyaml",
+}
 #: Used where they are: with PyTorch's CUDA builds for Linux, with Nsight Compute, with an extra.
 WHERE_PRESENT = {"triton", "ncu_report", "ray", "nvidia"}
 STANDARD_LIBRARY = sys.stdlib_module_names | {"tomllib"}  # since 3.11, used where it is there
