@@ -253,6 +253,8 @@ def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatc
     told = ledger[row["run_id"]]
     assert row["batch_size"] == int(told.params["batch_size"])
     assert row["throughput_images_per_s"] == told.metrics["throughput_images_per_s"]
+    assert row["throughput_images_per_s_std"] == told.metrics["throughput_images_per_s_std"]
+    assert row["repeats"] == 3
     assert row[["batch_size_given", "workers", "intensity_min"]].isna().all()
 
 
