@@ -74,8 +74,8 @@ def limits(runs: Sequence[Run]) -> Iterator[str]:
         yield "A bound with a question mark depends on where in that interval the traffic lies."
     if datasheet := sum(point.ceiling.kind == "datasheet" for point in points):
         yield (
-            f"{counted(datasheet, 'run')} stand under a datasheet's roof, which no program "
-            "reaches: the fraction of the roof reads low."
+            f"{counted(datasheet, 'run')} stand under a datasheet's roof, which programs "
+            "seldom reach: the fraction of the roof reads low."
         )
     if any(result.record.config.reads_images for result in results):
         yield (

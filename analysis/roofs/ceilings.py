@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from operator import attrgetter
 
+from analysis.roofs.peaks import Peaks, datasheet_peaks, normalised
 from analysis.roofs.roof import Roof
 from bench.records import (
     CacheRoof,
@@ -75,41 +73,28 @@ class NoCeiling:
     reason: str
 
 
-@dataclass(frozen=True)
-class _Row:
-    names: frozenset[str]
-    power_limit_w: float | None  # of parts whose peak depends on it
-    flops_per_s: dict[str, float]  # by math mode
-    bytes_per_s: float
-    source: str
-
-
-def datasheet_ceiling(device: DeviceInfo, math_mode: MathMode) -> tuple[Ceiling, Roof] | NoCeiling:
+def datasheet_ceiling(
+    device: DeviceInfo, math_mode: MathMode, peaks: Sequence[Peaks] = ()
+) -> tuple[Ceiling, Roof] | NoCeiling:
     """Return the datasheet peaks of `device` in `math_mode`, or why there are none.
 
-    The table holds dense figures, 16-bit ones with fp32 accumulation. A device is found by its
-    whole name alone: matching parts of names takes an L40S for an L4. Nothing is assumed for one
-    that is not in the table.
-    A laptop part must also run at the power limit that the table's row is for.
+    `peaks` of a user's own go before those of this package. A device is found by its whole name
+    alone: matching parts of names takes an L40S for an L4. Nothing is assumed for one that is in
+    no table. Where parts of one name differ, it must also have the power limit or the number of
+    multiprocessors of the row.
     """
-    rows = [row for row in _table() if _normalised(device.name) in row.names]
+    name = normalised(device.name)
+    rows = [row for row in (*peaks, *datasheet_peaks()) if name in row.names]
     if not rows:
         return NoCeiling(f"the datasheet table does not hold {device.name!r}")
-    limit_w = device.power_limit_w
-    fitting = [
-        row
-        for row in rows
-        if row.power_limit_w is None
-        or (limit_w is not None and is_power_limit(limit_w, row.power_limit_w))
-    ]
-    if not fitting:
-        known = " and ".join(f"{row.power_limit_w:g} W" for row in rows)
-        limit = "unknown" if limit_w is None else f"{limit_w:g} W"
+    row = next((row for row in rows if _is_of(row, device)), None)
+    if row is None:
+        known = " and ".join(one.part for one in rows)
+        limit = "unknown" if device.power_limit_w is None else f"{device.power_limit_w:g} W"
         return NoCeiling(
-            f"the peak of {device.name!r} depends on its power limit: "
-            f"the datasheet table holds {known}, this device's limit is {limit}"
+            f"the peaks of {device.name!r} differ by part: the datasheet table holds {known}, this "
+            f"device's limit is {limit}, its multiprocessors are {device.cores or 'unknown'}"
         )
-    row = fitting[0]
     if math_mode not in row.flops_per_s:
         return NoCeiling(f"the datasheet of {device.name!r} gives no {math_mode} peak")
     roof = Roof(row.flops_per_s[math_mode], row.bytes_per_s)
@@ -126,31 +111,14 @@ def datasheet_ceiling(device: DeviceInfo, math_mode: MathMode) -> tuple[Ceiling,
     return ceiling, roof
 
 
-@cache
-def _table() -> tuple[_Row, ...]:
-    text = files("analysis.roofs").joinpath("data/datasheet_peaks.csv").read_text(encoding="utf-8")
-    return tuple(_row(values) for values in csv.DictReader(text.splitlines()))
-
-
-def _row(values: dict[str, str]) -> _Row:
-    suffix = "_tflop_per_s"
-    flops = {
-        column.removesuffix(suffix): float(value) * 1e12
-        for column, value in values.items()
-        if column.endswith(suffix) and value
-    }
-    return _Row(
-        names=frozenset(_normalised(name) for name in values["devices"].split("|")),
-        power_limit_w=float(values["power_limit_w"]) if values["power_limit_w"] else None,
-        flops_per_s=flops,
-        bytes_per_s=float(values["memory_gb_per_s"]) * 1e9,
-        source=values["source"],
-    )
-
-
-def _normalised(name: str) -> str:
-    """Fold case and spaces; drop the maker's name, which older drivers leave out."""
-    return " ".join(name.casefold().split()).removeprefix("nvidia ")
+def _is_of(row: Peaks, device: DeviceInfo) -> bool:
+    """Whether a row of the device's name is of its part."""
+    if row.multiprocessors not in (None, device.cores):
+        return False
+    if row.power_limit_w is None:
+        return True
+    limit_w = device.power_limit_w
+    return limit_w is not None and is_power_limit(limit_w, row.power_limit_w)
 
 
 @dataclass(frozen=True)
@@ -166,7 +134,9 @@ class UsedCeiling:
 
 
 def choose_ceiling(
-    record: RunRecord | ProfileRecord, ceilings: Sequence[CeilingsRecord]
+    record: RunRecord | ProfileRecord,
+    ceilings: Sequence[CeilingsRecord],
+    peaks: Sequence[Peaks] = (),
 ) -> UsedCeiling | NoCeiling:
     """Return the roof for `record`, or why there is none.
 
@@ -193,7 +163,7 @@ def choose_ceiling(
     why = "no ceilings were measured on this device"
     if of_this_device := [obstacle for obstacle in obstacles if obstacle]:
         why = f"no measured ceiling fits ({of_this_device[0]})"
-    datasheet = datasheet_ceiling(environment.device, math_mode)
+    datasheet = datasheet_ceiling(environment.device, math_mode, peaks)
     if isinstance(datasheet, NoCeiling):
         return NoCeiling(f"{why}; {datasheet.reason}: run mlproject ceilings on that machine")
     return UsedCeiling(*datasheet, None, why)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from analysis.roofs.peaks import Peaks
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from analysis.runs.quantities import whole_number
 from analysis.runs.what_ran import NO_SETTINGS, distinctions, precision_label, settings_of
@@ -204,9 +205,13 @@ def place(
     profiles: Sequence[ProfileRecord] = (),
     *,
     run_id: str | None = None,
+    peaks: Sequence[Peaks] = (),
 ) -> PlacedRun:
-    """Place one run under its roof, with what `profiles` counted of it."""
-    placed = roofline_point(record, ceilings, profiles)
+    """Place one run under its roof, with what `profiles` counted of it.
+
+    `peaks` are datasheet figures of a user's own.
+    """
+    placed = roofline_point(record, ceilings, profiles, peaks)
     point = placed if isinstance(placed, RooflinePoint) else None
     own = record.verdict.findings if record.verdict else ()
     settings, asked = settings_of(record)
@@ -234,15 +239,16 @@ def place_runs(
     profiles: Sequence[ProfileRecord] = (),
     *,
     run_ids: Mapping[str, str] | None = None,
+    peaks: Sequence[Peaks] = (),
 ) -> list[PlacedRun]:
     """Place every run under its roof, with what `profiles` counted of it.
 
-    `run_ids` maps record ids to tracked runs. Ordered by machine, model, precision and batch
-    size, so that neighbours can be compared.
+    `run_ids` maps record ids to tracked runs, `peaks` are datasheet figures of a user's own.
+    Ordered by machine, model, precision and batch size, so that neighbours can be compared.
     """
     ids = run_ids or {}
     placed = [
-        place(record, ceilings, profiles, run_id=ids.get(record.record_id))
+        place(record, ceilings, profiles, run_id=ids.get(record.record_id), peaks=peaks)
         for record in measurements
     ]
     ordered = sorted(distinguished(placed), key=PlacedRun.order)

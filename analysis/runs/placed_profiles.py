@@ -11,6 +11,7 @@ from analysis.profiles.kernel_places import KernelPlaces, place_kernels
 from analysis.profiles.op_places import OpPlaces, check_ops, place_ops
 from analysis.profiles.profiled_step import check_counters, explains
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
+from analysis.roofs.peaks import Peaks
 from analysis.runs.placed import PlacedRun, Trust, trust
 from bench.records import CeilingsRecord, Finding, ProfileRecord
 from bench.records.verdict.record_metrics import profile_summary
@@ -108,11 +109,12 @@ def place_profiles(
     ceilings: Sequence[CeilingsRecord],
     *,
     run_ids: Mapping[str, str] | None = None,
+    peaks: Sequence[Peaks] = (),
 ) -> list[PlacedProfile]:
     """Hold every profile against its device's roof and find those of `runs` that it explains.
 
-    `run_ids` maps record ids to tracked runs. Ordered by the first run that each explains, then by
-    time; those that explain none come last.
+    `run_ids` maps record ids to tracked runs, `peaks` are datasheet figures of a user's own.
+    Ordered by the first run that each explains, then by time; those that explain none come last.
     """
     ids = run_ids or {}
     found = [(record, _explained(record, runs)) for record in profiles]
@@ -120,7 +122,11 @@ def place_profiles(
     found.sort(key=lambda one: one[1][0].number if one[1] else math.inf)
     return [
         PlacedProfile(
-            number, record, ids.get(record.record_id), choose_ceiling(record, ceilings), explained
+            number,
+            record,
+            ids.get(record.record_id),
+            choose_ceiling(record, ceilings, peaks),
+            explained,
         )
         for number, (record, explained) in enumerate(found, start=1)
     ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from analysis.profiles.profiled_step import profiled_step
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
+from analysis.roofs.peaks import Peaks
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from analysis.runs.bounds import Bound, StepTimes, decide_bound
 from analysis.runs.what_ran import precision_of
@@ -195,17 +196,19 @@ def roofline_point(
     record: RunRecord,
     ceilings: Sequence[CeilingsRecord],
     profiles: Sequence[ProfileRecord] = (),
+    peaks: Sequence[Peaks] = (),
 ) -> RooflinePoint | Refusal:
     """Place one run under its roof, or say why it has no place.
 
-    `profiles` are searched for those that explain the run.
+    `profiles` are searched for those that explain the run. `peaks` are datasheet figures of a
+    user's own.
     """
     if record.outcome != "ok":
         return Refusal(f"outcome {record.outcome}: {record.reason or 'no reason recorded'}")
     work = step_work(record)
     if isinstance(work, str):
         return Refusal(work)
-    used = choose_ceiling(record, ceilings)
+    used = choose_ceiling(record, ceilings, peaks)
     if isinstance(used, NoCeiling):
         return Refusal(f"no ceiling: {used.reason}")
     fallback = used.instead_of_measured

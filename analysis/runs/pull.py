@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis.roofs.ceilings import alike_devices
+from analysis.roofs.peaks import Peaks
 from analysis.runs.placed import PlacedRun, Run, distinguished, imported_run, place, place_runs
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
 from bench.records.verdict.record_metrics import PHASES
@@ -75,9 +76,14 @@ class RecordSet:
         """Return all records, of whatever kind."""
         return [*self.measurements, *self.ceilings, *self.profiles]
 
-    def runs(self) -> list[Run]:
-        """Place every measurement, in report order; imported runs come after them."""
-        placed = place_runs(self.measurements, self.ceilings, self.profiles, run_ids=self.run_ids)
+    def runs(self, peaks: Sequence[Peaks] = ()) -> list[Run]:
+        """Place every measurement, in report order; imported runs come after them.
+
+        `peaks` are datasheet figures of a user's own.
+        """
+        placed = place_runs(
+            self.measurements, self.ceilings, self.profiles, run_ids=self.run_ids, peaks=peaks
+        )
         return distinguished([*placed, *self.imported])
 
 
@@ -163,6 +169,7 @@ def pull_runs(
     tracking_uri: str | None = None,
     refresh: bool = False,
     roofs: bool = False,
+    peaks: Sequence[Peaks] = (),
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
 ) -> pd.DataFrame:
     """Return one row per tracked or imported measurement that matches, the newest first.
@@ -173,7 +180,8 @@ def pull_runs(
     MLflow's own default if not given. Of a large selection only what is new since the last pull is
     read, unless `refresh`; runs that were renamed or tagged by hand since show only then. `roofs`
     adds where each run stands under its roof, for which the records of all of them and of the
-    ceilings are fetched; `watch` wraps the runs meanwhile. An empty table has the same columns.
+    ceilings are fetched; `peaks` are datasheet figures of a user's own for those roofs; `watch`
+    wraps the runs meanwhile. An empty table has the same columns.
     Raises `UserError` for an unknown experiment or a folder without a store, and `TrackingError`
     for what the server refuses, a malformed filter too.
     """
@@ -192,12 +200,13 @@ def pull_runs(
     if not roofs:
         return runs_table(runs, profiles)
     others = [*search(CEILINGS_FILTER), *_of_configurations(runs, profiles)] if runs else []
-    return runs_table(runs, profiles, _places(runs, others, watch, tracking_uri))
+    return runs_table(runs, profiles, _places(runs, others, peaks, watch, tracking_uri))
 
 
 def _places(
     runs: Sequence[TrackedRun],
     others: Sequence[TrackedRun],
+    peaks: Sequence[Peaks],
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]],
     tracking_uri: str | None,
 ) -> dict[str, PlacedRun | str]:
@@ -212,7 +221,9 @@ def _places(
     for run in runs:
         record = records.get(run.run_id)
         if isinstance(record, RunRecord):
-            places[run.run_id] = place(record, known.ceilings, known.profiles, run_id=run.run_id)
+            places[run.run_id] = place(
+                record, known.ceilings, known.profiles, run_id=run.run_id, peaks=peaks
+            )
         else:
             places[run.run_id] = "imported" if record is None else f"no record: {record}"
     return places

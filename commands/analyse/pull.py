@@ -7,7 +7,13 @@ from pathlib import Path
 import click
 
 from bench.errors import UserError
-from commands.views.options import WantedRuns, refresh_option, wanted_runs_options, writing
+from commands.views.options import (
+    WantedRuns,
+    peaks_option,
+    refresh_option,
+    wanted_runs_options,
+    writing,
+)
 from commands.views.terminal import watched
 
 
@@ -19,12 +25,15 @@ from commands.views.terminal import watched
     is_flag=True,
     help="also where each run stands under its roof: bound, ridge, attainable, share of the roof",
 )
+@peaks_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="file to write, .csv or .parquet; CSV on standard output if not given",
 )
-def command(wanted: WantedRuns, refresh: bool, roofs: bool, out: Path | None) -> int:
+def command(
+    wanted: WantedRuns, refresh: bool, roofs: bool, peaks_file: Path | None, out: Path | None
+) -> int:
     """Write tracked measurements as a table, one row per run, units in the column names.
 
     Of a large selection only runs that are new since the last pull are read. --roofs fetches the
@@ -34,9 +43,13 @@ def command(wanted: WantedRuns, refresh: bool, roofs: bool, out: Path | None) ->
     """
     if out is not None and out.suffix.lower() not in (".csv", ".parquet"):
         raise UserError(f"out={str(out)!r}: name a .csv or a .parquet file")
+    if peaks_file is not None and not roofs:
+        raise UserError(f"peaks={str(peaks_file)!r}: only --roofs uses peaks; give it too")
     from analysis import pull_runs
+    from analysis.roofs.peaks import read_peaks
 
-    table = wanted.search(pull_runs, refresh=refresh, roofs=roofs, watch=watched)
+    peaks = read_peaks(peaks_file) if peaks_file else ()
+    table = wanted.search(pull_runs, refresh=refresh, roofs=roofs, peaks=peaks, watch=watched)
     if table.empty:
         raise wanted.none()
     if out is None:

@@ -12,6 +12,7 @@ import click
 from commands.views.options import (
     WantedRuns,
     format_option,
+    peaks_option,
     records_instead_option,
     refresh_option,
     wanted_runs_options,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @wanted_runs_options
 @refresh_option
 @records_instead_option
+@peaks_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -58,6 +60,7 @@ def command(
     wanted: WantedRuns,
     refresh: bool,
     records: Path | None,
+    peaks_file: Path | None,
     out: Path,
     printed: bool,
     logged: bool | None,
@@ -73,13 +76,17 @@ def command(
     """
     from analysis import place_profiles, recorded
     from analysis.report import front_matter, print_pdf, write_report
+    from analysis.roofs.peaks import read_peaks
 
     front = front_matter(title, author, notes)
+    peaks = read_peaks(peaks_file) if peaks_file else ()
     found = wanted.records(records, refresh=refresh, watch=watched)
 
-    runs = found.runs()
+    runs = found.runs(peaks)
     placed = recorded(runs)
-    profiles = place_profiles(found.profiles, placed, found.ceilings, run_ids=found.run_ids)
+    profiles = place_profiles(
+        found.profiles, placed, found.ceilings, run_ids=found.run_ids, peaks=peaks
+    )
     path = write_report(
         runs,
         out,

@@ -62,6 +62,15 @@ records_instead_option = click.option(
     help="read this folder of records instead of the tracking server",
 )
 
+peaks_option = click.option(
+    "--peaks",
+    "peaks_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="CSV file of datasheet peaks of your own, which go before those of this package; "
+    "docs/ceilings.md has the columns",
+)
+
 
 @contextmanager
 def server_needed() -> Iterator[None]:

@@ -57,6 +57,25 @@ def test_report_from_a_folder_needs_no_server(tmp_path):
 
 
 @pytest.mark.slow
+def test_report_places_runs_under_peaks_of_ones_own_and_names_their_source(tmp_path):
+    gpu = make.environment(device=make.gpu(name="My GPU"))
+    records = records_on_disk(
+        tmp_path / "records",
+        make.run_record(environment=gpu, resolved=make.resolved(backend="cuda")),
+    )
+    peaks = tmp_path / "own.csv"
+    peaks.write_text(
+        "devices,power_limit_w,multiprocessors,fp32_tflop_per_s,tf32_tflop_per_s,bf16_tflop_per_s,"
+        "fp16_tflop_per_s,memory_gb_per_s,source\nMy GPU,,,0.2,,,,50,My datasheet\n"
+    )
+    arguments = ("--records", records, "--out", tmp_path / "out")
+    assert "not placed" in invoke(commands.analyse.report, *arguments).output
+    done = invoke(commands.analyse.report, *arguments, "--peaks", peaks)
+    assert "bound compute" in done.output
+    assert "My datasheet (own.csv)" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.slow
 def test_report_says_what_is_wrong_with_a_run(tmp_path):
     fast = make.run_record("fast", step_s=0.4)
     records = records_on_disk(
@@ -76,6 +95,7 @@ def test_report_says_what_is_wrong_with_a_run(tmp_path):
         (["--records", "{folder}", "--campaign", "x"], "holds no measurement of campaign 'x'"),
         (["--records", "{folder}/none"], "no such folder"),
         (["--records", "{folder}", "--filter", "params.arch = 'a'"], "--filter and --experiment"),
+        (["--records", "{folder}", "--peaks", "{folder}/none.csv"], "none.csv': cannot be read"),
     ],
 )
 def test_report_refuses_in_one_line(tmp_path, arguments, message):
@@ -153,6 +173,11 @@ def test_pull_prints_csv_or_writes_a_file(tmp_path, one_run, suffix):
     if suffix == "parquet":
         pd.testing.assert_frame_equal(table, one_run, check_dtype=False)
         assert str(table["batch_size"].dtype) == "Int64"
+
+
+def test_pull_takes_peaks_for_roofs_alone(tmp_path, one_run):
+    with pytest.raises(UserError, match="only --roofs uses peaks; give it too"):
+        invoke(commands.analyse.pull, "--peaks", tmp_path / "own.csv")
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,14 @@ def peaks(name, mode, **device):
         ("NVIDIA GeForce RTX 4090", "fp16", (165.2, 1008)),
         ("  nvidia   geforce rtx 4090 ", "fp16", (165.2, 1008)),
         ("A100-SXM4-40GB", "fp32", (19.5, 1555)),  # as older drivers spell it
+        ("NVIDIA L40S", "bf16", (366, 864)),
+        ("NVIDIA A10", "bf16", (125, 600)),
+        ("NVIDIA A10G", "bf16", (70, 600)),
+        ("NVIDIA H100 PCIe", "tf32", (378, 2039)),
+        ("NVIDIA H100 NVL", "fp16", (835.5, 3938)),
+        ("NVIDIA GH200 480GB", "bf16", (989, 4000)),
+        ("NVIDIA GH200 144G HBM3e", "bf16", (989, 4900)),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "fp32", (120, 1597)),
     ],
 )
 def test_known_devices(name, mode, expected):
@@ -180,10 +188,10 @@ def test_known_devices(name, mode, expected):
 @pytest.mark.parametrize(
     "name",
     [
-        "NVIDIA L40S",
-        "NVIDIA L40",
+        "NVIDIA L4 24GB",
         "NVIDIA H200 NVL",
-        "NVIDIA H100 PCIe",  # some of its figures are from memory: left out
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        "AMD Instinct MI300A",
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA GeForce RTX 4080 Laptop GPU",
         "NVIDIA GeForce RTX 4090 D",
@@ -206,6 +214,19 @@ def test_a_laptop_part_depends_on_its_power_limit():
     assert "limit is unknown" in peaks(name, "fp32", power_limit_w=None)
 
 
-@pytest.mark.parametrize(("name", "mode"), [("Tesla T4", "bf16"), ("Tesla T4", "tf32")])
+def test_a_part_that_shares_its_name_is_known_by_its_multiprocessors():
+    name = "AMD Instinct MI250X / MI250"  # as one driver calls both; a device is half of a card
+    assert peaks(name, "bf16", cores=104) == pytest.approx((181, 1638))
+    assert peaks(name, "bf16", cores=110) == pytest.approx((191.5, 1638))
+    assert "104 multiprocessors and 110 multiprocessors" in peaks(name, "bf16", cores=None)
+    assert peaks("AMD Instinct MI300X", "tf32", cores=304) == pytest.approx((653.7, 5325))
+    # one of the eight parts of a divided card has the whole card's name
+    assert peaks("AMD Instinct MI300X", "tf32", cores=38).endswith("multiprocessors are 38")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("Tesla T4", "bf16"), ("Tesla T4", "tf32"), ("NVIDIA L40", "bf16")],
+)
 def test_a_mode_the_device_lacks_has_no_peak(name, mode):
     assert peaks(name, mode) == f"the datasheet of '{name}' gives no {mode} peak"

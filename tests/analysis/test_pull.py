@@ -1,6 +1,7 @@
 """The pulled table: types, units, what is missing, and the filter that is asked."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import factories as make
@@ -10,6 +11,7 @@ import samples
 from observed import Server, Tracked, published_runs, tracked
 
 from analysis import RecordSet, pull_iterations, pull_records, pull_runs
+from analysis.roofs.peaks import datasheet_peaks
 from analysis.runs.run_table import runs_table
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -235,6 +237,11 @@ def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
     without = table.loc[["oom", "gpu", "bad", "old"]]
     assert without[["bound", "fraction_of_peak"]].isna().all(axis=None)
     assert "old" not in server.fetched  # it has no record
+    own = replace(datasheet_peaks()[0], names=frozenset({"example gpu"}), source="a letter")
+    assert (
+        pull_runs(roofs=True, peaks=[own]).set_index("run_id")["ceiling_source"]["gpu"]
+        == "a letter"
+    )
     monkeypatch.undo()
     Server(monkeypatch)
     empty = pull_runs(roofs=True)
