@@ -1,6 +1,7 @@
 """Every example runs as a user starts it, with a small model and few iterations."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,21 @@ def test_pull_and_plot(tmp_path, embedded):
     assert "not placed" not in printed
     assert "ok" in (tmp_path / "figures" / "example.csv").read_text()
     assert (tmp_path / "figures" / "example.png").stat().st_size > 1000
+
+
+def test_the_python_of_the_page_on_analysis(tmp_path, embedded, mlproject_command):
+    records = tmp_path / "records"
+    config = RunConfig(campaign="night-1", precision="amp")
+    own = log_record(filed(records, samples.run_record(config))[1], records)
+    log_record(filed(records, samples.ceilings_record())[1], records)
+    page = (PROJECT / "docs" / "analysis.md").read_text("utf-8")
+    text = page.replace(2 * "0123456789abcdef", own)
+    names = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert [run.run_id for run in names["found"].itertuples()] == [own]
+    assert len(names["runs"]) == 1
+    assert (tmp_path / "roofline.png").stat().st_size > 1000
 
 
 @pytest.mark.long

@@ -73,9 +73,13 @@ def mlflow_run(place, *options, **parameters):
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
-def test_it_measures_real_images_into_one_tracked_run(place, images):
+def test_it_measures_real_images_into_one_tracked_run(place, images, monkeypatch):
+    quiet = "MLFLOW_LOGGING_LEVEL=$${MLFLOW_LOGGING_LEVEL:-WARNING} mlflow run ."
+    assert quiet in (PROJECT / "Makefile").read_text("utf-8")
+    monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "WARNING")
     done = mlflow_run(place, **SMALL, arch="resnet18", data=images, workers="1")
     assert done.returncode == 0, done.stderr
+    assert " INFO mlflow" not in done.stderr  # a line of 1,500 characters among them
     [run] = search_runs()
     assert run.status == "FINISHED"
     assert run.tags[schema.KIND] == "measurement"
