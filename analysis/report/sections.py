@@ -26,9 +26,6 @@ from analysis.report.tables.summary_table import summary_table
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 
-#: Tables that say that there is nothing to show where they have no row; others are left out.
-_SHOWN_EMPTY = frozenset({"summary", "runs", "measurements", "points", "ceilings"})
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -81,7 +78,7 @@ def make_content(
     shown = [
         table
         for table in _tables(runs, placed, profiles, of_profiles, run_ids, run_numbers)
-        if table.rows or (placed and table.name in _SHOWN_EMPTY)
+        if table.rows
     ]
     return Content(
         front=front,

@@ -20,7 +20,7 @@ from analysis.report.report_folder import claim_folder, keep_sums
 from analysis.report.run_figures import draw_runs
 from analysis.report.sections import Content, make_content, named_profiles
 from analysis.report.tables.numbered_table import markdown_text, number_runs
-from analysis.runs.placed import Run, recorded
+from analysis.runs.placed import Run
 from analysis.runs.placed_profiles import PlacedProfile
 from bench.errors import UserError
 
@@ -62,7 +62,7 @@ def write_report(
             on_moved(aside)
         place = FigureFolder(folder / "figures", colours, run_numbers, (run.env for run in runs))
         figures = {
-            "roofline": place.draw_roofline(points, ids) if recorded(runs) else None,
+            "roofline": place.draw_roofline(points, ids) if points else None,
             "of_runs": draw_runs(runs, place),
             "of_machines": place.draw_machines(points, ids),
             "of_profiles": {

@@ -95,6 +95,7 @@ def test_the_summary_has_a_row_per_configuration_and_one_for_each_that_only_fail
     assert float(first["attained_gflops"]) == pytest.approx(
         10 * float(first["mean_images_per_s"]), rel=1e-9
     )
+    assert summary_table(runs, number_runs(runs)).cells[0][5] == "11 \N{PLUS-MINUS SIGN} 0.12"
     assert (failed["arch"], failed["verdict"], failed["mean_images_per_s"]) == ("vgg16", "oom", "")
 
 

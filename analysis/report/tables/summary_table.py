@@ -106,8 +106,10 @@ def _interval(one: Answer) -> tuple[float | None, float | None]:
 
 
 def _plus_minus(mean: float, deviation: float | None) -> str:
-    spread = "" if deviation is None else f" ± {three_digits(deviation)}"
-    return three_digits(mean) + spread
+    if deviation is None:
+        return three_digits(mean)
+    # Two digits: a deviation of few repeats is not known better.
+    return f"{three_digits(mean)} \N{PLUS-MINUS SIGN} {float(f'{deviation:.2g}'):g}"
 
 
 def _attained_gflops(one: Answer) -> float | None:
