@@ -76,7 +76,8 @@ def _curves(runs: Iterable[Run], value_of: Callable[[Group, Group], _Value | Non
             first = groups[0].first
             batches, values, lows, highs = zip(*known, strict=True)
             settings = first.arch, first.precision, first.env
-            found.append(Curve(*settings, batches, values, lows, highs))
+            curve = Curve(*settings, batches, values, lows, highs, distinction=first.distinction)
+            found.append(curve)
     return found
 
 

@@ -55,6 +55,7 @@ class Curve:
     lows: tuple[float | None, ...] = ()
     highs: tuple[float | None, ...] = ()
     open: bool = False
+    distinction: str = ""  # what else distinguishes it from a curve of its model and precision
 
 
 def draw_curves(
@@ -153,6 +154,17 @@ def _draw(axes: Axes, curve: Curve, colour: str, crowded: bool) -> None:
         markerfacecolor="white" if curve.open else colour,
         zorder=4,
     )
+    if curve.distinction:
+        axes.annotate(
+            curve.distinction,
+            (curve.batches[-1], curve.values[-1]),
+            xytext=(0, 4),
+            textcoords="offset points",
+            ha="right",
+            fontsize=FONT_PT - 2,
+            color="#444444",
+            parse_math=False,
+        )
     for batch, low, high in zip(curve.batches, curve.lows, curve.highs, strict=False):
         if low is not None and high is not None:
             axes.plot(

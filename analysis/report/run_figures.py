@@ -216,9 +216,9 @@ def _predictions(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Drawn]:
             part = found[start : start + _PANELS]
             figure, axes = panel_axes(len(part))
             for panel, (group, curve) in zip(axes, part, strict=True):
-                first = group.first
-                colour = folder.colours.get(first.arch, OTHER_MODELS)
-                draw_prediction(panel, curve, f"{first.arch} {first.precision}", colour)
+                colour = folder.colours.get(group.arch, OTHER_MODELS)
+                label = f"{group.model_label} {group.precision_label}"
+                draw_prediction(panel, curve, label, colour)
             name = f"prediction-{folder.machines[env]}" + (f"-{page}" if page > 1 else "")
             names = [name for one in part for name in one.curve.runs]
             yield _Drawn(name, title, caption, figure, names)

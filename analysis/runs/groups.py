@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.placed import THROUGHPUT, Run
-from analysis.runs.what_ran import precision_label
+from analysis.runs.what_ran import precision_label, settings_of
 from analysis.statistics.repeats import Repeats, joined
 from bench.records import Environment, RunRecord
 
@@ -204,7 +204,7 @@ def scaling_efficiency(many: RunRecord, one: RunRecord) -> float:
     share the cores that `one` had to itself, so n of them reach about 1/n of it at best. Raises
     `ValueError` where the two are no pair, or one of them has no window.
     """
-    if many.config.world_size == 1 or _on_one_device(many) != one.config.config_id:
+    if many.config.world_size == 1 or not _alike_but_for_devices(many, one):
         raise ValueError(f"{one.record_id} is not {many.record_id} on one device")
     if many.measurement is None or one.measurement is None:
         raise ValueError("scaling efficiency needs two measured windows")
@@ -220,12 +220,12 @@ def on_one_device(many: RunRecord, records: Sequence[RunRecord]) -> RunRecord | 
     """
     if many.config.world_size == 1 or many.environment is None:
         return None
-    wanted, environment = _on_one_device(many), many.environment
+    environment = many.environment
     pairs = [
         record
         for record in records
-        if record.config.config_id == wanted
-        and record.outcome == "ok"
+        if record.outcome == "ok"
+        and _alike_but_for_devices(many, record)
         and record.environment is not None
         and _same_kind(record.environment, environment)
     ]
@@ -233,8 +233,23 @@ def on_one_device(many: RunRecord, records: Sequence[RunRecord]) -> RunRecord | 
     return max(pairs, key=lambda one: (one.config.repeat == repeat, one.created), default=None)
 
 
-def _on_one_device(many: RunRecord) -> str:
-    return many.config.model_copy(update={"devices": 1, "nodes": 1}).config_id
+def _alike_but_for_devices(many: RunRecord, one: RunRecord) -> bool:
+    """Whether `one` ran on one device what `many` ran on several, but for each device's share.
+
+    A setting that was asked for alike, such as `threads=auto`, may have become another: the
+    processes of one machine share its cores. The batch and the image size are what ran.
+    """
+    if one.config.world_size != 1:
+        return False
+    sides = (many, one)
+    ran = [settings_of(record)[0] for record in sides]
+    asked = [{**used, **settings_of(record)[1]} for used, record in zip(ran, sides, strict=True)]
+    names = (ran[0].keys() | ran[1].keys()) - {"devices", "nodes", "env", "device"}
+    return all(
+        ran[0].get(name) == ran[1].get(name)
+        or (name not in _WORK and asked[0].get(name) == asked[1].get(name))
+        for name in names
+    )
 
 
 def _same_kind(theirs: Environment, ours: Environment) -> bool:

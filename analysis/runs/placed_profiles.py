@@ -13,6 +13,7 @@ from analysis.profiles.profiled_step import check_counters, explains
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import Peaks
 from analysis.runs.placed import PlacedRun, Trust, trust
+from analysis.runs.what_ran import precision_label, precision_of
 from bench.records import CeilingsRecord, Finding, ProfileRecord
 from bench.records.verdict.record_metrics import profile_summary
 
@@ -51,8 +52,12 @@ class PlacedProfile:
         """What was profiled where, for people."""
         record = self.record
         env = record.environment.label if record.environment else record.config.env
-        batch = record.resolved.batch_size if record.resolved else record.config.batch_size
-        return f"{env} {record.config.arch} {record.config.precision} batch {batch}"
+        batch, asked = record.config.batch_size, record.config.precision
+        precision: str = asked
+        if record.resolved is not None:
+            batch = record.resolved.batch_size
+            precision = precision_label(precision_of(record.resolved), (asked,))
+        return f"{env} {record.config.arch} {precision} batch {batch}"
 
     @cached_property
     def ops(self) -> OpPlaces | None:

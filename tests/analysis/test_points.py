@@ -285,6 +285,11 @@ def test_the_pair_is_the_same_configuration_on_a_device_of_the_same_kind():
     assert on_one_device(run, others) is None
     pair = one(environment=card("GPU-5"))  # the machine's other card does as well
     assert on_one_device(run, [*others, pair]) is pair
+    # by what ran, however it was asked for
+    asked = {"batch_size": "auto", "threads": 4, "fused_optimizer": "true", "iters": 7}
+    pair = one(environment=card("GPU-5"), settings=asked)
+    assert on_one_device(run, [*others, pair]) is pair
+    assert on_one_device(run, [one(environment=card("GPU-5"), settings={"threads": 2})]) is None
 
 
 def test_the_same_repeat_goes_before_the_newest():

@@ -98,6 +98,9 @@ def test_a_curve_of_each_channel():
     assert other.get_markerfacecolor() == "white"
     handles = curve_handles(curves, model_colours(["resnet18"]))
     assert [handle.get_label() for handle in handles] == ["resnet18", "amp", "fp32"]
+    other = Curve("resnet18", "fp32", "a", (8,), (1.5,), distinction="threads 2")
+    axes = axes_of(draw_curves, [*curves, other], "Images/s")
+    assert [text.get_text() for text in axes.texts] == ["threads 2"]
 
 
 def test_wide_spans_are_logarithmic_and_narrow_ones_start_at_zero():
