@@ -40,4 +40,7 @@ def test_what_a_worker_has_to_say_is_a_line_and_a_rank_is_no_limit(capsys):
         for at_s, (name, known) in enumerate(events):
             progress.on_event(Event(name, float(at_s), known))
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"resnet18 amp: {LIMITS} [of one device]"]
+    assert lines == [
+        f"resnet18 amp: {LIMITS} [of one device]",
+        "resnet18 amp: about 54 s left",  # where no terminal shows a bar
+    ]

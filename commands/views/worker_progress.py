@@ -11,6 +11,8 @@ from bench.config import TimeLimits
 from bench.records.journal import Event
 from commands.views.terminal import Bar
 
+_SPOKEN_IN_SECONDS = 120.0
+
 
 class TimeLeft:
     """Estimates from the journal how long warm-up and window will still take.
@@ -71,6 +73,9 @@ class WorkerProgress(Bar):
             self._show("warming up")
         elif event.name == "warmup" and self._left is not None:
             self._left.warmed(facts["seconds"])
+            left_s = self._left.seconds(event.clock_s)
+            if self._left.done == 1 and left_s is not None and self._progress.disable:
+                self._say(f"about {_spoken(left_s)} left")  # no terminal shows the bar
             self._show(f"warming up, {self._left.done} of {self._left.warmup_iters} at most")
         elif event.name == "window_started" and self._left is not None:
             self._left.measuring(_limits(facts), event.clock_s)
@@ -98,11 +103,17 @@ class WorkerProgress(Bar):
             self._progress.update(self._task, total=None, left="")
         else:
             done_s = now_s - self._left.began_s
-            left = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
             self._progress.update(
-                self._task, total=done_s + left_s, completed=done_s, left=f"about {left} left"
+                self._task,
+                total=done_s + left_s,
+                completed=done_s,
+                left=f"about {_spoken(left_s)} left",
             )
         self._progress.refresh()
+
+
+def _spoken(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _SPOKEN_IN_SECONDS else f"{seconds / 60:.0f} min"
 
 
 def _limits(facts: dict[str, Any]) -> TimeLimits:
