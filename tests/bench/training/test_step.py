@@ -74,7 +74,8 @@ def test_what_the_cpu_lacks_is_refused_with_a_remedy():
     [
         (("fp32", "fp16"), "fp16"),  # T4
         (("fp32", "fp16", "tf32", "bf16"), "bf16"),  # H100
-        (("fp32",), "fp32"),  # a processor with neither
+        (("fp32", "bf16"), "bf16"),  # a processor without fp16
+        (("fp32",), "fp32"),  # and one with neither
     ],
 )
 def test_amp_is_what_the_device_computes_natively_and_emulation_is_asked_for_by_name(modes, amp):
@@ -110,13 +111,6 @@ def test_a_processor_has_the_instructions_that_the_kernels_may_use(monkeypatch, 
         monkeypatch.setenv(name, value)
     assert {mode: open_device("cpu").native_math(mode) for mode in native} == native
     assert open_device("cpu").native_math("fp32")
-
-
-def test_fp16_is_refused_where_there_is_none():
-    card = Card(ScriptedClock())
-    card.modes = ("fp32", "bf16")
-    with pytest.raises(UnsupportedError, match="no fp16"):
-        open_precision("amp-fp16", card)
 
 
 def test_cuda_graphs_are_refused_where_they_cannot_be():
