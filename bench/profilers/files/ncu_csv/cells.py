@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from bench.profilers.files.ncu_csv.arrays import characters_of, integers, positions
 from bench.profilers.files.ncu_csv.rows import NUMBER, DamagedRowError, Layout, cells_of, decoded
 
 if TYPE_CHECKING:
@@ -101,17 +103,45 @@ class Coded:
     """A column as codes of its distinct texts."""
 
     def __init__(self, column: Any) -> None:
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        self.codes: Integers = encoded.indices.to_numpy().astype(np.int64)
-        self.texts: list[str] = encoded.dictionary.to_pylist()
+        if _is_one_text(column):
+            self.codes: Integers = np.zeros(len(column), np.int64)
+            self.texts: list[str] = [column[0].as_py()]
+            return
+        encoded = column.dictionary_encode()
+        self.codes = integers(encoded.indices).astype(np.int64)
+        self.texts = encoded.dictionary.to_pylist()
 
     def at(self, rows: Integers) -> list[str]:
         """The texts of `rows`."""
         return [self.texts[code] for code in self.codes[rows].tolist()]
 
+    def texts_at(self, rows: Integers) -> set[str]:
+        """The distinct texts of `rows`."""
+        counts = np.bincount(self.codes[rows], minlength=len(self.texts)).tolist()
+        return {text for text, count in zip(self.texts, counts, strict=True) if count}
+
     def each(self, of_text: Callable[[str], Any], kind: type = np.int64) -> NDArray[Any]:
         """What `of_text` is for each text."""
         return np.array([of_text(text) for text in self.texts], kind)[self.codes]
+
+    def grouped(self, rows: Integers, keys: Sequence[Integers]) -> tuple[Integers, Integers]:
+        """`grouped` of the texts of `rows` and of `keys`."""
+        if len(rows) == len(self.codes) and not any(key.any() for key in keys):
+            return self._groups
+        return grouped(self.codes[rows], *keys)
+
+    @cached_property
+    def _groups(self) -> tuple[Integers, Integers]:
+        return grouped(self.codes)
+
+
+def _is_one_text(column: Any) -> bool:
+    """Whether all rows hold the same; faster than to hash them all."""
+    ends, characters = characters_of(column)
+    length = int(ends[1]) if len(column) else 0
+    if not length or len(characters) != length * len(column) or (np.diff(ends) != length).any():
+        return False
+    return bool((characters.reshape(-1, length) == characters[:length]).all())
 
 
 def grouped(*keys: Integers) -> tuple[Integers, Integers]:
@@ -122,7 +152,7 @@ def grouped(*keys: Integers) -> tuple[Integers, Integers]:
         if most:
             code, codes = code * (most + 1) + key, codes * (most + 1)
         if codes > _MOST_CODES:
-            code = pa.array(code).dictionary_encode().indices.to_numpy().astype(np.int64)
+            code = integers(positions(code).dictionary_encode().indices).astype(np.int64)
             codes = int(code.max(initial=0)) + 1
     first = np.full(codes, -1)
     first[code[::-1]] = np.arange(len(code))[::-1]
@@ -130,12 +160,11 @@ def grouped(*keys: Integers) -> tuple[Integers, Integers]:
     return (code if present.all() else (np.cumsum(present) - 1)[code]), first[present]
 
 
-def cells_of_piece(piece: Piece, columns: Iterable[int], values: Iterable[int]) -> dict[int, Any]:
-    """Cut rows into the cells of `columns`, coded but for those of `values`."""
+def cells_of_piece(piece: Piece, columns: Iterable[int]) -> dict[int, Any]:
+    """Cut rows into the cells of `columns`."""
     rows, width = len(piece.rows), len(piece.layout.columns)
     names = [str(index) for index in range(width)]
-    coded, text = pa.dictionary(pa.int32(), pa.string()), pa.string()
-    types = dict.fromkeys(columns, coded) | dict.fromkeys(values, text)
+    types = {str(index): pa.string() for index in columns}
     if not piece.is_checked and not _is_well_quoted(piece.rows.text, rows, width):
         raise NotPlainError
     try:
@@ -148,23 +177,24 @@ def cells_of_piece(piece: Piece, columns: Iterable[int], values: Iterable[int]) 
             ),
             csv.ParseOptions(newlines_in_values=piece.is_checked, ignore_empty_lines=False),
             csv.ConvertOptions(
-                include_columns=[str(index) for index in types],
-                column_types={str(index): kind for index, kind in types.items()},
+                include_columns=list(types),
+                column_types=types,
                 strings_can_be_null=False,
             ),
         )
     except pa.ArrowInvalid:
         raise NotPlainError from None
-    table = table.unify_dictionaries().combine_chunks()
-    cells = {index: table.column(str(index)).chunk(0) for index in types}
+    table = table.combine_chunks()
+    cells = {int(name): table.column(name).chunk(0) for name in types}
     if table.num_rows != rows or not (piece.is_checked or _are_first_cells(cells[0])):
         raise NotPlainError
     return cells
 
 
 def _are_first_cells(cells: Any) -> bool:
-    texts = cells.dictionary if pa.types.is_dictionary(cells.type) else cells
-    return bool(pc.all(pc.match_substring_regex(texts, rf"\A{NUMBER}\z")).as_py())
+    if (characters_of(cells)[1] - ord("0") < 10).all():  # unsigned: what is less wraps around
+        return True  # the lines are known to hold a digit there
+    return bool(pc.all(pc.match_substring_regex(cells, rf"\A{NUMBER}\z")).as_py())
 
 
 def _is_well_quoted(text: bytes | memoryview, rows: int, columns: int) -> bool:

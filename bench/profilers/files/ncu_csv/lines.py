@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.errors import UserError
+from bench.profilers.files.ncu_csv.arrays import flags
 from bench.profilers.files.ncu_csv.cells import Rows
 from bench.profilers.files.ncu_csv.rows import NUMBER, decoded
 
@@ -24,11 +25,11 @@ _LONGEST_LINE = 64 << 20
 class Lines:
     """The lines of a block; the first is line `first` of the file."""
 
-    def __init__(self, text: bytes, first: int) -> None:
+    def __init__(self, text: bytes | memoryview, first: int) -> None:
         self.first = first
         self._text = text
         self._characters = np.frombuffer(text, np.uint8)
-        self._ends = np.flatnonzero(self._characters == ord("\n"))
+        self._ends = _ends(self._characters)
         self._starts = np.concatenate([[0], self._ends[:-1] + 1])
 
     def __len__(self) -> int:
@@ -36,7 +37,7 @@ class Lines:
 
     def line(self, line: int) -> str:
         """A line without its end; bytes that are not UTF-8 are spelled out."""
-        return decoded(self._text[self._starts[line] : self._ends[line]])
+        return decoded(bytes(self._text[self._starts[line] : self._ends[line]]))
 
     def part(self, begin: int, end: int) -> Rows:
         """The lines from `begin` to `end`."""
@@ -64,19 +65,34 @@ class Lines:
         buffers = (pa.py_buffer(offsets), pa.py_buffer(self._text))
         lines = pa.StringArray.from_buffers(len(offsets) - 1, *buffers)
         row = rf'\A"{NUMBER}"(?:,"(?:[^"\r\n]|"")*"){{{columns - 1}}}\r?\n\z'
-        matching = pc.match_substring_regex(lines, row).to_numpy(zero_copy_only=False)
-        return np.array(matching)
+        return flags(pc.match_substring_regex(lines, row))
 
 
-def blocks(path: Path, size: int) -> Iterator[bytes]:
-    """Yield the file in blocks of about `size` bytes; the last one may not end its line."""
+def _ends(characters: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Where lines end; eight characters at a time, as few of them are ends."""
+    is_end = characters == ord("\n")
+    eights = np.packbits(is_end)
+    some = np.flatnonzero(eights != 0)
+    bits = eights[some]
+    if (bits & (bits - 1)).any():  # two within eight characters
+        return np.flatnonzero(is_end)
+    return np.asarray(8 * some + 7 - np.log2(bits).astype(np.int64))
+
+
+def blocks(path: Path, size: int) -> Iterator[bytes | memoryview]:
+    """Yield the file in blocks of at most `size` bytes of whole lines, and longer lines alone.
+
+    The last line may lack its end.
+    """
     carried = b""
     with path.open("rb") as file:
         for piece in _utf8(file, size):
-            end = piece.rfind(b"\n") + 1
-            if end:
-                yield b"".join([carried, memoryview(piece)[:end]])
+            begin, end = piece.find(b"\n") + 1 if carried else 0, piece.rfind(b"\n") + 1
+            if begin:
+                yield carried + piece[:begin]
                 carried = b""
+            if begin < end:
+                yield memoryview(piece)[begin:end]
             carried += piece[end:]
             if len(carried) > _LONGEST_LINE:
                 raise UserError(f"{path}: a line of 64 MiB: no table of Nsight Compute")

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.profilers.files.ncu_csv.arrays import characters_of, integers, mask, texts_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -55,25 +57,28 @@ class Numbers:
         self.decimals = np.zeros(count, np.int16)
         self.mark = np.zeros(count, np.int8)
         self.long: dict[int, int] = {}
-        offsets, characters = _characters(texts)
+        self.is_plain = False  # whether all are digits and nothing else, and few
+        offsets, characters = characters_of(texts)
         is_digit = characters - ord("0") < 10  # unsigned: what is less wraps around
         lengths = np.diff(offsets)
         if count and is_digit.all() and 1 <= lengths.min() <= lengths.max() <= _MOST_DIGITS:
-            self.digits: Integers = texts.cast(pa.int64()).to_numpy()
+            self.digits: Integers = integers(texts.cast(pa.int64()))
+            self.is_plain = True
             return
         if (characters == ord("\\")).any():
             texts = pc.replace_substring_regex(texts, _SPELLED_SPACES, "'")
-            offsets, characters = _characters(texts)
+            offsets, characters = characters_of(texts)
             is_digit = characters - ord("0") < 10
         self._note_spellings(_shapes(offsets, characters, is_digit))
-        ends = np.concatenate([[0], np.cumsum(is_digit)])[offsets]
-        digits = _strings(ends, characters[is_digit])
-        counted = np.flatnonzero(self.kind >= NUMBER)
-        is_short = np.diff(ends)[counted] <= _MOST_DIGITS
+        ends = np.append(np.int32(0), np.cumsum(is_digit, dtype=np.int32))[offsets]
+        digits = texts_of(ends, characters[is_digit])
+        is_short = (np.diff(ends) <= _MOST_DIGITS) & (self.kind >= NUMBER)
+        if is_short.all():
+            self.digits = integers(digits.cast(pa.int64()))
+            return
         self.digits = np.zeros(count, np.int64)
-        short = counted[is_short]
-        self.digits[short] = digits.take(pa.array(short)).cast(pa.int64()).to_numpy()
-        for position in counted[~is_short].tolist():
+        self.digits[is_short] = integers(digits.filter(mask(is_short)).cast(pa.int64()))
+        for position in np.flatnonzero(~is_short & (self.kind >= NUMBER)).tolist():
             self.long[position] = int(digits[position].as_py())
         for position in np.flatnonzero(self.kind == REFUSED).tolist():
             text = _bare(texts[position].as_py())
@@ -88,7 +93,7 @@ class Numbers:
         encoded = shapes.dictionary_encode()
         read = np.array([_spelling(one) for one in encoded.dictionary.to_pylist()], np.int16)
         if len(read):
-            self.kind, self.mark, self.decimals = read[encoded.indices.to_numpy()].T.copy()
+            self.kind, self.mark, self.decimals = read[integers(encoded.indices)].T.copy()
 
     def reading(self, position: int) -> Reading | None:
         """The number at `position`, or None where it is missing.
@@ -112,27 +117,13 @@ class Numbers:
         return {mark for mark, count in zip(MARKS, counts, strict=True) if mark and count}
 
 
-def _characters(texts: Any) -> tuple[Integers, NDArray[np.uint8]]:
-    """The bytes of an array of texts, and where in them each text begins, with the end."""
-    if not len(texts):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts) + 1].astype(np.int64)
-    return ends - ends[0], np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
-
-
-def _strings(offsets: Integers, characters: NDArray[np.uint8]) -> Any:
-    buffers = (pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(characters.tobytes()))
-    return pa.StringArray.from_buffers(len(offsets) - 1, *buffers)
-
-
 def _shapes(offsets: Integers, characters: NDArray[np.uint8], is_digit: Flags) -> Any:
     """The texts with nines for their digits; a zero before the other digits stays a zero."""
     follows = np.zeros(len(characters), bool)
     follows[1:] = is_digit[:-1]
     follows[offsets[:-1][np.diff(offsets) > 0]] = False
     nine = is_digit & (follows | (characters != ord("0")))
-    return _strings(offsets, np.where(nine, np.uint8(ord("9")), characters))
+    return texts_of(offsets, np.where(nine, np.uint8(ord("9")), characters))
 
 
 def _bare(text: str) -> str:

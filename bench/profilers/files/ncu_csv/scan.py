@@ -123,8 +123,8 @@ class _Cutter:
         """Yield the file up to the first line that cannot be read, whose piece says why."""
         first = 1
         for text in blocks(self._path, self._block_bytes):
-            is_ended = text.endswith(b"\n")
-            lines = Lines(text if is_ended else text + b"\n", first)
+            is_ended = text[-1:] == b"\n"
+            lines = Lines(text if is_ended else bytes(text) + b"\n", first)
             line = 0
             odd = self._odd_lines(lines, 0, is_ended=is_ended)
             while line < len(lines):
@@ -154,7 +154,7 @@ class _Cutter:
                     return
                 line = at + 1
             first += len(lines)
-            yield from self._flush_whole_launches()
+            yield from self._flush_whole_launches(len(text))
         yield from self._flush(self._fault_of_open_row())
 
     def _odd_lines(self, lines: Lines, begin: int, *, is_ended: bool) -> list[int]:
@@ -210,9 +210,12 @@ class _Cutter:
             yield self._piece(self._layout, Rows.joined(self._rows), fault)
         self._rows = []
 
-    def _flush_whole_launches(self) -> Iterator[Piece]:
-        """Yield the rows but for those of the last launch, which may go on."""
-        if self._layout and self._rows:
+    def _flush_whole_launches(self, size: int) -> Iterator[Piece]:
+        """Yield the rows but for those of the last launch, which may go on.
+
+        After `size` bytes of text; after few, such as a single line, all rows are kept.
+        """
+        if self._layout and self._rows and 2 * size >= self._block_bytes:
             rows = Rows.joined(self._rows)
             begin = rows.begin_of_last_launch(self._layout)
             whole, last = rows.split(begin if len(rows) - begin <= _MOST_ROWS else len(rows))

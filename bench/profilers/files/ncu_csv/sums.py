@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from bench.profilers.files.ncu_csv.arrays import mask, positions
 from bench.profilers.files.ncu_csv.cells import Coded, Fault, Piece, cells_of_piece, grouped
+from bench.profilers.files.ncu_csv.figures import Figures
 from bench.profilers.files.ncu_csv.numbers import (
     DOUBTFUL,
     MARKS,
@@ -28,7 +29,7 @@ from bench.profilers.files.ncu_csv.numbers import (
     whole_numbers,
 )
 from bench.profilers.files.ncu_csv.rows import explaining_names, metric_in
-from bench.profilers.files.ncu_csv.totals import Process, Sum, TableTotals
+from bench.profilers.files.ncu_csv.totals import Process, TableTotals
 from bench.profilers.files.ncu_metrics import DURATION_LABEL
 
 if TYPE_CHECKING:
@@ -38,32 +39,6 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _SECTION = "Speed Of Light"
-
-
-@dataclass
-class _Figures:
-    """Cells of wanted metrics; `row`, `metric` (of `metrics`) and `unit` (of `units`) of each."""
-
-    row: Integers
-    metric: Integers
-    unit: Integers
-    texts: Any
-    metrics: list[str]
-    units: list[str]
-
-    def kept(self, which: Flags) -> _Figures:
-        """Those of `which`."""
-        row, metric, unit = self.row[which], self.metric[which], self.unit[which]
-        texts = self.texts.filter(pa.array(which))
-        return replace(self, row=row, metric=metric, unit=unit, texts=texts)
-
-    def name(self, position: int) -> str:
-        """The metric at `position`."""
-        return self.metrics[int(self.metric[position])]
-
-    def unit_at(self, position: int) -> str:
-        """The unit at `position`."""
-        return self.units[int(self.unit[position])]
 
 
 def sum_rows(piece: Piece) -> TableTotals:
@@ -81,11 +56,11 @@ def marks_shown(piece: Piece) -> set[str]:
     layout = piece.layout
     if not len(piece.rows):
         return set()
-    cells = cells_of_piece(piece, layout.printed, layout.values)
+    cells = cells_of_piece(piece, layout.printed)
     figures = [cells[index] for index in layout.values]
     if layout.form != "raw":
         units = Coded(cells[layout.where["Metric Unit"]])
-        has_unit = pa.array(units.each(lambda unit: bool(unit.strip()), bool))
+        has_unit = mask(units.each(lambda unit: bool(unit.strip()), bool))
         figures = [texts.filter(has_unit) for texts in figures]
     return set().union(*(Numbers(texts).marks_shown() for texts in figures))
 
@@ -94,7 +69,7 @@ class _Summation:
     def __init__(self, piece: Piece) -> None:
         self._piece = piece
         self._layout = layout = piece.layout
-        self._cells = cells_of_piece(piece, layout.needed, [layout.first, *layout.figures])
+        self._cells = cells_of_piece(piece, layout.needed)
         self._faults: list[tuple[int, int, str]] = []  # row, order within it, message
         self._kernel = self._coded("Kernel Name")
         self._result = TableTotals(layout.form)
@@ -151,10 +126,9 @@ class _Summation:
         self._result.launches.update(dict(zip(self._kernel.texts, counts.tolist(), strict=True)))
         if "CC" in layout.where:
             capability = self._coded("CC")
-            codes = np.unique(capability.codes[first]).tolist()
-            self._result.capabilities.update(capability.texts[code] for code in codes)
+            self._result.capabilities.update(capability.texts_at(first))
         process = process[first]
-        for code in np.unique(process).tolist():
+        for code in np.flatnonzero(np.bincount(process)).tolist():
             own = first[process == code] if len(processes) > 1 else first
             self._result.ids.append((processes[code], ids[own], self._piece.rows.lines[own]))
         return launch
@@ -175,7 +149,7 @@ class _Summation:
 
     # Figures
 
-    def _long(self) -> _Figures:
+    def _long(self) -> Figures:
         """The cells of wanted metrics, where a row has one each."""
         name, unit = self._coded("Metric Name"), self._coded("Metric Unit")
         self._result.names = explaining_names(name.texts)
@@ -190,16 +164,16 @@ class _Summation:
             wanted &= ~is_duration
         values = self._cells[self._layout.values[0]]
         every = np.arange(len(wanted))
-        return _Figures(every, code, unit.codes, values, metrics, unit.texts).kept(wanted)
+        return Figures(every, code, unit.codes, values, metrics, unit.texts).kept(wanted)
 
-    def _raw(self) -> Iterator[_Figures]:
+    def _raw(self) -> Iterator[Figures]:
         """The cells of each wanted metric, which has a column, or several."""
         columns_of = defaultdict(list)
         for index, metric in self._layout.metrics:
             columns_of[metric].append(index)
         every = np.arange(len(self._piece.rows))
         for metric, columns in columns_of.items():
-            yield _Figures(
+            yield Figures(
                 row=np.tile(every, len(columns)),
                 metric=np.zeros(len(every) * len(columns), np.int64),
                 unit=np.repeat(np.arange(len(columns)), len(every)),
@@ -208,11 +182,13 @@ class _Summation:
                 units=[self._layout.units[index] for index in columns],
             )
 
-    def _without_repetitions(self, figures: _Figures, launch: Integers) -> _Figures:
+    def _without_repetitions(self, figures: Figures, launch: Integers) -> Figures:
         """The first figure of each metric in each launch; an unlike second one is refused."""
         if self._layout.form == "raw" and len(figures.units) == 1:
             return figures
         key = launch[figures.row] * len(figures.metrics) + figures.metric
+        if (key[1:] > key[:-1]).all():
+            return figures
         order = np.argsort(key, kind="stable")
         again, before = order[1:], order[:-1]
         same = key[again] == key[before]
@@ -220,7 +196,7 @@ class _Summation:
             return figures
         again, before = again[same], before[same]
         texts, texts_before = (
-            figures.texts.take(pa.array(at)).to_pylist() for at in (again, before)
+            figures.texts.take(positions(at)).to_pylist() for at in (again, before)
         )
         units = np.array(figures.units, object)
         unlike = np.array([one != other for one, other in zip(texts, texts_before, strict=True)])
@@ -235,7 +211,7 @@ class _Summation:
         kept[again] = False
         return figures.kept(kept)
 
-    def _sum(self, figures: _Figures, weight: Integers | None) -> None:
+    def _sum(self, figures: Figures, weight: Integers | None) -> None:
         """Read the numbers and add them up, those of one kernel, metric and unit together.
 
         A number counts `weight` times by its row, or once where there are no weights.
@@ -254,45 +230,63 @@ class _Summation:
             is_zero = (numbers.digits == 0) & (numbers.mark == 0)
             is_zero[list(numbers.long)] = False
             unknown &= (numbers.kind >= NUMBER) & ~is_zero
-        self._refuse(numbers.kind == REFUSED, 4, refused, figures.row)
-        self._refuse(unknown, 4, in_unknown_unit, figures.row)
-        if len(self._layout.values) > 1 and self._layout.form == "summary":
-            self._decide_means(figures, numbers, ~unknown)
-        self._result.marks |= numbers.marks_shown()
-        if self._faults:
-            return  # what would be summed is refused
-        counted = np.flatnonzero(numbers.kind >= NUMBER)
-        at: Any = counted if len(counted) < len(numbers.kind) else slice(None)  # which is faster
-        row, decimals, digits = figures.row[at], numbers.decimals[at], numbers.digits[at]
-        mark = np.where(numbers.kind == DOUBTFUL, numbers.mark, 0)[at]
-        kernel = self._kernel.codes[row]
-        weights = np.ones(len(row), np.int64) if weight is None else weight[row]
-        keys = (kernel, figures.metric[at], figures.unit[at], mark, decimals, weights)
-        label, first = grouped(*keys)
+            self._refuse(unknown, 4, in_unknown_unit, figures.row)
+        if not numbers.is_plain:
+            self._refuse(numbers.kind == REFUSED, 4, refused, figures.row)
+            if len(self._layout.values) > 1 and self._layout.form == "summary":
+                self._decide_means(figures, numbers, ~unknown)
+            self._result.marks |= numbers.marks_shown()
+        if not self._faults:  # else what would be summed is refused
+            self._add_up(figures, numbers, weight)
+
+    def _add_up(self, figures: Figures, numbers: Numbers, weight: Integers | None) -> None:
+        keys = [figures.metric, figures.unit]
+        at: Any = slice(None)
+        if not numbers.is_plain:
+            at = np.flatnonzero(numbers.kind >= NUMBER)
+            keys += [np.where(numbers.kind == DOUBTFUL, numbers.mark, 0), numbers.decimals]
+        row = figures.row[at]
+        if weight is not None:
+            keys.append(weight[figures.row])
+        label, first = self._kernel.grouped(row, [key[at] for key in keys])
         totals = np.zeros(len(first), np.int64)
-        np.add.at(totals, label, digits)  # of so few rows and digits there is no overflow
+        np.add.at(totals, label, numbers.digits[at])  # of so few rows and digits: no overflow
         exact = totals.tolist()
         for position, value in numbers.long.items():
-            exact[label[np.searchsorted(counted, position)]] += value
+            exact[label[np.searchsorted(at, position)]] += value
         launches = np.bincount(label, minlength=len(first)).tolist()
-        lines = self._piece.rows.lines[row[first]].tolist()
-        texts = figures.texts.take(pa.array(counted[first])).to_pylist()
-        codes = zip(*(key[first].tolist() for key in keys), strict=True)
-        for group, (of_kernel, metric, unit, of_mark, places, times) in enumerate(codes):
-            name, name_of_unit = figures.metrics[metric], figures.units[unit]
-            key = (self._kernel.texts[of_kernel], name, name_of_unit, MARKS[of_mark], places)
-            total = exact[group] * times
-            one = Sum(launches[group] * times, total, lines[group], texts[group])
-            self._result.add_sum(key, one)
+        if not numbers.is_plain:
+            first = at[first]
+        row = figures.row[first]
+        mark = np.where(numbers.kind[first] == DOUBTFUL, numbers.mark[first], 0)
+        texts = figures.texts.take(positions(first)).to_pylist() if mark.any() else [""] * len(row)
+        if weight is not None:
+            times = weight[row].tolist()
+            launches = [count * each for count, each in zip(launches, times, strict=True)]
+            exact = [total * each for total, each in zip(exact, times, strict=True)]
+        keys = zip(
+            self._kernel.at(row),
+            (figures.metrics[code] for code in figures.metric[first].tolist()),
+            (figures.units[code] for code in figures.unit[first].tolist()),
+            (MARKS[code] for code in mark.tolist()),
+            numbers.decimals[first].tolist(),
+            strict=True,
+        )
+        lines = self._piece.rows.lines[row].tolist()
+        self._result.parts += zip(
+            keys, zip(launches, exact, lines, texts, strict=True), strict=True
+        )
 
     @staticmethod
-    def _in_unknown_units(figures: _Figures) -> Flags:
+    def _in_unknown_units(figures: Figures) -> Flags:
         """Where a metric is in a unit that it is not measured in."""
         known = [[is_unit(metric, unit) for unit in figures.units] for metric in figures.metrics]
-        pair = figures.metric * len(figures.units) + figures.unit
-        return np.asarray(~np.array(known, bool).reshape(-1)[pair])
+        unknown = ~np.array(known, bool).reshape(-1)
+        if not unknown.any():
+            return np.zeros(len(figures.row), bool)
+        return unknown[figures.metric * len(figures.units) + figures.unit]
 
-    def _decide_means(self, figures: _Figures, numbers: Numbers, known: Flags) -> None:
+    def _decide_means(self, figures: Figures, numbers: Numbers, known: Flags) -> None:
         """Decide doubtful means that lie between the least and the largest value."""
         low, high = (self._cells[index] for index in self._layout.values[1:])
         for at in np.flatnonzero((numbers.kind == DOUBTFUL) & known).tolist():

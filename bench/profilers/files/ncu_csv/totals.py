@@ -87,6 +87,8 @@ class TableTotals:
     form: Form
     launches: Counter[str] = field(default_factory=Counter)
     sums: dict[Key, Sum] = field(default_factory=dict)
+    #: Of rows: what they add to sums, as `Sum` has it, in any order.
+    parts: list[tuple[Key, tuple[int, int, int, str]]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     capabilities: set[str] = field(default_factory=set)
     marks: set[str] = field(default_factory=set)
@@ -95,20 +97,18 @@ class TableTotals:
     fault: Fault | None = None
 
     def add(self, rows: TableTotals) -> None:
-        """Add rows, which are used up."""
+        """Add rows."""
         self.launches.update(rows.launches)
         self.names |= rows.names
         self.capabilities |= rows.capabilities
         self.marks |= rows.marks
-        for key, one in rows.sums.items():
-            self.add_sum(key, one)
-
-    def add_sum(self, key: Key, one: Sum) -> None:
-        """Add one sum, which is used up."""
-        before = self.sums.setdefault(key, one)
-        if before is not one:
-            before.launches += one.launches
-            before.total += one.total
+        for key, part in rows.parts:
+            one = self.sums.get(key)
+            if one is None:
+                self.sums[key] = Sum(*part)
+            else:
+                one.launches += part[0]
+                one.total += part[1]
 
     @property
     def is_doubtful(self) -> bool:
