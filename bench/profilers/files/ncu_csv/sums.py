@@ -230,9 +230,9 @@ class _Summation:
             is_zero = (numbers.digits == 0) & (numbers.mark == 0)
             is_zero[list(numbers.long)] = False
             unknown &= (numbers.kind >= NUMBER) & ~is_zero
-            self._refuse(unknown, 4, in_unknown_unit, figures.row)
+        self._refuse(numbers.kind == REFUSED, 4, refused, figures.row)
+        self._refuse(unknown, 4, in_unknown_unit, figures.row)
         if not numbers.is_plain:
-            self._refuse(numbers.kind == REFUSED, 4, refused, figures.row)
             if len(self._layout.values) > 1 and self._layout.form == "summary":
                 self._decide_means(figures, numbers, ~unknown)
             self._result.marks |= numbers.marks_shown()
@@ -240,8 +240,8 @@ class _Summation:
             self._add_up(figures, numbers, weight)
 
     def _add_up(self, figures: Figures, numbers: Numbers, weight: Integers | None) -> None:
-        keys = [figures.metric, figures.unit]
-        at: Any = slice(None)
+        at: Any = slice(None)  # where there are numbers
+        keys: list[Any] = [figures.metric, figures.unit]
         if not numbers.is_plain:
             at = np.flatnonzero(numbers.kind >= NUMBER)
             keys += [np.where(numbers.kind == DOUBTFUL, numbers.mark, 0), numbers.decimals]
@@ -264,7 +264,7 @@ class _Summation:
             times = weight[row].tolist()
             launches = [count * each for count, each in zip(launches, times, strict=True)]
             exact = [total * each for total, each in zip(exact, times, strict=True)]
-        keys = zip(
+        of_groups = zip(
             self._kernel.at(row),
             (figures.metrics[code] for code in figures.metric[first].tolist()),
             (figures.units[code] for code in figures.unit[first].tolist()),
@@ -274,7 +274,7 @@ class _Summation:
         )
         lines = self._piece.rows.lines[row].tolist()
         self._result.parts += zip(
-            keys, zip(launches, exact, lines, texts, strict=True), strict=True
+            of_groups, zip(launches, exact, lines, texts, strict=True), strict=True
         )
 
     @staticmethod
@@ -284,7 +284,7 @@ class _Summation:
         unknown = ~np.array(known, bool).reshape(-1)
         if not unknown.any():
             return np.zeros(len(figures.row), bool)
-        return unknown[figures.metric * len(figures.units) + figures.unit]
+        return np.asarray(unknown[figures.metric * len(figures.units) + figures.unit])
 
     def _decide_means(self, figures: Figures, numbers: Numbers, known: Flags) -> None:
         """Decide doubtful means that lie between the least and the largest value."""

@@ -91,3 +91,11 @@ def test_pyarrow_is_imported_for_files_of_ncu_alone():
     modules = "bench.profilers.files.ncu_metrics, bench.profilers.files.perf_stat"
     code = f"import sys, {modules}; print('pyarrow' in sys.modules)"
     assert output_of(code).strip() == "False"
+
+
+def test_to_read_a_file_imports_no_pandas(tmp_path):
+    path = tmp_path / "ncu.csv"
+    path.write_text(written(launches(3)))
+    code = "import sys, pathlib; from bench.profilers.files.ncu_read import read_counters as read;"
+    code += f" read(pathlib.Path({str(path)!r})); print('pandas' in sys.modules)"
+    assert output_of(code).strip() == "False"
