@@ -163,8 +163,11 @@ def test_sigterm_takes_the_worker_along_and_keeps_its_record(place, under_make):
     measuring = in_window(process, place / "records")
     assert len(measuring) == 2  # the launcher and its worker
     process.terminate()
+    left = psutil.wait_procs(measuring, timeout=300)[1]
+    for each in left:
+        each.kill()
+    assert not left
     process.communicate(timeout=300)
-    assert not psutil.wait_procs(measuring, timeout=300)[1]
     [record] = read_records(place / "records")
     assert record.outcome == "interrupted"
     [run] = search_runs()
