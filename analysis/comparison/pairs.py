@@ -17,7 +17,7 @@ from pathlib import Path
 from analysis.runs.groups import Group, agree, agreeing_pairs, group_runs
 from analysis.runs.placed import Run
 from analysis.runs.pull import RecordSet, pull_records
-from analysis.runs.what_ran import OF_PRECISION
+from analysis.runs.what_ran import OF_DATA, OF_PRECISION
 from bench.errors import UserError
 from bench.records.folders import read_records
 
@@ -107,10 +107,7 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
         **{group.names: _why_alone(group, "A", a, metric, differing) for group in only_b},
     }
     return Pairing(
-        # what follows from the precision is no difference of its own
-        differing=tuple(
-            n for n in differing if n != "depthwise_fp32" or "precision" not in differing
-        ),
+        differing=tuple(name for name in differing if not _follows(name, differing)),
         pairs=tuple(pairs),
         only_a=only_a,
         only_b=only_b,
@@ -177,6 +174,13 @@ def _distinguishing(a: Sequence[Group], b: Sequence[Group]) -> tuple[str, ...]:
     if "precision" in ran and "depthwise_fp32" in names:
         ran = sorted({*ran, *OF_PRECISION})
     return tuple(name for name in ran if name != "batch_size")
+
+
+def _follows(name: str, differing: Collection[str]) -> bool:
+    """Whether a setting differs because another does: the loader's beside synthetic data."""
+    return any(
+        leader in differing and name in followers for leader, *followers in (OF_PRECISION, OF_DATA)
+    )
 
 
 def _ran(groups: Iterable[Group], name: str) -> set[str | None]:

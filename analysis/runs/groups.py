@@ -157,12 +157,12 @@ def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: 
 
 
 def ran_otherwise(ours: Group, theirs: Group, besides: Collection[str]) -> str:
-    """Return the settings in which two groups ran, other than `besides`: `threads 2 -> 16`."""
+    """Return the settings of both groups that differ, other than `besides`: `threads 2 -> 16`."""
     a, b = ours.first.settings, theirs.first.settings
     return ", ".join(
-        f"{name} {a.get(name, 'unknown')} -> {b.get(name, 'unknown')}"
-        for name in sorted((a.keys() | b.keys()) - set(besides))
-        if a.get(name) != b.get(name)
+        f"{name} {a[name]} -> {b[name]}"
+        for name in sorted((a.keys() & b.keys()) - set(besides))
+        if a[name] != b[name]
     )
 
 

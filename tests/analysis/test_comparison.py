@@ -81,6 +81,16 @@ def test_machines_are_paired_by_what_was_asked_and_rows_say_what_ran(a, b, preci
     )
 
 
+def test_what_follows_from_the_data_is_no_difference_of_its_own():
+    """Synthetic data has no loader, so none of its settings distinguishes the two."""
+    ours = place_runs([recorded_run("a", "lab", {}, {})], [])
+    theirs = place_runs([recorded_run("b", "lab", {"data": "/images"}, {"workers": 2})], [])
+    pairing = pair_runs(ours, theirs, THROUGHPUT.name)
+    assert pairing.differing == ("data",)
+    (found,) = compare_pairs(pairing.pairs, THROUGHPUT)
+    assert found.also_differs(("data",)) == ""
+
+
 def test_on_one_machine_only_what_ran_pairs():
     one, two, four = ({"threads": count} for count in (1, 2, 4))
     ours = place_runs(
