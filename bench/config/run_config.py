@@ -100,7 +100,7 @@ class RunConfig(BaseModel):
     max_seconds: Literal["auto", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = (
         Field(
             "auto",
-            description="end the window after this time, but not before 5 iterations, and the "
+            description="end the window after this time, but not before 4 iterations, and the "
             "warm-up after a third of it, but not before 2; none: no limit; "
             "auto: 45 on a CPU, 600 elsewhere",
         )

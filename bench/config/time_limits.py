@@ -14,8 +14,8 @@ from bench.config.run_config import RunConfig
 AUTO_MAX_SECONDS: Mapping[Backend, float] = MappingProxyType(
     {"cpu": 45.0, "cuda": 600.0, "mps": 600.0}
 )
-#: A window that a time limit may end holds at least this many iterations.
-MIN_ITERATIONS = 5
+#: A window that a time limit may end holds at least this many: fewer do not show a steady state.
+MIN_ITERATIONS = 4
 #: The first iteration makes gradients and momentum, and reserves memory; the second reuses them.
 _MIN_WARMUP = 2
 #: A CUDA graph is recorded in one iteration and first replayed in the next.

@@ -8,13 +8,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from bench.config import MIN_ITERATIONS
 from bench.records import CeilingsRecord, Environment, Measurement, RunRecord, Telemetry, Verdict
 from bench.records.base import Found
 from bench.records.verdict.drift import window_drift
 from bench.records.verdict.record_metrics import data_wait_share
 
-#: Windows shorter than this say little about steady state.
-_FEW_ITERATIONS = 5
 #: Sum of event times against the wall clock: a larger difference means that the window had gaps.
 _EVENT_GAP = 0.02
 _THROTTLED_SHARE = 0.05
@@ -76,7 +75,7 @@ def _of_warm_up(measurement: Measurement) -> Iterator[Found]:
 
 def _of_window(measurement: Measurement) -> Iterator[Found]:
     times = measurement.iteration_times_s
-    if len(times) < _FEW_ITERATIONS:
+    if len(times) < MIN_ITERATIONS:
         message = f"only {len(times)} iterations: no statement about steady state"
         yield "few-iterations", "suspect", message
     drift = window_drift(times)

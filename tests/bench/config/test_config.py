@@ -160,7 +160,7 @@ def test_warm_up_and_window_take_no_longer_than_their_limits_and_least_iteration
 def test_limits_are_said_before_the_start():
     assert str(TimeLimits.of(RunConfig(), 45.0)) == (
         "at most 10 + 100 iterations; warm-up ends after 15 s, the window after 45 s "
-        "(at least 2 + 5 iterations)"
+        "(at least 2 + 4 iterations)"
     )
     assert "(at least 1 + 3 iterations)" in str(TimeLimits(1, 3, 45.0))
     assert "however long they take" in str(TimeLimits.of(RunConfig(), "none"))

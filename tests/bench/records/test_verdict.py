@@ -52,7 +52,7 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
 @pytest.mark.parametrize(
     ("code", "causes", "near_miss"),
     [
-        ("few-iterations", window([0.5] * 4), window([0.5] * 5)),
+        ("few-iterations", window([0.5] * 3), window([0.5] * 4)),
         ("drift", ramp(1.2), ramp(1.02)),
         ("window-gap", window(window_end_clock_s=1003.1), window(window_end_clock_s=1003.05)),
         ("input-bound", window(data_wait_s=(0.03,) * 6), window(data_wait_s=(0.02,) * 6)),
