@@ -167,12 +167,13 @@ def _line(run: Run, drift: Drift) -> str:
 
 def find_foreign_processes(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding per machine that was not alone with its measurement."""
-    for env, found in _by_machine(runs, "foreign-process", "busy-host").items():
+    for env, found in _by_machine(runs, "foreign-process", "busy-host", "stolen-time").items():
         names = _names(found)
         yield ReportFinding(
             kind="foreign process",
-            headline=f"{env}: other programs ran beside {len(names)} of the measurements.",
+            headline=f"{env}: {len(names)} of the measurements had not the machine to themselves.",
             evidence=_lines(found),
             runs=names,
-            advice="Measure these again on an idle machine before comparing them.",
+            advice="Measure these again on an idle machine (rented: with cores of its own) before "
+            "comparing them.",
         )

@@ -69,9 +69,9 @@ class ResolvedConfig(BaseModel):
         device = "processor" if self.backend == "cpu" else "device"
         if precision == "amp" and self.autocast_dtype == "none":
             return (
-                f"amp: this {device} has no bf16 or fp16 arithmetic; measured in fp32 "
+                f"this {device} has no bf16 or fp16 arithmetic; measured in fp32 "
                 "(precision=amp-bf16 emulates it)"
             )
         if not self.native_math:
-            return f"{precision}: this {device} computes {self.math_mode} by emulation"
+            return f"this {device} computes {self.math_mode} by emulation"
         return None

@@ -196,6 +196,7 @@ def test_an_uplift_by_hand():
         ("throttled", "throttled"),
         ("foreign process", "foreign-process"),
         ("foreign process", "busy-host"),
+        ("foreign process", "stolen-time"),
     ],
 )
 def test_what_the_telemetry_saw_is_told_by_machine(kind, code):

@@ -57,6 +57,8 @@ def telemetry_table(runs: Sequence[PlacedRun]) -> Table:
                "cpu_utilization_percent"),
         number("other_processes_cores", "cores of other programs",
                lambda run: _scaled(run.metrics.get("other_cpu_percent_mean"), 1e-2)),
+        number("stolen_cores", "cores given to other guests",
+               lambda run: _scaled(run.metrics.get("stolen_cpu_percent_mean"), 1e-2)),
         number("throttled_share", "throttled", _throttled_share, percent),
         metric("energy_j", "energy (J)"),
         metric("energy_j_per_image", "J/image"),

@@ -88,7 +88,7 @@ class ProcessTree:
 #: A reading dearer than this would show in the worker on a small machine. Some kernels take
 #: milliseconds per core for the frequency, and some boards for a temperature.
 _AFFORDABLE_S = 0.005
-_OPTIONAL = ("cpu_frequency_mhz", "cpu_temperature_c")
+_OPTIONAL = ("cpu_frequency_mhz", "cpu_temperature_c", "stolen_cpu_percent")
 _LOGICAL_CORES = psutil.cpu_count() or 1
 #: hwmon names of processor sensors (kernel Documentation/hwmon, arm and arm64 thermal zones).
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal")
@@ -97,8 +97,9 @@ _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal",
 class HostSource(Source):
     """CPU share, memory, frequency and temperature of the machine; CPU and memory of the worker.
 
-    `worker_cpu_percent` and `other_cpu_percent`, the rest of the machine, count 100 for one busy
-    core. `worker_rss_mb` is the sum over the worker's processes: shared pages count in each.
+    `worker_cpu_percent`, `stolen_cpu_percent` and `other_cpu_percent`, the rest of the machine,
+    count 100 for one busy core. Stolen is what the host of a virtual machine gave to others.
+    `worker_rss_mb` is the sum over the worker's processes: shared pages count in each.
     """
 
     name = "psutil"
@@ -111,6 +112,7 @@ class HostSource(Source):
             "memory_used_mb": _memory_used_mb,
             "worker_cpu_percent": tree.cpu_percent,
             "worker_rss_mb": tree.rss_mb,
+            "stolen_cpu_percent": _stolen_cpu_percent,
             "cpu_frequency_mhz": _cpu_frequency_mhz,
             "cpu_temperature_c": _cpu_temperature_c,
         }
@@ -123,7 +125,8 @@ class HostSource(Source):
         values = self._read_gauges(self._gauges)
         if {"cpu_utilization_percent", "worker_cpu_percent"} <= values.keys():
             busy_percent = values["cpu_utilization_percent"] * _LOGICAL_CORES
-            values["other_cpu_percent"] = max(0.0, busy_percent - values["worker_cpu_percent"])
+            known = values["worker_cpu_percent"] + values.get("stolen_cpu_percent", 0.0)
+            values["other_cpu_percent"] = max(0.0, busy_percent - known)
         return Reading(values)
 
     def _is_cheap(self, name: str, gauge: Gauge, clock: Clock) -> bool:
@@ -142,6 +145,14 @@ class HostSource(Source):
 def _memory_used_mb() -> float:
     memory = psutil.virtual_memory()
     return (memory.total - memory.available) / _BYTES_PER_MB
+
+
+def _stolen_cpu_percent() -> float:
+    """Since the last call, of all cores; `psutil.cpu_percent` counts it as busy."""
+    share = getattr(psutil.cpu_times_percent(), "steal", None)
+    if share is None:
+        raise UnknownFactError("the system does not count it")
+    return float(share * _LOGICAL_CORES)
 
 
 def _cpu_frequency_mhz() -> float:

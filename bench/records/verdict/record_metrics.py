@@ -21,6 +21,7 @@ MEAN_SERIES = (
     "cpu_utilization_percent",
     "worker_cpu_percent",
     "other_cpu_percent",
+    "stolen_cpu_percent",
     "memory_used_mb",
     "worker_rss_mb",
     "cpu_frequency_mhz",

@@ -48,7 +48,8 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
     if run is not None and resolved is not None:
         note = resolved.precision_note(run.config.precision)
         if note is not None:
-            yield "emulated" if not resolved.native_math else "amp-in-fp32", "note", note
+            code = "amp-in-fp32" if resolved.native_math else "emulated"
+            yield code, "note", f"{run.config.precision}: {note}"
     if record.environment is not None and record.environment.power_source == "battery":
         yield "battery", "suspect", "measured on battery power"
 
@@ -102,10 +103,14 @@ def _of_training(measurement: Measurement) -> Iterator[Found]:
 
 
 def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Found]:
-    others = _others_share(telemetry, environment)
+    others = _share_of_cores("other_cpu_percent", telemetry, environment)
     if others is not None and others > _BUSY_HOST_SHARE:
         message = f"other processes used {others:.0%} of the processor during the window"
         yield "busy-host", "suspect", message
+    stolen = _share_of_cores("stolen_cpu_percent", telemetry, environment)
+    if stolen is not None and stolen > _BUSY_HOST_SHARE:
+        message = f"this virtual machine's host gave {stolen:.0%} of the processor to others"
+        yield "stolen-time", "suspect", message
     for reason, share in (telemetry.throttle_share or {}).items():
         if share > _THROTTLED_SHARE:
             yield "throttled", "suspect", f"{reason} in {share:.0%} of the samples"
@@ -113,10 +118,12 @@ def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iter
         yield "foreign-process", "suspect", f"others used the device: {', '.join(foreign[:5])}"
 
 
-def _others_share(telemetry: Telemetry, environment: Environment | None) -> float | None:
-    """Mean share of the usable cores that other processes took from a CPU run, if it is known."""
+def _share_of_cores(
+    name: str, telemetry: Telemetry, environment: Environment | None
+) -> float | None:
+    """Mean share of the usable cores that the series `name` took from a CPU run, if it is known."""
     if environment is None or environment.device.backend != "cpu":
         return None
     series = {one.name: one.values for one in telemetry.series}
-    values = series.get("other_cpu_percent", ())
+    values = series.get(name, ())
     return statistics.fmean(values) / (100 * environment.cpu_cores_usable) if values else None

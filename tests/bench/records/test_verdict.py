@@ -20,10 +20,10 @@ def ramp(last_s):
     return window([1.0] * 10 + [(1.0 + last_s) / 2] * 10 + [last_s] * 10)
 
 
-def using(other_percent, backend="cpu"):
-    """Two samples of other processes' load; 200 would be both cores of the sample machine."""
+def using(percent, backend="cpu", who="other"):
+    """Two samples of what others used; 200 would be both cores of the sample machine."""
     load = samples.Series(
-        name="other_cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(0.0, other_percent)
+        name=f"{who}_cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(0.0, percent)
     )
     device = samples.environment(device=samples.device_info(backend=backend))
     return {"telemetry": samples.telemetry(series=(load,)), "environment": device}
@@ -60,6 +60,7 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
         ("loss-not-finite", window(first_loss=None, last_loss=None), window(first_loss=None)),
         ("busy-host", using(30.0), using(10.0)),
         ("busy-host", using(200.0), using(200.0, backend="cuda")),
+        ("stolen-time", using(30.0, who="stolen"), using(10.0, who="stolen")),
         ("battery", powered_by("battery"), powered_by("mains")),
         ("emulated", {"resolved": samples.resolved(native_math=False)}, {}),
         ("amp-in-fp32", asked_for("amp"), asked_for("fp32")),

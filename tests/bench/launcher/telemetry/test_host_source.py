@@ -1,6 +1,7 @@
 """Real processes under real psutil; only the time between two readings is a given one."""
 
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -93,6 +94,20 @@ def test_an_ended_worker_has_no_values_and_a_reason(child, clock):
     assert "worker_cpu_percent" not in values
     assert source.missing["worker_rss_mb"] == "the worker has ended"
     assert "cpu_utilization_percent" in values
+
+
+def test_what_a_host_gives_to_other_guests_is_not_other_processes_load(child, clock, monkeypatch):
+    cores = psutil.cpu_count()
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 90.0)
+    stolen = SimpleNamespace(steal=60.0)
+    monkeypatch.setattr(psutil, "cpu_times_percent", lambda: stolen)
+    source = HostSource(child(IDLE).pid, clock)
+    clock.now_s += 1
+    values = source.read().values
+    assert values["stolen_cpu_percent"] == 60.0 * cores
+    assert values["other_cpu_percent"] == pytest.approx(30.0 * cores, abs=1.0)
+    del stolen.steal  # as psutil has it on macOS
+    assert "stolen_cpu_percent" not in HostSource(child(IDLE).pid, clock).read().values
 
 
 def test_a_gauge_that_is_dear_to_read_is_left_out(child, clock, monkeypatch):
