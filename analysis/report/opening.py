@@ -100,6 +100,8 @@ def _roof(best: Answer, measured: Sequence[Answer]) -> str:
         for choose in (min, max)
     )
     ends = [percent(answer.points[0].fraction_of_roof_min) for answer in (low, high)]
+    if ends[0] == ends[1]:
+        return f"{one}; that share is the same in all configurations."
     return (
         f"{one}; over all configurations the share is from {ends[0]} ({_configuration(low)}) to "
         f"{ends[1]} ({_configuration(high)})."

@@ -61,6 +61,9 @@ def test_the_opening_of_many_runs_names_the_fastest_the_ends_and_the_doubts():
         "over all configurations the share is from 25 % (resnet18 in fp32 at batch 10) to "
         "62 % (vgg16 in fp32 at batch 10)."
     )
+    alike = opening(placed(make.run_record(), make.run_record("b", settings=vgg16)))[1]
+    assert alike.endswith("arithmetic is what limits it; that share is the same in all "
+                          "configurations.")  # fmt: skip
     assert sureness.startswith("1 of 4 runs needs care")  # the suspect one has no finding
     assert sureness.endswith("1 of the configurations ran once, so differences of a few percent "
                              "between them say nothing.")  # fmt: skip
