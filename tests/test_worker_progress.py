@@ -26,7 +26,7 @@ def test_the_time_left_is_known_from_the_first_iteration_on():
 def test_a_slow_step_takes_its_least_iterations():
     left = TimeLeft(LIMITS, began_s=0.0)
     left.warmed(20.0)
-    assert left.seconds(20.0) == pytest.approx(20.0 + 5 * 20.0)
+    assert left.seconds(20.0) == pytest.approx(20.0 + 4 * 20.0)
 
 
 def test_what_a_worker_has_to_say_is_a_line_and_a_rank_is_no_limit(capsys):
