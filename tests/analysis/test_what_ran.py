@@ -61,6 +61,21 @@ def test_what_ran_alike_is_one_configuration(one, other):
     assert {run.distinction for run in runs} == {""}
 
 
+def test_a_processor_without_its_newer_instructions_is_another_configuration():
+    limited = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    kept, again, whole = place_runs(
+        [
+            make.run_record("whole"),
+            make.run_record("kept", environment=limited),
+            make.run_record("kept-again", environment=limited),
+        ],
+        [],
+    )
+    assert len(group_runs([whole, kept, again])) == 2
+    assert (whole.distinction, kept.distinction) == ("", "instructions ONEDNN_MAX_CPU_ISA=avx2")
+    assert kept.distinction == again.distinction
+
+
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
