@@ -56,7 +56,7 @@ def settings_of(record: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
         ran["env"] = record.environment.label
         ran["device"] = record.environment.device.name
         if (limits := record.environment.instruction_limits) != "none":
-            ran[_LIMITED] = limits
+            ran[_LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
     return ran, asked
 
 
