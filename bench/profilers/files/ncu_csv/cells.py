@@ -6,7 +6,7 @@ pyarrow splits the rows; that each is as many quoted cells as the header has is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from bench.profilers.files.ncu_csv.arrays import characters_of, integers, positions
+from bench.profilers.files.ncu_csv.arrays import characters_of, integers, mask, positions
 from bench.profilers.files.ncu_csv.rows import NUMBER, DamagedRowError, Layout, cells_of, decoded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
 
 #: So many bytes at a time stay in a processor's cache.
 _CACHED = 1 << 18
@@ -159,6 +160,34 @@ def grouped(*keys: Integers) -> tuple[Integers, Integers]:
     first[code[::-1]] = np.arange(len(code))[::-1]
     present = first >= 0
     return (code if present.all() else (np.cumsum(present) - 1)[code]), first[present]
+
+
+@dataclass
+class Figures:
+    """Cells of wanted metrics; `row`, `metric` (of `metrics`) and `unit` (of `units`) of each."""
+
+    row: Integers
+    metric: Integers
+    unit: Integers
+    texts: Any
+    metrics: list[str]
+    units: list[str]
+
+    def kept(self, which: Flags) -> Figures:
+        """Those of `which`."""
+        if which.all():
+            return self
+        row, metric, unit = self.row[which], self.metric[which], self.unit[which]
+        texts = self.texts.filter(mask(which))
+        return replace(self, row=row, metric=metric, unit=unit, texts=texts)
+
+    def name(self, position: int) -> str:
+        """The metric at `position`."""
+        return self.metrics[int(self.metric[position])]
+
+    def unit_at(self, position: int) -> str:
+        """The unit at `position`."""
+        return self.units[int(self.unit[position])]
 
 
 def cells_of_piece(piece: Piece, columns: Iterable[int]) -> dict[int, Any]:

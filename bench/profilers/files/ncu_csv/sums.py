@@ -15,8 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from bench.profilers.files.ncu_csv.arrays import mask, positions
-from bench.profilers.files.ncu_csv.cells import Coded, Fault, Piece, cells_of_piece, grouped
-from bench.profilers.files.ncu_csv.figures import Figures
+from bench.profilers.files.ncu_csv.cells import (
+    Coded,
+    Fault,
+    Figures,
+    Piece,
+    cells_of_piece,
+    grouped,
+)
 from bench.profilers.files.ncu_csv.numbers import (
     DOUBTFUL,
     MARKS,
