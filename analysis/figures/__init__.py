@@ -6,11 +6,16 @@ steps for runs.
 """
 
 from analysis.figures.axes import save_figure, single_axes
-from analysis.figures.interactive import figure_html, interactive_figure, interactive_roofline
-from analysis.figures.profile_scenes import kernel_scene, op_scene
-from analysis.figures.run_scene import run_scene
-from analysis.figures.scene import Scene
-from analysis.figures.static import draw_roofline, draw_scene
+from analysis.figures.rooflines.interactive_scene import (
+    figure_html,
+    interactive_figure,
+    interactive_roofline,
+)
+from analysis.figures.rooflines.kernel_scene import kernel_scene
+from analysis.figures.rooflines.op_scene import op_scene
+from analysis.figures.rooflines.run_scene import run_scene
+from analysis.figures.rooflines.scene import Scene
+from analysis.figures.rooflines.static_scene import draw_roofline, draw_scene
 from analysis.figures.style import model_colours
 
 __all__ = [

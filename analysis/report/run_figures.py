@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.axes import legend_below, panel_axes, single_axes
-from analysis.figures.batch_curves import (
+from analysis.figures.charts.batch_curves import (
     device_memory_gb,
     efficiency_curves,
     intensity_curves,
@@ -19,14 +19,14 @@ from analysis.figures.batch_curves import (
     scaling_curves,
     throughput_curves,
 )
-from analysis.figures.curves import (
+from analysis.figures.charts.curves import (
     Curve,
     curve_handles,
     draw_curves,
     draw_prediction,
     spans_widely,
 )
-from analysis.figures.run_charts import (
+from analysis.figures.charts.run_charts import (
     draw_distributions,
     draw_models,
     draw_real_synthetic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from analysis.figures.profile_scenes import missing_levels
+from analysis.figures.rooflines.device_roofs import missing_levels
 from analysis.profiles.op_places import OpPlaces
 from analysis.report.tables.run_columns import utc
 from analysis.roofs.ceilings import UsedCeiling

@@ -19,8 +19,8 @@ from analysis.figures import (
     save_figure,
     single_axes,
 )
-from analysis.figures.label_places import Names, Spot
-from analysis.figures.static import spread
+from analysis.figures.rooflines.label_places import Names, Spot
+from analysis.figures.rooflines.static_scene import spread
 from analysis.figures.style import OTHER_MODELS
 from analysis.runs.points import roofline_point
 

@@ -17,7 +17,7 @@ from analysis.figures import (
     save_figure,
     single_axes,
 )
-from analysis.figures.profile_scenes import missing_levels
+from analysis.figures.rooflines.device_roofs import missing_levels
 from analysis.figures.style import LEVEL_COLOURS, area_pt2
 from analysis.profiles.kernel_places import place_kernels
 from analysis.profiles.op_places import place_ops

@@ -6,7 +6,7 @@ import pytest
 from observed import DRIFT, curve, observation, published, repeated
 
 from analysis.figures.axes import panel_axes, single_axes
-from analysis.figures.batch_curves import (
+from analysis.figures.charts.batch_curves import (
     efficiency_curves,
     intensity_curves,
     memory_curves,
@@ -14,8 +14,8 @@ from analysis.figures.batch_curves import (
     scaling_curves,
     throughput_curves,
 )
-from analysis.figures.curves import Curve, curve_handles, draw_curves, draw_prediction
-from analysis.figures.run_charts import (
+from analysis.figures.charts.curves import Curve, curve_handles, draw_curves, draw_prediction
+from analysis.figures.charts.run_charts import (
     draw_distributions,
     draw_models,
     draw_real_synthetic,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from analysis.figures.scene import (
+from analysis.figures.rooflines.scene import (
     FlatRoof,
     LegendEntry,
     Line,

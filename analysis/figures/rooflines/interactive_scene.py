@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from analysis.figures.run_scene import run_scene
-from analysis.figures.scene import INTENSITY_LABEL, FlatRoof, Mark, Scene, Slope
+from analysis.figures.rooflines.run_scene import run_scene
+from analysis.figures.rooflines.scene import INTENSITY_LABEL, FlatRoof, Mark, Scene, Slope
 from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from analysis.figures.curves import Curve
+from analysis.figures.charts.curves import Curve
 from analysis.runs.groups import Group, batch_curves
 from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint

@@ -20,9 +20,16 @@ from analysis.figures.axes import (
     say_empty,
     size_in,
 )
-from analysis.figures.label_places import Names, Spot
-from analysis.figures.run_scene import run_scene
-from analysis.figures.scene import INTENSITY_LABEL, FlatRoof, LegendEntry, Mark, Scene, Slope
+from analysis.figures.rooflines.label_places import Names, Spot
+from analysis.figures.rooflines.run_scene import run_scene
+from analysis.figures.rooflines.scene import (
+    INTENSITY_LABEL,
+    FlatRoof,
+    LegendEntry,
+    Mark,
+    Scene,
+    Slope,
+)
 from analysis.profiles.kernel_places import shortened
 from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling

@@ -1,0 +1,1 @@
+"""Charts of runs: over batch size, in rows, in the order of iterations."""
