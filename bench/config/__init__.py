@@ -13,10 +13,9 @@ from bench.config.run_config import (
     run_options,
     spelled,
 )
-from bench.config.time_limits import AUTO_MAX_SECONDS, MIN_ITERATIONS, TimeLimits
+from bench.config.time_limits import MIN_ITERATIONS, TimeLimits, max_seconds_on, rounded_s
 
 __all__ = [
-    "AUTO_MAX_SECONDS",
     "FAKEDATA",
     "FILING_FIELDS",
     "MIN_ITERATIONS",
@@ -28,7 +27,9 @@ __all__ = [
     "TimeLimits",
     "allowed_values",
     "legacy_defaults",
+    "max_seconds_on",
     "parse_config",
+    "rounded_s",
     "run_options",
     "spelled",
 ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from bench.config.resolved import Backend
 from bench.config.run_config import RunConfig
 
 #: What `max_seconds=auto` is, by backend: with the start and the end of a run, a CPU of two cores
 #: is done with vgg16 in three minutes.
-AUTO_MAX_SECONDS: Mapping[Backend, float] = MappingProxyType(
+_AUTO_MAX_SECONDS: Mapping[Backend, float] = MappingProxyType(
     {"cpu": 45.0, "cuda": 600.0, "mps": 600.0}
 )
 #: A window that a time limit may end holds at least this many: fewer do not show a steady state.
@@ -20,7 +21,19 @@ MIN_ITERATIONS = 4
 _MIN_WARMUP = 2
 #: A CUDA graph is recorded in one iteration and first replayed in the next.
 _MIN_WARMUP_CAPTURED = 3
+#: Modes of torch.compile that capture one (`torch._inductor.list_mode_options`).
+_CAPTURING = ("reduce-overhead", "max-autotune")
 _WARMUP_SHARE = 1 / 3
+
+
+def max_seconds_on(backend: Backend, config: RunConfig) -> float | Literal["none"]:
+    """Return what `max_seconds` of `config` is on a device of `backend`."""
+    return _AUTO_MAX_SECONDS[backend] if config.max_seconds == "auto" else config.max_seconds
+
+
+def rounded_s(seconds: float) -> str:
+    """Return `3.3 s` or `120 s`: two digits, or all before the point."""
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
 @dataclass(frozen=True)
@@ -38,13 +51,14 @@ class TimeLimits:
     min_warmup: int = _MIN_WARMUP
 
     @classmethod
-    def of(cls, config: RunConfig, max_seconds: float | str) -> TimeLimits:
-        """Return the limits of `config` with `max_seconds` as resolved: seconds, or none."""
-        captured = config.cuda_graphs or config.compile == "reduce-overhead"
+    def of(cls, config: RunConfig, backend: Backend) -> TimeLimits:
+        """Return the limits of `config` on a device of `backend`."""
+        max_seconds = max_seconds_on(backend, config)
+        captured = config.cuda_graphs or config.compile in _CAPTURING
         return cls(
             config.warmup_iters,
             config.iters,
-            None if max_seconds == "none" else float(max_seconds),
+            None if max_seconds == "none" else max_seconds,
             _MIN_WARMUP_CAPTURED if captured else _MIN_WARMUP,
         )
 
@@ -65,7 +79,7 @@ class TimeLimits:
 
     def __str__(self) -> str:
         """Say it as a person reads it before the start."""
-        if self.max_seconds is None:
+        if (warmup_s := self.warmup_s) is None:
             return (
                 f"{self.warmup_iters} + {self.iters} iterations, however long they take "
                 "(max_seconds=none)"
@@ -73,7 +87,7 @@ class TimeLimits:
         least = (min(self.warmup_iters, self.min_warmup), min(self.iters, MIN_ITERATIONS))
         return (
             f"at most {self.warmup_iters} + {self.iters} iterations; warm-up ends after "
-            f"{self.warmup_s:.3g} s, the window after {self.max_seconds:.3g} s "
+            f"{rounded_s(warmup_s)}, the window after {self.max_seconds:g} s "
             f"(at least {least[0]} + {least[1]} iterations)"
         )
 

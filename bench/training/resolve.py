@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bench.config import AUTO_MAX_SECONDS, SYNTHETIC, RunConfig, Switch
+from bench.config import SYNTHETIC, RunConfig, Switch, max_seconds_on
 from bench.machine import usable_cores
 from bench.machine.allocator import allocator_in_use
 from bench.records import ResolvedConfig
@@ -33,9 +33,7 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         native_math=device.native_math(precision.math_mode),
         batch_size=_number(config.batch_size, device.default_batch_size),
         image_size=_number(config.image_size, auto_size),
-        max_seconds=(
-            AUTO_MAX_SECONDS[device.backend] if config.max_seconds == "auto" else config.max_seconds
-        ),
+        max_seconds=max_seconds_on(device.backend, config),
         workers=_workers(config, device),
         pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
         channels_last=_switch(config.channels_last, device.prefers_channels_last),

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bench.config import MIN_ITERATIONS, TimeLimits
+from bench.config import MIN_ITERATIONS, TimeLimits, rounded_s
 from bench.records import Measurement
 from bench.records.journal import Clock
 from bench.training.devices import Device, IterationTimer
@@ -80,7 +80,7 @@ class Window:
         one before it, pass the limit, but not before `limits.min_warmup` iterations. `last` calls
         the step of the last iteration once, with something around it that is not timed.
         """
-        begin_s, times_s = self.clock(), self.warmup_times_s
+        begin_s, times_s, limit_s = self.clock(), self.warmup_times_s, limits.warmup_s
         closing = 0 if last is None else 1
 
         def lap() -> torch.Tensor:
@@ -91,9 +91,13 @@ class Window:
             return loss
 
         while (done := len(times_s)) + closing < limits.warmup_iters:
-            if limits.warmup_s is not None and done + closing >= limits.min_warmup:
+            if limit_s is not None and done + closing >= limits.min_warmup:
                 needed_s = self.clock() - begin_s + (1 + closing) * times_s[-1]
-                if self.agree(needed_s > limits.warmup_s):
+                if self.agree(needed_s > limit_s):
+                    self.warmup_ended_early = (
+                        f"{done + closing} of {limits.warmup_iters} iterations "
+                        f"(max_seconds={limits.max_seconds:g} gives it {rounded_s(limit_s)})"
+                    )
                     break
             loss = lap()
             on_lap(times_s[-1])
@@ -102,11 +106,6 @@ class Window:
         if last is not None:
             last(lap)
             on_lap(times_s[-1])
-        if len(times_s) < limits.warmup_iters:
-            self.warmup_ended_early = (
-                f"{len(times_s)} of {limits.warmup_iters} iterations "
-                f"(max_seconds={limits.max_seconds:g} gives it {limits.warmup_s:.3g} s)"
-            )
         # Collected now, so that no collection of what the start-up left falls into the window.
         gc.collect()
 

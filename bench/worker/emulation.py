@@ -7,8 +7,7 @@ import time
 import torch
 from torch.nn import functional
 
-from bench.config import TimeLimits
-from bench.records import Complexity
+from bench.config import TimeLimits, rounded_s
 from bench.training.devices import Device
 from bench.training.precision import Fp32
 
@@ -41,12 +40,12 @@ def emulated_flops_per_s(precision: Fp32, device: Device) -> float:
 
 
 def emulation_estimate(
-    precision: Fp32, device: Device, complexity: Complexity, batches: int, limits: TimeLimits
+    precision: Fp32, device: Device, iteration_flops: int, limits: TimeLimits
 ) -> str:
-    """Return about how long an iteration, of `batches` batches, and the whole will take."""
-    iteration_s = batches * complexity.step_flops / emulated_flops_per_s(precision, device)
+    """Return about how long an iteration and the whole measurement will take."""
+    iteration_s = iteration_flops / emulated_flops_per_s(precision, device)
     whole_s = limits.expected_warmup_s(iteration_s) + limits.expected_window_s(iteration_s)
     return (
-        f"estimate, by one small convolution: {iteration_s:.2g} s an iteration, "
-        f"{whole_s:.2g} s for warm-up and window"
+        f"estimate, by one small convolution: {rounded_s(iteration_s)} an iteration, "
+        f"{rounded_s(whole_s)} for warm-up and window"
     )

@@ -110,7 +110,7 @@ class ReadyStep:
     @property
     def limits(self) -> TimeLimits:
         """How long warm-up and window may take."""
-        return TimeLimits.of(self.config, self.resolved.max_seconds)
+        return TimeLimits.of(self.config, self.device.backend)
 
     def warm_up(self, last: Callable[[Step], object] | None = None, *, window: bool = True) -> None:
         """Run the warm-up; `last`, where it is given, is called with the step of its last one.
@@ -166,7 +166,7 @@ class StepSetup:
         try:
             with self._timed("model"):
                 step, self.resolved = build_step(config, resolved, device, precision, phases, team)
-            self._say_what_to_know(precision, device)
+            self._note_precision(precision, device, self.resolved)
             window = Window(time.perf_counter, device, team.barrier, team.agree, phases)
             next_batch = window.waiting(batches.next)
             device.reset_peak_memory()
@@ -183,21 +183,17 @@ class StepSetup:
         finally:
             batches.close()
 
-    def _say_what_to_know(self, precision: Fp32, device: Device) -> None:
-        """Say what `precision` is here where that may surprise, and how long emulation takes."""
-        config, resolved = self.config, self.resolved
-        if resolved is None or config.data_only:
+    def _note_precision(self, precision: Fp32, device: Device, resolved: ResolvedConfig) -> None:
+        """Say where `precision` is not what its name suggests, and how long emulation takes."""
+        note = resolved.precision_note(self.config.precision)
+        if note is None or self.config.data_only:
             return
-        note = resolved.precision_note(config.precision)
-        if note is not None and not resolved.native_math:
-            limits = TimeLimits.of(config, resolved.max_seconds)
-            with suppress(UserError):  # the cost of this model is not known
-                if (complexity := self.complexity()) is not None:
-                    batches = config.grad_accum_steps
-                    known = emulation_estimate(precision, device, complexity, batches, limits)
-                    note = f"{note}; {known}"
-        if note is not None:
-            self._journal.note("notice", text=note)
+        if not resolved.native_math:
+            with suppress(UserError):  # what this model's step costs is not known
+                flops = self.config.grad_accum_steps * self._cost(device, resolved).step_flops
+                limits = TimeLimits.of(self.config, device.backend)
+                note += f"; {emulation_estimate(precision, device, flops, limits)}"
+        self._journal.note("notice", text=note)
 
     def environment(self, folder: RecordFolder) -> Environment | None:
         """Return the machine and software, if a device was opened."""
@@ -209,9 +205,12 @@ class StepSetup:
         """Return what a step has to do, if the configuration was resolved on a device."""
         if self.resolved is None or self._device is None:
             return None
+        return self._cost(self._device, self.resolved)
+
+    def _cost(self, device: Device, resolved: ResolvedConfig) -> Complexity:
         return cached_complexity(
-            _spec(self.config, self.resolved),
-            cache_bytes=self._device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
+            _spec(self.config, resolved),
+            cache_bytes=device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
         )
 
     @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.config import AUTO_MAX_SECONDS, RunConfig, TimeLimits
+from bench.config import RunConfig, TimeLimits
 from bench.records import Environment, RunRecord
 from bench.records.environment import environment_id
 from campaigns.sweep.local_devices import environment_of
@@ -58,7 +58,7 @@ class Durations:
         if image_s is None:
             return None
         batch_s = image_s * config.batch_size * config.grad_accum_steps * config.world_size
-        limits = TimeLimits.of(config, _max_seconds(config, environment))
+        limits = TimeLimits.of(config, environment.device.backend)
         measured_s = limits.expected_warmup_s(batch_s) + limits.expected_window_s(batch_s)
         return measured_s + median(s.rest_s for s in alike)
 
@@ -87,9 +87,3 @@ def _sample(record: RunRecord) -> _Sample | None:
         measured.window_s / measured.images,
         max(0.0, process.real_s - inside_s),
     )
-
-
-def _max_seconds(config: RunConfig, environment: Environment) -> float | str:
-    if config.max_seconds == "auto":
-        return AUTO_MAX_SECONDS[environment.device.backend]
-    return config.max_seconds
