@@ -143,9 +143,7 @@ def _why_alone(
 ) -> str:
     """Why a side has no counterpart: a run of it that failed, other batch sizes, or nothing."""
     for run in others:
-        ended_early = run.record is not None and run.record.environment is None
-        apart = {*differing, *(_MACHINE if ended_early else ())}
-        if run.usable(metric) is None and agree(group, Group((run,)), apart, as_asked=True):
+        if run.usable(metric) is None and agree(group, Group((run,)), differing, as_asked=True):
             return f"{side} has no result: {_why_unusable(run, metric)}"
     near = [
         other

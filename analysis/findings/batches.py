@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
-from analysis.runs.groups import Group, agree, batch_curves, group_runs, settings_key
+from analysis.runs.groups import Group, agree, batch_curves, beside, group_runs, settings_key
 from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
 from analysis.runs.what_ran import OF_PRECISION
@@ -38,19 +38,43 @@ def before_cliff(curve: Sequence[Group]) -> Sequence[Group]:
     return curve[: cliff_of(curve)]
 
 
-def failed_batches(group: Group, runs: Sequence[Run]) -> list[Run]:
-    """Return runs of the group's configuration that ran out of memory, smallest batch first."""
-    found = [run for run in runs if run.outcome == "oom" and run.batch_size]
-    same = [run for run in found if agree(group, Group((run,)), ("batch_size",), as_asked=True)]
-    return sorted(same, key=lambda run: run.batch_size or 0)
+def least_failed_batch(group: Group, runs: Sequence[Run], above: int) -> tuple[int, Run] | None:
+    """Return the least batch above `above` at which the group's configuration ran out of memory.
+
+    With the run, or None. A run that ended before its device was known counts where no other
+    machine ran its configuration.
+    """
+    found = [
+        (run.batch_size, run)
+        for run in runs
+        if run.outcome == "oom"
+        and run.batch_size is not None
+        and run.batch_size > above
+        and _but_for_batch(group, run)
+        and ("device" in run.settings or not _ran_elsewhere(group, run, runs))
+    ]
+    return min(found, key=lambda one: one[0], default=None)
+
+
+def _but_for_batch(group: Group, run: Run) -> bool:
+    return agree(group, Group((run,)), ("batch_size",), as_asked=True)
+
+
+def _ran_elsewhere(group: Group, run: Run, runs: Sequence[Run]) -> bool:
+    """Whether a machine other than the group's ran the configuration of `run`."""
+    machine = (group.env, group.first.device)
+    return any(
+        (other.env, other.device) != machine and _but_for_batch(Group((other,)), run)
+        for other in runs
+        if other.arch == group.arch and "device" in other.settings
+    )
 
 
 def why_no_larger_batch(group: Group, runs: Sequence[Run]) -> str | None:
     """Return why memory does not hold a larger batch, as far as `runs` show it, else None."""
-    size = group.batch_size or 0
-    if failed := [run for run in failed_batches(group, runs) if (run.batch_size or 0) > size]:
-        return f"batch {failed[0].batch_size} ran out of memory"
-    for curve in batch_curves(runs):
+    if failed := least_failed_batch(group, runs, group.batch_size or 0):
+        return f"batch {failed[0]} ran out of memory"
+    for curve in batch_curves(beside(group, runs)):
         place = cliff_of(curve)
         if place is not None and group.names in [one.names for one in curve[:place]]:
             return f"batch {curve[place].batch_size} spilled"

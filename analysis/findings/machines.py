@@ -98,9 +98,11 @@ def _precision(pair: tuple[Group, Group]) -> str:
 
 
 def _unknown(one: Sequence[Group], other: Sequence[Group]) -> set[str]:
-    """Settings that one side does not tell at all, as ledgers do not."""
-    told = [{name for group in side for name in group.first.settings} for side in (one, other)]
-    return told[0] ^ told[1]
+    """The settings that the ledgers of one side lack: a record lacks those without any effect."""
+    if not any(group.first.imported_from for group in (*one, *other)):
+        return set()
+    names = [{name for group in side for name in group.first.settings} for side in (one, other)]
+    return names[0] ^ names[1]
 
 
 def find_speed_ups(runs: Sequence[Run]) -> Iterator[ReportFinding]:

@@ -14,7 +14,7 @@ from analysis.findings.batches import why_no_larger_batch
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of
 from analysis.findings.waiting import MIN_GAIN, faster, loader_keeps_up, synthetic_pairs
 from analysis.runs.bounds import Bound
-from analysis.runs.groups import Group, fastest, group_runs, settings_key
+from analysis.runs.groups import Group, beside, fastest, group_runs, settings_key
 from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import percent, times, whole_number
@@ -89,13 +89,13 @@ def _uncompiled(group: Group, runs: Sequence[Run]) -> bool:
 
 
 def _graphs(group: Group, runs: Sequence[Run]) -> bool:
-    needs = {"compile": "none", "phases": "false", "devices": "1", "nodes": "1"}
-    settings = {"grad_accum_steps": "1", **needs}
-    known = group.first.settings
+    settings = group.first.settings
+    once = ("devices", "nodes", "grad_accum_steps")
+    needed = {"compile": "none", "phases": "false", **dict.fromkeys(once, "1")}
     return (
         group.backend == "cuda"
-        and known.get("cuda_graphs") == "false"
-        and all(known.get(name, value) == value for name, value in settings.items())
+        and settings.get("cuda_graphs") == "false"
+        and all(settings.get(name, value) == value for name, value in needed.items())
     )
 
 
@@ -162,12 +162,7 @@ def advice(group: Group, names: Iterable[str], runs: Sequence[Run]) -> dict[str,
 
     `runs` are searched for what was measured of them on that machine and model.
     """
-    groups = [
-        other
-        for other in group_runs(runs)
-        if (other.env, other.first.device, other.arch)
-        == (group.env, group.first.device, group.arch)
-    ]
+    groups = group_runs(beside(group, runs))
     found = {}
     for name in names:
         knob = KNOBS[name]

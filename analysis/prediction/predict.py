@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.findings.batches import cliff_of, failed_batches
+from analysis.findings.batches import cliff_of, least_failed_batch
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
 from analysis.runs.groups import Group
 from analysis.runs.placed import Run
@@ -151,11 +151,11 @@ def _fits(
             f"{three_digits(spilled.throughput_images_per_s)} images/s, where memory spilled; "
             f"predictions end at {largest}"
         )
-    failed = failed_batches(curve[0], runs)
-    if failed and batch_size >= (failed[0].batch_size or 0):
+    failed = least_failed_batch(curve[0], runs, largest)
+    if failed is not None and batch_size >= failed[0]:
         raise UserError(
-            f"batch_size={batch_size}: batch {failed[0].batch_size} ran out of memory "
-            f"(run {failed[0].name}); predictions end below it"
+            f"batch_size={batch_size}: batch {failed[0]} ran out of memory "
+            f"(run {failed[1].name}); predictions end below it"
         )
     memory = memory_of(curve)
     if isinstance(memory, str):

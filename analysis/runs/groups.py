@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.placed import THROUGHPUT, Run
-from analysis.runs.what_ran import precision_label, settings_of
+from analysis.runs.what_ran import LIMITED, precision_label, settings_of
 from analysis.statistics.repeats import Repeats, joined
 from bench.records import Environment, RunRecord
 
@@ -142,9 +142,13 @@ def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: 
 
     With `as_asked`, for two machines or for a run that ended before it had resolved values, a
     setting also agrees where both asked for the same of it, such as `auto`: but for the sizes of
-    batch and image that were resolved, which are work and not a means.
+    batch and image that were resolved, which are work and not a means. What a run that ended before
+    its device was known does not have of its machine agrees with any machine.
     """
     a, b = ours.first.settings, theirs.first.settings
+    ignored = {*apart_from}
+    if as_asked:
+        ignored |= _without_machine(ours.first) | _without_machine(theirs.first)
     return all(
         a.get(name) == b.get(name)
         or (
@@ -152,8 +156,21 @@ def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: 
             and (name not in _WORK or "auto" in (a.get(name), b.get(name)))
             and _asked_alike(ours, theirs, name)
         )
-        for name in (a.keys() | b.keys()) - set(apart_from)
+        for name in (a.keys() | b.keys()) - ignored
     )
+
+
+def _without_machine(run: Run) -> set[str]:
+    """The settings that a run lacks as no device was opened: a label that it asked for it has."""
+    if run.record is None or run.record.environment is not None:
+        return set()
+    return {"device", LIMITED} | ({"env"} if run.env == "auto" else set())
+
+
+def beside(group: Group, runs: Iterable[Run]) -> list[Run]:
+    """Return the runs of the group's machine, device and model."""
+    alike = (group.env, group.first.device, group.arch)
+    return [run for run in runs if (run.env, run.device, run.arch) == alike]
 
 
 def ran_otherwise(ours: Group, theirs: Group, besides: Collection[str]) -> str:

@@ -20,7 +20,7 @@ OF_DATA: Final = ("data", "workers", "decoder", "prefetch_factor", "persistent_w
                   "pin_memory", "augment", "non_blocking")  # fmt: skip
 #: The variables that kept a processor from its newer instructions; most runs have none, so that
 #: they are said of each run that has them.
-_LIMITED: Final = "instructions"
+LIMITED: Final = "instructions"
 #: A precision and what only some precisions have: what is left out to hold precisions together.
 OF_PRECISION: Final = ("precision", "depthwise_fp32")
 
@@ -56,7 +56,7 @@ def settings_of(record: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
         ran["env"] = record.environment.label
         ran["device"] = record.environment.device.name
         if (limits := record.environment.instruction_limits) != "none":
-            ran[_LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
+            ran[LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
     return ran, asked
 
 
@@ -84,7 +84,7 @@ def distinctions(runs: Sequence[Mapping[str, str]]) -> list[str]:
         ", ".join(
             f"{name} {settings[name]}"
             for name, found in sorted(values[_label(settings)].items())
-            if (len(found) > 1 or name == _LIMITED) and name in settings and name != "batch_size"
+            if (len(found) > 1 or name == LIMITED) and name in settings and name != "batch_size"
         )
         for settings in runs
     ]

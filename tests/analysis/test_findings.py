@@ -375,6 +375,17 @@ def test_machines_that_ran_otherwise_say_so():
     assert found.ran_with == "threads 4 -> 8"
 
 
+def test_a_processor_kept_from_its_instructions_has_no_counterpart_on_a_whole_one():
+    limited = {"variables": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}
+    a, b, b_limited = (
+        make.run_record(f"{number}", environment=make.environment(label=label, **variables))
+        for number, (label, variables) in enumerate([("a", limited), ("b", {}), ("b", limited)])
+    )
+    assert speed_ups(observed(a, b)) == []
+    (found,) = speed_ups(observed(a, b, b_limited))
+    assert {*found.names} == {"0", "2"}
+
+
 def test_the_published_machines_at_their_common_configurations(published_findings):
     (found,) = about(published_findings, "machine speed-up", "rtx4090", "as fast as colab_t4")
     # without the batches past the laptop's spill, where it is slower than the T4

@@ -138,7 +138,7 @@ def test_past_a_spill_and_past_an_oom_nothing_is_predicted():
         predict_batch(curve_of(RATES), 64, [failed])
 
 
-def record(batch, *, peak_gb=None, memory_bytes=16 * GIGA, **changes):
+def record(batch, *, peak_gb=None, memory_bytes=16 * GIGA, label="lab", **changes):
     """A step of 0.1 s and 0.01 s an image, on a device of 16 GB; 1 GB and 0.1 GB an image."""
     memory = MemoryFootprint(
         weights_bytes=GIGA // 2,
@@ -153,7 +153,7 @@ def record(batch, *, peak_gb=None, memory_bytes=16 * GIGA, **changes):
         resolved=make.resolved(backend="cuda", batch_size=batch),
         measurement=samples.measurement((0.1 + 0.01 * batch,) * 10, images=batch, **peaks),
         complexity=make.complexity(batch_size=batch, step_flops=batch * 10**8, memory=memory),
-        environment=make.environment(device=make.gpu(memory_bytes=memory_bytes)),
+        environment=make.environment(label=label, device=make.gpu(memory_bytes=memory_bytes)),
         **changes,
     )
 
@@ -161,6 +161,39 @@ def record(batch, *, peak_gb=None, memory_bytes=16 * GIGA, **changes):
 def curve_of_records(*records):
     (curve,) = batch_curves(place_runs(records, []))
     return curve
+
+
+def killed(batch, env="auto"):
+    """A run whose worker was killed for its memory before it could say where it ran."""
+    settings = {"batch_size": batch, "env": env}
+    return make.failed_record(f"killed-{batch}", settings=settings, environment=None)
+
+
+OTHER_MACHINE = record(64, label="other")
+
+
+@pytest.mark.parametrize(
+    ("others", "refused"),
+    [
+        ([killed(64)], True),
+        ([killed(64, env="lab")], True),
+        ([killed(64, env="other")], False),
+        ([killed(64), OTHER_MACHINE], False),  # of one of the two
+        ([killed(64, env="lab"), OTHER_MACHINE], True),
+        ([killed(100)], False),
+        ([killed(16)], False),  # 32 was measured, so 16 fits
+    ],
+)
+def test_a_run_that_was_killed_before_its_machine_was_known_ends_predictions(others, refused):
+    records = [record(batch) for batch in (8, 16, 32)]
+    curve = curve_of_records(*records)
+    runs = place_runs([*records, *others], [])
+    if refused:
+        with pytest.raises(UserError, match=r"batch 64 ran out of memory \(run killed-64\)"):
+            predict_batch(curve, 70, runs)
+        assert predict_batch(curve, 63, runs).images_per_s == pytest.approx(63 / 0.73)
+    else:
+        assert predict_batch(curve, 70, runs).images_per_s == pytest.approx(70 / 0.8)
 
 
 def test_the_cost_models_memory_by_hand():
