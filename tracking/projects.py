@@ -114,7 +114,7 @@ def _compile(folder: Path) -> None:
 def _imports(folder: Path) -> bool:
     """Whether the packages that a run needs can be imported in the environment.
 
-    What they say meanwhile is shown only if they cannot.
+    Their messages are shown only if they cannot.
     """
     command = [str(_python(folder)), "-c", _IMPORTS]
     try:

@@ -71,7 +71,7 @@ def tracking_call(function: Callable[P, T]) -> Callable[P, T]:
 
 def open_client(tracking_uri: str | None = None) -> MlflowClient:
     """Return a client of `tracking_uri`, or of `MLFLOW_TRACKING_URI`, or of the embedded store."""
-    uri = tracking_uri or str(mlflow.get_tracking_uri())
+    uri = tracking_uri or settings_uri()
     if is_embedded(uri):
         db_utils.MAX_RETRY_COUNT = _DATABASE_TRIES
     return MlflowClient(tracking_uri=uri)
@@ -82,14 +82,20 @@ def open_existing(tracking_uri: str | None = None) -> MlflowClient:
 
     Raises `UserError` for an embedded store that does not exist, which MLflow would make.
     """
-    if is_unmade(tracking_uri):
-        store = _sqlite_file(tracking_uri).absolute()
+    uri = tracking_uri or settings_uri()
+    if is_unmade(uri):
+        store = _sqlite_file(uri).absolute()
         raise UserError(
             f"{store.parent} has no {store.name}, so no runs are tracked there: go to the folder "
             "that they were measured in, name a server with MLFLOW_TRACKING_URI, or measure one "
             "with mlproject run"
         )
-    return open_client(tracking_uri)
+    return open_client(uri)
+
+
+def settings_uri() -> str:
+    """Return the tracking URI that MLflow's settings name."""
+    return str(mlflow.get_tracking_uri())
 
 
 def is_embedded(tracking_uri: str) -> bool:
@@ -99,7 +105,7 @@ def is_embedded(tracking_uri: str) -> bool:
 
 def public_uri(tracking_uri: str | None = None) -> str:
     """Return the tracking URI without user name, password and query."""
-    return server_name(tracking_uri or str(mlflow.get_tracking_uri()))
+    return server_name(tracking_uri or settings_uri())
 
 
 def experiment_id(client: MlflowClient) -> str:
@@ -128,15 +134,14 @@ def experiment_named(client: MlflowClient, name: str) -> str:
     return str(found.experiment_id)
 
 
-def is_unmade(tracking_uri: str | None = None) -> bool:
+def is_unmade(tracking_uri: str) -> bool:
     """Whether this is an embedded store that does not exist, and that MLflow makes if asked."""
-    uri = tracking_uri or str(mlflow.get_tracking_uri())
-    return uri.startswith(_SQLITE) and not _sqlite_file(uri).exists()
+    return tracking_uri.startswith(_SQLITE) and not _sqlite_file(tracking_uri).exists()
 
 
-def _sqlite_file(tracking_uri: str | None) -> Path:
+def _sqlite_file(tracking_uri: str) -> Path:
     """The file that SQLAlchemy opens; in MLflow's own URI a blank of its path is %20."""
-    return Path(make_url(tracking_uri or str(mlflow.get_tracking_uri())).database or "")
+    return Path(make_url(tracking_uri).database or "")
 
 
 def tracking_checks() -> list[Check]:
@@ -144,7 +149,7 @@ def tracking_checks() -> list[Check]:
     where = public_uri()
     status: Literal["ok", "warning"] = "ok"
     remedy = None
-    if is_unmade():
+    if is_unmade(settings_uri()):
         detail = f"{where} will be made by the first tracked run"
     else:
         try:

@@ -87,9 +87,9 @@ def _upload_records(records: Path, target: str | None) -> int:
 
 
 def _copy_runs(source: str | None, target: str | None, wanted: str) -> int:
-    """Copy tracked runs; a source that nothing names, and that is none, is nothing to speak of."""
-    from tracking.store import TrackingError, public_uri
-    from tracking.upload.copy_runs import Copier, settings_uri, source_uri
+    """Copy tracked runs; skipped where neither option is given and the usual store is missing."""
+    from tracking.store import TrackingError, public_uri, settings_uri
+    from tracking.upload.copy_runs import Copier, source_uri
 
     named = source or wanted
     try:
@@ -125,7 +125,7 @@ def _counted(counts: Counter[str], source: str) -> str:
 
 
 def _reap(age_s: float | None, target: str | None) -> None:
-    from tracking.upload.owner import reap
+    from tracking.upload.reap import reap
 
     reaped = reap(age_s, target)
     for run in reaped:

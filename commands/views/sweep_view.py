@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("run", "outcome", "images/s", "ms per iteration", "GFLOP/s", "")
 
-
 #: What a block asks for, by the name of its backend.
 _NEEDS = {
     "auto": "any device",

@@ -13,7 +13,7 @@ from stored_runs import filed
 from mlproject import main
 from tracking import schema
 from tracking.upload import owner
-from tracking.upload.owner import reap
+from tracking.upload.reap import reap
 from tracking.upload.upload import upload
 
 HOUR_S = 3600.0
@@ -92,6 +92,18 @@ def test_a_tag_that_names_no_process_ends_no_other_run_s_reaping(embedded, gone,
     running(embedded, **ours(process))
     cut = running(embedded, **ours(gone))
     assert cut in {reaped.run_id for reaped in reap() if reaped.ended}
+
+
+def test_a_run_that_ends_while_the_runs_are_looked_at_keeps_its_status(embedded, monkeypatch):
+    run_id = running(embedded, **ours(f"{os.getpid()}@0"))
+
+    def ends(*_):
+        embedded.set_terminated(run_id)
+        return False
+
+    monkeypatch.setattr("tracking.upload.reap.is_running", ends)
+    assert reap() == []
+    assert embedded.get_run(run_id).info.status == "FINISHED"
 
 
 def test_a_run_that_mlflow_left_when_it_could_not_make_the_environment_is_ended(embedded):

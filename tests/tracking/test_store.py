@@ -54,7 +54,7 @@ def test_asking_makes_no_store(monkeypatch, tmp_path, uri):
     opened = Path(create_engine(mlflow.get_tracking_uri()).url.database)
     opened.parent.mkdir(exist_ok=True)
     opened.touch()
-    assert not is_unmade()
+    assert not is_unmade(mlflow.get_tracking_uri())
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,8 @@ def test_a_command_that_reads_refuses_a_folder_without_runs(mlproject_command, w
     assert (code, out) == (2, "")
     assert err.startswith(f"mlproject: {mlproject_command.folder} has no mlflow.db, ")
     assert err.count("\n") == 1
-    assert list(mlproject_command.folder.iterdir()) == []
+    made = {path.name for path in mlproject_command.folder.iterdir()}
+    assert made <= {"cache"}  # matplotlib's list of fonts
 
 
 def test_a_server_that_is_gone_has_a_remedy(monkeypatch):

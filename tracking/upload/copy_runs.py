@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Literal, ParamSpec, TypeVar
 
-import mlflow
 from filelock import FileLock
 from mlflow.entities import Metric, Run
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -28,7 +27,14 @@ from tracking.matching_runs import (
     run_by_id,
 )
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-from tracking.store import experiment_named, is_unmade, open_client, public_uri, server_errors
+from tracking.store import (
+    experiment_named,
+    is_unmade,
+    open_client,
+    public_uri,
+    server_errors,
+    settings_uri,
+)
 from tracking.upload.owner import owner_tags
 from tracking.upload.upload import log_all
 
@@ -151,8 +157,8 @@ class Copier:
 
     def _copy_artifacts(self, run: Run, there: Run) -> None:
         uri, fetch = there.info.artifact_uri, self._from.client.download_artifacts
-        here = self._to.client.tracking_uri
-        to = self._to(get_artifact_repository, uri, tracking_uri=here)
+        server = self._to.client.tracking_uri
+        to = self._to(get_artifact_repository, uri, tracking_uri=server)
         with tempfile.TemporaryDirectory() as folder:
             for number, path in enumerate(self._artifacts(run.info.run_id)):
                 here = Path(folder, str(number))
@@ -184,11 +190,6 @@ def source_uri(given: str | None, target: str | None) -> str:
     if name == public_uri(target):
         raise UserError(f"from={name!r}: the same store as the one to copy to; give another")
     return uri
-
-
-def settings_uri() -> str:
-    """Return the tracking URI that MLflow's settings name."""
-    return str(mlflow.get_tracking_uri())
 
 
 def _parents_first(runs: list[Run]) -> list[Run]:

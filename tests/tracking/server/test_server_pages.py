@@ -176,7 +176,7 @@ def test_iteration_times_of_three_runs_in_one_chart(opened, page, campaign):
     assert slowest_ms == pytest.approx(1.8 * 1000 * 1.4, rel=0.05)
 
 
-def test_what_the_machine_did_meanwhile(opened, page):
+def test_the_load_of_the_machine_during_a_run(opened, page):
     opened(f"/experiments/{{experiment}}/runs/{{{ONE}}}/system-metrics?workspace=default")
     [busy_percent] = chart(page, "cpu_percent").values()
     assert len(busy_percent) == 41
