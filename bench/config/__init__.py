@@ -1,6 +1,7 @@
 """One configuration: what a person asks to be measured, and what it became on its device."""
 
-from bench.config.resolved import ResolvedConfig, legacy_defaults
+from bench.config.legacy import legacy_defaults
+from bench.config.resolved import ResolvedConfig
 from bench.config.run_config import (
     FAKEDATA,
     FILING_FIELDS,

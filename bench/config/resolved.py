@@ -1,40 +1,15 @@
-"""What a configuration became on its device, and how fields came that older records lack."""
+"""What a configuration became on its device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from bench.config.legacy import Legacy
+
 Backend = Literal["cpu", "cuda", "mps"]
 MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
-
-
-@dataclass(frozen=True)
-class Legacy:
-    """Marks a field with the value that reproduces records older than the field.
-
-    Such a record is read with that value. In a `RunConfig` the value does not enter `config_id`:
-    old records keep theirs and stay comparable.
-    """
-
-    value: object
-
-
-@cache
-def legacy_defaults(model: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the value of each field that `Legacy` marks."""
-    marked = {
-        name: mark.value
-        for name, field in model.model_fields.items()
-        for mark in field.metadata
-        if isinstance(mark, Legacy)
-    }
-    return MappingProxyType(marked)
 
 
 class ResolvedConfig(BaseModel):

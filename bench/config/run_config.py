@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from bench.config.architectures import check_architecture
-from bench.config.resolved import Legacy, legacy_defaults
+from bench.config.legacy import Legacy, legacy_defaults
 from bench.errors import UserError
 
 Backend = Literal["auto", "cpu", "cuda", "mps"]
