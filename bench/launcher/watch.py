@@ -19,8 +19,9 @@ from bench.launcher.telemetry import HostSource, Sampler, SeveralDevices, device
 from bench.machine.allocator import allocator_settings
 from bench.machine.limits import describe_exit, oom_kills
 from bench.records import Measurement, Outcome, ProcessFigures, Telemetry
-from bench.records.folders import RecordFolder, is_running
+from bench.records.folders import RecordFolder
 from bench.records.journal import Event, JournalReader, OnEvent
+from bench.records.liveness import is_running
 
 _PROJECT = Path(__file__).resolve().parents[2]
 #: How often the launcher looks at its worker. Telemetry has its own, longer interval.

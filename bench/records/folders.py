@@ -35,6 +35,7 @@ from bench.records import (
     RankAccount,
     RunRecord,
 )
+from bench.records.liveness import is_running
 
 T = TypeVar("T")
 
@@ -43,9 +44,6 @@ DEFAULT_RECORDS = Path("records")
 #: Held while a measurement runs and released before its record is written, so that a disk that
 #: fills up during it cannot cost the record. A record with 1,000 iterations is about 200 KB.
 _RESERVE_BYTES = 4 * 2**20
-
-#: Start times of one process, read twice, differ by less.
-_START_TOLERANCE_S = 1.0
 
 #: What this project measures.
 MeasuredRecord = RunRecord | CeilingsRecord | ProfileRecord
@@ -56,24 +54,6 @@ ANY_RECORD: TypeAdapter[MeasuredRecord | ImportedRecord] = TypeAdapter(AnyRecord
 Account = RunRecord | CeilingsRecord | ProfiledStep | Machine
 _ACCOUNT: TypeAdapter[Account] = TypeAdapter(Annotated[Account, Field(discriminator="kind")])
 _RANK_ACCOUNT = TypeAdapter(RankAccount)
-
-
-def is_running(process: int | psutil.Process, started_s: float | None = None) -> bool:
-    """Whether a process, given by its number or as psutil knows it, runs; a zombie does not.
-
-    `started_s` is its start in seconds since 1970 (`psutil.Process.create_time`): a process that
-    started at another time was only given the same number. A process that may not be looked at
-    runs.
-    """
-    try:
-        found = psutil.Process(process) if isinstance(process, int) else process
-        if not found.is_running() or found.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return started_s is None or abs(found.create_time() - started_s) < _START_TOLERANCE_S
-    except psutil.AccessDenied:
-        return True
-    except (psutil.Error, OverflowError):
-        return False
 
 
 def new_record_id(now: datetime | None = None) -> str:

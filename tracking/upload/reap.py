@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psutil
 from mlflow.entities import Run, RunTag
 
-from bench.records.folders import is_running
+from bench.records.liveness import is_running
 from tracking import schema
 from tracking.matching_runs import RECORD, all_experiments, all_runs, is_whole, runs_with
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
