@@ -92,7 +92,7 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
             and record.environment.cpu_model == value_or_none(cpu_model)
             and record.environment.cpu_signature == value_or_none(cpu_signature)
             and record.environment.torch == metadata.version("torch")
-            and instruction_limits(record.environment.variables or {}) == limits
+            and record.environment.instruction_limits == limits
             and backend in ("auto", record.environment.device.backend)
         ):
             return record

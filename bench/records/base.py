@@ -110,6 +110,18 @@ class Verdict(Record):
 
 
 _NOT_ASKED = "recorded by a version that did not ask"
+#: By part of a record, facts that it may lack, with the reason.
+_Reasons = Mapping[str, Mapping[str, str]]
+#: Schema 2 has profiles, several devices and the processor's own numbers.
+_NOT_IN_SCHEMA_1: _Reasons = {
+    "environment": {"cpu_signature": _NOT_ASKED},
+    "measurement": {"work": _NOT_ASKED, "ranks": "one device"},
+}
+#: Facts that came without a new schema.
+_ADDED: _Reasons = {
+    "environment": {"variables": _NOT_ASKED},
+    "measurement": {"warmup_ended_early": "no warm-up ended early in that version"},
+}
 _CONFIGS: dict[str, type[BaseModel]] = {"config": RunConfig, "resolved": ResolvedConfig}
 
 
@@ -128,33 +140,24 @@ class KeptRecord(Facts):
     def _as_today(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        data = _from_schema_1(data) if data.get("schema_version") == 1 else dict(data)
+        data = dict(data)
+        if data.get("schema_version") == 1:
+            data = _explained(data, _NOT_IN_SCHEMA_1) | {"schema_version": 2}
         for name, model in _CONFIGS.items():
             if isinstance(data.get(name), dict):
                 data[name] = {**legacy_defaults(model), **data[name]}
-        measurement = data.get("measurement")
-        if isinstance(measurement, dict) and "warmup_ended_early" not in measurement:
-            why = "no warm-up ended early in that version"
-            data["measurement"] = _unknown(measurement, {"warmup_ended_early": why})
-        environment = data.get("environment")
-        if isinstance(environment, dict) and "variables" not in environment:
-            data["environment"] = _unknown(environment, {"variables": _NOT_ASKED})
-        return data
+        return _explained(data, _ADDED)
 
 
-def _from_schema_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Schema 2 has profiles, several devices and the processor's own numbers."""
-    data = data | {"schema_version": 2}
-    reasons = {
-        "environment": {"cpu_signature": _NOT_ASKED},
-        "measurement": {"work": _NOT_ASKED, "ranks": "one device"},
-    }
-    for name, missing in reasons.items():
-        if isinstance(data.get(name), dict):
-            data[name] = _unknown(data[name], missing)
+def _explained(data: dict[str, Any], reasons: _Reasons) -> dict[str, Any]:
+    """Return `data` whose parts have None, and the reason, for each fact that they lack.
+
+    Parts that are no facts stay as they are, for the validation to refuse.
+    """
+    data = dict(data)
+    for part, missing in reasons.items():
+        facts = data.get(part)
+        if isinstance(facts, dict) and isinstance(known := facts.get("missing", {}), dict):
+            lacking = {name: why for name, why in missing.items() if name not in facts}
+            data[part] = {**facts, **dict.fromkeys(lacking), "missing": {**known, **lacking}}
     return data
-
-
-def _unknown(facts: dict[str, Any], missing: dict[str, str]) -> dict[str, Any]:
-    """Return `facts` with None, and the reason, for each name in `missing`."""
-    return facts | dict.fromkeys(missing) | {"missing": facts.get("missing", {}) | missing}

@@ -18,9 +18,15 @@ from bench.records.base import Count, Facts, PositiveRate, Record, Seconds
 _INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
 
 
-def instruction_limits(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those of `variables` that keep a processor from using all of its instructions."""
-    return {name: variables[name].lower() for name in _INSTRUCTION_LIMITS if name in variables}
+def instruction_limits(variables: Mapping[str, str]) -> str:
+    """Return those of `variables` that keep a processor from using all of its instructions.
+
+    As a shell has them; "none" where there are none.
+    """
+    limits = (
+        f"{name}={variables[name].lower()}" for name in _INSTRUCTION_LIMITS if name in variables
+    )
+    return " ".join(limits) or "none"
 
 
 class DeviceInfo(Facts):
@@ -77,9 +83,8 @@ class Environment(Facts):
 
     @property
     def instruction_limits(self) -> str:
-        """The variables that limited the processor's instructions, as a shell has them, or none."""
-        limits = instruction_limits(self.variables or {})
-        return " ".join(f"{name}={value}" for name, value in limits.items()) or "none"
+        """What limited the processor's instructions; none in a record of before it was asked."""
+        return instruction_limits(self.variables or {})
 
 
 def environment_id(environment: Environment) -> str:

@@ -100,7 +100,7 @@ class RankMeasurement(WorkerMeasurement):
         assert window is not None  # it has just been measured  # noqa: S101
         return RankFigures.of(
             "",
-            {**window.missing, "device_uuid": info.missing.get("uuid", "known")},
+            {**window.missing, "device_uuid": info.missing.get("uuid", "")},
             rank=self._team.shard.rank,
             node=self._team.node,
             device=info.name,

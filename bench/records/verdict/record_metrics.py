@@ -144,12 +144,10 @@ def summary(record: RunRecord) -> dict[str, float]:
     if process is not None:
         found |= {name: getattr(process, name) for name in ("real_s", "user_s", "system_s")}
         found["max_rss_mb"] = _scaled(process.max_rss_bytes, 1e-6)
-    energy_j = None
     if record.telemetry is not None:
-        energy_j = record.telemetry.energy_j
         found |= telemetry_means(record.telemetry)
-    found["energy_j"] = energy_j
-    found["energy_j_per_image"] = ratio(energy_j, measured.images if measured else None)
+        found["energy_j"] = energy_j = record.telemetry.energy_j
+        found["energy_j_per_image"] = ratio(energy_j, measured.images if measured else None)
     return _known(found)
 
 

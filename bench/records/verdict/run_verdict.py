@@ -44,11 +44,10 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
             yield from _of_training(run.measurement)
     if record.telemetry is not None:
         yield from _of_telemetry(record.telemetry, record.environment)
-    resolved = run.resolved if run is not None and not run.config.data_only else None
-    if run is not None and resolved is not None:
-        note = resolved.precision_note(run.config.precision)
+    if run is not None and run.resolved is not None and not run.config.data_only:
+        note = run.resolved.precision_note(run.config.precision)
         if note is not None:
-            code = "amp-in-fp32" if resolved.native_math else "emulated"
+            code = "amp-in-fp32" if run.resolved.native_math else "emulated"
             yield code, "note", f"{run.config.precision}: {note}"
     if record.environment is not None and record.environment.power_source == "battery":
         yield "battery", "suspect", "measured on battery power"
@@ -66,7 +65,7 @@ def _of_warm_up(measurement: Measurement) -> Iterator[Found]:
     times_slower = times[-1] / statistics.median(measurement.iteration_times_s)
     if times_slower > _NOT_WARM:
         message += (
-            f"; its last one still took {times_slower:.1f} times the window's median: "
+            f"; its last iteration still took {times_slower:.1f} times the window's median: "
             "give a larger max_seconds"
         )
         yield "not-warm", "suspect", message

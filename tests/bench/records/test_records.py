@@ -115,6 +115,13 @@ def test_a_record_of_today_must_say_what_schema_1_did_not():
         RunRecord.model_validate_json(json.dumps(new))
 
 
+def test_reasons_that_are_no_mapping_are_refused():
+    damaged = samples.run_record().model_dump(mode="json")
+    damaged["measurement"] = {"missing": ["work"]}
+    with pytest.raises(ValidationError, match=r"measurement\.missing"):
+        RunRecord.model_validate(damaged)
+
+
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
 def test_a_kept_result_is_read_and_gives_figures_and_a_verdict(path):
     record = RecordFolder(path.parent).read_record()
