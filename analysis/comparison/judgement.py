@@ -111,7 +111,7 @@ class Comparison:
         return " ".join(self.parts)
 
     def also_differs(self, besides: Collection[str]) -> str:
-        """Return the settings in which the two sides ran, other than `besides`, as text."""
+        """Return the settings that differ between the two, other than `besides`, as they ran."""
         return ran_otherwise(self.a, self.b, besides)
 
     @property

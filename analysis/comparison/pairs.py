@@ -71,10 +71,9 @@ def _of_run_ids(run_ids: list[str]) -> RecordSet:
 class Pairing:
     """Pairs of configurations, and what has no counterpart.
 
-    `differing` are the settings that distinguish A from B; `why_alone` says of each group of
-    `only_a` and `only_b`, by the names of its runs, why the other side has none for it; `software`
-    says what else differs overall; `left_out` names runs without the metric or without a result,
-    with the reason.
+    `differing` are the settings that distinguish A from B; `why_alone` holds the reason why a group
+    of `only_a` or `only_b` has no counterpart, by the names of its runs; `software` is what else
+    differs overall; `left_out` names runs without the metric or without a result, with the reason.
     """
 
     differing: tuple[str, ...]
@@ -196,8 +195,8 @@ def _no_pair(a: Sequence[Group], b: Sequence[Group], differing: Collection[str])
         sorted({f"{group.batch_size}" for group in side}, key=lambda text: (len(text), text))
         for side in (a, b)
     ]
-    apart = {*differing, "batch_size"}
-    if any(agree(one, other, apart, as_asked=True) for one in a for other in b):
+    ignored = {*differing, "batch_size"}
+    if any(agree(one, other, ignored, as_asked=True) for one in a for other in b):
         return (
             f"A has batch {', '.join(sizes[0])} and B batch {', '.join(sizes[1])}: different batch "
             "sizes are not compared; mlproject report has a table of the gains of larger batches"

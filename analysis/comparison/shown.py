@@ -26,7 +26,11 @@ def comparison_table(comparisons: Sequence[Comparison], pairing: Pairing) -> Tab
 
     def setting(name: str) -> Column[Comparison]:
         def values(one: Comparison) -> tuple[str, ...]:
-            return tuple(side.first.settings.get(name, "unknown") for side in (one.a, one.b))
+            # a record lacks only what had no effect in its run
+            return tuple(
+                side.first.settings.get(name, "unknown" if side.first.imported_from else "none")
+                for side in (one.a, one.b)
+            )
 
         return text(f"a_{name} b_{name}", name, values, lambda a, b: f"{a} -> {b}")
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from analysis.findings.report_finding import (
-    ReportFinding,
-    names_of,
-    rate_of,
-)
+from analysis.findings.report_finding import ReportFinding, names_of, rate_of
 from analysis.runs.groups import batch_curves
 from analysis.runs.placed import Run
-from analysis.runs.quantities import percent, three_digits
+from analysis.runs.quantities import counted, percent, three_digits
 from analysis.statistics import estimate_ratio
 from bench.records.verdict.drift import Drift
 
@@ -24,7 +20,7 @@ def find_above_roof(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         above = _names(found)
         yield ReportFinding(
             kind="above the roof",
-            headline=f"{len(above)} runs are faster than their roof allows; do not use them.",
+            headline=f"Faster than the roof allows, not to be used: {counted(len(above), 'run')}.",
             evidence=_lines(found),
             runs=above,
             advice="Measure the ceilings of that machine again, idle, and compare the work counts.",
@@ -66,8 +62,8 @@ def find_inconsistent_flops(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         if complexity is not None and complexity.step_flops:
             key = (complexity.arch, complexity.image_size)
             counts.setdefault(key, []).append((complexity.step_flops_per_image, run))
-    for (arch, image_size), counted in counts.items():
-        low, high = (pick(flops for flops, _ in counted) for pick in (min, max))
+    for (arch, image_size), found in counts.items():
+        low, high = (pick(flops for flops, _ in found) for pick in (min, max))
         if high > low * (1 + _TOLERANCE):
             yield ReportFinding(
                 kind="inconsistent FLOP",
@@ -77,9 +73,9 @@ def find_inconsistent_flops(runs: Sequence[Run]) -> Iterator[ReportFinding]:
                 ),
                 evidence=tuple(
                     f"{run.label}: {three_digits(flops / 1e9)} GFLOP an image"
-                    for flops, run in counted
+                    for flops, run in found
                 ),
-                runs=tuple(run.name for _, run in counted),
+                runs=tuple(run.name for _, run in found),
                 advice="Compare images/s of these runs, not FLOP/s or places under the roof.",
             )
 
@@ -169,9 +165,11 @@ def find_foreign_processes(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield one finding per machine that was not alone with its measurement."""
     for env, found in _by_machine(runs, "foreign-process", "busy-host", "stolen-time").items():
         names = _names(found)
+        measured = sum(run.env == env for run in runs)
         yield ReportFinding(
             kind="foreign process",
-            headline=f"{env}: {len(names)} of the measurements had not the machine to themselves.",
+            headline=f"{env}: {len(names)} of {counted(measured, 'measurement')} shared the "
+            "machine with other work.",
             evidence=_lines(found),
             runs=names,
             advice="Measure these again on an idle machine (rented: with cores of its own) before "

@@ -58,7 +58,7 @@ class SpeedUp:
 
     @property
     def ran_with(self) -> str:
-        """In which other settings the two ran, such as `threads 2 -> 16`."""
+        """The other settings that differ between the two, as they ran: `threads 2 -> 16`."""
         besides = {*_MACHINE, *OF_PRECISION}
         found = (ran_otherwise(slow, fast, besides) for slow, fast in self.pairs)
         return "; ".join(dict.fromkeys(text for text in found if text))

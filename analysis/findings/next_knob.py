@@ -27,10 +27,10 @@ _CPU_CORES_PER_WORKER = 4
 
 @dataclass(frozen=True)
 class Knob:
-    """A setting to change: what it is called, whether it is to be had, and which values are it.
+    """A setting that may be worth changing; `words` name it for people.
 
-    `open` says of a group whether the knob is neither on nor out of reach there. `turned` says of a
-    group's value and another one whether the other has the knob turned further.
+    `open` returns whether a group could use it: it is not on yet, and the device has it. `turned`
+    returns whether the second of two values has the knob turned further.
     """
 
     setting: str
@@ -49,12 +49,12 @@ def _more(now: str, other: str) -> bool:
 
 
 def _switched_off(setting: str) -> Callable[[Group, Sequence[Run]], bool]:
-    """By choice: what `auto` leaves off on this device has its reason."""
+    """Whether it was switched off by choice: `auto` leaves off what does not help the device."""
     return lambda group, runs: set(group.asked_for(setting)) == {"false"}
 
 
 def _cores(group: Group) -> int | None:
-    """Of the processor that a process of the group ran on or beside, as far as it is known."""
+    """Cores of each process of the group, of its device or else of the host; None if not known."""
     environment = group.first.record.environment if group.first.record else None
     if environment is None:
         return None
@@ -100,7 +100,7 @@ def _graphs(group: Group, runs: Sequence[Run]) -> bool:
 
 
 def _system_allocator(group: Group, runs: Sequence[Run]) -> bool:
-    """By choice: `auto` takes `retain` wherever there is one, and Linux has it."""
+    """Whether it was chosen on Linux, where `auto` takes `retain`."""
     environment = group.first.record.environment if group.first.record else None
     on_linux = environment is not None and not environment.os.startswith(("macOS", "Windows"))
     return on_linux and set(group.asked_for("allocator")) == {"system"}
@@ -111,9 +111,9 @@ def _room_for_batch(group: Group, runs: Sequence[Run]) -> bool:
 
 
 def _native_amp(group: Group, runs: Sequence[Run]) -> bool:
-    """Whether a lower precision is to be had, and is arithmetic of the device.
+    """Whether the group could use a lower precision that its device computes natively.
 
-    What runs of this device show, else every GPU's; of a processor nothing is taken for granted.
+    By the runs of this device that asked for amp; without any, a GPU does and a processor may not.
     """
     if group.precision not in ("fp32", "tf32"):
         return False
@@ -181,15 +181,15 @@ def advice(group: Group, names: Iterable[str], runs: Sequence[Run]) -> dict[str,
 
 
 def _measured(knob: Knob, group: Group, groups: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
-    """Pairs that differ in the knob alone, the second turned further, one as the knob is now.
+    """Pairs that differ in the knob alone, the second turned further, one of them as in `group`.
 
-    So also what turning it this far gave: where that was nothing, turning it on gives nothing.
+    Either may be: where turning it this far gained nothing, turning it further is no advice.
     """
-    apart = (knob.setting, *knob.follows)
+    own = (knob.setting, *knob.follows)
     now = group.first.settings.get(knob.setting)
     alike: dict[object, list[Group]] = {}
     for one in groups:
-        alike.setdefault(settings_key(one.first, apart), []).append(one)
+        alike.setdefault(settings_key(one.first, own), []).append(one)
     for base, turned in (pair for members in alike.values() for pair in permutations(members, 2)):
         values = [one.first.settings.get(knob.setting, "") for one in (base, turned)]
         if now in values and knob.turned(*values):
@@ -231,7 +231,7 @@ def find_next_knobs(runs: Sequence[Run]) -> Iterator[ReportFinding]:
 
 
 def _sentences(knobs: Mapping[str, str], most: str) -> Iterator[str]:
-    """What is under this roof, and what has another: a lower precision gains more than `most`."""
+    """The knobs under this roof, then a lower precision: its roof is another, `most` is not its."""
     under = [words for name, words in knobs.items() if name != "precision"]
     if under:
         yield f"Next: {', '.join(under)}; at most {most}."

@@ -56,7 +56,7 @@ class Group:
 
     @property
     def precision_label(self) -> str:
-        """The precision for people, who see how many runs asked for amp and got fp32."""
+        """The precision for people, with how many runs asked for amp and got fp32."""
         return precision_label(self.first.precision, self.asked_for("precision"))
 
     @property
@@ -161,7 +161,7 @@ def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: 
 
 
 def _without_machine(run: Run) -> set[str]:
-    """The settings that a run lacks as no device was opened: a label that it asked for it has."""
+    """What a run lacks that ended before its device was known; a label asked for is its own."""
     if run.record is None or run.record.environment is not None:
         return set()
     return {"device", LIMITED} | ({"env"} if run.env == "auto" else set())

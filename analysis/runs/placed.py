@@ -5,28 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from analysis.roofs.peaks import Peaks
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from analysis.runs.quantities import whole_number
-from analysis.runs.what_ran import NO_SETTINGS, distinctions, precision_label, settings_of
+from analysis.runs.what_ran import distinctions, precision_label, settings_of
 from analysis.statistics.repeats import Repeats, summarised_repeats
-from bench.config import RunConfig
 from bench.records import CeilingsRecord, Environment, Finding, ProfileRecord, RunRecord, worst
 from bench.records.verdict.drift import Drift, window_drift
 from bench.records.verdict.record_metrics import summary
-from tracking import schema
-
-if TYPE_CHECKING:
-    from tracking.reading.tracked_runs import TrackedRun
 
 Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
 
 THROUGHPUT = "throughput_images_per_s"
-#: What an imported run's ledger may say of its throughput: deviation and number of repeats.
-DEVIATION = "throughput_images_per_s_std"
-REPEATS = "repeats"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +62,7 @@ class Run:
 
     @property
     def precision_label(self) -> str:
-        """The precision for people, who see where a device made fp32 of amp."""
+        """The precision for people, with the one asked for where amp became fp32."""
         return precision_label(self.precision, (self.asked_for("precision"),))
 
     @property
@@ -272,33 +264,6 @@ def distinguished(runs: Sequence[AnyRun]) -> list[AnyRun]:
 def recorded(runs: Iterable[Run]) -> list[PlacedRun]:
     """Return those of `runs` that have a record."""
     return [run for run in runs if isinstance(run, PlacedRun)]
-
-
-def imported_run(run: TrackedRun) -> Run:
-    """Return an imported run by what its tags, parameters and metrics say."""
-    known = {
-        name: value
-        for name, value in run.params.items()
-        if name in RunConfig.model_fields and name not in NO_SETTINGS
-    }
-    batch = whole_number(run.params.get("resolved_batch_size") or known.get("batch_size"))
-    if batch is not None:
-        known["batch_size"] = f"{batch}"
-    for setting, tag in (("env", schema.ENV), ("device", schema.DEVICE)):
-        if run.tags.get(tag):
-            known[setting] = run.tags[tag]
-    deviation = run.metrics.get(DEVIATION)
-    return Run(
-        name=run.run_id,
-        settings=known,
-        outcome=run.tags.get(schema.OUTCOME, "ok"),
-        reason=run.tags.get(schema.REASON),
-        metrics=run.metrics,
-        campaign=run.tags.get(schema.CAMPAIGN),
-        count=max(whole_number(run.params.get(REPEATS)) or 1, 1),
-        deviations={} if deviation is None else {THROUGHPUT: deviation},
-        imported_from=run.tags.get(schema.SOURCE_FILE, "unknown"),
-    )
 
 
 def _software(environment: Environment) -> dict[str, str]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.peaks import Peaks
-from analysis.runs.placed import PlacedRun, Run, distinguished, imported_run, place, place_runs
+from analysis.runs.imported import imported_run
+from analysis.runs.placed import PlacedRun, Run, distinguished, place, place_runs
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
 from bench.records.verdict.record_metrics import PHASES
 from tracking import schema
@@ -123,13 +124,11 @@ def pull_records(
 ) -> RecordSet:
     """Fetch the measurements that match, their profiles, and every measured ceiling of the server.
 
-    Imported runs that match have no record, only what their ledgers say.
-
-    Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
-    and a profile belongs to a configuration. A run whose record cannot be read is named in
-    `unreadable`, and the others are used. Raises `UserError` or `TrackingError` if the search
-    itself fails. `refresh` is as in `pull_runs`. `watch` wraps the runs while
-    their records come in.
+    Imported runs that match have no record, only what their ledgers say. Ceilings and profiles are
+    looked for in all experiments: a machine's roof is the same in each, and a profile belongs to a
+    configuration. A run whose record cannot be read is named in `unreadable`, and the others are
+    used. `refresh` is as in `pull_runs`; `watch` wraps the runs while their records come in.
+    Raises `UserError` or `TrackingError` if the search itself fails.
     """
     from tracking.reading.incremental import search_kept_runs  # takes MLflow along
     from tracking.reading.tracked_runs import download_records
@@ -181,9 +180,9 @@ def pull_runs(
     read, unless `refresh`; runs that were renamed or tagged by hand since show only then. `roofs`
     adds where each run stands under its roof, for which the records of all of them and of the
     ceilings are fetched; `peaks` are datasheet figures of a user's own for those roofs; `watch`
-    wraps the runs meanwhile. An empty table has the same columns.
-    Raises `UserError` for an unknown experiment or a folder without a store, and `TrackingError`
-    for what the server refuses, a malformed filter too.
+    wraps the runs while these records come in. An empty table has the same columns. Raises
+    `UserError` for an unknown experiment or a folder without a store, and `TrackingError` for what
+    the server refuses, a malformed filter too.
     """
     # Pandas and MLflow take a second to import, which the rest of the package does without.
     from analysis.runs.run_table import runs_table

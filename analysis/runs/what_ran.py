@@ -18,8 +18,8 @@ NO_SETTINGS: Final = FILING_FIELDS | WINDOW_FIELDS
 #: How data is read and shown is part of the data's cost; synthetic data has none of it.
 OF_DATA: Final = ("data", "workers", "decoder", "prefetch_factor", "persistent_workers",
                   "pin_memory", "augment", "non_blocking")  # fmt: skip
-#: The variables that kept a processor from its newer instructions; most runs have none, so that
-#: they are said of each run that has them.
+#: The variables that kept a processor from its newer instructions; most runs have none, so
+#: that they are shown of each run that has them.
 LIMITED: Final = "instructions"
 #: A precision and what only some precisions have: what is left out to hold precisions together.
 OF_PRECISION: Final = ("precision", "depthwise_fp32")
@@ -61,7 +61,7 @@ def settings_of(record: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def precision_label(ran: str, asked: Collection[str | None]) -> str:
-    """Return a precision for people: `fp32 (amp asked for)` where runs asked for amp and got it."""
+    """Return a precision for people: `fp32 (amp asked for)` where amp became fp32."""
     amp = [one for one in asked if one is not None and one.startswith("amp")]
     if ran.startswith("amp") or not amp:
         return ran
@@ -72,8 +72,8 @@ def precision_label(ran: str, asked: Collection[str | None]) -> str:
 def distinctions(runs: Sequence[Mapping[str, str]]) -> list[str]:
     """Return for the settings of each run those in which runs of its label differ, as text.
 
-    A label has machine, model and precision, and the batch size, of which nothing is said here.
-    Runs without settings have none, and nothing is said of a setting that a run does not know.
+    A label has machine, model, precision and batch size, which are therefore left out. So is, of
+    each run, a setting that it lacks.
     """
     values: dict[tuple[str | None, ...], dict[str, set[str]]] = {}
     for settings in runs:

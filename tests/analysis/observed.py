@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from analysis.runs.placed import Run, imported_run
+from analysis.runs.imported import imported_run
+from analysis.runs.placed import Run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
 from tracking.importing import read_results

@@ -40,7 +40,7 @@ def test_the_gate_fails_where_b_is_slower(tmp_path, step_s, word, code):
     ("fail_on", "code"),
     [((), 0), (("worse",), 0), (("missing",), 1), (("undecided",), 1), (("worse", "missing"), 1)],
 )
-def test_a_crash_in_b_is_told_and_can_fail_the_gate(tmp_path, fail_on, code):
+def test_a_run_of_b_that_failed_is_named_and_can_fail_the_gate(tmp_path, fail_on, code):
     a = records_on_disk(tmp_path / "a", make.run_record("a10"), make.run_record("a20", 20))
     crash = make.failed_record("b20", settings={"batch_size": 20}, environment=None)
     b = records_on_disk(tmp_path / "b", make.run_record("b10"), crash)

@@ -8,7 +8,8 @@ from test_statistics import LONG, PHI, windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table
-from analysis.runs.placed import imported_run, place_runs
+from analysis.runs.imported import imported_run
+from analysis.runs.placed import place_runs
 from bench.errors import UserError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
@@ -89,6 +90,16 @@ def test_what_follows_from_the_data_is_no_difference_of_its_own():
     assert pairing.differing == ("data",)
     (found,) = compare_pairs(pairing.pairs, THROUGHPUT)
     assert found.also_differs(("data",)) == ""
+
+
+def test_a_setting_that_had_no_effect_on_one_side_reads_none_there():
+    limited = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    ours = place_runs([make.run_record("a")], [])
+    theirs = place_runs([make.run_record("b", environment=limited)], [])
+    pairing = pair_runs(ours, theirs, THROUGHPUT.name)
+    table = comparison_table(compare_pairs(pairing.pairs, THROUGHPUT), pairing)
+    assert table.columns[1].heading == "instructions"
+    assert table.cells[0][1] == "none -> avx2"
 
 
 def test_on_one_machine_only_what_ran_pairs():

@@ -328,11 +328,11 @@ def test_one_machine_against_another_by_hand():
     assert (found.slow, found.fast, found.ends) == ("slow", "fast", pytest.approx((2, 8)))
     assert found.mean.ratio == pytest.approx(4)
     assert found.mean.low is None  # single runs
-    (told,) = of_kind(runs, "machine speed-up")
-    assert told.headline == (
+    (shown,) = of_kind(runs, "machine speed-up")
+    assert shown.headline == (
         "fast is 2 to 8 times as fast as slow, 4 in the geometric mean (2 common configurations)."
     )
-    assert set(told.runs) == {"b8", "b16", "fast-b8", "fast-b16"}
+    assert set(shown.runs) == {"b8", "b16", "fast-b8", "fast-b16"}
     # another model, precision or batch size is nothing in common
     assert speed_ups(curve({8: 1}, env="a") + curve({8: 2}, env="b", precision="amp")) == []
     assert speed_ups(slow) == []
