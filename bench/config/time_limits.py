@@ -24,6 +24,8 @@ _MIN_WARMUP_CAPTURED = 3
 #: Modes of torch.compile that capture one (`torch._inductor.list_mode_options`).
 _CAPTURING = ("reduce-overhead", "max-autotune")
 _WARMUP_SHARE = 1 / 3
+#: Seconds of work until a GPU's clock has left its idle state: it rises in steps, over a second.
+_SETTLE_S: Mapping[Backend, float] = MappingProxyType({"cpu": 0.0, "cuda": 2.0, "mps": 0.0})
 
 
 def max_seconds_on(backend: Backend, config: RunConfig) -> float | Literal["none"]:
@@ -42,13 +44,14 @@ class TimeLimits:
 
     `max_seconds` bounds the window and a third of it the warm-up; None bounds neither. Whatever the
     time, the warm-up holds `min_warmup` iterations and the window `MIN_ITERATIONS`, or all if they
-    are fewer.
+    are fewer. A warm-up that is done before `settle_s` seconds goes on until then.
     """
 
     warmup_iters: int
     iters: int
     max_seconds: float | None = None
     min_warmup: int = _MIN_WARMUP
+    settle_s: float = 0.0
 
     @classmethod
     def of(cls, config: RunConfig, backend: Backend) -> TimeLimits:
@@ -60,6 +63,7 @@ class TimeLimits:
             config.iters,
             None if max_seconds == "none" else max_seconds,
             _MIN_WARMUP_CAPTURED if captured else _MIN_WARMUP,
+            0.0 if config.data_only else _SETTLE_S[backend],
         )
 
     @property
@@ -70,7 +74,9 @@ class TimeLimits:
     def expected_warmup_s(self, iteration_s: float) -> float:
         """Return how long the warm-up takes if each of its iterations takes `iteration_s`."""
         least = min(self.warmup_iters, self.min_warmup)
-        return _bounded(self.warmup_iters, least, self.warmup_s, iteration_s)
+        bounded_s = _bounded(self.warmup_iters, least, self.warmup_s, iteration_s)
+        settle_s = self.settle_s if self.warmup_s is None else min(self.settle_s, self.warmup_s)
+        return max(bounded_s, settle_s)
 
     def expected_window_s(self, iteration_s: float) -> float:
         """Return how long the window takes if each of its iterations takes `iteration_s`."""
@@ -79,14 +85,14 @@ class TimeLimits:
 
     def __str__(self) -> str:
         """Say it as a person reads it before the start."""
+        warmup = f"{self.warmup_iters}"
+        if self.settle_s:
+            warmup += f" (or more, for {self.settle_s:g} s)"
         if (warmup_s := self.warmup_s) is None:
-            return (
-                f"{self.warmup_iters} + {self.iters} iterations, however long they take "
-                "(max_seconds=none)"
-            )
+            return f"{warmup} + {self.iters} iterations, however long they take (max_seconds=none)"
         least = (min(self.warmup_iters, self.min_warmup), min(self.iters, MIN_ITERATIONS))
         return (
-            f"at most {self.warmup_iters} + {self.iters} iterations; warm-up ends after "
+            f"at most {warmup} + {self.iters} iterations; warm-up ends after "
             f"{rounded_s(warmup_s)}, the window after {self.max_seconds:g} s "
             f"(at least {least[0]} + {least[1]} iterations)"
         )

@@ -20,6 +20,7 @@ from bench.records.base import (
 from bench.records.ceilings import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
 from bench.records.complexity import Complexity, MemoryFootprint, OpCost
 from bench.records.environment import (
+    POWER_LIMIT,
     DeviceInfo,
     Environment,
     Machine,
@@ -52,6 +53,7 @@ from bench.records.profile import (
 
 __all__ = [
     "LAUNCHER_FACTS",
+    "POWER_LIMIT",
     "Backend",
     "CacheRoof",
     "Ceiling",

@@ -120,7 +120,11 @@ _NOT_IN_SCHEMA_1: _Reasons = {
 #: Facts that came without a new schema.
 _ADDED: _Reasons = {
     "environment": {"variables": _NOT_ASKED},
-    "measurement": {"warmup_ended_early": "no warm-up ended early in that version"},
+    "measurement": {
+        "warmup_ended_early": "no warm-up ended early in that version",
+        "warmup_peak_memory_bytes": "that version kept one peak of warm-up and window",
+    },
+    "telemetry": {"slowed_share": _NOT_ASKED},
 }
 _CONFIGS: dict[str, type[BaseModel]] = {"config": RunConfig, "resolved": ResolvedConfig}
 

@@ -29,6 +29,10 @@ def instruction_limits(variables: Mapping[str, str]) -> str:
     return " ".join(limits) or "none"
 
 
+#: The throttle reason (NVML's name) that is no fault: the device is at the power that it may take.
+POWER_LIMIT = "SwPowerCap"
+
+
 class DeviceInfo(Facts):
     """The device that ran the step."""
 
@@ -144,4 +148,5 @@ class Telemetry(Facts):
     series: tuple[Series, ...]
     energy_j: float | None  # by the device's own counter over the window
     throttle_share: dict[str, float] | None  # throttle reason -> share of samples; {} means never
+    slowed_share: dict[str, float] | None  # power or heat -> share of time below application clocks
     foreign_processes: tuple[str, ...] | None  # others on the device, "pid name", before or after

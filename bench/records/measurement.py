@@ -121,6 +121,7 @@ class Measurement(Facts):
     startup_s: dict[str, Seconds]  # import, model, data: what passed before the first warm-up
     peak_memory_allocated_bytes: Count | None
     peak_memory_reserved_bytes: Count | None
+    warmup_peak_memory_bytes: Count | None  # allocated: with cuDNN's search for algorithms
     hidden_syncs: Count | None  # synchronisations the probe iteration saw inside the step
     first_loss: float | None
     last_loss: float | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from bench.config import SYNTHETIC, RunConfig, Switch, max_seconds_on
+from bench.errors import UnsupportedError
 from bench.machine import usable_cores
 from bench.machine.allocator import allocator_in_use
 from bench.records import ResolvedConfig
@@ -37,7 +38,7 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         workers=_workers(config, device),
         pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
         channels_last=_switch(config.channels_last, device.prefers_channels_last),
-        fused_optimizer=_switch(config.fused_optimizer, True),
+        fused_optimizer=_fused_optimizer(config, device, precision),
         depthwise_fp32=precision.autocast_dtype != "none"
         and _switch(config.depthwise_fp32, device.prefers_fp32_depthwise),
         # The processes of one machine share its cores.
@@ -52,6 +53,16 @@ def _number(value: int | str, auto: int) -> int:
 
 def _switch(value: Switch, auto: bool) -> bool:
     return auto if value == "auto" else value == "true"
+
+
+def _fused_optimizer(config: RunConfig, device: Device, precision: Fp32) -> bool:
+    possible = device.fuses_loss_scaling or not precision.loss_scaling
+    if config.fused_optimizer == "true" and not possible:
+        raise UnsupportedError(
+            f"fused_optimizer=true: not with a scaled loss on {device.backend}; "
+            "use fused_optimizer=false, or precision=fp32"
+        )
+    return _switch(config.fused_optimizer, possible)
 
 
 def _workers(config: RunConfig, device: Device) -> int:

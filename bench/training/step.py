@@ -25,14 +25,22 @@ WEIGHT_DECAY = 1e-4
 
 
 def make_optimizer(model: torch.nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-    """Return SGD with momentum over `model`'s parameters."""
-    return torch.optim.SGD(
+    """Return SGD with momentum over `model`'s parameters.
+
+    A fused one has its momentum, zeros, from the start: by itself it would make it in its first
+    step, of memory that nothing has written, and leave it so where the loss scaler skips that step.
+    """
+    optimizer = torch.optim.SGD(
         model.parameters(),
         lr=LEARNING_RATE,
         momentum=MOMENTUM,
         weight_decay=WEIGHT_DECAY,
         fused=fused,
     )
+    if fused:
+        for parameter in model.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
 
 
 class Phases:
@@ -86,14 +94,34 @@ class TimedPhases(Phases):
 
 
 class NvtxPhases(Phases):
-    """A range per phase for Nsight Systems and Nsight Compute."""
+    """A range per iteration, and within it one per phase, for NVIDIA's profilers.
+
+    The warm-up is one range.
+    """
+
+    _in_iteration = False
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Push and pop a range."""
+        if not self._in_iteration:
+            torch.cuda.nvtx.range_push("iteration")  # type: ignore[no-untyped-call]
+            self._in_iteration = True
         torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
-        yield
-        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+    def lap(self) -> None:
+        """Close the iteration's range; the next phase opens another."""
+        if self._in_iteration:
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+            self._in_iteration = False
+
+    def clear(self) -> None:
+        """Close the warm-up's range."""
+        self.lap()
 
 
 class TrainingStep:
@@ -155,14 +183,17 @@ class TrainingStep:
 class GraphedStep:
     """A training step captured once as a CUDA graph and replayed on each batch.
 
-    Copies each batch into the tensors that the graph reads. Raises `UnsupportedError` where the
-    step cannot be captured.
+    Copies each batch into the tensors that the graph reads, unless it `reuses_batch`: then all
+    batches are the same tensors, which the graph reads where they are. Raises `UnsupportedError`
+    where the step cannot be captured.
     """
 
     #: Iterations on a side stream before the capture, as torch.cuda.graphs asks.
     _WARMUP = 3
 
-    def __init__(self, step: TrainingStep, precision: Fp32, device: Device) -> None:
+    def __init__(
+        self, step: TrainingStep, precision: Fp32, device: Device, *, reuses_batch: bool = False
+    ) -> None:
         if not device.supports_cuda_graphs:
             raise UnsupportedError(
                 f"cuda_graphs=true: not on {device.backend}; use backend=cuda or cuda_graphs=false"
@@ -173,6 +204,7 @@ class GraphedStep:
                 "use precision=amp-bf16 or cuda_graphs=false"
             )
         self._step = step
+        self._reuses_batch = reuses_batch
         self._graph: torch.cuda.CUDAGraph | None = None
         self._images = self._labels = self._loss = torch.empty(0)
 
@@ -181,14 +213,17 @@ class GraphedStep:
         images, labels = next_batch()
         if self._graph is None:
             self._graph = self._capture(images, labels)
-        else:
+        elif not self._reuses_batch:
             self._images.copy_(images, non_blocking=True)
             self._labels.copy_(labels, non_blocking=True)
         self._graph.replay()
         return self._loss
 
     def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> torch.cuda.CUDAGraph:
-        self._images, self._labels = images.clone(), labels.clone()
+        if self._reuses_batch:
+            self._images, self._labels = images, labels
+        else:
+            self._images, self._labels = images.clone(), labels.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -196,7 +231,8 @@ class GraphedStep:
                 self._once()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Another thread, a loader that pins its next batch, may allocate at the same time.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._loss = self._once()
         return graph
 

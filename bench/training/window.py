@@ -52,6 +52,7 @@ class Window:
     warmup_ended_early: str | None = None
     first_loss: float | None = None
     last_loss: float | None = None
+    warmup_peak_memory_bytes: tuple[int, int] | None = None  # allocated, reserved
     _waited_s: float = 0.0
 
     def waiting(self, next_batch: NextBatch) -> NextBatch:
@@ -76,9 +77,11 @@ class Window:
     ) -> None:
         """Run the warm-up's steps, each synchronised; none of them enters the window.
 
-        With a time limit the warm-up ends before an iteration that would, if it took as long as the
-        one before it, pass the limit, but not before `limits.min_warmup` iterations. `last` calls
-        the step of the last iteration once, with something around it that is not timed.
+        On a device that takes time to settle there are more of them, until `limits.settle_s`
+        seconds have passed. With a time limit the warm-up ends before an iteration that would, if
+        it took as long as the one before it, pass the limit, but not before `limits.min_warmup`
+        iterations. `last` calls the step of the last iteration once, with something around it that
+        is not timed.
         """
         begin_s, times_s, limit_s = self.clock(), self.warmup_times_s, limits.warmup_s
         closing = 0 if last is None else 1
@@ -90,19 +93,25 @@ class Window:
             times_s.append(self.clock() - lap_begin_s)
             return loss
 
-        while (done := len(times_s)) + closing < limits.warmup_iters:
+        def is_unsettled() -> bool:
+            return limits.settle_s > 0 and self.agree(sum(times_s) < limits.settle_s)
+
+        while (done := len(times_s)) + closing < limits.warmup_iters or is_unsettled():
             if limit_s is not None and done + closing >= limits.min_warmup:
                 needed_s = self.clock() - begin_s + (1 + closing) * times_s[-1]
                 if self.agree(needed_s > limit_s):
-                    self.warmup_ended_early = (
-                        f"{done + closing} of {limits.warmup_iters} iterations "
-                        f"(max_seconds={limits.max_seconds:g} gives it {rounded_s(limit_s)})"
-                    )
+                    if done + closing < limits.warmup_iters:
+                        self.warmup_ended_early = (
+                            f"{done + closing} of {limits.warmup_iters} iterations "
+                            f"(max_seconds={limits.max_seconds:g} gives it {rounded_s(limit_s)})"
+                        )
                     break
             loss = lap()
             on_lap(times_s[-1])
             if self.first_loss is None:
                 self.first_loss = float(loss)
+                # Of what the search for algorithms took the step itself needs a part.
+                self.device.release_cached_memory()
         if last is not None:
             last(lap)
             on_lap(times_s[-1])
@@ -118,6 +127,8 @@ class Window:
         iterations, max_seconds = plan.iterations, plan.max_seconds
         self.phases.clear()
         self.device.synchronize()
+        self.warmup_peak_memory_bytes = self.device.peak_memory_bytes()
+        self.device.reset_peak_memory()
         self.timer = self.device.timer(self.clock)
         self._waited_s = 0.0
         self.barrier()
@@ -160,6 +171,7 @@ class Window:
         if not times:
             return None
         peak = self.device.peak_memory_bytes() or (None, None)
+        warmup_peak = self.warmup_peak_memory_bytes or (None, None)
         phase_times = self.phases.times_s()
         return Measurement.of(
             "",
@@ -178,6 +190,7 @@ class Window:
             compile_time_s=self._compile_time_s() if compiled else None,
             peak_memory_allocated_bytes=peak[0],
             peak_memory_reserved_bytes=peak[1],
+            warmup_peak_memory_bytes=warmup_peak[0],
             first_loss=_finite(self.first_loss),
             last_loss=_finite(self.last_loss),
             **known,
@@ -201,6 +214,7 @@ _WHY_MISSING = {
     "compile_time_s": "compile=none",
     "peak_memory_allocated_bytes": "this backend does not count a peak",
     "peak_memory_reserved_bytes": "this backend does not count a peak",
+    "warmup_peak_memory_bytes": "this backend does not count a peak",
     "hidden_syncs": "no probe of synchronisations on this backend, or the run ended before it",
     "work": "the run ended before it was counted, or torch's profiler counts nothing here",
     "ranks": "one device, or the run ended before the ranks sent their times",

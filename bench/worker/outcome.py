@@ -20,7 +20,18 @@ _MEMORY_PHRASES = (
     "not enough memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    # cuDNN's plans each ran out of memory, which torch's search for one keeps to itself
+    "FIND was unable to find an engine",
+    "GET was unable to find an engine",
 )
+#: What libraries also say for other reasons: of memory only where the device has next to none left.
+_FULL_DEVICE_PHRASES = (
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+)
+_FULL_FREE_SHARE = 0.05
+_NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
 
 def attempt(work: Callable[[], None]) -> tuple[Outcome, str | None]:
@@ -37,6 +48,9 @@ def attempt(work: Callable[[], None]) -> tuple[Outcome, str | None]:
     except UserError as error:
         return "refused", str(error)
     except Exception as error:
+        if _NOT_DETERMINISTIC in str(error):
+            what = _first_line(error).partition(", but")[0]
+            return "unsupported", f"deterministic=true: {what}; use deterministic=false"
         traceback.print_exc()
         return ("oom" if _is_out_of_memory(error) else "crashed"), _in_short(error)
     return "ok", None
@@ -53,11 +67,28 @@ def or_reason(name: str, make: Callable[[], T | None], missing: dict[str, str]) 
 
 def _in_short(error: BaseException) -> str:
     """The exception's type and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    line = _first_line(error)
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(p in str(error) for p in _MEMORY_PHRASES)
+    if not isinstance(error, RuntimeError):
+        return False
+    text = str(error)
+    if any(phrase in text for phrase in _MEMORY_PHRASES):
+        return True
+    return any(phrase in text for phrase in _FULL_DEVICE_PHRASES) and _is_device_full()
+
+
+def _is_device_full() -> bool:
+    try:
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+    except Exception:  # a context that has failed answers nothing
+        return False
+    return free_bytes < _FULL_FREE_SHARE * total_bytes

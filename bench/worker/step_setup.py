@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from bench.config import RunConfig, TimeLimits
+from bench.config import SYNTHETIC, RunConfig, TimeLimits
 from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
 from bench.cost.estimate import cached_complexity
-from bench.errors import UserError
+from bench.errors import UnsupportedError, UserError
 from bench.machine import read_environment
 from bench.records import Complexity, Environment, ResolvedConfig
 from bench.records.folders import RecordFolder
@@ -83,6 +83,7 @@ def build_step(
     shared = team.wrap(model, device)
     forward: Callable[[torch.Tensor], Any] = shared
     if config.compile != "none":
+        check_accumulation(config, device)
         forward = torch.compile(shared, mode=config.compile)
     step = TrainingStep(
         forward,
@@ -92,7 +93,23 @@ def build_step(
         phases=phases,
         no_gradient_sync=team.no_gradient_sync,
     )
-    return GraphedStep(step, precision, device) if config.cuda_graphs else step, resolved
+    if config.cuda_graphs:
+        return GraphedStep(step, precision, device, reuses_batch=config.data == SYNTHETIC), resolved
+    return step, resolved
+
+
+def check_accumulation(config: RunConfig, device: Device) -> None:
+    """Raise `UnsupportedError` for a compile mode that captures graphs of single passes.
+
+    The second pass of a step would overwrite the gradients that the first has left in the graph's
+    memory (pytorch#169545).
+    """
+    captures = config.compile in ("reduce-overhead", "max-autotune") and device.supports_cuda_graphs
+    if captures and config.grad_accum_steps > 1:
+        raise UnsupportedError(
+            f"compile={config.compile} captures CUDA graphs, which cannot accumulate gradients: "
+            "use compile=default, or grad_accum_steps=1"
+        )
 
 
 @dataclass(frozen=True)

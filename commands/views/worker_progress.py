@@ -30,9 +30,10 @@ class TimeLeft:
         self._window_began_s: float | None = None
 
     @property
-    def warmup_iters(self) -> int:
-        """The most iterations of the warm-up."""
-        return self._limits.warmup_iters
+    def warmup(self) -> str:
+        """How much of the warm-up is done."""
+        most = "" if self._limits.settle_s else f" of {self._limits.warmup_iters} at most"
+        return f"{self.done}{most}"
 
     def warmed(self, seconds: float) -> None:
         """Take the time of an iteration of the warm-up."""
@@ -76,7 +77,7 @@ class WorkerProgress(Bar):
             left_s = self._left.seconds(event.clock_s)
             if self._left.done == 1 and left_s is not None and self._progress.disable:
                 self._say(f"about {_spoken(left_s)} left")  # no terminal shows the bar
-            self._show(f"warming up, {self._left.done} of {self._left.warmup_iters} at most")
+            self._show(f"warming up, {self._left.warmup}")
         elif event.name == "window_started" and self._left is not None:
             self._left.measuring(_limits(facts), event.clock_s)
             self._show("measuring")

@@ -213,12 +213,12 @@ def test_telemetry_itself_leads_to_the_finding():
 
     record = make.run_record(
         telemetry=samples.facts(
-            Telemetry, interval_s=0.2, series=(), throttle_share={"SwPowerCap": 0.4}
+            Telemetry, interval_s=0.2, series=(), throttle_share={"SwThermal": 0.4}
         )
     )
     record = record.model_copy(update={"verdict": judge(record)})
     (found,) = of_kind(observed(record), "throttled")
-    assert "SwPowerCap in 40% of the samples" in found.evidence[0]
+    assert "SwThermal in 40% of the samples" in found.evidence[0]
 
 
 def test_a_run_above_its_roof_is_told_first():

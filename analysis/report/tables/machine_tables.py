@@ -8,7 +8,7 @@ from analysis.report.tables.numbered_table import Column, Table, make_table, num
 from analysis.report.tables.run_columns import CONFIGURATION, NUMBERED, metric
 from analysis.runs.placed import PlacedRun
 from analysis.runs.quantities import percent, three_digits
-from bench.records import Environment
+from bench.records import POWER_LIMIT, Environment
 
 
 def processes_table(runs: Sequence[PlacedRun]) -> Table:
@@ -59,6 +59,7 @@ def telemetry_table(runs: Sequence[PlacedRun]) -> Table:
                lambda run: _scaled(run.metrics.get("other_cpu_percent_mean"), 1e-2)),
         number("stolen_cores", "cores given to other guests",
                lambda run: _scaled(run.metrics.get("stolen_cpu_percent_mean"), 1e-2)),
+        number("power_limited_share", "at its power limit", _power_limited_share, percent),
         number("throttled_share", "throttled", _throttled_share, percent),
         metric("energy_j", "energy (J)"),
         metric("energy_j_per_image", "J/image"),
@@ -77,7 +78,15 @@ def telemetry_table(runs: Sequence[PlacedRun]) -> Table:
 def _throttled_share(run: PlacedRun) -> float | None:
     """Share of the samples with the most frequent reason to throttle; 0 where there was none."""
     shares = run.record.telemetry.throttle_share if run.record.telemetry else None
-    return None if shares is None else max(shares.values(), default=0.0)
+    if shares is None:
+        return None
+    return max((share for name, share in shares.items() if name != POWER_LIMIT), default=0.0)
+
+
+def _power_limited_share(run: PlacedRun) -> float | None:
+    """Share of the samples at the power limit, or None where it was never reached or not read."""
+    shares = run.record.telemetry.throttle_share if run.record.telemetry else None
+    return (shares or {}).get(POWER_LIMIT)
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

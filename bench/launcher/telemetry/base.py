@@ -10,19 +10,22 @@ from bench.machine.probes import reason_of
 Gauge = Callable[[], float]
 
 #: What the record says of the device besides its series.
-DEVICE_FACTS = ("energy_j", "throttle_share", "foreign_processes")
+DEVICE_FACTS = ("energy_j", "throttle_share", "slowed_share", "foreign_processes")
 
 
 @dataclass(frozen=True)
 class Reading:
     """What a source saw at one instant.
 
-    `energy_j` counts up from any zero; `throttle_reasons` is None where they cannot be read.
+    `energy_j` counts up from any zero, and so do `slowed_s`, the seconds for which power or heat
+    held the device below its application clocks; `throttle_reasons` is None where they cannot be
+    read.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
     energy_j: float | None = None
     throttle_reasons: frozenset[str] | None = None
+    slowed_s: Mapping[str, float] | None = None
 
 
 class Source:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 from bench.launcher.telemetry.base import DEVICE_FACTS, AbsentDevice, Reading, Source
@@ -57,6 +58,7 @@ class RaplSource(Source):
         super().__init__(
             {
                 "throttle_share": "not read for CPUs",
+                "slowed_share": "not read for CPUs",
                 "foreign_processes": "a CPU is shared: see cpu_utilization_percent",
             }
         )
@@ -81,6 +83,8 @@ class RaplSource(Source):
 
 class SeveralDevices(Source):
     """Energy is the devices' sum, throttle reasons and foreign processes are those of any.
+
+    The time for which they were slowed is their mean.
 
     The lowest rank's quantities keep their names, the others' begin with `rank1_`, `rank2_`...
     """
@@ -111,10 +115,12 @@ class SeveralDevices(Source):
             self._note(prefix, source, source.missing.keys() - set(DEVICE_FACTS))
         energy = _of_all(reading.energy_j for reading in readings)
         reasons = _of_all(reading.throttle_reasons for reading in readings)
+        slowed = _of_all(reading.slowed_s for reading in readings)
         return Reading(
             values,
             None if energy is None else sum(energy),
             None if reasons is None else frozenset().union(*reasons),
+            None if slowed is None else _mean(slowed),
         )
 
     def foreign_processes(self) -> tuple[str, ...] | None:
@@ -133,6 +139,11 @@ class SeveralDevices(Source):
         for name in names:
             if name in source.missing:
                 self.missing[f"{prefix}{name}"] = source.missing[name]
+
+
+def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = set[str]().union(*counters)
+    return {name: fmean(one.get(name, 0.0) for one in counters) for name in sorted(names)}
 
 
 def _of_all(values: Iterable[T | None]) -> list[T] | None:

@@ -11,16 +11,21 @@ import psutil
 from bench.launcher.telemetry.base import Gauge, Reading, Source
 from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.probes import nvml_device, reason_of
+from bench.records import POWER_LIMIT
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that lower the clock against the program's
 #: wish (nvml.h, nvmlClocksEventReasons). Idle and chosen clocks are no throttling.
 _THROTTLE_BITS = {
-    0x04: "SwPowerCap",
+    0x04: POWER_LIMIT,
     0x08: "HwSlowdown",
     0x20: "SwThermal",
     0x40: "HwThermal",
     0x80: "PowerBrake",
+    0x200: "BoardLimit",
+    0x400: "Reliability",
 }
+#: Whose time below the application clocks NVML counts (nvml.h, nvmlPerfPolicyType_t).
+_SLOWED_BY = {"power": 0, "heat": 1}
 
 
 def _newest(newer: str, older: str, nvml: Any, *arguments: Any) -> Any:
@@ -74,7 +79,8 @@ class NvidiaSource(Source):
             "energy_j", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3
         )  # the counter is in mJ
         reasons = self._attempt("throttle_share", self._throttle_reasons)
-        return Reading(self._read_gauges(self._gauges), energy_j, reasons)
+        slowed_s = self._attempt("slowed_share", self._slowed_s)
+        return Reading(self._read_gauges(self._gauges), energy_j, reasons, slowed_s)
 
     def foreign_processes(self) -> tuple[str, ...] | None:
         """Return `pid name` of other compute processes seen at the start or seen now.
@@ -111,6 +117,13 @@ class NvidiaSource(Source):
         except Exception as error:
             self.missing[fact] = reason_of(error)
             return None
+
+    def _slowed_s(self) -> dict[str, float]:
+        counted = self._nvml.nvmlDeviceGetViolationStatus
+        return {
+            name: counted(self._handle, policy).violationTime / 1e9  # ns
+            for name, policy in _SLOWED_BY.items()
+        }
 
     def _throttle_reasons(self) -> frozenset[str]:
         names = (

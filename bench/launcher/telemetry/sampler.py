@@ -47,18 +47,30 @@ def series_of(samples: Sequence[Sample], span: Span, source: str) -> list[Series
 
 
 def energy_j(samples: Sequence[Sample], span: Span) -> float:
-    """Return what the counter rose by over exactly the window.
+    """Return what the energy counter rose by over exactly the window.
 
-    At either end it is interpolated between the two samples around it, which takes the power
-    to be steady between them. Raises `UnknownFactError` without samples on both sides, or with
-    fewer than two inside, when the ends would outweigh the rest.
+    Raises `UnknownFactError` as `_risen` does.
     """
-    counter = [
-        (clock_s, reading.energy_j) for clock_s, reading in samples if reading.energy_j is not None
+    counter = ((clock_s, reading.energy_j) for clock_s, reading in samples)
+    return _risen([(s, joules) for s, joules in counter if joules is not None], span)
+
+
+def slowed_share(samples: Sequence[Sample], span: Span) -> dict[str, float]:
+    """Return the share of the window for which each limit held the device below its clocks.
+
+    Raises `UnknownFactError` as `_risen` does.
+    """
+    counters = [
+        (clock_s, reading.slowed_s) for clock_s, reading in samples if reading.slowed_s is not None
     ]
-    if sum(clock_s in span for clock_s, _ in counter) < 2:
-        raise UnknownFactError("fewer than two samples of the energy counter fell in the window")
-    return _at(counter, span.end_s) - _at(counter, span.start_s)
+    names = counters[0][1] if counters else {}
+    if not names:
+        raise UnknownFactError("no sample of the time below the application clocks")
+    window_s = span.end_s - span.start_s
+    return {
+        name: min(1.0, _risen([(at, seconds[name]) for at, seconds in counters], span) / window_s)
+        for name in names
+    }
 
 
 def throttle_share(samples: Sequence[Sample], span: Span) -> dict[str, float]:
@@ -77,17 +89,29 @@ def throttle_share(samples: Sequence[Sample], span: Span) -> dict[str, float]:
     return {reason: count / len(seen) for reason, count in sorted(counts.items())}
 
 
+def _risen(counter: Sequence[tuple[float, float]], span: Span) -> float:
+    """Return what a counter, sampled as (seconds, value), rose by over exactly the window.
+
+    At either end it is interpolated between the two samples around it, which takes its rise to be
+    steady between them. Raises `UnknownFactError` without samples on both sides, or with fewer
+    than two inside, when the ends would outweigh the rest.
+    """
+    if sum(clock_s in span for clock_s, _ in counter) < 2:
+        raise UnknownFactError("fewer than two samples of the counter fell in the window")
+    return _at(counter, span.end_s) - _at(counter, span.start_s)
+
+
 def _at(counter: Sequence[tuple[float, float]], clock_s: float) -> float:
     after = bisect_left(counter, (clock_s,))
     if after == len(counter):
-        raise UnknownFactError("the energy counter was not read after the window's end")
-    end_s, end_j = counter[after]
+        raise UnknownFactError("the counter was not read after the window's end")
+    end_s, end = counter[after]
     if end_s == clock_s:
-        return end_j
+        return end
     if after == 0:
-        raise UnknownFactError("the energy counter was not read before the window's start")
-    begin_s, begin_j = counter[after - 1]
-    return begin_j + (end_j - begin_j) * (clock_s - begin_s) / (end_s - begin_s)
+        raise UnknownFactError("the counter was not read before the window's start")
+    begin_s, begin = counter[after - 1]
+    return begin + (end - begin) * (clock_s - begin_s) / (end_s - begin_s)
 
 
 class Sampler:
@@ -139,6 +163,7 @@ class Sampler:
             {
                 "energy_j": lambda: energy_j(seen, span),
                 "throttle_share": lambda: throttle_share(seen, span),
+                "slowed_share": lambda: slowed_share(seen, span),
                 "foreign_processes": device.foreign_processes,
             }
         )

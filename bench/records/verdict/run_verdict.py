@@ -9,7 +9,16 @@ import statistics
 from collections.abc import Iterator
 
 from bench.config import MIN_ITERATIONS
-from bench.records import CeilingsRecord, Environment, Measurement, RunRecord, Telemetry, Verdict
+from bench.records import (
+    POWER_LIMIT,
+    CeilingsRecord,
+    Environment,
+    Measurement,
+    Outcome,
+    RunRecord,
+    Telemetry,
+    Verdict,
+)
 from bench.records.base import Found
 from bench.records.verdict.drift import window_drift
 from bench.records.verdict.record_metrics import data_wait_share
@@ -41,7 +50,7 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
         yield from _of_warm_up(run.measurement)
         yield from _of_window(run.measurement)
         if not run.config.data_only:
-            yield from _of_training(run.measurement)
+            yield from _of_training(run.measurement, run.outcome)
     if record.telemetry is not None:
         yield from _of_telemetry(record.telemetry, record.environment)
     if run is not None and run.resolved is not None and not run.config.data_only:
@@ -90,7 +99,7 @@ def _of_window(measurement: Measurement) -> Iterator[Found]:
         yield "window-gap", "suspect", f"iteration times leave {gap:.1%} of the window unexplained"
 
 
-def _of_training(measurement: Measurement) -> Iterator[Found]:
+def _of_training(measurement: Measurement, outcome: Outcome) -> Iterator[Found]:
     """Findings that need a model in the step."""
     share = data_wait_share(measurement)
     if share > _INPUT_BOUND_SHARE:
@@ -99,6 +108,9 @@ def _of_training(measurement: Measurement) -> Iterator[Found]:
         yield "hidden-syncs", "note", f"the step makes the host wait {syncs} times an iteration"
     if measurement.last_loss is None and measurement.first_loss is None:
         yield "loss-not-finite", "suspect", "the loss was not a finite number"
+    elif measurement.last_loss is None and outcome == "ok":
+        message = "the loss was a finite number at first and not at the end: NaN takes less power"
+        yield "loss-not-finite", "suspect", message
 
 
 def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Found]:
@@ -111,10 +123,29 @@ def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iter
         message = f"this virtual machine's host gave {stolen:.0%} of the processor to others"
         yield "stolen-time", "suspect", message
     for reason, share in (telemetry.throttle_share or {}).items():
-        if share > _THROTTLED_SHARE:
+        if share > _THROTTLED_SHARE and reason == POWER_LIMIT:
+            yield "power-limited", "note", _at_power_limit(share, telemetry, environment)
+        elif share > _THROTTLED_SHARE:
             yield "throttled", "suspect", f"{reason} in {share:.0%} of the samples"
     if foreign := telemetry.foreign_processes:
         yield "foreign-process", "suspect", f"others used the device: {', '.join(foreign[:5])}"
+
+
+def _at_power_limit(share: float, telemetry: Telemetry, environment: Environment | None) -> str:
+    """What a device at its power limit did: it is the device's own pace, and no fault."""
+    device = environment.device if environment is not None else None
+    limit_w = device.power_limit_w if device is not None else None
+    limit = "its power limit" if limit_w is None else f"its power limit of {limit_w:.0f} W"
+    text = f"at {limit} in {share:.0%} of the samples"
+    clocks = next((one.values for one in telemetry.series if one.name == "gpu_sm_clock_mhz"), ())
+    if clocks:
+        text += f", SM clock {statistics.fmean(clocks):.0f} MHz on average"
+        if device is not None and device.max_clock_mhz is not None:
+            text += f" of {device.max_clock_mhz:.0f} at most"
+    slowed = (telemetry.slowed_share or {}).get("power")
+    if slowed is not None:
+        text += f", for {slowed:.0%} of the time below its application clock"
+    return text
 
 
 def _share_of_cores(

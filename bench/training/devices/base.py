@@ -48,6 +48,8 @@ class Device(ABC):
     prefers_fp32_depthwise = False
     pins_memory = False
     supports_cuda_graphs = False
+    #: Whether the fused optimizer takes the loss scaler's factor and leaves a step out by itself.
+    fuses_loss_scaling = True
     #: Whether a profiler leaves something in the process that later iterations pay for.
     profiler_stays = False
 
@@ -76,6 +78,9 @@ class Device(ABC):
     def peak_memory_bytes(self) -> tuple[int, int] | None:
         """Peak bytes (allocated, reserved) since the reset, or None if the backend counts none."""
         return None
+
+    def release_cached_memory(self) -> None:
+        """Give back what the allocator holds and nothing uses."""
 
     def hidden_syncs(self, step: Callable[[], object]) -> int | None:
         """Run `step` once and count the host's waits for the device in it, or None untried."""

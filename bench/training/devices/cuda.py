@@ -14,6 +14,10 @@ from bench.records import DeviceInfo
 from bench.records.journal import Clock
 from bench.training.devices.base import Device, IterationTimer
 
+#: Iterations that the host may be ahead of the device: enough that the device never waits for the
+#: next one, so few that the window ends in time and that no wait for the device looks like one for
+#: data.
+_MOST_AHEAD = 4
 #: First compute capability whose tensor cores (fp16: packed arithmetic) take a mode.
 #: CUDA C++ Programming Guide, "Arithmetic Instructions" and "Compute Capabilities".
 _FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0)}
@@ -22,7 +26,8 @@ _FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8,
 class CudaEventTimer(IterationTimer):
     """An event after every iteration, read only after the window's last synchronisation.
 
-    The host's clock is not asked between iterations.
+    The host's clock is not asked between iterations. A step of a few launches, a CUDA graph's,
+    would let the host queue the whole window: it waits for the iteration `_MOST_AHEAD` before.
     """
 
     kind = "cuda_events"
@@ -35,6 +40,8 @@ class CudaEventTimer(IterationTimer):
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._events.append(event)
+        if len(self._events) > _MOST_AHEAD:
+            self._events[-1 - _MOST_AHEAD].synchronize()
 
     def times_s(self) -> list[float]:
         """Seconds between neighbouring events (resolution about 0.5 us)."""
@@ -80,6 +87,10 @@ class CudaDevice(Device):
             torch.cuda.max_memory_allocated(self.torch_device),
             torch.cuda.max_memory_reserved(self.torch_device),
         )
+
+    def release_cached_memory(self) -> None:
+        """Empty the caching allocator's free blocks."""
+        torch.cuda.empty_cache()
 
     def hidden_syncs(self, step: Callable[[], object]) -> int | None:
         """Count torch's own warnings of synchronising calls."""

@@ -27,6 +27,7 @@ class MpsDevice(Device):
     timer = SynchronizedTimer
     torch_device = torch.device("mps")
     default_batch_size = 64
+    fuses_loss_scaling = False
     # Never channels-last: NHWC makes the backward convolution up to 30 times slower there.
 
     def synchronize(self) -> None:

@@ -168,6 +168,18 @@ def test_limits_are_said_before_the_start():
     assert "warm-up ends after 1200 s, the window after 3600 s" in limits
 
 
+def test_a_gpus_warm_up_lasts_until_its_clock_has_settled_but_no_longer_than_its_limit():
+    def limits(**changes):
+        return TimeLimits.of(RunConfig(**changes), "cuda")
+
+    assert limits().expected_warmup_s(0.01) == 2.0
+    assert limits().expected_warmup_s(0.5) == 5.0
+    assert limits(max_seconds="none").expected_warmup_s(0.01) == 2.0
+    assert limits(max_seconds=3).expected_warmup_s(0.01) == 1.0
+    assert limits(data_only=True, data="x").settle_s == 0
+    assert str(limits()).startswith("at most 10 (or more, for 2 s) + 100 iterations")
+
+
 @pytest.mark.parametrize(
     ("changes", "least"),
     [

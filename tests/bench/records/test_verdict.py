@@ -4,6 +4,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
+from bench.records import Series
 from bench.records.verdict.profile_verdict import judge_profile
 from bench.records.verdict.run_verdict import judge
 
@@ -58,6 +59,11 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
         ("input-bound", window(data_wait_s=(0.03,) * 6), window(data_wait_s=(0.02,) * 6)),
         ("hidden-syncs", window(hidden_syncs=2), window(hidden_syncs=0)),
         ("loss-not-finite", window(first_loss=None, last_loss=None), window(first_loss=None)),
+        (
+            "loss-not-finite",
+            window(last_loss=None),
+            {"outcome": "interrupted", "reason": "cut", **window(last_loss=None)},
+        ),
         ("busy-host", using(30.0), using(10.0)),
         ("busy-host", using(200.0), using(200.0, backend="cuda")),
         ("stolen-time", using(30.0, who="stolen"), using(10.0, who="stolen")),
@@ -91,6 +97,30 @@ def test_throttling_by_its_share_of_samples():
     hot = samples.telemetry(throttle_share={"SwThermal": 0.2, "SwPowerCap": 0.01})
     findings = judge(samples.run_record(telemetry=hot)).findings
     assert [finding.message for finding in findings] == ["SwThermal in 20% of the samples"]
+
+
+def test_a_device_at_its_power_limit_is_no_fault():
+    clock = Series(
+        name="gpu_sm_clock_mhz", source="nvml", times_s=(0.0, 1.0), values=(1000.0, 1070.0)
+    )
+    card = samples.device_info(backend="cuda", power_limit_w=72.0, max_clock_mhz=2040.0)
+    limited = {"series": (clock,), "throttle_share": {"SwPowerCap": 1.0}}
+    verdict = judge(
+        samples.run_record(
+            telemetry=samples.telemetry(**limited, slowed_share={"power": 0.8, "heat": 0.0}),
+            environment=samples.environment(device=card),
+        )
+    )
+    assert verdict.level == "clean"
+    assert [(one.code, one.message) for one in verdict.findings] == [
+        (
+            "power-limited",
+            "at its power limit of 72 W in 100% of the samples, SM clock 1035 MHz on average "
+            "of 2040 at most, for 80% of the time below its application clock",
+        )
+    ]
+    unknown = judge(samples.run_record(telemetry=samples.telemetry(**limited), environment=None))
+    assert unknown.findings[0].message.startswith("at its power limit in 100%")
 
 
 def test_others_on_the_device():

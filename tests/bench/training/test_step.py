@@ -1,5 +1,9 @@
 """The training step trains: the same function under every knob, and by hand."""
 
+import math
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fakes import Card, QueueingDevice, ScriptedClock
@@ -9,13 +13,16 @@ from torch.nn import functional
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.training.devices import cpu, open_device
+from bench.training.devices.mps import MpsDevice
 from bench.training.precision import Fp32, open_precision
+from bench.training.precision.amp import AmpFp16
 from bench.training.precision.tf32 import Tf32
 from bench.training.resolve import resolve
 from bench.training.step import (
     LEARNING_RATE,
     WEIGHT_DECAY,
     GraphedStep,
+    NvtxPhases,
     Phases,
     TrainingStep,
     make_optimizer,
@@ -37,6 +44,44 @@ def test_one_step_is_sgd_by_hand():
         expected = old - LEARNING_RATE * (gradient + WEIGHT_DECAY * old)
         torch.testing.assert_close(new, expected)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.fixture
+def fresh_memory_is_nan():
+    torch.use_deterministic_algorithms(True)  # which fills what nothing has written
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_a_first_step_that_overflows_leaves_the_fused_optimizer_as_the_plain_one(
+    fresh_memory_is_nan,
+):
+    images, labels = torch.full((8, 4), 3e4), torch.zeros(8, dtype=torch.int64)
+    losses = {}
+    for fused in (True, False):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        step = TrainingStep(model, make_optimizer(model, fused=fused), AmpFp16("cpu"))
+        batches = iter([(images, labels), *[(images / 3e4, labels)] * 5])
+        losses[fused] = [float(step(lambda batches=batches: next(batches))) for _ in range(6)]
+    assert losses[True] == pytest.approx(losses[False])
+    assert all(map(math.isfinite, losses[True][1:]))
+    assert losses[True][-1] < losses[True][1]
+
+
+@pytest.mark.parametrize("asked", ["auto", "true"])
+def test_where_the_fused_optimizer_cannot_scale_it_is_left_out_or_refused(asked):
+    apple = QueueingDevice(ScriptedClock())
+    apple.fuses_loss_scaling = MpsDevice.fuses_loss_scaling
+    config = RunConfig(precision="amp-fp16", fused_optimizer=asked)
+    precision = open_precision("amp-fp16", apple)
+    if asked == "true":
+        with pytest.raises(UnsupportedError, match=r"fused_optimizer=true.*fused_optimizer=false"):
+            resolve(config, apple, precision)
+    else:
+        assert resolve(config, apple, precision).fused_optimizer is False
+        assert resolve(config, Card(ScriptedClock()), precision).fused_optimizer is True
 
 
 def test_two_half_batches_accumulate_to_the_whole():
@@ -117,6 +162,64 @@ def test_cuda_graphs_are_refused_where_they_cannot_be():
     device = QueueingDevice(ScriptedClock())
     with pytest.raises(UnsupportedError, match="cuda_graphs"):
         GraphedStep(None, Fp32(), device)
+
+
+class ScriptedGraph:
+    """What torch.cuda is asked for around a capture; a replay does nothing."""
+
+    def __init__(self, monkeypatch):
+        self.modes = []
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        for name in ("Stream", "current_stream"):
+            monkeypatch.setattr(torch.cuda, name, lambda: stream)
+        monkeypatch.setattr(torch.cuda, "stream", self._context)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+        monkeypatch.setattr(torch.cuda, "graph", self._capture)
+
+    @contextmanager
+    def _context(self, stream):
+        yield
+
+    @contextmanager
+    def _capture(self, graph, capture_error_mode):
+        self.modes.append(capture_error_mode)
+        yield
+
+
+@pytest.mark.parametrize("reuses_batch", [False, True])
+def test_a_graph_reads_a_copy_of_each_batch_unless_it_is_always_the_same(monkeypatch, reuses_batch):
+    captured = ScriptedGraph(monkeypatch)
+    card = Card(ScriptedClock())
+    card.supports_cuda_graphs = True
+    seen = []
+
+    def step(next_batch):
+        seen.append(next_batch()[0])
+        return torch.tensor(1.0)
+
+    graphed = GraphedStep(step, Fp32(), card, reuses_batch=reuses_batch)
+    first = torch.ones(2)
+    graphed(lambda: (first, torch.zeros(2)))
+    assert captured.modes == ["thread_local"]  # a loader's thread may allocate at the same time
+    assert (seen[-1] is first) == reuses_batch
+    graphed(lambda: (first if reuses_batch else first + 1, torch.zeros(2)))
+    assert float(seen[-1][0]) == (1.0 if reuses_batch else 2.0)
+
+
+def test_ranges_for_nvidias_profilers_are_iterations_and_within_them_phases(monkeypatch):
+    said = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", said.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: said.append("end"))
+    phases = NvtxPhases()
+    with phases.phase("data"):  # warm-up
+        pass
+    phases.clear()
+    for _ in range(2):
+        with phases.phase("data"), suppress(KeyError), phases.phase("forward"):
+            raise KeyError
+        phases.lap()
+    iteration = ["iteration", "data", "forward", "end", "end", "end"]
+    assert said == ["iteration", "data", "end", "end", *iteration * 2]
 
 
 def test_a_backend_that_is_not_here_is_refused_with_what_is():

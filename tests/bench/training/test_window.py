@@ -53,7 +53,8 @@ def measured(window, **known):
 
 
 def test_a_gpus_times_are_its_own(clock, monkeypatch):
-    stamps_ms = iter([0.0, 1500.0, 2000.0])
+    stamps_ms = iter([0.0, 1500.0, 2000.0, *range(3000, 10000, 1000)])
+    waited_for = []
 
     class Event:
         def __init__(self, enable_timing):
@@ -65,6 +66,9 @@ def test_a_gpus_times_are_its_own(clock, monkeypatch):
         def elapsed_time(self, end):
             return end.stamp_ms - self.stamp_ms
 
+        def synchronize(self):
+            waited_for.append(self.stamp_ms)
+
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: clock.pass_s(1.0))
     found = []
@@ -74,6 +78,11 @@ def test_a_gpus_times_are_its_own(clock, monkeypatch):
             timer.mark()
         found.append((timer.kind, timer.times_s()))
     assert found == [("cuda_events", [1.5, 0.5]), ("wall", [1.0, 1.0])]
+    assert waited_for == []
+    timer = CudaDevice.timer(clock)
+    for _ in range(7):
+        timer.mark()
+    assert waited_for == [3000, 4000, 5000]  # the host is four iterations ahead, and no more
 
 
 @pytest.mark.slow
@@ -200,6 +209,52 @@ def test_a_third_of_max_seconds_ends_the_warm_up(
 def test_without_a_limit_the_warm_up_holds_all_its_iterations(step, window):
     window.warm_up(step(400.0), TimeLimits(10, 100), ignore)
     assert len(window.warmup_times_s) == 10
+
+
+def test_a_warm_up_goes_on_until_the_device_has_settled(step, window):
+    around = []
+    limits = TimeLimits(3, 10, max_seconds=45.0, settle_s=2.0)
+    window.warm_up(step(0.5), limits, ignore, last=lambda lap: around.append(lap()))
+    assert window.warmup_times_s == pytest.approx([0.5] * 5)  # the last one is the profiled one
+    assert len(around) == 1
+    assert window.warmup_ended_early is None
+
+
+def test_a_time_limit_ends_a_warm_up_that_would_settle_later(step, window):
+    window.warm_up(step(0.5), TimeLimits(1, 10, max_seconds=3.0, settle_s=2.0), ignore)
+    assert window.warmup_times_s == pytest.approx([0.5] * 2)
+
+
+class CountedMemory(QueueingDevice):
+    """Counts peaks: 90 bytes in a search for algorithms, 20 in any step."""
+
+    now = peak = 20
+
+    def reset_peak_memory(self):
+        self.peak = self.now
+
+    def release_cached_memory(self):
+        self.released_after = len(self.synchronized_at_s)
+
+    def peak_memory_bytes(self):
+        return self.peak, 2 * self.peak
+
+
+def test_the_peak_is_that_of_the_window_and_that_of_the_warm_up_a_fact_beside_it(clock):
+    device = CountedMemory(clock)
+    window = Window(clock, device)
+
+    def searching():
+        device.peak = 90
+        clock.pass_s(1.0)
+        return LOSS
+
+    window.warm_up(searching, TimeLimits(3, 4), ignore)
+    assert device.released_after == 1  # before the iterations that take what they need
+    window.measure(lambda: clock.pass_s(1.0) or LOSS, WindowPlan(4))
+    found = measured(window)
+    assert (found.peak_memory_allocated_bytes, found.peak_memory_reserved_bytes) == (20, 40)
+    assert found.warmup_peak_memory_bytes == 90
 
 
 @pytest.mark.slow

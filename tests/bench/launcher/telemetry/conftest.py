@@ -25,6 +25,7 @@ class ScriptedNvml:
         self.temperature_c = 61
         self.energy_mj = 5_000_000
         self.reasons = 0
+        self.slowed_ns = {0: 0, 1: 0}
         self.pids = []
         self.unsupported = set()
 
@@ -60,6 +61,9 @@ class ScriptedNvml:
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle):  # noqa: N802
         return self._value("reasons")
+
+    def nvmlDeviceGetViolationStatus(self, handle, policy):  # noqa: N802
+        return SimpleNamespace(violationTime=self._value("slowed_ns")[policy])
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
         return [SimpleNamespace(pid=pid, usedGpuMemory=1) for pid in self._value("pids")]

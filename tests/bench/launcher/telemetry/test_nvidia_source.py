@@ -3,6 +3,7 @@ import os
 import pytest
 
 from bench.launcher.telemetry import Sampler, device_source
+from bench.launcher.telemetry.base import DEVICE_FACTS
 from bench.launcher.telemetry.nvidia import GPU_SERIES, NvidiaSource
 from bench.machine.probes import UnknownFactError
 from bench.records.verdict.record_metrics import MEAN_SERIES
@@ -40,6 +41,8 @@ def test_units_are_those_in_the_names(nvml, worker):
         (0x20, {"SwThermal"}),
         (0x40, {"HwThermal"}),
         (0x80, {"PowerBrake"}),
+        (0x200, {"BoardLimit"}),
+        (0x400, {"Reliability"}),
         (0x04 | 0x40, {"SwPowerCap", "HwThermal"}),
         (0x01, set()),  # idle
         (0x02 | 0x10 | 0x100, set()),  # clocks that somebody chose
@@ -57,20 +60,22 @@ def test_energy_and_throttling_of_a_window(nvml, worker, clock):
         clock.now_s += 0.5
         nvml.energy_mj += 200_000
         nvml.reasons = 0x04 if step >= 4 else 0x01
+        nvml.slowed_ns[0] += 400_000_000 if step >= 4 else 0
         sampler.sample()
     telemetry = sampler.telemetry(100.75, 103.75)
     assert telemetry.energy_j == pytest.approx(400 * 3.0)
     assert telemetry.throttle_share == {"SwPowerCap": pytest.approx(3 / 6)}
+    assert telemetry.slowed_share == {"power": pytest.approx(3.5 * 0.4 / 3.0), "heat": 0.0}
     assert telemetry.foreign_processes == ()
     assert telemetry.missing == {}
 
 
 def test_what_a_card_does_not_support_has_a_reason(nvml, worker, clock):
-    nvml.unsupported = {"energy_mj", "reasons", "pids", "utilization"}
+    nvml.unsupported = {"energy_mj", "reasons", "slowed_ns", "pids", "utilization"}
     sampler = Sampler(0.5, [], clock)
     sampler.add(NvidiaSource(nvml, "GPU-1", worker.pid))
     telemetry = sampler.telemetry(99.0, 101.0)
-    for name in ("energy_j", "throttle_share", "foreign_processes", "gpu_utilization_percent"):
+    for name in (*DEVICE_FACTS, "gpu_utilization_percent"):
         assert telemetry.missing[name] == "NVMLError: Not Supported"
     assert {one.name for one in telemetry.series} == set(GPU_SERIES[1:])
 
@@ -138,6 +143,4 @@ def test_a_card_that_cannot_be_read_has_the_reason_in_every_series(
     sampler = Sampler(0.5, [], clock)
     sampler.add(device_source("cuda", uuid, worker.pid, nvml_opener=opened))
     missing = sampler.telemetry(99.0, 101.0).missing
-    assert missing == dict.fromkeys(
-        [*GPU_SERIES, "energy_j", "throttle_share", "foreign_processes"], reason
-    )
+    assert missing == dict.fromkeys([*GPU_SERIES, *DEVICE_FACTS], reason)

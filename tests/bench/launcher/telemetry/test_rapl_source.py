@@ -4,6 +4,7 @@ import shutil
 import pytest
 
 from bench.launcher.telemetry import Sampler, device_source
+from bench.launcher.telemetry.base import DEVICE_FACTS
 from bench.launcher.telemetry.device_sources import RaplSource
 from bench.machine.probes import UnknownFactError
 
@@ -87,6 +88,7 @@ def test_a_cpu_run_takes_rapl_where_there_is_one(packages, tmp_path_factory):
     assert source.missing == {
         "energy_j": "the kernel shows no RAPL energy counter",
         "throttle_share": "no NVIDIA device in this run",
+        "slowed_share": "no NVIDIA device in this run",
         "foreign_processes": "no NVIDIA device in this run",
     }
 
@@ -94,5 +96,5 @@ def test_a_cpu_run_takes_rapl_where_there_is_one(packages, tmp_path_factory):
 def test_an_apple_gpu_tells_nothing(clock):
     sampler = Sampler(0.5, [device_source("mps", None, os.getpid())], clock)
     missing = sampler.telemetry(100.0, 101.0).missing
-    assert set(missing) == {"energy_j", "throttle_share", "foreign_processes"}
+    assert set(missing) == set(DEVICE_FACTS)
     assert "powermetrics" in missing["energy_j"]
