@@ -101,7 +101,7 @@ def test_without_loader_processes_the_threads_of_the_step_decode(opened, generat
     meeting = threading.Barrier(2)
 
     def decode(file):
-        meeting.wait(timeout=300)  # with fewer than two threads nobody comes
+        meeting.wait(timeout=300)  # a single thread would wait in vain
         return decode_rgb(file)
 
     monkeypatch.setattr("bench.training.inputs.image_folder.decode_rgb", decode)
