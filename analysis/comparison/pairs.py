@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from analysis.runs.groups import Group, agree, agreeing_pairs, group_runs
 from analysis.runs.placed import Run
@@ -94,6 +95,7 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     if both := sorted({run.name for run in a} & {run.name for run in b}):
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
     groups_a, groups_b = _grouped("A", a, metric), _grouped("B", b, metric)
+    of_a, of_b = _Side("A", a, groups_a), _Side("B", b, groups_b)
     differing = _distinguishing(groups_a, groups_b)
     pairs = agreeing_pairs(groups_a, groups_b, differing)
     if not pairs:
@@ -102,8 +104,9 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     only_a = tuple(group for group in groups_a if id(group) not in used)
     only_b = tuple(group for group in groups_b if id(group) not in used)
     why_alone = {
-        **{group.names: _why_alone(group, "B", b, metric, differing) for group in only_a},
-        **{group.names: _why_alone(group, "A", a, metric, differing) for group in only_b},
+        group.names: _why_alone(group, other, metric, differing)
+        for alone, other in ((only_a, of_b), (only_b, of_a))
+        for group in alone
     }
     return Pairing(
         differing=tuple(name for name in differing if not _follows(name, differing)),
@@ -137,25 +140,29 @@ def _why_unusable(run: Run, metric: str) -> str:
     return f"no {metric}" if value is None else f"{metric} is {value:g}, which has no ratio"
 
 
-def _why_alone(
-    group: Group, side: str, others: Sequence[Run], metric: str, differing: Collection[str]
-) -> str:
+class _Side(NamedTuple):
+    letter: str
+    runs: Sequence[Run]
+    groups: Sequence[Group]
+
+
+def _why_alone(group: Group, side: _Side, metric: str, differing: Collection[str]) -> str:
     """Why a side has no counterpart: a run of it that failed, other batch sizes, or nothing."""
-    for run in others:
+    for run in side.runs:
         if run.usable(metric) is None and agree(group, Group((run,)), differing, as_asked=True):
-            return f"{side} has no result: {_why_unusable(run, metric)}"
+            return f"{side.letter} has no result: {_why_unusable(run, metric)}"
     near = [
         other
-        for other in group_runs(others, metric)
+        for other in side.groups
         if agree(group, other, {*differing, "batch_size"}, as_asked=True)
     ]
     if of_size := [other for other in near if other.batch_size == group.batch_size]:
         ours, theirs = group.first.settings, of_size[0].first.settings
         names = sorted(n for n in ours.keys() - set(differing) if ours[n] != theirs.get(n))
-        return f"{side} ran with {', '.join(f'{n} {theirs.get(n)}' for n in names)}"
+        return f"{side.letter} ran with {', '.join(f'{n} {theirs.get(n)}' for n in names)}"
     if sizes := sorted({other.batch_size for other in near if other.batch_size is not None}):
-        return f"{side} has batch {', '.join(map(str, sizes))}"
-    return f"not measured in {side}"
+        return f"{side.letter} has batch {', '.join(map(str, sizes))}"
+    return f"not measured in {side.letter}"
 
 
 def _distinguishing(a: Sequence[Group], b: Sequence[Group]) -> tuple[str, ...]:

@@ -93,7 +93,13 @@ def find_memory_spills(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             continue
         good, bad, after = curve[place - 1], curve[place], curve[place:]
         estimate = estimate_ratio(bad.repeats(), good.repeats())
-        spared = _spared(bad, groups)
+        lower = _in_lower_precision(bad, groups)
+        spared = [
+            other
+            for other in lower or ()
+            if CLIFF * other.throughput_images_per_s > bad.throughput_images_per_s
+        ]
+        may_help = lower == [] or spared
         yield ReportFinding(
             kind="memory spill",
             headline=(
@@ -116,7 +122,7 @@ def find_memory_spills(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             runs=names_of((good, *after, *spared)),
             advice=(
                 f"Stay at batch {good.batch_size} or below"
-                + (", or use a precision with smaller activations" if _smaller(bad, groups) else "")
+                + (", or use a precision with smaller activations" if may_help else "")
                 + "; accumulate gradients for a larger effective batch."
             ),
         )
@@ -166,28 +172,15 @@ def _may_spill(run: Run) -> bool:
     )
 
 
-def _smaller(bad: Group, groups: Sequence[Group]) -> bool:
-    """Whether a lower precision may help: not used yet, and not measured to spill as well."""
+def _in_lower_precision(bad: Group, groups: Sequence[Group]) -> list[Group] | None:
+    """The groups that differ from `bad` in a lower precision alone; None if it has one itself."""
     if bad.precision not in ("fp32", "tf32"):
-        return False
-    key = settings_key(bad.first, OF_PRECISION)
-    lower = [
-        group
-        for group in groups
-        if settings_key(group.first, OF_PRECISION) == key and group.precision.startswith("amp")
-    ]
-    spared = {group.names for group in _spared(bad, groups)}
-    return not lower or any(group.names in spared for group in lower)
-
-
-def _spared(bad: Group, groups: Sequence[Group]) -> list[Group]:
-    """Groups that differ in precision alone and did not fall."""
+        return None
     key = settings_key(bad.first, OF_PRECISION)
     return [
         group
         for group in groups
-        if settings_key(group.first, OF_PRECISION) == key
-        and CLIFF * group.throughput_images_per_s > bad.throughput_images_per_s
+        if group.precision.startswith("amp") and settings_key(group.first, OF_PRECISION) == key
     ]
 
 

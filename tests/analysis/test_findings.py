@@ -116,6 +116,13 @@ def test_a_cpu_and_a_drop_within_the_noise_have_no_cliff():
     assert of_kind(runs, "memory spill") == []
 
 
+def test_fp32_that_held_is_no_smaller_precision_for_amp_that_spilled():
+    fp32 = [replace(run, name=f"fp32-{run.name}") for run in curve({64: 50, 128: 55})]
+    (found,) = of_kind([*curve({64: 100, 128: 10}, precision="amp"), *fp32], "memory spill")
+    assert "smaller" not in str(found)
+    assert found.runs == ("b64", "b128")
+
+
 def spilling(batch, step_s, peak_gb, **environment):
     peak = int(peak_gb * 1e9)
     return make.run_record(
