@@ -48,7 +48,6 @@ def main(
     )
     figure, axes = single_axes()
     draw_roofline(axes, [point])
-    out.mkdir(parents=True, exist_ok=True)
     png, _ = save_figure(figure, out, "roofline")
     print(f"  {png}")
 

@@ -34,6 +34,15 @@ def run(name, *options):
     return done.stdout
 
 
+def run_python(page, run_id=""):
+    """Run a page's blocks of Python, `run_id` for the one it makes up; return what they define."""
+    text = (PROJECT / page).read_text("utf-8").replace(2 * "0123456789abcdef", run_id)
+    names = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    return names
+
+
 def test_measure_and_place(tmp_path):
     from bench.training.devices import open_device
 
@@ -76,14 +85,23 @@ def test_the_python_of_the_page_on_analysis(tmp_path, embedded, mlproject_comman
     config = RunConfig(campaign="night-1", precision="amp")
     own = log_record(filed(records, samples.run_record(config))[1], records)
     log_record(filed(records, samples.ceilings_record())[1], records)
-    page = (PROJECT / "docs" / "analysis.md").read_text("utf-8")
-    text = page.replace(2 * "0123456789abcdef", own)
-    names = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        exec(block, names)
+    names = run_python("docs/analysis.md", own)
     assert [run.run_id for run in names["found"].itertuples()] == [own]
     assert len(names["runs"]) == 1
     assert (tmp_path / "roofline.png").stat().st_size > 1000
+
+
+def test_the_python_of_the_readme_and_of_the_page_on_python(
+    tmp_path, embedded, mlproject_command, monkeypatch
+):
+    record = samples.run_record(verdict=Verdict(level="clean", findings=()))
+    roofs = samples.ceilings_record()
+    measured = filed(tmp_path / "records", record)[1]
+    monkeypatch.setattr("bench.launcher.from_python.measure", lambda config: measured)
+    monkeypatch.setattr("bench.launcher.from_python.measure_roofs", lambda if_missing: roofs)
+    tracked = run_python("docs/python.md")["run_id"]
+    assert (tmp_path / "figures" / "roofline.png").stat().st_size > 1000
+    assert list(run_python("README.md")["table"]["run_id"]) == [tracked]
 
 
 @pytest.mark.long

@@ -49,7 +49,8 @@ def panel_axes(count: int, width_in: float = 6.5) -> tuple[Figure, list[Axes]]:
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    """Save `figure` as PNG and SVG in `folder`; return both paths."""
+    """Save `figure` as PNG and SVG in `folder`, which is made; return both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     figure.savefig(png, dpi=_PNG_DPI, metadata={"Software": None})
     figure.set_layout_engine("none")  # solved once: the second file has the same layout
