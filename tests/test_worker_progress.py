@@ -6,6 +6,7 @@ import pytest
 
 from bench.config import TimeLimits
 from bench.records.journal import Event
+from commands.views.terminal import duration_text
 from commands.views.worker_progress import TimeLeft, WorkerProgress
 
 LIMITS = TimeLimits(10, 100, max_seconds=45.0)
@@ -21,6 +22,11 @@ def test_the_time_left_is_known_from_the_first_iteration_on():
     left.measuring(LIMITS, began_s=1003.0)
     assert left.seconds(1007.0) == pytest.approx(6.0)
     assert left.seconds(1050.0) == 0.0
+
+
+def test_a_duration_is_in_seconds_minutes_or_hours():
+    spoken = [duration_text(seconds) for seconds in (45.0, 119.0, 150.1, 3599.0, 7500.0)]
+    assert spoken == ["45 s", "119 s", "3 min", "1 h 0 min", "2 h 5 min"]
 
 
 def test_a_slow_step_takes_its_least_iterations():

@@ -12,7 +12,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig, spelled
 from bench.records.journal import Event
 from campaigns.sweep.executor import SweepWatch, Turn
-from commands.views.terminal import Bar, output, text_table
+from commands.views.terminal import Bar, duration_text, output, text_table
 
 if TYPE_CHECKING:
     from bench.records import Environment, RunRecord
@@ -126,7 +126,8 @@ def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: 
     known_s, unknown = durations.of_all(plan.runs, environments)
     if known := len(plan.runs) - unknown:
         click.echo(
-            f"about {_time(known_s)} for {known} of them, from what this machine measured before"
+            f"about {duration_text(known_s)} for {known} of them, "
+            "from what this machine measured before"
         )
     if unknown:
         click.echo(f"unknown for {unknown}: nothing like them was measured here yet")
@@ -165,10 +166,3 @@ def _doubts(record: RunRecord | None) -> str:
 def _line(turn: Turn) -> str:
     label, outcome, rate, *_, reason = _cells(turn)
     return "  ".join([label, outcome, *([f"{rate} images/s"] if rate else []), reason]).rstrip()
-
-
-def _time(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

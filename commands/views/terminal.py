@@ -69,6 +69,14 @@ def watched(
     )
 
 
+def duration_text(seconds: float) -> str:
+    """Return `45 s`, `7 min` or `2 h 5 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
 class Bar:
     """A bar of these columns, drawn between `with`'s two ends and only when asked for."""
 

@@ -9,9 +9,7 @@ from rich.progress import TextColumn
 
 from bench.config import TimeLimits
 from bench.records.journal import Event
-from commands.views.terminal import Bar
-
-_SPOKEN_IN_SECONDS = 120.0
+from commands.views.terminal import Bar, duration_text
 
 
 class TimeLeft:
@@ -76,7 +74,7 @@ class WorkerProgress(Bar):
             self._left.warmed(facts["seconds"])
             left_s = self._left.seconds(event.clock_s)
             if self._left.done == 1 and left_s is not None and self._progress.disable:
-                self._say(f"about {_spoken(left_s)} left")  # no terminal shows the bar
+                self._say(f"about {duration_text(left_s)} left")  # no terminal shows the bar
             self._show(f"warming up, {self._left.warmup}")
         elif event.name == "window_started" and self._left is not None:
             self._left.measuring(_limits(facts), event.clock_s)
@@ -108,13 +106,9 @@ class WorkerProgress(Bar):
                 self._task,
                 total=done_s + left_s,
                 completed=done_s,
-                left=f"about {_spoken(left_s)} left",
+                left=f"about {duration_text(left_s)} left",
             )
         self._progress.refresh()
-
-
-def _spoken(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < _SPOKEN_IN_SECONDS else f"{seconds / 60:.0f} min"
 
 
 def _limits(facts: dict[str, Any]) -> TimeLimits:
