@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 
 from analysis.roofs.ceilings import same_device, same_power_limit
@@ -156,7 +157,8 @@ def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: 
             and (name not in _WORK or "auto" in (a.get(name), b.get(name)))
             and _asked_alike(ours, theirs, name)
         )
-        for name in (a.keys() | b.keys()) - ignored
+        for name in chain(a, b)  # in their order, as most pairs differ in the first ones
+        if name not in ignored
     )
 
 
@@ -169,8 +171,11 @@ def _without_machine(run: Run) -> set[str]:
 
 def beside(group: Group, runs: Iterable[Run]) -> list[Run]:
     """Return the runs of the group's machine, device and model."""
-    alike = (group.env, group.first.device, group.arch)
-    return [run for run in runs if (run.env, run.device, run.arch) == alike]
+    return [
+        run
+        for run in runs
+        if run.arch == group.arch and run.env == group.env and run.device == group.first.device
+    ]
 
 
 def ran_otherwise(ours: Group, theirs: Group, besides: Collection[str]) -> str:
