@@ -152,10 +152,20 @@ def in_window(process, records):
     raise AssertionError(process.communicate())
 
 
-@pytest.mark.parametrize("under_make", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_sigterm_takes_the_worker_along_and_keeps_its_record(place, under_make):
+@pytest.mark.parametrize(
+    ("entry", "under_make"),
+    [
+        ("main", False),
+        pytest.param("main", True, marks=pytest.mark.long),
+        pytest.param("sweep", False, marks=pytest.mark.long),
+    ],
+)
+def test_sigterm_takes_the_worker_along_and_keeps_its_record(place, entry, under_make):
     asked = {**TINY, "iters": 10**7, "max_seconds": "none"}
-    command = mlflow_words("--env-manager", "local", **asked)
+    if entry == "sweep":
+        (place / "long.yaml").write_text(f"blocks: [{json.dumps(asked)}]\n")
+        asked = {"matrix": place / "long.yaml"}
+    command = mlflow_words("-e", entry, "--env-manager", "local", **asked)
     if under_make:  # the shell between the two stays where a command follows or a variable precedes
         (place / "Makefile").write_text(f"run:\n\t@A=1 {shlex.join(command)}; true\n")
         command = ["make", "run"]
@@ -170,7 +180,7 @@ def test_sigterm_takes_the_worker_along_and_keeps_its_record(place, under_make):
     process.communicate(timeout=300)
     [record] = read_records(place / "records")
     assert record.outcome == "interrupted"
-    [run] = search_runs()
+    [run] = search_runs(f"tags.`{schema.KIND}` = 'measurement'")
     # make ends the shell alone: MLflow lives on, and calls a run that ended with 130 failed.
     assert run.status == ("FAILED" if under_make else "KILLED")
     assert run.tags[schema.OUTCOME] == "interrupted"

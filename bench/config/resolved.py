@@ -40,7 +40,7 @@ class ResolvedConfig(BaseModel):
     depthwise_fp32: Annotated[bool, Legacy(False)]  # strided depthwise convolutions, under autocast
 
     def precision_note(self, precision: str) -> str | None:
-        """Return what to know of `precision`, as it was asked for, on this device, if anything."""
+        """Return how the device departs from `precision`, as asked for; None where it does not."""
         device = "processor" if self.backend == "cpu" else "device"
         if precision == "amp" and self.autocast_dtype == "none":
             return (

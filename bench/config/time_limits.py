@@ -84,7 +84,7 @@ class TimeLimits:
         return _bounded(self.iters, least, self.max_seconds, iteration_s)
 
     def __str__(self) -> str:
-        """Say it as a person reads it before the start."""
+        """Return the limits as the line that a person reads before the start."""
         warmup = f"{self.warmup_iters}"
         if self.settle_s:
             warmup += f" (or more, for {self.settle_s:g} s)"

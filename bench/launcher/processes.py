@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +122,25 @@ class WatchedProcess:
         return peak
 
 
-def starters(environ: Mapping[str, str] = os.environ) -> list[psutil.Process]:
+@cache
+def starters() -> tuple[psutil.Process, ...]:
     """Return the `mlflow run` that started this process, a `make` that started that, and shells.
 
     Each of them leaves what it started running when SIGTERM ends it. Empty for a process that
-    `mlflow run` did not start: that may outlive the shell it was typed into.
+    `mlflow run` did not start: that may outlive the shell it was typed into. Looked up once: after
+    their end this process has another parent.
     """
-    if "MLFLOW_RUN_ID" not in environ:
-        return []
     found: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
-        parents = iter(psutil.Process().parents())
+        me = psutil.Process()
+        # As it was at the start: a sweep takes the variable for itself.
+        if "MLFLOW_RUN_ID" not in me.environ():
+            return ()
+        parents = iter(me.parents())
         found += _up_to_a_program(parents)
         if (above := _up_to_a_program(parents)) and above[-1].name() in _MAKES:
             found += above
-    return found
+    return tuple(found)
 
 
 def _up_to_a_program(parents: Iterator[psutil.Process]) -> list[psutil.Process]:

@@ -40,7 +40,7 @@ class Window:
     clock: Clock
     device: Device
     barrier: Callable[[], None] = lambda: None  # returns when all ranks have reached it
-    agree: Callable[[bool], bool] = bool  # whether any rank says so
+    agree: Callable[[bool], bool] = bool  # whether it is true on any rank
     phases: Phases = field(default_factory=Phases)
     warmup_times_s: list[float] = field(default_factory=list)
     data_wait_s: list[float] = field(default_factory=list)

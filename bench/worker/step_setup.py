@@ -132,7 +132,7 @@ class ReadyStep:
     def warm_up(self, last: Callable[[Step], object] | None = None, *, window: bool = True) -> None:
         """Run the warm-up; `last`, where it is given, is called with the step of its last one.
 
-        `window` says whether a window follows.
+        `window`: whether a window follows.
         """
         follow = self.limits.iters if window else 0
         self.journal.note("warmup_started", **asdict(replace(self.limits, iters=follow)))

@@ -54,7 +54,7 @@ class TimeLeft:
 
 
 class WorkerProgress(Bar):
-    """A line with what the worker does and the time left; what it has to say goes above it."""
+    """A line with what the worker does and the time left, its notices above it."""
 
     def __init__(self, title: str) -> None:
         self._title = title

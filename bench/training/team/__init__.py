@@ -50,7 +50,7 @@ class Team:
         return WindowPlan(iterations, max_seconds)
 
     def agree(self, passed: bool) -> bool:
-        """Return whether any process says so; each asks at the same place."""
+        """Return whether `passed` is true in any process; all call this at the same place."""
         return passed
 
     def barrier(self) -> None:

@@ -134,7 +134,7 @@ class DdpTeam(Team):
         return WindowPlan(fit, ended_early=why)
 
     def agree(self, passed: bool) -> bool:
-        """Return whether any rank says so, so that all end the warm-up before the same step."""
+        """Return whether it is true on any rank: all end the warm-up before the same step."""
         return any(self.gather(passed))
 
     def barrier(self) -> None:
