@@ -263,15 +263,14 @@ def _alike_but_for_devices(many: RunRecord, one: RunRecord) -> bool:
     """
     if one.config.world_size != 1:
         return False
-    sides = (many, one)
-    ran = [settings_of(record)[0] for record in sides]
-    asked = [{**used, **settings_of(record)[1]} for used, record in zip(ran, sides, strict=True)]
-    names = (ran[0].keys() | ran[1].keys()) - {"devices", "nodes", "env", "device"}
-    return all(
-        ran[0].get(name) == ran[1].get(name)
-        or (name not in _WORK and asked[0].get(name) == asked[1].get(name))
-        for name in names
+    return agree(
+        _unplaced(many), _unplaced(one), ("devices", "nodes", "env", "device"), as_asked=True
     )
+
+
+def _unplaced(record: RunRecord) -> Group:
+    settings, asked = settings_of(record)
+    return Group((Run(name=record.record_id, settings=settings, asked=asked, metrics={}),))
 
 
 def _same_kind(theirs: Environment, ours: Environment) -> bool:
