@@ -1,8 +1,8 @@
 """How long a plan will take, from what this machine has measured before.
 
 A configuration measured before takes what it took. Of another batch size or length, it takes the
-same time per image; of a model never measured here, the same time per FLOP as its precision did.
-Where nothing like it was measured, the time stays unknown.
+same time per image; of a model or an image size never measured here, the same time per FLOP as its
+precision did. Where nothing like it was measured, the time stays unknown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Durations:
         exact = [s.whole_s for s in alike if s.record.config_id == config_id]
         if exact:
             return median(exact)
-        alike = [s for s in alike if s.record.config.precision == config.precision]
+        alike = [s for s in alike if _same(s.record.config, config, "precision", "data_only")]
         if not alike or config.batch_size == "auto":
             return None
         image_s = self._image_s(config, alike)
@@ -63,9 +63,9 @@ class Durations:
         return measured_s + median(s.rest_s for s in alike)
 
     def _image_s(self, config: RunConfig, alike: Sequence[_Sample]) -> float | None:
-        same_model = [s.step_s for s in alike if s.record.config.arch == config.arch]
-        if same_model:
-            return median(same_model)
+        same = [s.step_s for s in alike if _same(s.record.config, config, "arch", "image_size")]
+        if same:
+            return median(same)
         flops = self._flops_per_image(config)
         paces = [
             s.step_s / s.record.complexity.step_flops_per_image
@@ -73,6 +73,10 @@ class Durations:
             if s.record.complexity is not None
         ]
         return flops * median(paces) if flops and paces else None
+
+
+def _same(one: RunConfig, other: RunConfig, *names: str) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _sample(record: RunRecord) -> _Sample | None:

@@ -57,7 +57,7 @@ def text_table(
 def watched(
     items: Iterable[Item], what: str = "reading records", total: int | None = None
 ) -> Iterable[Item]:
-    """Yield the items, with a bar where somebody watches a terminal."""
+    """Yield the items, with a bar where the output is a terminal."""
     console = Console(stderr=True)
     return track(
         items,

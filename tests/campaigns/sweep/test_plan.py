@@ -111,18 +111,21 @@ def test_another_batch_takes_the_same_time_per_image(warmup_iters, iters, max_se
     assert known(past_run()).of(other, HERE) == pytest.approx(seconds)
 
 
-def test_another_model_takes_the_same_time_per_flop():
+@pytest.mark.parametrize("model", [{"arch": "vgg16"}, {"image_size": 320}])
+def test_another_model_or_image_size_takes_the_same_time_per_flop(model):
     # the sample takes 1/16 s per image of 10**9 / 8 FLOP; this one has twice as many
-    other = RunConfig(arch="vgg16", backend="cpu", batch_size=8, warmup_iters=1, iters=10)
+    other = RunConfig(**model, backend="cpu", batch_size=8, warmup_iters=1, iters=10)
     durations = known(past_run(), flops=2 * 10**9 / 8)
     assert durations.of(other, HERE) == pytest.approx(1.0 + 10.0 + 6.0)
 
 
-def test_what_nothing_tells_stays_unknown():
+def test_what_no_record_shows_stays_unknown():
     amp = RunConfig(backend="cpu", precision="amp", batch_size=8)
+    loader = RunConfig(backend="cpu", data="d", data_only=True, batch_size=8)
     elsewhere = samples.environment(label="another")
     durations = known(past_run(), samples.failed_record())
     assert durations.of(amp, HERE) is None
+    assert durations.of(loader, HERE) is None
     assert durations.of(past_run().config, elsewhere) is None
     assert durations.of_all([past_run().config, amp], (HERE,)) == (10.0, 1)
 
