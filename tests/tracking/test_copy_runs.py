@@ -71,7 +71,7 @@ def test_any_run_becomes_the_same_run_there_in_an_experiment_of_the_same_name(
     laptop, server, store, tmp_path
 ):
     elsewhere = open_client(server)
-    experiment = laptop.create_experiment(f"nights {tmp_path.name}")
+    experiment = laptop.create_experiment(f"nights {tmp_path.name}", (tmp_path / "files").as_uri())
     parent = any_run(laptop, tmp_path, "parent", experiment, points=1500, params=120)
     child = any_run(laptop, tmp_path, "child", experiment, tags={"mlflow.parentRunId": parent})
     copier = Copier(source_uri(None, server), server)
