@@ -136,7 +136,7 @@ def _of_ops(ops: OpProfile, places: OpPlaces) -> Iterator[str]:
     else:
         gap = ops.launch_gap_s
         gaps = "" if gap is None else f", {three_digits(1e3 * gap)} ms idle between kernels"
-        yield f"The device was busy {percent(ops.device_busy_share)} of the step{gaps}."
+        yield f"The device was busy {percent(ops.device_busy_share)} of the profiled step{gaps}."
     if ops.copies is None:
         yield _ended(f"Copies are not known: {ops.missing['copies']}")
     if places.unmatched:

@@ -120,7 +120,9 @@ class RunConfig(BaseModel):
     pin_memory: Switch = Field("auto", description="page-locked batches; auto: on CUDA")
     non_blocking: bool = Field(True, description="copy to the device without waiting")
     augment: bool = Field(False, description="random resized crop and flip instead of centre crop")
-    channels_last: Switch = Field("auto", description="NHWC layout; auto: on CUDA and CPU")
+    channels_last: Switch = Field(
+        "auto", description="NHWC layout; auto: on a CPU, and on CUDA but for fp32"
+    )
     grad_accum_steps: PositiveInt = Field(
         1, description="forward and backward passes per optimizer step"
     )

@@ -127,12 +127,18 @@ def _amp_check() -> Check:
 def _cuda_checks() -> Iterator[Check]:
     import torch
 
+    from bench.training.devices.cuda import missing_kernels
+
     if not torch.cuda.is_available():
         yield _why_no_cuda(torch.version.cuda)
         return
     for index in range(torch.cuda.device_count()):
         detail = f"{torch.cuda.get_device_name(index)}, CUDA {torch.version.cuda}"
-        yield _tried(f"cuda:{index}", torch.device("cuda", index), detail, "warning")
+        if lacking := missing_kernels(index):
+            what, _, remedy = lacking.partition("; ")
+            yield Check(f"cuda:{index}", "warning", what, remedy)
+        else:
+            yield _tried(f"cuda:{index}", torch.device("cuda", index), detail, "warning")
 
 
 def _why_no_cuda(built_for: str | None) -> Check:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.doctor import Check, ok
+from bench.machine.cuda_driver import compute_capability
 from bench.machine.probes import ROOT, open_nvml, text_of, value_or_none
-from bench.profilers.ncu.ncu_choice import compute_capability, require_chip
+from bench.profilers.ncu.ncu_choice import require_chip
 from bench.profilers.ncu.ncu_complaints import counter_permission
 from bench.profilers.ncu.ncu_program import RefusalError, find_ncu
 from bench.profilers.perf import find_obstacle, paranoia

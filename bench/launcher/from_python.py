@@ -8,7 +8,8 @@ from typing import TypeVar
 from bench.config import RunConfig
 from bench.config.nodes import node_rank
 from bench.errors import UnsupportedError, UserError
-from bench.launcher.measurement import find_ceilings, launch_ceilings, launch_measurement
+from bench.launcher.known_roofs import find_ceilings
+from bench.launcher.measurement import launch_ceilings, launch_measurement
 from bench.records import CeilingsRecord, RunRecord
 from bench.records.folders import DEFAULT_RECORDS, RecordFolder
 from bench.records.journal import OnEvent, ignore
@@ -45,7 +46,7 @@ def measure_roofs(
 ) -> CeilingsRecord:
     """Measure the roofs of `backend` (auto, cpu, cuda or mps) in a fresh process.
 
-    With `if_missing`, clean roofs that `records` holds of this processor and this torch are
+    With `if_missing`, clean roofs that `records` holds of this device and this torch are
     returned instead. Outcomes and errors as in `measure`.
     """
     known = find_ceilings(Path(records), backend) if if_missing else None

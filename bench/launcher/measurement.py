@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -14,8 +13,6 @@ from bench.config import RunConfig
 from bench.launcher.exports import write_exports
 from bench.launcher.watch import RanksWatch, WorkerWatch
 from bench.machine.allocator import allocator_settings
-from bench.machine.cpu import cpu_model, cpu_signature
-from bench.machine.probes import value_or_none
 from bench.records import (
     CeilingsRecord,
     Outcome,
@@ -24,8 +21,7 @@ from bench.records import (
     RunRecord,
     Telemetry,
 )
-from bench.records.environment import instruction_limits
-from bench.records.folders import RecordFolder, readable_records, write_atomically
+from bench.records.folders import RecordFolder, write_atomically
 from bench.records.journal import OnEvent, ignore
 from bench.records.verdict.run_verdict import judge
 
@@ -72,31 +68,6 @@ def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, s
         if len(accounts) == config.devices and all(each.outcome == "ok" for each in accounts):
             return "ok", None
         return failure_cause(folder, unmeasured(config, folder, *watch.death(), watch.started))
-
-
-def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
-    """Return the newest clean ceilings in `records` of this processor and this torch, or None.
-
-    Those that were measured with other limits of the processor's instructions are not these.
-
-    Does not import torch: which device `auto` means is left to the measurement, and the newest
-    ceilings of any device answer for it.
-    """
-    limits = instruction_limits(os.environ)
-    for _, record in readable_records(records, newest_first=True):
-        if (
-            isinstance(record, CeilingsRecord)
-            and record.verdict is not None
-            and record.verdict.level == "clean"
-            and record.environment is not None
-            and record.environment.cpu_model == value_or_none(cpu_model)
-            and record.environment.cpu_signature == value_or_none(cpu_signature)
-            and record.environment.torch == metadata.version("torch")
-            and record.environment.instruction_limits == limits
-            and backend in ("auto", record.environment.device.backend)
-        ):
-            return record
-    return None
 
 
 def launch_ceilings(

@@ -82,10 +82,12 @@ def environment_label(device: DeviceInfo) -> str:
     return slug[: _MAX_LABEL_LENGTH - len(suffix)].rstrip("-._") + suffix
 
 
-#: OpenMP of GCC and LLVM, oneMKL, oneDNN, OpenBLAS, cuBLAS, NCCL, and torch's own compiler.
+#: OpenMP of GCC and LLVM, oneMKL, oneDNN, OpenBLAS, cuBLAS, cuDNN, NCCL, torch's switches for
+#: these, and its own compiler.
 _FAMILIES = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "CUBLAS_", "NCCL_"),
-    *("TORCH_NCCL_", "TORCHINDUCTOR_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_"),
+    *("CUBLAS_", "CUDNN_", "NCCL_", "TORCH_BLAS_", "TORCH_CUDNN_", "TORCH_NCCL_"),
+    *("TORCHINDUCTOR_", "TRITON_"),
 )
 #: `allocator` says where a step's memory comes from, so glibc's variables are not here.
 _NAMES = frozenset(
@@ -98,7 +100,9 @@ _NAMES = frozenset(
         "PYTORCH_ALLOC_CONF",
         "PYTORCH_CUDA_ALLOC_CONF",
         "PYTORCH_ENABLE_MPS_FALLBACK",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
         "THP_MEM_ALLOC_ENABLE",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     }
 )
 #: Where files are changes no speed, and may name a person.

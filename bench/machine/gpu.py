@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.machine.cpu import cpu_model
+from bench.machine.cuda_driver import management_facts
 from bench.machine.probes import (
-    ProbedFacts,
     UnknownFactError,
     absent,
     gather,
-    nvml_device,
     open_nvml,
     output_of,
     value_or_none,
@@ -32,28 +31,9 @@ def cuda_device_info(index: int, nvml_opener: Callable[[], Any] = open_nvml) -> 
             "compute_capability": lambda: f"{properties.major}.{properties.minor}",
             "cores": lambda: int(properties.multi_processor_count),
         }
-    ) | _management_facts(str(properties.uuid), nvml_opener)
+    ) | management_facts(str(properties.uuid), nvml_opener)
     return DeviceInfo(
         backend="cuda", name=str(properties.name), missing=found.missing, **found.values
-    )
-
-
-def _management_facts(uuid: str, nvml_opener: Callable[[], Any]) -> ProbedFacts:
-    """Facts of NVML; without it the UUID is still CUDA's, which then means a whole GPU."""
-    try:
-        nvml = nvml_opener()
-        full_uuid, handle = nvml_device(nvml, uuid)
-    except UnknownFactError as error:
-        reasons = dict.fromkeys(("driver", "power_limit_w", "max_clock_mhz"), str(error))
-        return ProbedFacts({"uuid": f"GPU-{uuid}", **dict.fromkeys(reasons)}, reasons)
-    return ProbedFacts({"uuid": full_uuid}, {}) | gather(
-        {
-            "driver": lambda: str(nvml.nvmlSystemGetDriverVersion()),
-            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,  # mW
-            "max_clock_mhz": lambda: float(
-                nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
-            ),
-        }
     )
 
 

@@ -122,8 +122,9 @@ def compute_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
     where = device.torch_device
     probes = [product_probe(shape, mode, where) for shape in plan.products]
     probes += [
-        convolution_probe(shape, mode, where, device.prefers_channels_last)
+        convolution_probe(shape, mode, where, channels_last)
         for shape in plan.convolutions
+        for channels_last in device.channels_last(mode)
     ]
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if device.backend == "cpu" and mode == "fp32" and has_onednn:

@@ -37,7 +37,7 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         max_seconds=max_seconds_on(device.backend, config),
         workers=_workers(config, device),
         pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
-        channels_last=_switch(config.channels_last, device.prefers_channels_last),
+        channels_last=_switch(config.channels_last, device.channels_last(precision.math_mode)[0]),
         fused_optimizer=_fused_optimizer(config, device, precision),
         depthwise_fp32=precision.autocast_dtype != "none"
         and _switch(config.depthwise_fp32, device.prefers_fp32_depthwise),

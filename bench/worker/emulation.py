@@ -23,7 +23,8 @@ def emulated_flops_per_s(precision: Fp32, device: Device) -> float:
     The second of two is timed. Draws no random numbers.
     """
     where = device.torch_device
-    layout = torch.channels_last if device.prefers_channels_last else torch.contiguous_format
+    is_last = device.channels_last(precision.math_mode)[0]
+    layout = torch.channels_last if is_last else torch.contiguous_format
     images = torch.ones(_IMAGES, _CHANNELS, _SIDE, _SIDE, device=where).to(memory_format=layout)
     images.requires_grad_()
     filters = torch.full((_CHANNELS, _CHANNELS, 3, 3), 0.01, device=where, requires_grad=True)

@@ -17,14 +17,15 @@ from commands.views.recorded import finish, measured
 @click.option(
     "--if-missing",
     is_flag=True,
-    help="do nothing where --records holds roofs of this processor and this torch already",
+    help="do nothing where --records holds roofs of this device and this torch already",
 )
 @records_option
 @track_option
 @format_option
 def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: str) -> int:
     """Measure this machine's roofs: matrix product per precision, memory and cache bandwidth."""
-    from bench.launcher.measurement import find_ceilings, launch_ceilings
+    from bench.launcher.known_roofs import find_ceilings
+    from bench.launcher.measurement import launch_ceilings
     from bench.records.folders import RecordFolder
 
     known = find_ceilings(records, backend) if if_missing else None

@@ -116,7 +116,7 @@ def test_copies_busy_share_and_processor_counters_are_there(whole):
     assert numbers(cpu, "executed_gflop_per_step", "machine_dram_gb_per_step") == [20, 30]
     (profile,) = rows(folder, "profiles")
     assert numbers(profile, "explains_runs", "device_busy_share", "ops_time_share") == [1, 0.8, 0.8]
-    assert "The device was busy 80 % of the step, 2 ms idle between kernels." in markdown
+    assert "The device was busy 80 % of the profiled step, 2 ms idle between kernels." in markdown
     assert "Not in the cost model, 9.1 % of the ops' time: view forward 9.1 %." in markdown
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from bench.machine.probes import UnknownFactError, value_or_none
 from bench.profilers.files.ncu_metrics import (
@@ -18,39 +14,6 @@ from bench.profilers.files.ncu_metrics import (
     metrics_for_chip,
 )
 from bench.profilers.ncu.ncu_program import Ncu, RefusalError
-
-#: CUdevice_attribute of cuda.h.
-_CAPABILITY_MAJOR = 75
-_CAPABILITY_MINOR = 76
-
-
-def open_driver() -> Any:
-    """Return CUDA's driver library. Raises `UnknownFactError` where there is none."""
-    name = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
-    try:
-        return ctypes.CDLL(name)
-    except OSError:
-        raise UnknownFactError(f"no CUDA driver here ({name} does not load)") from None
-
-
-def compute_capability(opener: Callable[[], Any] = open_driver) -> tuple[int, int]:
-    """Return the compute capability of CUDA's device 0, such as (9, 0).
-
-    CUDA itself is asked, as NVML numbers devices otherwise and ignores CUDA_VISIBLE_DEVICES.
-    Raises `UnknownFactError` where there is no driver or no device.
-    """
-    driver = opener()
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    for function, *arguments in (
-        ("cuInit", 0),
-        ("cuDeviceGet", ctypes.byref(device), 0),
-        ("cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, device),
-        ("cuDeviceGetAttribute", ctypes.byref(minor), _CAPABILITY_MINOR, device),
-    ):
-        if code := getattr(driver, function)(*arguments):
-            raise UnknownFactError(f"CUDA's driver shows no device: {function} answers {code}")
-    return major.value, minor.value
-
 
 #: One chip of each family by ncu's name, for asking without the device.
 MEMBERS = {

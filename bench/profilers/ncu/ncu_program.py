@@ -105,9 +105,11 @@ class Ncu:
 
 
 def find_ncu(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Ncu:
-    """Return the ncu on PATH. Raises `RefusalError` if it is not there, broken or too old."""
-    on_path = shutil.which("ncu")
-    found = on_path or _off_path(root)
+    """Return the ncu on PATH, else the newest in the usual places.
+
+    Raises `RefusalError` if there is none, or if it is broken or too old.
+    """
+    found = shutil.which("ncu") or _off_path(root)
     if found is None:
         remedy = "install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH"
         if "SUDO_USER" in environ:
@@ -119,8 +121,6 @@ def find_ncu(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Ncu:
             f"{ncu} at {found} does not count tensor-core work",
             "install Nsight Compute 2023.2 (CUDA 12.2) or newer",
         )
-    if on_path is None:
-        raise RefusalError(f"{ncu} is at {found}, which is not on PATH", _onto_path(found, environ))
     return ncu
 
 
@@ -128,16 +128,6 @@ def _off_path(root: Path) -> str | None:
     """The newest ncu in the usual places, by the version in its path."""
     found = [path for place in _PLACES for path in root.glob(place) if os.access(path, os.X_OK)]
     return max(map(str, found), key=_numbers, default=None)
-
-
-def _onto_path(program: str, environ: Mapping[str, str]) -> str:
-    folder = Path(program).parent
-    if os.name == "nt":
-        return f'$env:Path = "{folder};$env:Path"'
-    line = f'export PATH="{folder}:$PATH"'
-    if "SUDO_USER" not in environ:
-        return line
-    return f"{line}, then {_AS_ROOT_WITH_PATH}: sudo drops your PATH"
 
 
 def _version(program: str) -> tuple[int, ...]:

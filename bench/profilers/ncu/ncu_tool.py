@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.errors import UserError
+from bench.machine.cuda_driver import compute_capability
 from bench.machine.probes import ROOT, UnknownFactError
 from bench.profilers.base import Attempt, Tool
-from bench.profilers.ncu.ncu_choice import Choice, choose_metrics, compute_capability
+from bench.profilers.ncu.ncu_choice import Choice, choose_metrics
 from bench.profilers.ncu.ncu_complaints import counter_permission, explain
 from bench.profilers.ncu.ncu_program import Ncu, RefusalError, find_ncu
 from bench.records import Backend, Counters, ProfiledStep, ToolName

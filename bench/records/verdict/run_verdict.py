@@ -58,8 +58,17 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
         if note is not None:
             code = "amp-in-fp32" if run.resolved.native_math else "emulated"
             yield code, "note", f"{run.config.precision}: {note}"
-    if record.environment is not None and record.environment.power_source == "battery":
+    if record.environment is not None:
+        yield from _of_environment(record.environment)
+
+
+def _of_environment(environment: Environment) -> Iterator[Found]:
+    if environment.power_source == "battery":
         yield "battery", "suspect", "measured on battery power"
+    blocking = (environment.variables or {}).get("CUDA_LAUNCH_BLOCKING", "0")
+    if environment.device.backend == "cuda" and blocking != "0":
+        message = f"CUDA_LAUNCH_BLOCKING={blocking}: the host waited for every kernel"
+        yield "launch-blocking", "suspect", message
 
 
 def _of_warm_up(measurement: Measurement) -> Iterator[Found]:

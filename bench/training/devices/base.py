@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from bench.records import DeviceInfo
+from bench.records import DeviceInfo, MathMode
 from bench.records.journal import Clock
 
 
@@ -44,7 +44,6 @@ class Device(ABC):
     torch_device: torch.device
     timer: type[IterationTimer] = IterationTimer
     default_batch_size: int
-    prefers_channels_last = False
     prefers_fp32_depthwise = False
     pins_memory = False
     supports_cuda_graphs = False
@@ -64,6 +63,10 @@ class Device(ABC):
     @abstractmethod
     def info(self) -> DeviceInfo:
         """Return what is known of the device."""
+
+    def channels_last(self, mode: MathMode) -> tuple[bool, ...]:
+        """Whether convolutions in `mode` are channels-last; several where it depends on them."""
+        return (False,)
 
     @abstractmethod
     def native_math(self, mode: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,8 +10,9 @@ from typing import Literal
 
 import torch
 
+from bench.errors import UnsupportedError
 from bench.machine import cuda_device_info
-from bench.records import DeviceInfo
+from bench.records import DeviceInfo, MathMode
 from bench.records.journal import Clock
 from bench.training.devices.base import Device, IterationTimer
 
@@ -48,13 +50,33 @@ class CudaEventTimer(IterationTimer):
         return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(self._events)]
 
 
+def missing_kernels(index: int) -> str | None:
+    """Return that this build of torch has no kernels for device `index`, and a remedy, or None.
+
+    Kernels run on later chips of their major version; PTX is compiled for any later chip.
+    """
+    capability = torch.cuda.get_device_capability(index)
+    built_for = torch.cuda.get_arch_list()
+    for architecture in built_for:
+        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", architecture)
+        if found is None:  # not NVIDIA's
+            return None
+        least = (int(found[2]), int(found[3]))
+        if least <= capability and (found[1] == "compute" or least[0] == capability[0]):
+            return None
+    return (
+        f"torch {torch.__version__} has kernels for {', '.join(built_for)} and none for "
+        f"{torch.cuda.get_device_name(index)} (sm_{capability[0]}{capability[1]}); install a build "
+        "of torch for an older CUDA, such as 12.6, or use backend=cpu"
+    )
+
+
 class CudaDevice(Device):
     """A CUDA device, by default the first; `CUDA_VISIBLE_DEVICES` chooses which that is."""
 
     backend: Literal["cuda"] = "cuda"
     timer = CudaEventTimer
     default_batch_size = 128
-    prefers_channels_last = True
     pins_memory = True
     supports_cuda_graphs = True
     profiler_stays = True  # CUPTI's callbacks
@@ -63,6 +85,8 @@ class CudaDevice(Device):
         if local_rank:
             torch.cuda.set_device(local_rank)
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        if lacking := missing_kernels(self.torch_device.index):
+            raise UnsupportedError(f"backend='cuda': {lacking}")
 
     @classmethod
     def count(cls) -> int | None:
@@ -103,6 +127,10 @@ class CudaDevice(Device):
             torch.cuda.set_sync_debug_mode("default")
         self.synchronize()
         return sum("synchroniz" in str(item.message).lower() for item in caught)
+
+    def channels_last(self, mode: MathMode) -> tuple[bool, ...]:
+        """NHWC is the layout of tensor cores; without them cuDNN's fp32 kernels are of both."""
+        return (False, True) if mode == "fp32" else (True,)
 
     def native_math(self, mode: str) -> bool:
         """By compute capability."""

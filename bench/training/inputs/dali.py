@@ -52,7 +52,6 @@ class DaliBatches(Batches):
                 "pip install nvidia-dali-cuda120 (Linux only), or give decoder=cpu"
             ) from None
         self._path = config.data
-        self._device = device
         self._normalise = Normalise(device, channels_last=resolved.channels_last)
         self._batches = DALIGenericIterator(
             [_pipeline(files, config, resolved, device, shard)],
@@ -76,7 +75,7 @@ class DaliBatches(Batches):
             raise
         levels, labels = (batch[0][name] for name in _OUTPUTS)
         images = self._normalise(levels, self._normalise.empty(levels))
-        return images, labels.to(self._device, torch.int64).squeeze(1)
+        return images, labels.to(torch.int64).squeeze(1)
 
     def close(self) -> None:
         """End the threads."""
@@ -135,7 +134,8 @@ def _pipeline(
             sides = fn.peek_image_shape(encoded, adjust_orientation=False)[:2]
             size = math.floor(shorter_side(resolved.image_size) * sides / fn.reductions.min(sides))
             cut = fn.crop(fn.resize(picture, size=size, **resizing), crop=crop)
-        pipeline.set_outputs(cut, labels)
+        # Labels in pageable memory would make the host wait for the device, each iteration.
+        pipeline.set_outputs(cut, labels.gpu() if on_gpu else labels)
     return pipeline
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from bench.errors import UnsupportedError
@@ -18,12 +19,18 @@ def open_precision(name: str, device: Device) -> Fp32:
 
     `amp` is bf16 where the device computes it natively, else fp16 where it computes that, else
     fp32: emulation is slower than that. `amp-bf16` and `amp-fp16` are emulated by the library where
-    the device lacks them. Raises `UnsupportedError` for tf32 where there is none.
+    the device lacks them. Raises `UnsupportedError` for tf32 where there is none, or where the
+    environment switches it off.
     """
     if name == "tf32" and not device.native_math("tf32"):
         raise UnsupportedError(
             f"precision={name!r}: not on this {device.backend} device "
             "(tf32 needs an NVIDIA GPU from Ampere on); use fp32 or amp"
+        )
+    if name == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        raise UnsupportedError(
+            "precision='tf32': NVIDIA_TF32_OVERRIDE=0 makes NVIDIA's libraries compute in fp32; "
+            "unset it, or use precision=fp32"
         )
     if name == "amp":
         native = (mode for mode in ("bf16", "fp16") if device.native_math(mode))

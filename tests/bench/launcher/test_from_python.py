@@ -9,10 +9,10 @@ from worker_processes import output_of
 import bench
 from bench import RunConfig, UserError, measure, measure_roofs
 from bench.errors import UnsupportedError
-from bench.launcher import from_python
-from bench.launcher.measurement import find_ceilings
+from bench.launcher import from_python, known_roofs
+from bench.launcher.known_roofs import find_ceilings
 from bench.machine.cpu import cpu_model, cpu_signature
-from bench.machine.probes import value_or_none
+from bench.machine.probes import ProbedFacts, UnknownFactError, value_or_none
 from bench.records import Verdict
 from bench.records.folders import RecordFolder
 
@@ -68,6 +68,42 @@ def test_roofs_measured_with_other_instructions_are_measured_again(tmp_path, mon
     assert find_ceilings(tmp_path, "cpu") is None
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
     assert find_ceilings(tmp_path, "cpu") == folder.read_record()
+
+
+CARD = {"uuid": "GPU-1", "driver": "580.65", "power_limit_w": 700.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "asked", "known"),
+    [
+        ({}, "cuda", True),
+        ({}, "auto", True),
+        ({}, "cpu", False),
+        ({"uuid": "GPU-2"}, "cuda", False),  # another card of this host, or a rented one
+        ({"driver": "580.95"}, "auto", False),
+        ({"power_limit_w": 500.0}, "cuda", False),
+        (None, "cuda", False),  # no card is here any more
+        (None, "auto", False),
+    ],
+)
+def test_roofs_of_another_card_are_not_known(tmp_path, monkeypatch, change, asked, known):
+    def uuid():
+        if change is None:
+            raise UnknownFactError("no CUDA driver here")
+        return "1"
+
+    found = ProbedFacts({**CARD, **(change or {})}, {})
+    monkeypatch.setattr(known_roofs, "device_uuid", uuid)
+    monkeypatch.setattr(known_roofs, "management_facts", lambda uuid: found)
+    here = samples.environment(
+        cpu_model=value_or_none(cpu_model),
+        cpu_signature=value_or_none(cpu_signature),
+        torch=metadata.version("torch"),
+        device=samples.device_info(backend="cuda", name="NVIDIA H100", **CARD),
+    )
+    clean = Verdict(level="clean", findings=())
+    RecordFolder.create(tmp_path).close(samples.ceilings_record(environment=here, verdict=clean))
+    assert (find_ceilings(tmp_path, asked) is not None) == known
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,12 @@ def powered_by(source):
     return {"environment": samples.environment(power_source=source)}
 
 
+def launching(backend, blocking):
+    device = samples.device_info(backend=backend)
+    variables = {"CUDA_LAUNCH_BLOCKING": blocking}
+    return {"environment": samples.environment(device=device, variables=variables)}
+
+
 @pytest.mark.parametrize("outcome", ["oom", "crashed", "interrupted", "refused", "unsupported"])
 def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
     verdict = judge(samples.failed_record(outcome, "the reason"))
@@ -68,6 +74,8 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
         ("busy-host", using(200.0), using(200.0, backend="cuda")),
         ("stolen-time", using(30.0, who="stolen"), using(10.0, who="stolen")),
         ("battery", powered_by("battery"), powered_by("mains")),
+        ("launch-blocking", launching("cuda", "1"), launching("cuda", "0")),
+        ("launch-blocking", launching("cuda", "1"), launching("cpu", "1")),
         ("emulated", {"resolved": samples.resolved(native_math=False)}, {}),
         ("amp-in-fp32", asked_for("amp"), asked_for("fp32")),
         ("short-warm-up", cut_warm_up(0.62), window(warmup_times_s=(9.0, 0.62))),

@@ -6,6 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.records import DeviceInfo
+from bench.training.devices.cuda import CudaDevice
 
 MIB = 2**20
 aten = torch.ops.aten
@@ -15,7 +16,7 @@ class QueueingDevice(fakes.QueueingDevice):
     """A GPU, by default; facts that are None are missing."""
 
     torch_device = torch.device("meta")
-    prefers_channels_last = True
+    channels_last = CudaDevice.channels_last
 
     def __init__(self, *modes, backend="cuda", last_level_cache_bytes=60 * MIB, **facts):
         super().__init__(fakes.ScriptedClock())

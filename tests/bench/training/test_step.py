@@ -13,6 +13,7 @@ from torch.nn import functional
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.training.devices import cpu, open_device
+from bench.training.devices.cuda import CudaDevice
 from bench.training.devices.mps import MpsDevice
 from bench.training.precision import Fp32, open_precision
 from bench.training.precision.amp import AmpFp16
@@ -112,6 +113,16 @@ def test_what_the_cpu_lacks_is_refused_with_a_remedy():
         open_precision("tf32", device)
     for name in ("fp32", "amp", "amp-bf16", "amp-fp16"):
         open_precision(name, device)
+
+
+def test_tf32_is_refused_where_the_environment_switches_it_off(monkeypatch):
+    card = Card(ScriptedClock())
+    card.modes = ("fp32", "tf32")
+    open_precision("tf32", card)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    with pytest.raises(UnsupportedError, match=r"NVIDIA_TF32_OVERRIDE=0.*unset it"):
+        open_precision("tf32", card)
+    open_precision("fp32", card)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +251,41 @@ def test_phases_cover_data_forward_backward_and_optimizer():
     step = TrainingStep(model, make_optimizer(model, fused=False), Fp32(), phases=Names())
     step(batch_of_ten_classes)
     assert names == ["data", "forward", "backward", "optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "last"), [("fp32", False), ("tf32", True), ("amp", True), ("amp-fp16", True)]
+)
+def test_channels_last_is_the_layout_of_tensor_cores(precision, last):
+    card = Card(ScriptedClock())
+    card.modes = ("fp32", "tf32", "bf16", "fp16")
+    card.channels_last = lambda mode: CudaDevice.channels_last(card, mode)
+    found = resolve(RunConfig(precision=precision), card, open_precision(precision, card))
+    assert found.channels_last is last
+
+
+@pytest.mark.parametrize(
+    ("built_for", "capability", "runs"),
+    [
+        (["sm_75", "sm_80", "sm_90", "sm_120"], (9, 0), True),
+        (["sm_75", "sm_80", "sm_90", "sm_120"], (8, 9), True),  # Ada runs Ampere's
+        (["sm_75", "sm_80", "sm_90", "sm_120"], (7, 0), False),  # V100
+        (["sm_75", "sm_80", "sm_90"], (12, 0), False),
+        (["sm_75", "sm_80", "compute_90"], (12, 0), True),
+        (["sm_90a"], (9, 0), True),
+        (["gfx90a", "gfx942"], (9, 4), True),
+    ],
+)
+def test_a_card_that_torch_has_no_kernels_for_is_refused(monkeypatch, built_for, capability, runs):
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built_for)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    if runs:
+        assert CudaDevice().torch_device.index == 0
+    else:
+        with pytest.raises(UnsupportedError, match=r"none for Tesla V100.*older CUDA"):
+            CudaDevice()
 
 
 def test_the_default_configuration_is_the_fast_one_on_a_cpu():

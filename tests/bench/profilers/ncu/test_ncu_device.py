@@ -11,9 +11,9 @@ import torch
 from fakes import Card, QueueingDevice, ScriptedClock
 
 from bench.errors import UnsupportedError
+from bench.machine.cuda_driver import compute_capability, device_uuid
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool
-from bench.profilers.ncu.ncu_choice import compute_capability
 from bench.records.verdict.profile_verdict import kernel_set
 from bench.worker.profile import profiled_range
 
@@ -39,9 +39,15 @@ class Driver:
         value._obj.value = self.attributes[attribute]
         return 0
 
+    def cuDeviceGetUuid_v2(self, uuid, device):  # noqa: N802
+        assert device.value == 7
+        uuid._obj[:] = range(16)
+        return 0
 
-def test_the_first_devices_capability():
+
+def test_the_first_devices_capability_and_name():
     assert compute_capability(Driver) == (12, 1)
+    assert device_uuid(Driver) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
 def test_a_driver_without_a_device_says_which_call_failed():

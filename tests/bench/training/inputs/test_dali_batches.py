@@ -125,4 +125,4 @@ def test_on_a_gpu_the_gpu_is_asked_to_decode_and_cut(generated, monkeypatch, aug
     monkeypatch.setattr("bench.training.inputs.dali.Normalise", lambda device, channels_last: None)
     config = RunConfig(data=str(generated), decoder="dali", augment=augment)
     open_batches(config, samples.resolved(workers=1), torch.device("cuda", 1))
-    assert asked == {"device": 1, "nodes": ["gpu", "cpu"]}
+    assert asked == {"device": 1, "nodes": ["gpu", "gpu"]}
