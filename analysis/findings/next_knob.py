@@ -199,8 +199,8 @@ def _measured(knob: Knob, group: Group, groups: Sequence[Group]) -> Iterator[tup
 def find_next_knobs(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     """Yield a finding for the fastest batch of each machine, model and precision with a point.
 
-    Where every knob of its bound is on, or was measured not to help, there is none; nor where fp32
-    was measured to be faster than the group's precision, or its input not to cost what it seems to.
+    There is none where every knob of its bound is on or was measured to gain nothing, where fp32
+    was measured to be faster, and where waiting for data was measured to cost nothing.
     """
     groups = group_runs(runs)
     no_gain = {real.names for real, same in synthetic_pairs(groups) if not faster(same, real)}
@@ -231,7 +231,7 @@ def find_next_knobs(runs: Sequence[Run]) -> Iterator[ReportFinding]:
 
 
 def _sentences(knobs: Mapping[str, str], most: str) -> Iterator[str]:
-    """The knobs under this roof, then a lower precision: its roof is another, `most` is not its."""
+    """The knobs under this roof and the most they gain; a lower precision has a roof of its own."""
     under = [words for name, words in knobs.items() if name != "precision"]
     if under:
         yield f"Next: {', '.join(under)}; at most {most}."

@@ -52,12 +52,11 @@ class PlacedProfile:
         """What was profiled where, for people."""
         record = self.record
         env = record.environment.label if record.environment else record.config.env
-        batch, asked = record.config.batch_size, record.config.precision
-        precision: str = asked
-        if record.resolved is not None:
-            batch = record.resolved.batch_size
-            precision = precision_label(precision_of(record.resolved), (asked,))
-        return f"{env} {record.config.arch} {precision} batch {batch}"
+        config, resolved = record.config, record.resolved
+        if resolved is None:
+            return f"{env} {config.arch} {config.precision} batch {config.batch_size}"
+        precision = precision_label(precision_of(resolved), (config.precision,))
+        return f"{env} {config.arch} {precision} batch {resolved.batch_size}"
 
     @cached_property
     def ops(self) -> OpPlaces | None:
