@@ -18,7 +18,7 @@ from typing import NamedTuple
 from analysis.runs.groups import Group, agree, agreeing_pairs, group_runs
 from analysis.runs.placed import Run
 from analysis.runs.pull import RecordSet, pull_records
-from analysis.runs.what_ran import OF_DATA, OF_PRECISION
+from analysis.runs.what_ran import OF_PRECISION, follows
 from bench.errors import UserError
 from bench.records.folders import read_records
 
@@ -109,7 +109,7 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
         for group in alone
     }
     return Pairing(
-        differing=tuple(name for name in differing if not _follows(name, differing)),
+        differing=tuple(name for name in differing if not follows(name, differing)),
         pairs=tuple(pairs),
         only_a=only_a,
         only_b=only_b,
@@ -178,13 +178,6 @@ def _distinguishing(a: Sequence[Group], b: Sequence[Group]) -> tuple[str, ...]:
     if "precision" in ran and "depthwise_fp32" in names:
         ran = sorted({*ran, *OF_PRECISION})
     return tuple(name for name in ran if name != "batch_size")
-
-
-def _follows(name: str, differing: Collection[str]) -> bool:
-    """Whether a setting differs because another does: the loader's beside synthetic data."""
-    return any(
-        leader in differing and name in followers for leader, *followers in (OF_PRECISION, OF_DATA)
-    )
 
 
 def _ran(groups: Iterable[Group], name: str) -> set[str | None]:

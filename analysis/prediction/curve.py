@@ -30,6 +30,7 @@ from scipy import optimize, special
 from analysis.findings.batches import before_cliff
 from analysis.runs.groups import Group, batch_curves
 from analysis.runs.placed import Run
+from analysis.runs.what_ran import follows
 from bench.errors import UserError
 
 
@@ -213,6 +214,10 @@ def choose_curve(
         settings = [curve[0].first.settings for curve in curves]
         names = sorted({name for each in settings for name in each} - {"batch_size"})
         differing = [name for name in names if len({each.get(name) for each in settings}) > 1]
-        remedy = ", ".join(f"{n}={sorted({str(e.get(n)) for e in settings})}" for n in differing)
+        remedy = ", ".join(
+            f"{name} ({', '.join(sorted({each.get(name, 'none') for each in settings}))})"
+            for name in differing
+            if not follows(name, differing)
+        )
         raise UserError(f"arch={arch!r}: several configurations fit, choose one by {remedy}")
     return curves[0]

@@ -25,6 +25,13 @@ LIMITED: Final = "instructions"
 OF_PRECISION: Final = ("precision", "depthwise_fp32")
 
 
+def follows(name: str, differing: Collection[str]) -> bool:
+    """Return whether a setting differs because another does: the loader's beside synthetic data."""
+    return any(
+        leader in differing and name in followers for leader, *followers in (OF_PRECISION, OF_DATA)
+    )
+
+
 def precision_of(resolved: ResolvedConfig) -> str:
     """Return the precision that ran: fp32, tf32, amp-bf16 or amp-fp16."""
     if resolved.autocast_dtype == "none":

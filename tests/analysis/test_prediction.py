@@ -258,7 +258,7 @@ def test_predict_from_a_folder(tmp_path):
         (["--arch", "vgg16"], "arch='vgg16': none of the 4 runs fits"),
         (
             ["--arch", "resnet18"],
-            r"several configurations fit, choose one by .*precision=\['amp-bf16', 'fp32'\]",
+            r"several configurations fit, choose one by backend.*\), precision \(amp-bf16, fp32\)$",
         ),
         (["--arch", "resnet18", "--filter", "x"], "--filter and --experiment ask a server"),
     ],
