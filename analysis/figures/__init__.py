@@ -6,11 +6,8 @@ steps for runs.
 """
 
 from analysis.figures.axes import save_figure, single_axes
-from analysis.figures.rooflines.interactive_scene import (
-    figure_html,
-    interactive_figure,
-    interactive_roofline,
-)
+from analysis.figures.page import figure_html
+from analysis.figures.rooflines.interactive_scene import interactive_figure, interactive_roofline
 from analysis.figures.rooflines.kernel_scene import kernel_scene
 from analysis.figures.rooflines.op_scene import op_scene
 from analysis.figures.rooflines.run_scene import run_scene

@@ -17,11 +17,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
+from analysis.figures.style import LegendEntry
+
 FONT_PT = 7.5
 #: Pixels per inch of the PNG: sharp on a phone, small in a report.
 _PNG_DPI = 200
-#: Height of a panel.
-_PANEL_IN = 2.3
 #: Room for one legend entry, and for the tick labels above the legend, in inches.
 _ENTRY_IN = 1.15
 _LEGEND_IN = 0.4
@@ -36,16 +36,6 @@ def single_axes(width_in: float = 6.5, height_in: float = 4.5) -> tuple[Figure, 
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.add_subplot()
-
-
-def panel_axes(count: int, width_in: float = 6.5) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` Axes of equal size in rows, for one machine each, say."""
-    across = 1 if width_in < 5 or count == 1 else 2
-    rows = max(1, -(-count // across))
-    figure = Figure(figsize=(width_in, _PANEL_IN * rows + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    found = [figure.add_subplot(rows, across, place + 1) for place in range(max(count, 1))]
-    return figure, found
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
@@ -119,6 +109,22 @@ def legend_below(axes: Axes, handles: Sequence[Artist], entry_in: float = _ENTRY
         frameon=False,
         handlelength=1.6,
         columnspacing=1.2,
+    )
+
+
+def legend_handle(entry: LegendEntry) -> Line2D:
+    """Return what an entry of a legend means, as Matplotlib draws it."""
+    return Line2D(
+        [],
+        [],
+        color=entry.colour,
+        linestyle=("--" if entry.dashed else "-") if entry.line_pt else "",
+        linewidth=entry.line_pt,
+        marker=entry.shape.matplotlib if entry.shape else None,
+        markersize=entry.size_pt,
+        markeredgewidth=entry.edge_pt,
+        markerfacecolor=entry.face or entry.colour,
+        label=entry.label,
     )
 
 

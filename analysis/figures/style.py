@@ -30,14 +30,26 @@ class Marker:
     plotly: str
 
 
+@dataclass(frozen=True)
+class LegendEntry:
+    """What a line, a marker or both mean, on paper; `face` is the marker's, if not `colour`."""
+
+    label: str
+    colour: str
+    shape: Marker | None = None
+    face: str | None = None
+    size_pt: float = 4.0
+    edge_pt: float = 1.0
+    line_pt: float = 0.0
+    dashed: bool = False
+
+
 MARKERS: Mapping[str, Marker] = {
     "fp32": Marker("o", "circle"),
     "tf32": Marker("^", "triangle-up"),
     "bf16": Marker("s", "square"),
     "fp16": Marker("D", "diamond"),
 }
-
-
 #: Shapes of an op's phase: forth, back, and the step that adds.
 PHASE_MARKERS: Mapping[StepPart, Marker] = {
     "forward": Marker(">", "triangle-right"),
@@ -65,18 +77,11 @@ def model_colours(archs: Iterable[str]) -> dict[str, str]:
     return colours
 
 
-#: Shapes of the precision asked for, where runs are not placed under a roof; amp is what a device
-#: makes of it, so it has another shape.
-PRECISION_MARKERS: Mapping[str, str] = {
-    "fp32": "o",
-    "tf32": "^",
-    "amp": "s",
-    "amp-bf16": "P",
-    "amp-fp16": "D",
-}
-OTHER_PRECISION = "X"
+#: A marker of a run whose math mode is not recorded: amp is what a device made of it.
+_AMP, _OTHER_PRECISION = Marker("P", "cross"), Marker("X", "x")
 
 
-def precision_marker(precision: str) -> str:
-    """Return the shape of the precision asked for, one for all that are not known."""
-    return PRECISION_MARKERS.get(precision, OTHER_PRECISION)
+def precision_marker(precision: str) -> Marker:
+    """Return the shape of the precision that ran, as the roofline has it."""
+    mode = precision.removeprefix("amp-")
+    return _AMP if mode == "amp" else MARKERS.get(mode, _OTHER_PRECISION)

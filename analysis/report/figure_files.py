@@ -1,4 +1,4 @@
-"""The report's figures as files: rooflines of runs, then of each profile's ops and kernels.
+"""The report's figures, as files and for its page; the rooflines of runs and of profiles.
 
 A figure is named by what it shows, `throughput-lab.svg` say, and keeps its name when others appear.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import plotly.graph_objects as go
 from matplotlib.figure import Figure
 
 from analysis.figures import (
@@ -23,6 +24,9 @@ from analysis.figures import (
     save_figure,
     single_axes,
 )
+from analysis.figures.charts.chart import Chart
+from analysis.figures.charts.interactive_chart import interactive_chart
+from analysis.figures.charts.static_chart import draw_chart
 from analysis.figures.style import OTHER_MODELS
 from analysis.report.file_names import file_names
 from analysis.report.tables.numbered_table import RunNumbers
@@ -54,9 +58,9 @@ _NARROW_IN = 5.0
 class FigureFile:
     """A figure with its number in the report; paths are relative to the report.
 
-    `interactive` is trusted markup of the same figure, empty where there is none; the first one
-    of a report carries Plotly's script. `data_uri` is for pages without it, and for browsers that
-    run no scripts. `runs` are the numbers of the runs that it shows.
+    `interactive` is trusted markup of the same figure; the first one of a report has Plotly's
+    script in it. `data_uri` is the picture, for paper and for browsers that run no scripts. `runs`
+    are the numbers of the runs that it shows.
     """
 
     number: int
@@ -66,8 +70,8 @@ class FigureFile:
     svg: str
     data_uri: str
     interactive: str
-    runs: str = ""
-    narrow: bool = False
+    runs: str
+    narrow: bool
 
 
 class FigureFolder:
@@ -90,24 +94,29 @@ class FigureFolder:
         self._run_numbers = run_numbers
         self.saved: list[Path] = []
         self._count = 0
-        self._has_script = False
 
-    def add(
+    def add_chart(
+        self, chart: Chart, name: str, title: str, caption: str, runs: Iterable[str]
+    ) -> FigureFile:
+        """Save a chart of these runs; return what the report shows of it."""
+        return self._add(draw_chart(chart), interactive_chart(chart), name, title, caption, runs)
+
+    def _add(
         self,
         figure: Figure,
+        interactive: go.Figure,
         name: str,
         title: str,
-        caption: str = "",
-        interactive: str = "",
-        runs: Iterable[str] = (),
+        caption: str,
+        runs: Iterable[str],
     ) -> FigureFile:
-        """Save a drawn figure of these runs as PNG and SVG; return what the report shows of it."""
+        """Save a drawn figure as PNG and SVG, with its drawing for a page beside them."""
         png, svg = save_figure(figure, self._folder, name)
-        # Where the page draws the figure itself, the picture is a stand-in: the smaller file.
-        shown, kind = (png, "png") if interactive else (svg, "svg+xml")
-        encoded = base64.b64encode(shown.read_bytes()).decode("ascii")
         self.saved += (png, svg)
         self._count += 1
+        shown = min(png, svg, key=lambda path: path.stat().st_size)
+        kind = "png" if shown is png else "svg+xml"
+        encoded = base64.b64encode(shown.read_bytes()).decode("ascii")
         return FigureFile(
             number=self._count,
             title=title,
@@ -115,7 +124,7 @@ class FigureFolder:
             png=f"{self._folder.name}/{png.name}",
             svg=f"{self._folder.name}/{svg.name}",
             data_uri=f"data:image/{kind};base64,{encoded}",
-            interactive=interactive,
+            interactive=figure_html(interactive, name, with_script=self._count == 1),
             runs=self._run_numbers.words(runs),
             narrow=figure.get_size_inches()[0] < _NARROW_IN,
         )
@@ -157,12 +166,9 @@ class FigureFolder:
     def _add_scene(
         self, scene: Scene, name: str, title: str, caption: str = "", runs: Iterable[str] = ()
     ) -> FigureFile:
-        """Save a scene's picture, with its drawing for a page beside it."""
         figure, axes = single_axes()
         draw_scene(axes, scene)
-        page = figure_html(interactive_figure(scene), name, with_script=not self._has_script)
-        self._has_script = True
-        return self.add(figure, name, title, caption, page, runs)
+        return self._add(figure, interactive_figure(scene), name, title, caption, runs)
 
     def draw_profile(self, profile: PlacedProfile, file_name: str) -> list[FigureFile]:
         """Draw the ops and the kernels of a profile, as far as it has them."""

@@ -1,16 +1,14 @@
-"""The report's figures of runs: over batch size, side by side, repeats and iterations."""
+"""The report's charts of runs: over batch size, side by side, repeats and iterations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from analysis.figures.axes import legend_below, panel_axes, single_axes
+from analysis.figures.charts.batch_charts import batch_chart, prediction_panel, spans_widely
 from analysis.figures.charts.batch_curves import (
+    Curve,
     device_memory_gb,
     efficiency_curves,
     intensity_curves,
@@ -19,21 +17,16 @@ from analysis.figures.charts.batch_curves import (
     scaling_curves,
     throughput_curves,
 )
-from analysis.figures.charts.curves import (
-    Curve,
-    curve_handles,
-    draw_curves,
-    draw_prediction,
-    spans_widely,
-)
-from analysis.figures.charts.run_charts import (
-    draw_distributions,
-    draw_models,
-    draw_real_synthetic,
-    draw_trace,
-    draw_variability,
-    rows_height_in,
+from analysis.figures.charts.chart import Chart, panel_chart
+from analysis.figures.charts.iteration_charts import (
+    distributions_chart,
+    trace_panel,
     traced_runs,
+)
+from analysis.figures.charts.row_charts import (
+    models_chart,
+    real_synthetic_chart,
+    variability_chart,
 )
 from analysis.figures.style import OTHER_MODELS
 from analysis.findings.report_finding import names_of
@@ -43,28 +36,26 @@ from analysis.report.tables.batch_tables import Predicted, predicted_curves
 from analysis.report.tables.group_tables import pooled_scatters
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
+from analysis.runs.quantities import three_digits
 
 #: Panels of one figure; further models go to the next.
 _PANELS = 8
-#: A figure over batch sizes: half a page, and what a row of its legend adds to its height.
-_WIDTH_IN, _HEIGHT_IN, _LEGEND_ROW_IN = 3.6, 2.7, 0.16
-_LEGEND_COLUMNS = 3
 
 
-class _Drawn(NamedTuple):
-    """A figure, the name of its file, and the names of the runs that it shows."""
+class _Figure(NamedTuple):
+    """A chart, the name of its file, and the names of the runs that it shows."""
 
     name: str
     title: str
     caption: str
-    figure: Figure
+    chart: Chart
     runs: Sequence[str]
 
 
 def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
     """Draw every figure of runs that has something to show; each says which runs it shows."""
     colours = folder.colours
-    drawings = chain(
+    figures = chain(
         _over_batches(runs, folder, throughput_curves(runs), "throughput", "Throughput",
                       "Images/s", "Bars are one standard deviation between repeats to either side"),
         _over_batches(runs, folder, scaling_curves(runs), "gain", "Gain", "Relative images/s",
@@ -81,7 +72,7 @@ def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
         _predictions(runs, folder),
     )  # fmt: skip
     return [
-        folder.add(one.figure, one.name, one.title, one.caption, runs=one.runs) for one in drawings
+        folder.add_chart(one.chart, one.name, one.title, one.caption, one.runs) for one in figures
     ]
 
 
@@ -91,13 +82,13 @@ def _over_batches(
     curves: Sequence[Curve],
     name: str,
     quantity: str,
-    ylabel: str,
+    label: str,
     caption: str,
-    extra: Callable[[Axes, str], None] = lambda axes, env: None,
-) -> Iterator[_Drawn]:
+    limits: Mapping[str, tuple[float, str]] | None = None,
+) -> Iterator[_Figure]:
     """One figure per machine that has a curve of two batch sizes or more.
 
-    All have one kind of axis, to be read beside each other.
+    All have one kind of axis, to be read beside each other. `limits` are of machines.
     """
     machines: dict[str, list[Curve]] = {}
     for curve in curves:
@@ -106,105 +97,83 @@ def _over_batches(
     for env, shown in machines.items():
         if all(len(curve.batches) < 2 for curve in shown):
             continue
-        handles = curve_handles(shown, folder.colours)
-        rows = -(-len(handles) // _LEGEND_COLUMNS)
-        figure, axes = single_axes(_WIDTH_IN, _HEIGHT_IN + _LEGEND_ROW_IN * rows)
-        draw_curves(axes, shown, ylabel, colours=folder.colours, logarithmic=logarithmic)
-        extra(axes, env)
-        legend_below(axes, handles)
+        chart = batch_chart(
+            shown,
+            label,
+            colours=folder.colours,
+            logarithmic=logarithmic,
+            limit=(limits or {}).get(env),
+        )
         names = [run.name for run in runs if run.env == env and run.throughput_images_per_s]
         title = f"{quantity} over batch size, {env}"
-        yield _Drawn(f"{name}-{folder.machines[env]}", title, caption, figure, names)
+        yield _Figure(f"{name}-{folder.machines[env]}", title, caption, chart, names)
 
 
-def _memory(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Drawn]:
-    totals = device_memory_gb(runs)
+def _memory(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Figure]:
     curves = memory_curves(runs) or modelled_memory_curves(runs)
-
-    def limit(axes: Axes, env: str) -> None:
-        total = totals.get(env)
-        low, high = axes.get_ylim()
-        if total is not None and total < 3 * high:
-            axes.set_ylim(low, max(high, 1.1 * total))
-            axes.axhline(total, color="#222222", linewidth=1.0, linestyle="--")
-
+    limits = {
+        env: (total_gb, f"the device's memory: {three_digits(total_gb)} GB")
+        for env, total_gb in device_memory_gb(runs).items()
+    }
     caption = (
         "Peak memory that was measured (filled), or the cost model's sum (open) where none was; "
         "a dashed line is the device's memory, where it is near"
     )
-    yield from _over_batches(runs, folder, curves, "memory", "Memory", "GB", caption, limit)
+    yield from _over_batches(runs, folder, curves, "memory", "Memory", "GB", caption, limits)
 
 
-def _rows(
-    name: str,
-    title: str,
-    caption: str,
-    count: int,
-    draw: Callable[[Axes], None],
-    names: Sequence[str],
-) -> Iterator[_Drawn]:
-    """A figure of `count` rows."""
-    if count:
-        figure, axes = single_axes(height_in=rows_height_in(count))
-        draw(axes)
-        yield _Drawn(name, title, caption, figure, names)
-
-
-def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Figure]:
     groups = group_runs(runs)
-    places = len({(group.first.env, group.first.arch) for group in groups})
-    yield from _rows(
-        "models",
-        "Models and machines",
-        "The fastest batch of each machine and model; its size stands above the marker",
-        places if places > 1 else 0,
-        lambda axes: draw_models(axes, groups, colours=colours),
-        names_of(groups),
-    )
-    found = pooled_scatters(runs)
-    yield from _rows(
-        "variability",
-        "Variability by machine",
-        "Relative standard deviation of images/s between repeats of one configuration",
-        len(found),
-        lambda axes: draw_variability(axes, found),
-        names_of(group for one in found for group in one.groups),
-    )
-    pairs = synthetic_pairs(groups)
-    yield from _rows(
-        "real-synthetic",
-        "Real against synthetic data",
-        "The same configuration with images from disk and with tensors made once",
-        len(pairs),
-        lambda axes: draw_real_synthetic(axes, pairs, colours=colours),
-        names_of(group for pair in pairs for group in pair),
-    )
-    timed = [run for run in runs if len(run.iteration_times_s) > 1]
-    yield from _rows(
-        "iteration-times",
-        "Iteration times",
-        "Outliers are over five robust deviations from the median; none is left out",
-        len(timed),
-        lambda axes: draw_distributions(axes, timed, colours=colours),
-        [run.name for run in timed],
-    )
+    if len({(group.env, group.arch) for group in groups}) > 1:
+        yield _Figure(
+            "models",
+            "Models and machines",
+            "The fastest batch of each machine and model; its size stands above the marker",
+            models_chart(groups, colours=colours),
+            names_of(groups),
+        )
+    if found := pooled_scatters(runs):
+        yield _Figure(
+            "variability",
+            "Variability by machine",
+            "Relative standard deviation of images/s between repeats of one configuration",
+            variability_chart(found),
+            names_of(group for one in found for group in one.groups),
+        )
+    if pairs := synthetic_pairs(groups):
+        yield _Figure(
+            "real-synthetic",
+            "Real against synthetic data",
+            "The same configuration with images from disk and with tensors made once",
+            real_synthetic_chart(pairs, colours=colours),
+            names_of(group for pair in pairs for group in pair),
+        )
+    if timed := [run for run in runs if len(run.iteration_times_s) > 1]:
+        yield _Figure(
+            "iteration-times",
+            "Iteration times",
+            "A thick line has the quartiles, a thin one 5 to 95 %. Outliers are over five robust "
+            "deviations from the median; none is left out",
+            distributions_chart(timed, colours=colours),
+            [run.name for run in timed],
+        )
 
 
-def _traces(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Drawn]:
+def _traces(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Figure]:
     shown = traced_runs([run for run in runs if len(run.iteration_times_s) > 1])
     if shown:
-        figure, axes = panel_axes(len(shown))
-        for one, run in zip(axes, shown, strict=False):
-            draw_trace(one, run, colours.get(run.arch, OTHER_MODELS))
+        panels = [trace_panel(run, colours.get(run.arch, OTHER_MODELS)) for run in shown]
         caption = (
             "The windows that drifted most, then those with most outliers; a triangle is an "
             "iteration of over 1.6 times the median, a dashed line where a drift set in"
         )
         names = [run.name for run in shown]
-        yield _Drawn("iterations-in-order", "Iterations in order", caption, figure, names)
+        yield _Figure(
+            "iterations-in-order", "Iterations in order", caption, panel_chart(panels), names
+        )
 
 
-def _predictions(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Drawn]:
+def _predictions(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Figure]:
     """One figure per machine, and further ones for models that it has no room for."""
     machines: dict[str, list[Predicted]] = {}
     for one in predicted_curves(runs):
@@ -214,11 +183,14 @@ def _predictions(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Drawn]:
         title = f"Throughput predicted between batch sizes, {env}"
         for page, start in enumerate(range(0, len(found), _PANELS), start=1):
             part = found[start : start + _PANELS]
-            figure, axes = panel_axes(len(part))
-            for panel, (group, curve) in zip(axes, part, strict=True):
-                colour = folder.colours.get(group.arch, OTHER_MODELS)
-                label = f"{group.model_label} {group.precision_label}"
-                draw_prediction(panel, curve, label, colour)
+            panels = [
+                prediction_panel(
+                    curve,
+                    f"{group.model_label} {group.precision_label}",
+                    folder.colours.get(group.arch, OTHER_MODELS),
+                )
+                for group, curve in part
+            ]
             name = f"prediction-{folder.machines[env]}" + (f"-{page}" if page > 1 else "")
             names = [name for one in part for name in one.curve.runs]
-            yield _Drawn(name, title, caption, figure, names)
+            yield _Figure(name, title, caption, panel_chart(panels), names)

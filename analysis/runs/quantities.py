@@ -28,6 +28,14 @@ def interval(low: float, high: float) -> str:
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
+def plus_minus(mean: float, deviation: float | None) -> str:
+    """Format a mean with its SD, or alone where that is not known."""
+    if deviation is None:
+        return three_digits(mean)
+    # Two digits: a deviation of few repeats is not known better.
+    return f"{three_digits(mean)} \N{PLUS-MINUS SIGN} {float(f'{deviation:.2g}'):g}"
+
+
 def percent_interval(low: float, high: float) -> str:
     """Format two fractions of 1 as percent, or one if both read the same."""
     ends = [f"{100 * low:.0f}", f"{100 * high:.0f}"]

@@ -189,6 +189,7 @@ def test_tables_and_figures_are_numbered_from_one(simple):
         assert tables == list(range(1, 9))
         assert figures == list(range(1, len(figures) + 1))
         assert len(figures) == 3
+    assert html.count('class="plotly-graph-div"') == html.count("<img src=") == 3
 
 
 def test_files_that_the_markdown_links_exist(simple):

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from observed import DRIFT, curve, observation, published, repeated
 
-from analysis.figures.axes import panel_axes, single_axes
+from analysis.figures.charts.batch_charts import batch_chart, prediction_panel
 from analysis.figures.charts.batch_curves import (
+    Curve,
     efficiency_curves,
     intensity_curves,
     memory_curves,
@@ -14,15 +15,19 @@ from analysis.figures.charts.batch_curves import (
     scaling_curves,
     throughput_curves,
 )
-from analysis.figures.charts.curves import Curve, curve_handles, draw_curves, draw_prediction
-from analysis.figures.charts.run_charts import (
-    draw_distributions,
-    draw_models,
-    draw_real_synthetic,
-    draw_trace,
-    draw_variability,
+from analysis.figures.charts.chart import Chart, panel_chart
+from analysis.figures.charts.interactive_chart import interactive_chart
+from analysis.figures.charts.iteration_charts import (
+    distributions_chart,
+    trace_panel,
     traced_runs,
 )
+from analysis.figures.charts.row_charts import (
+    models_chart,
+    real_synthetic_chart,
+    variability_chart,
+)
+from analysis.figures.charts.static_chart import draw_chart
 from analysis.figures.style import model_colours
 from analysis.findings.differences import scatters
 from analysis.prediction import fit_curve, measured_batches
@@ -30,24 +35,30 @@ from analysis.runs.groups import batch_curves, group_runs
 from analysis.runs.placed import place_runs
 
 
-def axes_of(draw, *data, **options):
-    figure, axes = single_axes(3.5, 3.2)
-    draw(axes, *data, **options)
+def panel_of(chart):
+    (panel,) = chart.panels
+    return panel
+
+
+def batches(curves, **options):
+    return batch_chart(curves, "y", colours=model_colours(c.arch for c in curves), **options)
+
+
+def in_group(panel, group):
+    return [series for series in panel.series if series.group == group]
+
+
+def legend(panel):
+    return [entry.label for entry in panel.legend]
+
+
+def drawn(chart):
+    """The axes of the chart on paper, and the chart on a page; both are laid out."""
+    figure = draw_chart(chart)
     figure.draw_without_rendering()
-    return axes
-
-
-def words(axes):
-    return [text.get_text() for text in axes.texts]
-
-
-def legend(axes):
-    found = axes.get_legend()
-    return [text.get_text() for text in found.get_texts()] if found else []
-
-
-def data_lines(axes):
-    return [line for line in axes.lines if len(line.get_xdata()) > 1 and line.get_marker() != "_"]
+    page = interactive_chart(chart)
+    page.to_json()
+    return figure.axes, page
 
 
 @pytest.fixture(scope="module")
@@ -89,42 +100,45 @@ def test_efficiency_intensity_and_memory_by_hand(placed):
 def test_a_curve_of_each_channel():
     curves = [
         Curve("resnet18", "fp32", "a", (8, 16), (1.0, 2.0)),
-        Curve("resnet18", "amp", "a", (8, 16), (3.0, 4.0), open=True),
+        Curve("resnet18", "amp-bf16", "a", (8, 16), (3.0, 4.0), open=True),
     ]
-    axes = axes_of(draw_curves, curves, "Images/s")
-    one, other = data_lines(axes)
-    assert one.get_color() == other.get_color()  # the model
-    assert (one.get_marker(), other.get_marker()) == ("o", "s")  # the precision
-    assert other.get_markerfacecolor() == "white"
-    handles = curve_handles(curves, model_colours(["resnet18"]))
-    assert [handle.get_label() for handle in handles] == ["resnet18", "amp", "fp32"]
-    other = Curve("resnet18", "fp32", "a", (8,), (1.5,), distinction="threads 2")
-    axes = axes_of(draw_curves, [*curves, other], "Images/s")
-    assert [text.get_text() for text in axes.texts] == ["threads 2"]
+    panel = panel_of(batches(curves))
+    one, other = panel.series
+    assert one.colour == other.colour  # the model
+    assert (one.shape.matplotlib, other.shape.matplotlib) == ("o", "s")  # as in the roofline
+    assert (one.filled, other.filled) == (True, False)
+    assert legend(panel) == ["resnet18", "amp-bf16", "fp32"]
+    other = Curve("resnet18", "fp32", "a", (8, 16), (1.5, 2.5), distinction="threads 2")
+    assert panel_of(batches([*curves, other])).series[-1].names == ("", "threads 2")
 
 
 def test_wide_spans_are_logarithmic_and_narrow_ones_start_at_zero():
-    def axes(low, high):
-        return axes_of(draw_curves, [Curve("m", "fp32", "a", (8, 16), (low, high))], "y")
+    def height(low, high):
+        return panel_of(batches([Curve("m", "fp32", "a", (8, 16), (low, high))])).y
 
-    assert axes(1, 100).get_yscale() == "log"
-    narrow = axes(50, 100)
-    assert narrow.get_yscale() == "linear"
-    assert narrow.get_ylim()[0] == 0
+    assert height(1, 100).scale == "log"
+    assert (height(50, 100).scale, height(50, 100).limits[0]) == ("linear", 0)
+
+
+def test_the_limit_of_memory_is_a_line_where_it_is_near():
+    curves = [Curve("m", "fp32", "a", (8, 16), (5.0, 9.0))]
+    near, far = (panel_of(batches(curves, limit=(gb, f"{gb} GB"))) for gb in (16.0, 160.0))
+    line = near.series[-1]
+    assert (set(line.ys), line.dashed, line.hover[0]) == ({16.0}, True, ("16.0 GB",))
+    assert near.y.limits[1] > 16
+    assert len(far.series) == 1
 
 
 def test_nothing_one_point_and_a_crowd_are_drawn():
-    assert words(axes_of(draw_curves, [], "y")) == ["no batch sizes to draw"]
-    assert words(axes_of(draw_curves, [Curve("m", "fp32", "a", (8,), (1.0,))], "y")) == []
+    assert len(panel_of(batches([Curve("m", "fp32", "a", (8,), (1.0,))])).series) == 1
     crowd = [
         Curve(f"m{n}", "fp32", f"e{n % 3}", tuple(range(1, 21)), tuple(np.arange(1.0, 21) + n))
         for n in range(10)
     ]
-    axes = axes_of(draw_curves, crowd, "y")
-    assert all(line.get_markersize() < 3 and line.get_alpha() < 1 for line in axes.lines)
-    ticks = list(axes.get_xticks())
-    assert len(ticks) <= 8
-    assert {1, 20} <= set(ticks)
+    panel = panel_of(batches(crowd))
+    assert all(series.size_pt < 3 and series.opacity < 1 for series in panel.series)
+    assert len(panel.x.ticks) <= 7
+    assert {1, 20} <= set(panel.x.ticks)
 
 
 def test_models_show_their_fastest_batch():
@@ -133,46 +147,47 @@ def test_models_show_their_fastest_batch():
         observation("b", 150, batch_size=16),
         observation("c", 300, batch_size=16, precision="amp"),
     ]
-    axes = axes_of(draw_models, group_runs(runs))
-    found = sorted(float(line.get_xdata()[0]) for line in axes.lines)
-    assert found == pytest.approx([150, 300])
-    assert words(axes) == ["16", "16"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["lab  resnet18"]
-    assert words(axes_of(draw_models, [])) == ["no run has this"]
+    panel = panel_of(models_chart(group_runs(runs)))
+    assert [series.xs[0] for series in panel.series] == pytest.approx([150, 300])
+    assert [series.names for series in panel.series] == [("16",), ("16",)]
+    assert panel.y.names == ("lab  resnet18",)
+    assert panel.series[0].hover == (
+        ("lab resnet18 fp32 batch 16", "150 images/s, measured once", "run b"),
+    )
 
 
 def test_variability_has_a_dot_per_configuration_and_a_pooled_bar():
     found = scatters(published())
-    axes = axes_of(draw_variability, found)
-    dots = [line for line in axes.lines if line.get_marker() == "o"]
-    bars = [line for line in axes.lines if line.get_marker() == "|"]
-    assert [len(line.get_xdata()) for line in dots] == [len(one.groups) for one in found]
-    assert [line.get_xdata()[0] for line in bars] == [100 * one.deviation for one in found]
-    assert words(axes_of(draw_variability, [])) == ["no run has this"]
+    panel = panel_of(variability_chart(found))
+    dots, bars = in_group(panel, "one configuration"), in_group(panel, "pooled")
+    assert [len(series.xs) for series in dots] == [len(one.groups) for one in found]
+    assert [series.xs[0] for series in bars] == [100 * one.deviation for one in found]
 
 
 def test_real_and_synthetic_are_joined():
     real, synthetic = group_runs([observation("r", 50, data="/images"), observation("s", 100)])
-    axes = axes_of(draw_real_synthetic, [(real, synthetic)])
-    (line,) = data_lines(axes)
-    assert list(line.get_xdata()) == pytest.approx([50, 100])
-    assert legend(axes) == ["images from disk", "synthetic"]
-    assert words(axes_of(draw_real_synthetic, [])) == ["no run has this"]
+    panel = panel_of(real_synthetic_chart([(real, synthetic)]))
+    line, disk, made = panel.series
+    assert line.xs == pytest.approx((50, 100))
+    assert (disk.filled, made.filled) == (True, False)
+    assert legend(panel) == ["images from disk", "synthetic"]
 
 
 def test_distributions_show_every_outlier():
     times = np.r_[np.linspace(0.099, 0.101, 50), 0.13, 0.9]
-    axes = axes_of(draw_distributions, [observation("a", times_s=times)])
-    found = {
-        line.get_marker(): line.get_xdata()[0] for line in axes.lines if line.get_marker() in "x>"
-    }
-    assert found["x"] == pytest.approx(1.3, rel=0.01)
-    assert found[">"] == 1.6  # beyond the edge, as an arrow
-    many = [observation(f"r{n}", times_s=times) for n in range(60)]
-    assert (
-        axes_of(draw_distributions, many).get_title(loc="left") == "and 15 more rows in the tables"
+    panel = panel_of(distributions_chart([observation("a", times_s=times)]))
+    found = {series.shape.matplotlib: series for series in panel.series if series.shape}
+    assert found["x"].xs == pytest.approx((1.3,), rel=0.01)
+    assert found[">"].xs == (1.6,)  # beyond the edge, as an arrow
+    assert found[">"].hover[0][-1] == "iteration 52: 900 ms, 9x the median"
+    spread = in_group(panel, "resnet18")[0].hover[0]
+    assert spread[2:] == (
+        "116 ± 110 ms, mean ± SD of 52 iterations",
+        "median 100 ms, quartiles 99.5 to 101 ms, 5 to 95 %: 99.1 to 101 ms",
+        "2 outliers",
     )
-    assert words(axes_of(draw_distributions, [observation("a")])) == ["no run has this"]
+    many = [observation(f"r{n}", times_s=times) for n in range(60)]
+    assert panel_of(distributions_chart(many)).title == "and 15 more rows in the tables"
 
 
 def test_a_trace_marks_outliers_and_drift():
@@ -181,11 +196,14 @@ def test_a_trace_marks_outliers_and_drift():
     times[45:] *= 1.1
     times[40] *= 3
     drifting = observation("a", times_s=times, findings=(DRIFT,))
-    axes = axes_of(draw_trace, drifting)
-    assert "slower, from iteration" in axes.get_title(loc="left")
-    (triangle,) = (line for line in axes.lines if line.get_marker() == "^")
-    assert list(triangle.get_xdata()) == [41]
-    assert words(axes_of(draw_trace, observation("a"))) == ["no iterations recorded"]
+    panel = trace_panel(drifting)
+    assert "slower, from iteration" in panel.title
+    shapes = {series.shape.plotly: series for series in panel.series if series.shape}
+    triangle = shapes["triangle-up"]
+    assert triangle.xs == (41,)
+    assert triangle.ys[0] < 1e3 * times[40]  # held at the edge
+    assert f"{1e3 * times[40]:.0f} ms" in triangle.hover[0][1]
+    assert panel.series[-1].dashed
     steady = observation("s", times_s=0.1 * (1 + 0.002 * rng.standard_normal(90)))
     assert traced_runs([steady, drifting])[0].name == "a"
 
@@ -193,14 +211,96 @@ def test_a_trace_marks_outliers_and_drift():
 def test_a_prediction_shows_its_points_and_its_band():
     rates = {8: 8 / 0.18, 16: 16 / 0.27, 32: 32 / 0.42}
     (groups,) = batch_curves(curve(rates))
-    axes = axes_of(draw_prediction, fit_curve(measured_batches(groups)), "lab m fp32")
-    assert list(axes.lines[0].get_xdata()) == [8, 16, 32]
-    assert "held out, missed by" in axes.get_title(loc="left")
-    assert legend(axes) == ["measured", "model", "95 % interval"]
+    panel = prediction_panel(fit_curve(measured_batches(groups)), "lab m fp32")
+    model, measured = panel.series
+    assert measured.xs == (8, 16, 32)
+    assert measured.hover[0] == ("lab m fp32 batch 8", "44.4 images/s, measured once", "run b8")
+    assert "95 % interval" in model.hover[0][1]
+    assert panel.band.xs == model.xs
+    assert "held out, missed by" in panel.title
+    assert legend(panel) == ["measured", "model"]
+
+
+def test_repeats_are_a_mean_with_its_sd_and_their_runs():
+    runs = repeated("a", np.array([90.0, 110.0, 100.0, 95.0, 105.0]), batch_size=8)
+    (throughput,) = throughput_curves(runs)
+    (gain,) = scaling_curves([*runs, observation("b", 120.0)])
+    assert throughput.hover[0] == (
+        "lab resnet18 fp32 batch 8",
+        "99.7 ± 7.9 images/s, mean ± SD of 5 repeats",
+        *("run a-1", "run a-2", "run a-3", "run a-4", "and 1 more"),
+    )
+    assert gain.hover[1][1] == "1.2 times the images/s of batch 8"
 
 
 @pytest.mark.parametrize(("count", "width_in", "rows"), [(1, 6.5, 1), (3, 6.5, 2), (3, 3.5, 3)])
 def test_panels_stand_in_rows(count, width_in, rows):
-    _, axes = panel_axes(count, width_in)
-    assert len(axes) == count
-    assert axes[0].get_gridspec().nrows == rows
+    chart = panel_chart([trace_panel(observation("a"))] * count, width_in)
+    assert (len(chart.panels), chart.rows) == (count, rows)
+
+
+# The two renderers
+
+HOSTILE = "</b><img src=x> $x^2$ %{y} &amp;"
+
+
+def of_everything():
+    """A chart of each kind; a person wrote the name of the model."""
+    times = np.r_[np.linspace(0.099, 0.101, 50), 0.13, 0.9]
+    runs = [
+        observation(f"{batch}-{repeat}", 10.0 * batch + repeat, batch_size=batch, arch=HOSTILE)
+        for batch in (8, 16, 32)
+        for repeat in (1, 2)
+    ]
+    groups = group_runs(runs)
+    (curves,) = batch_curves(runs)
+    timed = observation("t", times_s=times, findings=(DRIFT,), arch=HOSTILE)
+    predicted = prediction_panel(fit_curve(measured_batches(curves)), HOSTILE)
+    return [
+        batches(throughput_curves(runs)),
+        models_chart(groups),
+        variability_chart(scatters(runs)),
+        real_synthetic_chart([(groups[0], groups[1])]),
+        distributions_chart([timed]),
+        panel_chart([trace_panel(timed), predicted, predicted]),
+    ]
+
+
+def test_paper_and_page_show_the_same():
+    for chart in of_everything():
+        axes, page = drawn(chart)
+        assert len(axes) == len(chart.panels)
+        for number, (one, panel) in enumerate(zip(axes, chart.panels, strict=True), start=1):
+            suffix = "" if number == 1 else f"{number}"
+            traces = [t for t in page.data if t.xaxis in (None, f"x{suffix}") and t.mode != "none"]
+            limits = np.log10(panel.y.limits) if panel.y.scale == "log" else panel.y.limits
+            assert page.layout[f"yaxis{suffix}"].range == pytest.approx(tuple(limits))
+            assert one.get_ylim() == pytest.approx(panel.y.limits)
+            assert one.get_xlim() == pytest.approx(panel.x.limits)
+            paths = [line.get_xydata().tolist() for line in one.lines]
+            for trace, series in zip(traces, panel.series, strict=True):
+                places = np.column_stack([series.xs, series.ys]).tolist()
+                assert places in paths
+                assert np.column_stack([trace.x, trace.y]).tolist() == places
+                assert len(series.hover) in (0, len(places))
+        named = [trace.name for trace in page.data if trace.showlegend is not False]
+        assert len(named) == len(set(named))
+        assert "<img" not in page.to_json()
+
+
+def test_a_bar_has_the_ends_of_its_spread_and_empty_axes_say_so():
+    (throughput,) = throughput_curves(repeated("a", np.array([90.0, 110.0]), batch_size=8))
+    (trace,) = interactive_chart(batches([throughput])).data
+    assert trace.y[0] - trace.error_y.arrayminus[0] == pytest.approx(throughput.lows[0])
+    assert trace.y[0] + trace.error_y.array[0] == pytest.approx(throughput.highs[0])
+    for chart, words in (
+        (batches([]), "no batch sizes to draw"),
+        (models_chart([]), "no run has this"),
+        (variability_chart([]), "no run has this"),
+        (real_synthetic_chart([]), "no run has this"),
+        (distributions_chart([observation("a")]), "no run has this"),
+        (Chart((trace_panel(observation("a")),), 3.5, 3.0), "no iterations recorded"),
+    ):
+        (axes,), page = drawn(chart)
+        assert words in {text.get_text() for text in axes.texts}
+        assert words in {note.text for note in page.layout.annotations}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from analysis.figures.rooflines.scene import FlatRoof, LegendEntry, Slope
-from analysis.figures.style import ROOF_GREYS, Marker, area_pt2
+from analysis.figures.rooflines.scene import FlatRoof, Slope
+from analysis.figures.style import ROOF_GREYS, LegendEntry, Marker, area_pt2
 from analysis.profiles.kernel_places import MemoryLevel
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.quantities import bytes_rate, flops_rate, percent, three_digits

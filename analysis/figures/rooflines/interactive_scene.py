@@ -8,20 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from analysis.figures.page import (
+    empty_note,
+    hover_text,
+    marker_pixels,
+    page_axis,
+    page_layout,
+)
 from analysis.figures.rooflines.run_scene import run_scene
 from analysis.figures.rooflines.scene import INTENSITY_LABEL, FlatRoof, Mark, Scene, Slope
 from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
 
-_PIXELS_PER_PT = 96 / 72
 #: Room for a table below it on the first screen of a report.
 _HEIGHT_PIXELS = 460
-#: Smaller markers are hard to hit with a pointer.
-_MIN_PIXELS = 7.0
 #: Vertices of a line, so that hovering finds it anywhere along its length.
 _VERTICES = 5
-#: Axes that span less than this factor have ticks at 2 and 5 too.
-_FEW_DECADES = 300
 #: Flat roofs nearer than this factor would write their labels over each other.
 _NEAR_ROOFS = 1.4
 
@@ -63,26 +65,6 @@ def interactive_figure(scene: Scene) -> go.Figure:
     return figure
 
 
-def figure_html(figure: go.Figure, div_id: str, *, with_script: bool) -> str:
-    """Return `figure` as an HTML fragment.
-
-    Plotly's script (about 5 MB) is in it if asked for: once on a page, with the first figure.
-    """
-    markup: str = figure.to_html(
-        full_html=False,
-        include_plotlyjs=with_script,
-        div_id=div_id,
-        config={
-            "displaylogo": False,
-            "responsive": True,
-            # plotly.js 4 offers to send the data to its maker's server by default.
-            "showSendToCloud": False,
-            "modeBarButtonsToRemove": ["select2d", "lasso2d"],
-        },
-    )
-    return markup
-
-
 def _marks_trace(marks: Sequence[Mark], unit_flops_per_s: float) -> go.Scatter:
     """The marks of one group as one trace; None ends a mark's line."""
     xs: list[float | None] = []
@@ -96,8 +78,8 @@ def _marks_trace(marks: Sequence[Mark], unit_flops_per_s: float) -> go.Scatter:
         symbol = mark.shape.plotly if mark.filled else f"{mark.shape.plotly}-open"
         xs += [*vertices, None]
         ys += [*[mark.flops_per_s / unit_flops_per_s] * len(vertices), None]
-        texts += [*[_text(mark.hover)] * len(vertices), ""]
-        sizes += [max(_MIN_PIXELS, _PIXELS_PER_PT * mark.area_pt2**0.5), *[0] * more]
+        texts += [*[hover_text(mark.hover)] * len(vertices), ""]
+        sizes += [marker_pixels(mark.area_pt2**0.5), *[0] * more]
         symbols += [symbol] * (more + 1)
     first = marks[0]
     marker = {"size": sizes, "symbol": symbols, "color": first.colour, "opacity": first.opacity}
@@ -166,47 +148,16 @@ def _roof_trace(
         line={"color": roof.colour, "width": 1.5, "dash": "dash" if roof.dashed else "solid"},
         name=html.escape(roof.group),
         legendgroup=html.escape(roof.group),
-        text=[_text(roof.hover)] * len(xs),
+        text=[hover_text(roof.hover)] * len(xs),
         hovertemplate="%{text}<extra></extra>",
     )
 
 
-def _text(lines: Iterable[str]) -> str:
-    """Lines of a hover text; records are escaped, since Plotly reads tags."""
-    return "<br>".join(html.escape(line, quote=False) for line in lines)
-
-
 def _layout(scene: Scene) -> dict[str, object]:
     rates = [rate / scene.unit_flops_per_s for rate in scene.limits.flops_per_s]
-    note = {"showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     return {
-        "xaxis": _axis(INTENSITY_LABEL, scene.limits.intensity),
-        "yaxis": {**_axis(scene.rate_label, rates), "tickformat": ",.10~g"},
-        "title": {"text": html.escape(scene.note), "font": {"size": 12}, "x": 0.05},
-        "plot_bgcolor": "white",
-        "paper_bgcolor": "white",
-        "font": {"color": "#222222"},
-        "height": _HEIGHT_PIXELS,
-        "margin": {"l": 70, "r": 20, "t": 40 if scene.note else 20, "b": 50},
-        "legend": {
-            "orientation": "h",
-            "y": -0.16,
-            "yanchor": "top",
-            "maxheight": 0.25,
-            "itemsizing": "constant",
-        },
-        "hoverlabel": {"align": "left", "bgcolor": "white"},
-        "annotations": [] if scene.marks else [{**note, "text": html.escape(scene.empty)}],
-    }
-
-
-def _axis(title: str, limits: Sequence[float]) -> dict[str, object]:
-    low, high = limits
-    return {
-        "type": "log",
-        "title": title,
-        "range": [math.log10(low), math.log10(high)],
-        "dtick": "D2" if high / low < _FEW_DECADES else 1,
-        "gridcolor": "#E6E6E6",
-        "linecolor": "#333333",
+        **page_layout(_HEIGHT_PIXELS, title=scene.note),
+        "xaxis": page_axis(INTENSITY_LABEL, scene.limits.intensity, logarithmic=True),
+        "yaxis": page_axis(scene.rate_label, rates, logarithmic=True),
+        "annotations": [] if scene.marks else [empty_note(scene.empty)],
     }

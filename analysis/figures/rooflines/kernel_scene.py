@@ -19,14 +19,13 @@ from analysis.figures.rooflines.device_roofs import (
     level_rates,
 )
 from analysis.figures.rooflines.scene import (
-    LegendEntry,
     Line,
     Mark,
     Scene,
     limits_of,
     roof_entries,
 )
-from analysis.figures.style import LEVEL_COLOURS, MARKERS, Marker, area_pt2
+from analysis.figures.style import LEVEL_COLOURS, MARKERS, LegendEntry, Marker, area_pt2
 from analysis.profiles.kernel_places import KernelPlace, KernelPlaces
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.quantities import bytes_rate, flops_rate, percent, three_digits

@@ -17,7 +17,6 @@ from analysis.figures.rooflines.device_roofs import (
     device_roofs,
 )
 from analysis.figures.rooflines.scene import (
-    LegendEntry,
     Line,
     Mark,
     Region,
@@ -25,7 +24,7 @@ from analysis.figures.rooflines.scene import (
     limits_of,
     roof_entries,
 )
-from analysis.figures.style import MARKERS, OTHER_MODELS, PHASE_MARKERS, area_pt2
+from analysis.figures.style import MARKERS, OTHER_MODELS, PHASE_MARKERS, LegendEntry, area_pt2
 from analysis.profiles.op_places import OpPlace, OpPlaces, StepPart
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.quantities import bytes_rate, flops_rate, interval, percent, three_digits

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from analysis.figures.rooflines.scene import (
     FlatRoof,
-    LegendEntry,
     Line,
     Mark,
     Scene,
@@ -22,7 +21,7 @@ from analysis.figures.rooflines.scene import (
     limits_of,
     roof_entries,
 )
-from analysis.figures.style import MARKERS, OTHER_MODELS, ROOF_GREYS, model_colours
+from analysis.figures.style import MARKERS, OTHER_MODELS, ROOF_GREYS, LegendEntry, model_colours
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import (
     bytes_rate,

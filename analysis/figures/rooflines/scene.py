@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.figures.style import Marker
+from analysis.figures.style import LegendEntry, Marker
 
 #: What the horizontal axis shows.
 INTENSITY_LABEL = "Arithmetic intensity (FLOP/byte)"
@@ -90,19 +90,6 @@ class Region:
     corners: tuple[tuple[float, float], ...]
     colour: str
     label: str
-
-
-@dataclass(frozen=True)
-class LegendEntry:
-    """What a line, a marker or both mean, on paper; `face` is the marker's, if not `colour`."""
-
-    label: str
-    colour: str
-    shape: Marker | None = None
-    face: str | None = None
-    size_pt: float = 4.0
-    line_pt: float = 0.0
-    dashed: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from analysis.figures.axes import (
     FONT_PT,
     legend_below,
+    legend_handle,
     log_ticks,
     plain,
     say_above,
@@ -25,7 +26,6 @@ from analysis.figures.rooflines.run_scene import run_scene
 from analysis.figures.rooflines.scene import (
     INTENSITY_LABEL,
     FlatRoof,
-    LegendEntry,
     Mark,
     Scene,
     Slope,
@@ -81,7 +81,7 @@ def draw_scene(axes: Axes, scene: Scene) -> None:
         Names(axes, _spots(scene, narrow=_is_narrow(axes)), scene.name_pt)
     else:
         say_empty(axes, scene.empty)
-    handles: list[Artist] = [_handle(entry) for entry in scene.legend]
+    handles: list[Artist] = [legend_handle(entry) for entry in scene.legend]
     if scene.region is not None:
         handles.append(Patch(color=scene.region.colour, label=scene.region.label))
     legend_below(axes, handles, scene.legend_entry_in)
@@ -143,20 +143,6 @@ def _spots(scene: Scene, *, narrow: bool) -> list[Spot]:
         x, y = mark.intensity_flop_per_byte, mark.flops_per_s / scene.unit_flops_per_s
         spots.append(Spot(x, y, mark.area_pt2**0.5 / 2, name, mark.name_colour))
     return spots
-
-
-def _handle(entry: LegendEntry) -> Line2D:
-    return Line2D(
-        [],
-        [],
-        color=entry.colour,
-        linestyle=("--" if entry.dashed else "-") if entry.line_pt else "",
-        linewidth=entry.line_pt,
-        marker=entry.shape.matplotlib if entry.shape else None,
-        markersize=entry.size_pt,
-        markerfacecolor=entry.face or entry.colour,
-        label=entry.label,
-    )
 
 
 def _draw_flat_roofs(axes: Axes, scene: Scene) -> None:

@@ -20,7 +20,7 @@ from analysis.report.tables.run_columns import bound_words, of_the_roof
 from analysis.runs.groups import Group, group_runs, settings_key
 from analysis.runs.placed import Run, recorded
 from analysis.runs.points import RooflinePoint
-from analysis.runs.quantities import interval, percent_interval, three_digits
+from analysis.runs.quantities import interval, percent_interval, plus_minus
 
 
 class Answer(NamedTuple):
@@ -77,7 +77,7 @@ def summary_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         whole("batch_size", "batch", lambda one: one.runs[0].batch_size),
         whole("repeats", "repeats", lambda one: one.group.repeats().count if one.group else 0),
         number("mean_images_per_s sd_images_per_s", "images/s, mean ± SD",
-               _mean_and_sd, _plus_minus),
+               _mean_and_sd, plus_minus),
         number("low_images_per_s high_images_per_s", "95 % interval",
                _interval,
                interval),
@@ -103,13 +103,6 @@ def _interval(one: Answer) -> tuple[float | None, float | None]:
         return None, None
     estimate = one.group.repeats().interval()
     return estimate.low, estimate.high
-
-
-def _plus_minus(mean: float, deviation: float | None) -> str:
-    if deviation is None:
-        return three_digits(mean)
-    # Two digits: a deviation of few repeats is not known better.
-    return f"{three_digits(mean)} \N{PLUS-MINUS SIGN} {float(f'{deviation:.2g}'):g}"
 
 
 def _attained_gflops(one: Answer) -> float | None:
