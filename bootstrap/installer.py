@@ -30,7 +30,7 @@ class Runner:
     def run(
         self, command: list[str | Path], failure: str, check: bool = True, quiet: bool = False
     ) -> str:
-        """Standard output of `command`; its error output goes to ours, if `quiet` once it fails.
+        """Standard output of `command`; its error output goes to ours, if `quiet` only if it fails.
 
         Raises `SetupError` with the line `failure` if it cannot be started, or fails and `check`;
         then all its output has been shown.

@@ -89,7 +89,7 @@ def _brought_up_to_date(selection: Selection, kept: KeptRuns) -> dict[str, Track
     runs = {run.run_id: run for run in kept.runs.values() if _is_final(run)}
     try:
         since = _since(kept, runs.values())
-    except ValueError:  # somebody else's tag
+    except ValueError:  # a tag of another program
         return None
     open_ids = [
         run_id

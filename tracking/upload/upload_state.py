@@ -58,7 +58,7 @@ def remember(folder: RecordFolder, server: str, run_id: str | None, *, whole: bo
 def remember_project_run(folder: RecordFolder) -> None:
     """Note the run that `mlflow run` made for this process, so that a crash leaves it findable.
 
-    Whoever recovers the folder then ends that very run.
+    The process that recovers the folder then ends that very run.
     """
     run_id, uri = os.environ.get("MLFLOW_RUN_ID"), os.environ.get("MLFLOW_TRACKING_URI")
     if run_id and uri:
