@@ -152,7 +152,16 @@ def test_a_mac_without_its_gpu(no_cuda, monkeypatch):
     assert "arm64" in check.remedy
 
 
-def test_a_card_whose_kernels_do_not_run(monkeypatch):
+@pytest.mark.parametrize(
+    ("capability", "detail", "remedy"),
+    [
+        ((7, 5), "no kernel image", "install the default build"),
+        ((3, 7), "none for Tesla K80 (sm_37)", "older CUDA"),
+    ],
+)
+def test_a_card_whose_kernels_do_not_run(monkeypatch, capability, detail, remedy):
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla K80")
@@ -167,4 +176,5 @@ def test_a_card_whose_kernels_do_not_run(monkeypatch):
     checks = found()
     assert checks["cpu"].status == "ok"
     assert checks["cuda:0"].status == "warning"
-    assert "no kernel image" in checks["cuda:0"].detail
+    assert detail in checks["cuda:0"].detail
+    assert remedy in checks["cuda:0"].remedy
