@@ -28,7 +28,7 @@ from analysis.figures.charts.chart import Chart
 from analysis.figures.charts.interactive_chart import interactive_chart
 from analysis.figures.charts.static_chart import draw_chart
 from analysis.figures.style import OTHER_MODELS
-from analysis.report.file_names import file_names
+from analysis.report.report_folder import file_names
 from analysis.report.tables.numbered_table import RunNumbers
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.points import RooflinePoint

@@ -1,4 +1,4 @@
-"""The folder of a report: what is in it, and that nothing which a person changed is lost.
+"""The folder of a report: names that last, and that nothing which a person changed is lost.
 
 `report.sha256` has the sum of every file as it was written, in the form of `sha256sum --check`. A
 file with another sum was edited, and the folder is not written again. A report of a version that
@@ -8,12 +8,15 @@ kept no sums may have been edited too: its whole folder is moved aside.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from bench.errors import UserError
 
 _SUMS = "report.sha256"
+#: Of a name, so that whole paths fit on every system.
+_MAX_LETTERS = 80
 #: What a report's folder holds.
 _OURS = frozenset(
     {"report.html", "report.md", "report.pdf", "figures", "tables", _SUMS, ".DS_Store"}
@@ -55,7 +58,8 @@ def _remove(folder: Path) -> None:
     """Remove the files that have a sum, none if one of them was edited."""
     lines = (folder / _SUMS).read_text("utf-8").splitlines()
     sums = {path: total for total, _, path in (line.partition("  ") for line in lines)}
-    inside = (name for name in sums if ".." not in Path(name).parts)
+    ours = folder.resolve()
+    inside = (name for name in sums if (folder / name).resolve().is_relative_to(ours))
     files = {name: folder / name for name in inside if (folder / name).is_file()}
     for name, path in files.items():
         if _sum(path) != sums[name]:
@@ -77,3 +81,26 @@ def _moved_aside(folder: Path) -> Path:
 
 def _sum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _file_name(words: str) -> str:
+    """Return `words` as a part of a file name: `amd-epyc (1)` becomes `amd-epyc-1`."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", words)[:_MAX_LETTERS].strip("-.") or "unnamed"
+
+
+def file_names(labels: Iterable[str]) -> list[str]:
+    """Return a name per label, `-2` and so on after one that an earlier label has.
+
+    Upper and lower case are the same, as on macOS and Windows.
+    """
+    taken: set[str] = set()
+    found = []
+    for label in labels:
+        base = name = _file_name(label)
+        number = 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{base}-{number}"
+        taken.add(name.casefold())
+        found.append(name)
+    return found

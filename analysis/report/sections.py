@@ -9,9 +9,9 @@ from itertools import chain
 
 from analysis.findings import ReportFinding, find_all
 from analysis.report import sentences
-from analysis.report.file_names import file_names
 from analysis.report.front_matter import FrontMatter
 from analysis.report.opening import opening
+from analysis.report.report_folder import file_names
 from analysis.report.tables import (
     batch_tables,
     group_tables,
@@ -42,7 +42,7 @@ class ProfileSection:
     number: int
     heading: str
     sentences: tuple[str, ...]
-    tables: tuple[str, ...]  # their names
+    tables: tuple[str, ...]  # their names, of those without a row too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,13 @@ def make_content(
 ) -> Content:
     """Return a report's words and tables; `unreadable` names runs without a readable record."""
     placed = recorded(runs)
-    of_profiles = [_of_profile(profile, name) for profile, name in named_profiles(profiles)]
+    of_profiles = [
+        (
+            profile_tables.ops_table(profile, f"ops-{name}"),
+            profile_tables.kernels_table(profile, f"kernels-{name}"),
+        )
+        for profile, name in named_profiles(profiles)
+    ]
     shown = [
         table
         for table in _tables(runs, placed, profiles, of_profiles, run_ids, run_numbers)
@@ -107,14 +113,6 @@ def make_content(
 def named_profiles(profiles: Sequence[PlacedProfile]) -> list[tuple[PlacedProfile, str]]:
     """Return each profile with what the names of its figures and tables have of it."""
     return list(zip(profiles, file_names(profile.label for profile in profiles), strict=True))
-
-
-def _of_profile(profile: PlacedProfile, name: str) -> list[Table]:
-    """The tables of what is inside a profile."""
-    return [
-        *([profile_tables.ops_table(profile, f"ops-{name}")] if profile.ops else []),
-        *([profile_tables.kernels_table(profile, f"kernels-{name}")] if profile.kernels else []),
-    ]
 
 
 def _tables(

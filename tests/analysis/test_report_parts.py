@@ -1,6 +1,7 @@
 """What a report opens with, what a person adds, and that nothing which a person wrote is lost."""
 
 import csv
+import hashlib
 
 import factories as make
 import pytest
@@ -11,9 +12,8 @@ from test_analysis_commands import invoke, records_on_disk
 import commands.analyse.report
 from analysis import place_runs
 from analysis.report import front_matter
-from analysis.report.file_names import file_names
 from analysis.report.opening import opening
-from analysis.report.report_folder import claim_folder, keep_sums
+from analysis.report.report_folder import claim_folder, file_names, keep_sums
 from analysis.report.tables.group_tables import matrix_table, scatter_table
 from analysis.report.tables.machine_tables import (
     environments_table,
@@ -144,7 +144,8 @@ def test_phases_processes_telemetry_and_storage_are_there_where_a_run_has_them()
     process = samples.facts(
         ProcessFigures, real_s=20.0, user_s=30.0, system_s=10.0, max_rss_bytes=3 * 10**9
     )
-    series = {"gpu_power_w": (100.0, 300.0), "cpu_frequency_mhz": (3000.0,)}
+    idle = {"gpu_utilization_percent": (0.0,), "cpu_utilization_percent": (50.0,)}
+    series = {"gpu_power_w": (100.0, 300.0), "cpu_frequency_mhz": (3000.0,), **idle}
     telemetry = samples.facts(
         Telemetry,
         interval_s=1.0,
@@ -174,7 +175,7 @@ def test_phases_processes_telemetry_and_storage_are_there_where_a_run_has_them()
     means = [float(row[name]) for name in ("power_w", "clock_mhz", "energy_j", "throttled_share")]
     assert means == [200, 3000, 500, 0.25]
     assert float(row["energy_j_per_image"]) == 5
-    assert row["temperature_c"] == ""
+    assert (row["temperature_c"], float(row["utilisation_percent"])) == ("", 0)
     headings = [column.heading for column in table.visible]
     assert "power (W)" in headings
     assert not any("temperature" in heading for heading in headings)
@@ -290,7 +291,13 @@ def test_a_report_that_was_not_edited_is_replaced(tmp_path):
     paths = written(tmp_path / "r")
     (tmp_path / "r" / "figures" / "mine.png").touch()
     paths[1].unlink()  # moved elsewhere by a person
+    other = tmp_path / "other.txt"
+    other.write_text("mine", encoding="utf-8")
+    with (tmp_path / "r" / "report.sha256").open("a") as sums:
+        for name in (f"{other}", "../other.txt"):  # written by somebody else
+            sums.write(f"{hashlib.sha256(b'mine').hexdigest()}  {name}\n")
     assert claim_folder(tmp_path / "r") is None
+    assert other.exists()
     left = {path.name for path in (tmp_path / "r").rglob("*") if path.is_file()}
     assert left == {"report.sha256", "mine.png"}
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
+from analysis.report.tables.numbered_table import (
+    Column,
+    Table,
+    make_table,
+    number,
+    scaled,
+    text,
+)
 from analysis.report.tables.run_columns import CONFIGURATION, NUMBERED, metric
 from analysis.runs.placed import PlacedRun
 from analysis.runs.quantities import percent, three_digits
@@ -44,7 +51,8 @@ def telemetry_table(runs: Sequence[PlacedRun]) -> Table:
         """The mean of the first of `series` that the run has: the GPU's before the processor's."""
 
         def mean(run: PlacedRun) -> float | None:
-            return next((v for one in series if (v := run.metrics.get(f"{one}_mean"))), None)
+            means = (run.metrics.get(f"{one}_mean") for one in series)
+            return next((value for value in means if value is not None), None)
 
         return number(name, heading, mean)
 
@@ -56,9 +64,9 @@ def telemetry_table(runs: Sequence[PlacedRun]) -> Table:
         device("utilisation_percent", "utilisation (%)", "gpu_utilization_percent",
                "cpu_utilization_percent"),
         number("other_processes_cores", "cores of other programs",
-               lambda run: _scaled(run.metrics.get("other_cpu_percent_mean"), 1e-2)),
+               lambda run: scaled(run.metrics.get("other_cpu_percent_mean"), 1e-2)),
         number("stolen_cores", "cores given to other guests",
-               lambda run: _scaled(run.metrics.get("stolen_cpu_percent_mean"), 1e-2)),
+               lambda run: scaled(run.metrics.get("stolen_cpu_percent_mean"), 1e-2)),
         number("power_limited_share", "at its power limit", _power_limited_share, percent),
         number("throttled_share", "throttled", _throttled_share, percent),
         metric("energy_j", "energy (J)"),
@@ -87,10 +95,6 @@ def _power_limited_share(run: PlacedRun) -> float | None:
     """Share of the samples at the power limit, or None where it was never reached or not read."""
     shares = run.record.telemetry.throttle_share if run.record.telemetry else None
     return (shares or {}).get(POWER_LIMIT)
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
 
 
 def environments_table(runs: Sequence[PlacedRun]) -> Table:

@@ -145,6 +145,11 @@ def number(
     return Column(heading, tuple(keys.split()), value, show, numeric=True)
 
 
+def scaled(value: float | None, factor: float) -> float | None:
+    """Return `value` in another unit; what is not known stays so."""
+    return None if value is None else value * factor
+
+
 def of_run(run: Callable[[Row], Run | Group]) -> list[Column[Row]]:
     """Return the columns of machine, model and precision of a row's run or group of repeats.
 

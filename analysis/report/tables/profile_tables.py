@@ -7,18 +7,21 @@ from typing import NamedTuple
 
 from analysis.profiles.kernel_places import KernelPlace, MemoryLevel
 from analysis.profiles.op_places import OpPlace
-from analysis.report.tables.numbered_table import Column, Table, make_table, number, text, whole
+from analysis.report.tables.numbered_table import (
+    Column,
+    Table,
+    make_table,
+    number,
+    scaled,
+    text,
+    whole,
+)
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.quantities import interval, percent, three_digits
 from bench.records import Copies, CpuCounters, OpProfile
 
 #: Rows of ops and kernels for people; the CSV holds them all.
 _SHOWN = 25
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    """`value` in another unit; what is not known stays so."""
-    return None if value is None else value * factor
 
 
 def _per(value: float | None, other: float | None) -> float | None:
@@ -54,7 +57,7 @@ def profiles_table(profiles: Sequence[PlacedProfile]) -> Table:
         of_ops("ops_time_share", "ops of it",
                lambda ops: _per(ops.ops_time_s, ops.step_time_s), percent),
         _metric("device_busy_share", "device busy", percent),
-        of_ops("launch_gap_ms", "launch gaps ms", lambda ops: _scaled(ops.launch_gap_s, 1e3)),
+        of_ops("launch_gap_ms", "launch gaps ms", lambda ops: scaled(ops.launch_gap_s, 1e3)),
         _metric("ops_matched_share", "ops matched", percent),
         _metric("counted_dram_gb", "counted GB", three_digits),
         _metric("executed_gflop", "executed GFLOP", three_digits),
@@ -85,7 +88,7 @@ def copies_table(profiles: Sequence[PlacedProfile]) -> Table:
         number("megabytes", "MB", lambda row: row.copies.bytes / 1e6),
         number("time_ms", "ms", lambda row: row.copies.time_s * 1e3),
         number("gb_per_s", "GB/s",
-               lambda row: _scaled(_per(row.copies.bytes, row.copies.time_s), 1e-9)),
+               lambda row: scaled(_per(row.copies.bytes, row.copies.time_s), 1e-9)),
     )  # fmt: skip
 
 
@@ -111,9 +114,9 @@ def cpu_counters_table(profiles: Sequence[PlacedProfile]) -> Table:
         number("branch_miss_share", "branch misses",
                lambda row: row.profile.metrics.get("branch_miss_share"), percent),
         number("executed_gflop_per_step", "GFLOP a step",
-               lambda row: _per(_scaled(row.counters.flops, 1e-9), row.counters.iterations)),
+               lambda row: _per(scaled(row.counters.flops, 1e-9), row.counters.iterations)),
         number("machine_dram_gb_per_step", "GB a step, whole machine",
-               lambda row: _per(_scaled(row.counters.dram_bytes, 1e-9), row.counters.iterations)),
+               lambda row: _per(scaled(row.counters.dram_bytes, 1e-9), row.counters.iterations)),
         number("least_running_share", "counted in",
                lambda row: min(row.counters.running_share.values(), default=None), percent),
     )  # fmt: skip
@@ -131,15 +134,15 @@ def ops_table(profile: PlacedProfile, name: str) -> Table:
         whole("calls", "calls", lambda op: op.time.calls),
         number("time_ms", "ms", lambda op: op.time.time_s * 1e3),
         number("time_share", "of the ops' time", lambda op: op.share, percent),
-        number("gflop", "GFLOP", lambda op: _scaled(op.time.flops, 1e-9)),
+        number("gflop", "GFLOP", lambda op: scaled(op.time.flops, 1e-9)),
         number("elementwise_gflop", "elementwise GFLOP",
-               lambda op: _scaled(op.time.elementwise_flops, 1e-9)),
-        number("attained_gflop_per_s", "GFLOP/s", lambda op: _scaled(op.flops_per_s, 1e-9)),
+               lambda op: scaled(op.time.elementwise_flops, 1e-9)),
+        number("attained_gflop_per_s", "GFLOP/s", lambda op: scaled(op.flops_per_s, 1e-9)),
         number("intensity_eager_flop_per_byte intensity_fused_flop_per_byte", "FLOP/byte",
                lambda op: (op.intensity_min, op.intensity_max) if op.kind else (None, None),
                _eager_to_fused),
         number("eager_gb_per_s", "eager GB/s",
-               lambda op: _scaled(_per(op.time.eager_bytes, op.time.time_s), 1e-9)),
+               lambda op: scaled(_per(op.time.eager_bytes, op.time.time_s), 1e-9)),
         text("remark", "remark", _remark, wraps_em=14),
         shown=_SHOWN,
     )  # fmt: skip
@@ -169,19 +172,19 @@ def kernels_table(profile: PlacedProfile, name: str) -> Table:
         whole("number", "no.", lambda kernel: kernel.rank),
         text("kernel", "kernel", lambda kernel: kernel.name),
         whole("launches", "launches", lambda kernel: kernel.totals.launches),
-        number("duration_ms", "ms", lambda kernel: _scaled(kernel.totals.duration_s, 1e3)),
+        number("duration_ms", "ms", lambda kernel: scaled(kernel.totals.duration_s, 1e3)),
         number("time_share", "of the kernels' time", lambda kernel: kernel.share, percent),
         number("executed_gflop", "executed GFLOP",
-               lambda kernel: _scaled(kernel.totals.flops, 1e-9)),
+               lambda kernel: scaled(kernel.totals.flops, 1e-9)),
         number("tensor_gflop", "on tensor cores",
-               lambda kernel: _scaled(kernel.totals.tensor_flops, 1e-9)),
+               lambda kernel: scaled(kernel.totals.tensor_flops, 1e-9)),
         number("executed_gflop_per_s", "GFLOP/s",
-               lambda kernel: _scaled(kernel.flops_per_s, 1e-9)),
+               lambda kernel: scaled(kernel.flops_per_s, 1e-9)),
         intensity("L1"),
         intensity("L2"),
         intensity("DRAM"),
         number("dram_gb_per_s", "DRAM GB/s",
-               lambda kernel: _scaled(
+               lambda kernel: scaled(
                    _per(kernel.totals.dram_bytes, kernel.totals.duration_s), 1e-9)),
         text("name", "full name", lambda kernel: kernel.totals.name, wraps_em=20),
         shown=_SHOWN,
