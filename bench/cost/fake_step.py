@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -18,11 +18,12 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
+from bench.cost.autocast_rules import cuda_autocast_rules
 from bench.cost.op_calls import OpMode
 from bench.cost.passes import Pass
 from bench.cost.step_tracer import SavedTensors, StepTracer, TracedCall
 from bench.errors import UserError
-from bench.records import MathMode, MemoryFootprint, Phase
+from bench.records import Backend, MathMode, MemoryFootprint, Phase
 from bench.training.models import build_model, default_image_size
 from bench.training.precision.amp import AmpBf16, AmpFp16, keep_depthwise_in_fp32
 from bench.training.precision.fp32 import Fp32
@@ -57,7 +58,7 @@ class StepSpec:
 
     `arch` is a torchvision name or `module:callable`; `image_size` is in pixels a side, by default
     the model's own; `math_mode` is what `precision` became on a device, by default bf16 for `amp`,
-    which is fp32 on a device with neither bf16 nor fp16.
+    which is fp32 on a device with neither bf16 nor fp16. `backend` decides what autocast does.
     """
 
     arch: str
@@ -67,6 +68,7 @@ class StepSpec:
     math_mode: MathMode | None = None
     fused_optimizer: bool = True
     depthwise_fp32: bool = False
+    backend: Backend = "cpu"
 
     @property
     def resolved_image_size(self) -> int:
@@ -109,7 +111,8 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
     tracer = StepTracer()
     weights = [*model.parameters(), *model.buffers()]
     saved = SavedTensors(tracer, weights)
-    with fake, tracer, saved.watch():
+    rules = cuda_autocast_rules() if spec.backend == "cuda" else nullcontext()
+    with rules, fake, tracer, saved.watch():
         optimizer = make_optimizer(model, fused=spec.fused_optimizer)
         state = _optimizer_state(model, optimizer)
         step = TrainingStep(

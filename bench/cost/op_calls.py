@@ -27,12 +27,13 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.dispatch(func, args, kwargs or {})
 
 
-def _names(text: str) -> frozenset[str]:
+def op_names(text: str) -> frozenset[str]:
+    """Return the names that stand in `text`, with spaces or line ends between them."""
     return frozenset(text.split())
 
 
 #: Make a tensor of constants.
-FILLS = _names(
+FILLS = op_names(
     """
     arange fill full full_like new_full new_ones new_zeros ones ones_like scalar_tensor zero zeros
     zeros_like
@@ -40,7 +41,7 @@ FILLS = _names(
 )
 
 #: Copy elements to another place or type, and compute nothing.
-MOVES = _names(
+MOVES = op_names(
     """
     _to_copy cat channel_shuffle clone constant_pad_nd copy embedding flip gather im2col index
     index_select lift_fresh_copy native_channel_shuffle pixel_shuffle pixel_unshuffle repeat roll
@@ -49,7 +50,7 @@ MOVES = _names(
 )
 
 #: Need a row of their input for each element of it; a row fits on the chip.
-ROWWISE = _names(
+ROWWISE = op_names(
     """
     _fused_rms_norm _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data
     native_layer_norm
@@ -57,7 +58,7 @@ ROWWISE = _names(
 )
 
 #: Work on single elements, though torch does not tag them so.
-UNTAGGED_POINTWISE = _names(
+UNTAGGED_POINTWISE = op_names(
     """
     bernoulli elu_backward exponential hardsigmoid_backward hardswish hardswish_backward hardtanh
     hardtanh_backward leaky_relu_backward mish_backward native_dropout native_dropout_backward
@@ -67,7 +68,7 @@ UNTAGGED_POINTWISE = _names(
 )
 
 #: Need all of their input before any of their result is there.
-REDUCTIONS = _names(
+REDUCTIONS = op_names(
     """
     all amax amin any argmax argmin count_nonzero linalg_vector_norm logsumexp max mean min norm
     prod std std_mean sum var var_mean
@@ -76,10 +77,10 @@ REDUCTIONS = _names(
 )
 
 #: Overwrite their target without reading it.
-OVERWRITES = _names("bernoulli copy exponential fill normal random uniform zero")
+OVERWRITES = op_names("bernoulli copy exponential fill normal random uniform zero")
 
 #: Return storage without contents.
-ALLOCATIONS = _names("empty empty_like empty_permuted empty_strided new_empty new_empty_strided")
+ALLOCATIONS = op_names("empty empty_like empty_permuted empty_strided new_empty new_empty_strided")
 
 #: Take these arguments for their shape alone.
 UNREAD_ARGUMENTS = {

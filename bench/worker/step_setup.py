@@ -246,4 +246,5 @@ def _spec(config: RunConfig, resolved: ResolvedConfig) -> StepSpec:
         math_mode=resolved.math_mode,
         fused_optimizer=resolved.fused_optimizer,
         depthwise_fp32=resolved.depthwise_fp32,
+        backend=resolved.backend,
     )

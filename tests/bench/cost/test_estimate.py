@@ -82,3 +82,18 @@ def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, messag
     spec = StepSpec(arch, batch_size, "fp32", image_size=image_size)
     assert message in refusal(step_complexity, spec)
     assert capfd.readouterr() == ("", "")
+
+
+def test_amp_on_cuda_follows_cudas_autocast_and_leaves_the_cpus_as_it_was():
+    def found(backend, arch="convnext_tiny"):
+        return step_complexity(StepSpec(arch, 32, "amp", backend=backend))
+
+    before, cuda, after = found("cpu"), found("cuda"), found("cpu")
+    assert before == after
+    # Layer norms in fp32: emulated by hand, 17.2 GB become 20.2
+    assert cuda.eager_bytes / before.eager_bytes == pytest.approx(1.175, abs=0.01)
+    assert cuda.fused_bytes / before.fused_bytes == pytest.approx(1.047, abs=0.01)
+    assert cuda.memory.activations_bytes > before.memory.activations_bytes
+    assert cuda.step_flops == before.step_flops
+    plain = [found(backend, "resnet18").eager_bytes for backend in ("cpu", "cuda")]
+    assert plain[0] == pytest.approx(plain[1], rel=1e-3)
