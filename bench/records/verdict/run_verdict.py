@@ -123,14 +123,28 @@ def _of_training(measurement: Measurement, outcome: Outcome) -> Iterator[Found]:
 
 
 def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Found]:
-    others = _share_of_cores("other_cpu_percent", telemetry, environment)
-    if others is not None and others > _BUSY_HOST_SHARE:
-        message = f"other processes used {others:.0%} of the processor during the window"
-        yield "busy-host", "suspect", message
-    stolen = _share_of_cores("stolen_cpu_percent", telemetry, environment)
-    if stolen is not None and stolen > _BUSY_HOST_SHARE:
-        message = f"this virtual machine's host gave {stolen:.0%} of the processor to others"
-        yield "stolen-time", "suspect", message
+    if environment is not None and environment.device.backend == "cpu":
+        usable = environment.cpu_cores_usable
+        others = _mean_cores("other_cpu_percent", telemetry)
+        if others > _BUSY_HOST_SHARE * usable:
+            yield (
+                "busy-host",
+                "suspect",
+                (
+                    f"other processes used {others:.2g} cores during the window; "
+                    f"this run could use {usable}"
+                ),
+            )
+        stolen = _mean_cores("stolen_cpu_percent", telemetry)
+        if stolen > _BUSY_HOST_SHARE * usable:
+            yield (
+                "stolen-time",
+                "suspect",
+                (
+                    f"this virtual machine's host gave {stolen:.2g} cores to others; "
+                    f"this run could use {usable}"
+                ),
+            )
     for reason, share in (telemetry.throttle_share or {}).items():
         if share > _THROTTLED_SHARE and reason == POWER_LIMIT:
             yield "power-limited", "note", _at_power_limit(share, telemetry, environment)
@@ -157,12 +171,7 @@ def _at_power_limit(share: float, telemetry: Telemetry, environment: Environment
     return text
 
 
-def _share_of_cores(
-    name: str, telemetry: Telemetry, environment: Environment | None
-) -> float | None:
-    """Mean share of the usable cores that the series `name` took from a CPU run, if it is known."""
-    if environment is None or environment.device.backend != "cpu":
-        return None
-    series = {one.name: one.values for one in telemetry.series}
-    values = series.get(name, ())
-    return statistics.fmean(values) / (100 * environment.cpu_cores_usable) if values else None
+def _mean_cores(name: str, telemetry: Telemetry) -> float:
+    """Cores of the whole machine that the series `name` took on average; 0 where it is unknown."""
+    values = next((one.values for one in telemetry.series if one.name == name), ())
+    return statistics.fmean(values) / 100 if values else 0.0
