@@ -86,9 +86,9 @@ def say_empty(axes: Axes, words: str) -> None:
     )
 
 
-def say_above(axes: Axes, words: str) -> None:
-    """Write `words` above the axes, in as many lines as the page's width asks for."""
-    lines = textwrap.wrap(words, int(size_in(axes)[0] * _CHARACTERS_PER_IN))
+def say_above(axes: Axes, words: str, columns: int = 1) -> None:
+    """Write `words` above axes, in as many lines as a column of the page asks for."""
+    lines = textwrap.wrap(words, int(size_in(axes)[0] * _CHARACTERS_PER_IN / columns))
     axes.set_title("\n".join(lines), loc="left", fontsize=FONT_PT, parse_math=False)
 
 
@@ -99,7 +99,7 @@ def legend_below(axes: Axes, handles: Sequence[Artist], entry_in: float = _ENTRY
     # Long row names push the axes to the right: a centred legend would leave the page there.
     rows_named = axes.yaxis.get_major_locator().__class__ is FixedLocator
     below = ScaledTranslation(0, -_LEGEND_IN, _figure_of(axes).dpi_scale_trans)
-    axes.legend(
+    legend = axes.legend(
         handles=handles,
         loc="upper right" if rows_named else "upper center",
         bbox_to_anchor=(1.0 if rows_named else 0.5, 0.0),
@@ -110,6 +110,8 @@ def legend_below(axes: Axes, handles: Sequence[Artist], entry_in: float = _ENTRY
         handlelength=1.6,
         columnspacing=1.2,
     )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def legend_handle(entry: LegendEntry) -> Line2D:

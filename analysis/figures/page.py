@@ -13,8 +13,8 @@ PIXELS_PER_PT = 96 / 72
 _MIN_PIXELS = 7.0
 #: Between an axis's ticks and its title.
 _STANDOFF_PIXELS = 10
-#: Axes that span less than this factor have ticks at 2 and 5 too.
-_FEW_DECADES = 300
+#: Axes that span less than this factor have ticks at 2 and 5 too, and less than that at each digit.
+_FEW_DECADES, _PART_OF_A_DECADE = 300, 6
 
 
 def figure_html(figure: go.Figure, div_id: str, *, with_script: bool) -> str:
@@ -58,11 +58,13 @@ def page_axis(title: str, limits: Sequence[float], *, logarithmic: bool) -> dict
     }
     if not logarithmic:
         return {**look, "range": [low, high], "zeroline": False}
+    span = high / low
+    digits = "D1" if span < _PART_OF_A_DECADE else "D2"
     return {
         **look,
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
-        "dtick": "D2" if high / low < _FEW_DECADES else 1,
+        "dtick": digits if span < _FEW_DECADES else 1,
         "tickformat": ",.10~g",
     }
 

@@ -241,7 +241,7 @@ def test_panels_stand_in_rows(count, width_in, rows):
 
 # The two renderers
 
-HOSTILE = "</b><img src=x> $x^2$ %{y} &amp;"
+HOSTILE = "</b><img src=x> $x^$ %{y} &amp;"
 
 
 def of_everything():
@@ -286,6 +286,13 @@ def test_paper_and_page_show_the_same():
         named = [trace.name for trace in page.data if trace.showlegend is not False]
         assert len(named) == len(set(named))
         assert "<img" not in page.to_json()
+
+
+def test_an_axis_of_part_of_a_decade_has_ticks():
+    page = interactive_chart(models_chart(group_runs([observation("a", 320.0)])))
+    low, high = (10**end for end in page.layout.xaxis.range)
+    assert low < 300 < 400 < high
+    assert page.layout.xaxis.dtick == "D1"  # 300 and 400; of D2's, 200 and 500, none
 
 
 def test_a_bar_has_the_ends_of_its_spread_and_empty_axes_say_so():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from itertools import zip_longest
 
 import plotly.graph_objects as go
@@ -28,6 +29,8 @@ _LEGEND_GAP_PIXELS = 50
 #: A row of the legend, its room on a page of usual width, and what an entry takes of it.
 _LEGEND_ROW_PIXELS, _LEGEND_PIXELS, _NARROW_LEGEND_PIXELS = 22, 760, 430
 _ENTRY_PIXELS, _LETTER_PIXELS = 52, 7
+#: Letters of a line above one of two panels.
+_TITLE_LETTERS = 50
 
 
 def interactive_chart(chart: Chart) -> go.Figure:
@@ -39,7 +42,7 @@ def interactive_chart(chart: Chart) -> go.Figure:
         chart.rows,
         chart.columns,
         vertical_spacing=_GAP_PIXELS / plot if chart.rows > 1 else None,
-        subplot_titles=[html.escape(panel.title) for panel in chart.panels] if several else None,
+        subplot_titles=[_title(panel.title) for panel in chart.panels] if several else None,
     )
     title = "" if several else chart.panels[0].title
     figure.update_layout(**page_layout(height, title=title))
@@ -60,6 +63,11 @@ def interactive_chart(chart: Chart) -> go.Figure:
     if several:
         figure.update_layout(margin_t=40)
     return figure
+
+
+def _title(words: str) -> str:
+    """The words above one of two panels, in lines that end before the other one's."""
+    return hover_text(textwrap.wrap(words, _TITLE_LETTERS))
 
 
 def _legend_pixels(chart: Chart) -> int:

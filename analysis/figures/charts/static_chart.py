@@ -18,6 +18,7 @@ from analysis.figures.axes import (
     legend_handle,
     log_ticks,
     plain,
+    say_above,
     say_empty,
 )
 from analysis.figures.charts.chart import Axis, Chart, Panel, Series
@@ -32,12 +33,11 @@ def draw_chart(chart: Chart) -> Figure:
     figure = Figure(figsize=(chart.width_in, chart.height_in), layout="constrained")
     FigureCanvasAgg(figure)
     for place, panel in enumerate(chart.panels, start=1):
-        draw_panel(figure.add_subplot(chart.rows, chart.columns, place), panel)
+        _draw_panel(figure.add_subplot(chart.rows, chart.columns, place), panel, chart.columns)
     return figure
 
 
-def draw_panel(axes: Axes, panel: Panel) -> None:
-    """Draw `panel` on `axes`, which keep the panel's limits."""
+def _draw_panel(axes: Axes, panel: Panel, columns: int) -> None:
     _prepare(axes, "x", panel.x)
     _prepare(axes, "y", panel.y)
     plain(axes)
@@ -45,7 +45,7 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
     if panel.title:
-        axes.set_title(panel.title, loc="left", fontsize=FONT_PT, parse_math=False)
+        say_above(axes, panel.title, columns)
     handles: list[Artist] = [legend_handle(entry) for entry in panel.legend]
     if (band := panel.band) is not None:
         look: dict[str, Any] = {"color": band.colour, "alpha": _BAND_OPACITY}
