@@ -202,7 +202,7 @@ def test_a_trace_marks_outliers_and_drift():
     triangle = shapes["triangle-up"]
     assert triangle.xs == (41,)
     assert triangle.ys[0] < 1e3 * times[40]  # held at the edge
-    assert f"{1e3 * times[40]:.0f} ms" in triangle.hover[0][1]
+    assert f"{1e3 * times[40]:.0f} ms" in triangle.hover[0][0]
     assert panel.series[-1].dashed
     steady = observation("s", times_s=0.1 * (1 + 0.002 * rng.standard_normal(90)))
     assert traced_runs([steady, drifting])[0].name == "a"

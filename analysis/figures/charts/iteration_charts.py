@@ -21,7 +21,7 @@ _EDGE = 1.6
 _TRACES = 6
 #: More iterations than this are a line without markers.
 _MARKED = 200
-#: Fewer iterations than this have a tick each.
+#: So many iterations have a tick each, at most.
 _TICKED = 10
 _CROSS, _RIGHT, _UP = (
     Marker("x", "x-thin-open"),
@@ -128,7 +128,8 @@ def trace_panel(run: Run, colour: str = "#0072B2") -> Panel:
         ticks=tuple(range(1, count + 1)) if count <= _TICKED else None,
     )
     y = Axis(label="ms", limits=(low - 0.08 * (high - low), high + 0.12 * (high - low)))
-    words = [(run.label, _iteration(place, times_ms, median)) for place in range(count)]
+    # the title says whose they are: a name at each of many iterations would make a page heavy
+    words = [(_iteration(place, times_ms, median),) for place in range(count)]
     outliers = find_outliers(times_ms)
     inside = [place for place in (*outliers.slow, *outliers.fast) if times_ms[place] <= edge]
     beyond = [place for place in range(count) if times_ms[place] > edge]
