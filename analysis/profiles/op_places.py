@@ -108,9 +108,9 @@ def check_ops(places: OpPlaces, roof: Roof) -> tuple[Finding, ...]:
         if op.flops_per_s is not None and op.share >= _LONG_ENOUGH_SHARE
     )
     fastest, name = max(rates, key=lambda rate: rate[0], default=(0.0, ""))
-    if fastest <= CEILING_MARGIN * roof.peak_flops_per_s:
+    if fastest <= CEILING_MARGIN * roof.most_flops_per_s:
         return ()
-    percent = 100 * fastest / roof.peak_flops_per_s
+    percent = 100 * fastest / roof.most_flops_per_s
     message = (
         f"{name}: {percent:.0f} % of the compute ceiling by its algorithmic FLOP; "
         "fewer were executed (Winograd), or its time or the ceiling is wrong"
@@ -138,4 +138,4 @@ def _place(rank: int, op: OpTime, total_s: float, roof: Roof | None) -> OpPlace:
 def _from_cache(op: OpTime, roof: Roof | None) -> bool | None:
     if roof is None or op.eager_bytes is None or not op.time_s:
         return None
-    return op.eager_bytes / op.time_s > CEILING_MARGIN * roof.peak_bytes_per_s
+    return op.eager_bytes / op.time_s > CEILING_MARGIN * roof.most_bytes_per_s

@@ -66,8 +66,8 @@ def check_counters(
 
 
 def _limits(roof: Roof, cache_roofs: Sequence[CacheRoof]) -> Iterator[_Limit]:
-    yield _Limit("compute", "flops", roof.peak_flops_per_s)
-    yield _Limit("memory", "dram_bytes", roof.peak_bytes_per_s)
+    yield _Limit("compute", "flops", roof.most_flops_per_s)
+    yield _Limit("memory", "dram_bytes", roof.most_bytes_per_s)
     for cache in cache_roofs:
         if cache.level in ("L1", "L2") and cache.peak_bytes_per_s is not None:
             field = f"{cache.level.lower()}_bytes"

@@ -98,7 +98,8 @@ def datasheet_ceiling(
     if math_mode not in row.flops_per_s:
         return NoCeiling(f"the datasheet of {device.name!r} gives no {math_mode} peak")
     roof = Roof(row.flops_per_s[math_mode], row.bytes_per_s)
-    ceiling = Ceiling(
+    ceiling = Ceiling.of(
+        "a datasheet gives one figure",
         device=device.name,
         backend=device.backend,
         math_mode=math_mode,
@@ -199,6 +200,11 @@ def _matching(
     for ceiling in candidate.ceilings:
         if ceiling.math_mode == mode and ceiling.kind == "measured":
             if ceiling.peak_flops_per_s is not None and ceiling.peak_bytes_per_s is not None:
-                return ceiling, Roof(ceiling.peak_flops_per_s, ceiling.peak_bytes_per_s)
+                return ceiling, Roof(
+                    ceiling.peak_flops_per_s,
+                    ceiling.peak_bytes_per_s,
+                    ceiling.burst_flops_per_s or 0.0,
+                    ceiling.one_way_bytes_per_s or 0.0,
+                )
             return f"{candidate.record_id} measured only one of the two roofs of {mode}"
     return f"{candidate.record_id} did not measure {mode}"

@@ -14,14 +14,35 @@ CEILING_MARGIN = 1.03
 
 @dataclass(frozen=True)
 class Roof:
-    """Two limits of one device in one math mode, both positive."""
+    """Two limits of one device in one math mode, both positive.
+
+    What a device may exceed them by without a fault: `burst_flops_per_s`, for as long as its power
+    allows, and `one_way_bytes_per_s`, by a kernel that only reads or only writes. 0 where unknown.
+    """
 
     peak_flops_per_s: float
     peak_bytes_per_s: float
+    burst_flops_per_s: float = 0.0
+    one_way_bytes_per_s: float = 0.0
+
+    @property
+    def most_flops_per_s(self) -> float:
+        """The most that arithmetic can reach, for however short a time."""
+        return max(self.peak_flops_per_s, self.burst_flops_per_s)
+
+    @property
+    def most_bytes_per_s(self) -> float:
+        """The most that a single kernel can move."""
+        return max(self.peak_bytes_per_s, self.one_way_bytes_per_s)
 
     def of_several(self, devices: int) -> Roof:
         """Return the roof of so many such devices together."""
-        return Roof(self.peak_flops_per_s * devices, self.peak_bytes_per_s * devices)
+        return Roof(
+            self.peak_flops_per_s * devices,
+            self.peak_bytes_per_s * devices,
+            self.burst_flops_per_s * devices,
+            self.one_way_bytes_per_s * devices,
+        )
 
     @property
     def ridge_flop_per_byte(self) -> float:

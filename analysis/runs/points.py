@@ -108,12 +108,13 @@ def check_possible(
     """Return findings for a step that outruns its roof by more than 3 %.
 
     Arithmetic is what was executed, where counters say it: Winograd's needs less than the
-    algorithm. Against the memory roof only the compulsory bytes are impossible: a cache can keep
-    small tensors out of DRAM. Outrunning the fused bytes is suspect.
+    algorithm. A step shorter than a burst may reach the burst's rate. Against the memory roof only
+    the compulsory bytes are impossible: a cache can keep small tensors out of DRAM. Outrunning the
+    fused bytes is suspect.
     """
     findings: list[Finding] = []
     flops = work.flops if executed_flops is None else executed_flops
-    compute_s = flops / roof.peak_flops_per_s
+    compute_s = flops / roof.most_flops_per_s
     compulsory_s = work.compulsory_bytes / roof.peak_bytes_per_s
     most_s = CEILING_MARGIN * times.measured_s
     for which, least_s in (("compute", compute_s), ("memory", compulsory_s)):

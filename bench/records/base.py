@@ -161,7 +161,15 @@ def _explained(data: dict[str, Any], reasons: _Reasons) -> dict[str, Any]:
     data = dict(data)
     for part, missing in reasons.items():
         facts = data.get(part)
-        if isinstance(facts, dict) and isinstance(known := facts.get("missing", {}), dict):
-            lacking = {name: why for name, why in missing.items() if name not in facts}
-            data[part] = {**facts, **dict.fromkeys(lacking), "missing": {**known, **lacking}}
+        if isinstance(facts, dict):
+            data[part] = lacking(facts, missing)
     return data
+
+
+def lacking(facts: dict[str, Any], missing: Mapping[str, str]) -> dict[str, Any]:
+    """Return `facts` with None, and the reason, for each fact of `missing` that is not there."""
+    known = facts.get("missing", {})
+    if not isinstance(known, dict):
+        return facts
+    absent = {name: why for name, why in missing.items() if name not in facts}
+    return {**facts, **dict.fromkeys(absent), "missing": {**known, **absent}}

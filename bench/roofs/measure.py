@@ -52,13 +52,19 @@ def _convolutions(*shapes: tuple[int, int, int, int]) -> tuple[Convolution, ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried on a backend; `group_s` is the least time of one repetition."""
+    """What is tried on a backend; `group_s` is the least time of one repetition.
+
+    Where power limits the clock the winner of each math mode is repeated alone for `sustain_s`
+    seconds, and its last second is the roof.
+    """
 
     products: tuple[Product, ...]
     convolutions: tuple[Convolution, ...]
     stream_steps: tuple[int, ...]
     group_s: float
     budget_s: float
+    sustain_s: float = 0.0
+    one_way: bool = False  # whether reading alone and writing alone are probed too
 
 
 PLANS = {
@@ -75,6 +81,8 @@ PLANS = {
         stream_steps=(1, 4, 16),
         group_s=0.05,
         budget_s=20.0,
+        sustain_s=4.0,
+        one_way=True,
     ),
     "mps": Plan(
         products=_products(4096, (2048, 8192), 50176, 256, 2304),
@@ -103,18 +111,23 @@ def measure_ceilings(
     without any probe is None with its reason. Arithmetic switches are as before afterwards.
     """
     plan = PLANS[device.backend]
-    bandwidth = _bandwidth_group(device, plan)
+    bandwidth, one_way = _bandwidth_groups(device, plan)
     compute = {
         mode: ProbeGroup(mode, compute_probes(device, plan, mode))
         for mode in MATH_MODES
         if device.native_math(mode)
     }
-    groups = [*compute.values(), bandwidth]
+    groups = [*compute.values(), bandwidth, *([one_way] if plan.one_way else [])]
     with arithmetic_restored(), torch.inference_mode():
         sampler = ProbeSampler(device, clock, plan.group_s, progress)
         sampler.sample(groups, plan.budget_s if budget_s is None else budget_s)
-    ceilings = tuple(_ceiling(device, mode, group, bandwidth) for mode, group in compute.items())
-    return ceilings, tuple(sample for group in groups for sample in group.samples())
+        for group in compute.values() if plan.sustain_s else ():
+            sampler.sustain(group, plan.sustain_s)
+    ceilings = tuple(
+        _ceiling(device, mode, group, bandwidth, one_way) for mode, group in compute.items()
+    )
+    alone = [group.alone for group in groups if group.alone]
+    return ceilings, (*(sample for group in groups for sample in group.samples()), *alone)
 
 
 def compute_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
@@ -132,33 +145,43 @@ def compute_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
     return sorted(probes, key=lambda probe: probe.work_per_launch)
 
 
-def _bandwidth_group(device: Device, plan: Plan) -> ProbeGroup:
+def _bandwidth_groups(device: Device, plan: Plan) -> tuple[ProbeGroup, ProbeGroup]:
+    """Probes that read and write, and those that do one of both."""
     free = free_bytes(device)
     sizes = array_sizes(device.info().last_level_cache_bytes, plan.stream_steps, free)
     if not sizes:
         why = f"{free // 2**20} MiB are free, too few for three arrays past the last-level cache"
-        return ProbeGroup("memory", [], why)
-    return ProbeGroup("memory", stream_probes(sizes, device.torch_device))
+        return ProbeGroup("memory", [], why), ProbeGroup("memory, one way", [], why)
+    where = device.torch_device
+    one_way = stream_probes(sizes[:1], where, one_way=True)
+    return ProbeGroup("memory", stream_probes(sizes, where)), ProbeGroup("memory, one way", one_way)
 
 
-def _ceiling(device: Device, mode: MathMode, compute: ProbeGroup, bandwidth: ProbeGroup) -> Ceiling:
-    """One math mode's ceiling; a roof that no probe gave is None with the reason."""
+def _ceiling(
+    device: Device, mode: MathMode, compute: ProbeGroup, bandwidth: ProbeGroup, one_way: ProbeGroup
+) -> Ceiling:
+    """One math mode's ceiling; a roof that no probe gave is None with the reason.
+
+    What was repeated alone is the peak, and the probes that took turns are bursts.
+    """
     roofs = {"peak_flops_per_s": compute, "peak_bytes_per_s": bandwidth}
-    best = {name: best_sample(group.samples()) for name, group in roofs.items()}
+    best = {name: group.alone or best_sample(group.samples()) for name, group in roofs.items()}
     found = {name: sample for name, sample in best.items() if sample is not None}
-    peaks = {name: sustained_rate(sample.rates) for name, sample in found.items()}
-    return Ceiling(
+    more = {"one_way_bytes_per_s": best_sample(one_way.samples())}
+    if compute.alone is not None:
+        more["burst_flops_per_s"] = best_sample(compute.samples())
+    known = {name: sample for name, sample in {**found, **more}.items() if sample is not None}
+    peaks = {name: sustained_rate(sample.rates) for name, sample in known.items()}
+    return Ceiling.of(
+        "not measured on this backend",
+        {name: "; ".join(group.notes) for name, group in roofs.items() if name not in found},
         device=device.info().name,
         backend=device.backend,
         math_mode=mode,
-        peak_flops_per_s=peaks.get("peak_flops_per_s"),
-        peak_bytes_per_s=peaks.get("peak_bytes_per_s"),
+        **peaks,
         kind="measured",
         source="; ".join([*map(account_of, found.values()), software_of(device)]),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        missing={
-            name: "; ".join(group.notes) for name, group in roofs.items() if name not in found
-        },
     )
 
 

@@ -50,6 +50,7 @@ class ProbeGroup:
         self.title = title
         self.candidates = [Candidate(probe) for probe in probes]
         self.notes = list(notes)
+        self.alone: CeilingSample | None = None
 
     @property
     def best_rate(self) -> float:
@@ -72,7 +73,7 @@ class ProbeGroup:
                 candidate.give_up()
 
     def samples(self) -> list[CeilingSample]:
-        """Every probe that was measured, with its raw rates."""
+        """Every probe that was measured, with its raw rates; not what was repeated alone."""
         return [
             CeilingSample(
                 probe=candidate.probe.name,
@@ -103,6 +104,8 @@ def free_bytes(device: Device) -> int:
 #: A single launch longer than this, at the best rate reached so far, costs too many repetitions.
 _LONGEST_LAUNCH_S = 0.25
 _MOST_LAUNCHES = 2**16
+#: Of what is repeated alone, the part that counts: clocks have followed the power limit by then.
+_LAST_S = 1.0
 
 
 class ProbeSampler:
@@ -138,6 +141,28 @@ class ProbeSampler:
                     self._leave_out(group, candidate, "the time was spent")
             while (leader := group.leader) and len(leader.rates) < MINIMUM_REPETITIONS:
                 self._turn(group, leader)
+
+    def sustain(self, group: ProbeGroup, seconds: float) -> None:
+        """Repeat the group's leader alone for `seconds` and keep the rates of the last second.
+
+        Among probes that take turns each has rested, or followed one that took less power.
+        """
+        leader = group.leader
+        if leader is None or leader.launch is None:
+            return
+        set_arithmetic(leader.probe.math_mode)
+        begin_s, kept = self._clock(), list[tuple[float, float]]()
+        while (now_s := self._clock()) < begin_s + seconds:
+            repetition_s = self._seconds(leader.launch, leader.launches)
+            kept.append((now_s, leader.launches * leader.probe.work_per_launch / repetition_s))
+        group.alone = CeilingSample(
+            probe=f"{leader.probe.name}, alone for {seconds:g} s",
+            math_mode=leader.probe.math_mode,
+            quantity=leader.probe.quantity,
+            rates=tuple(rate for at_s, rate in kept if at_s >= now_s - _LAST_S),
+        )
+        rate = sustained_rate(group.alone.rates)
+        self._progress(f"{group.alone.probe}: {rate_text(rate, leader.probe.quantity)}")
 
     def _turn(self, group: ProbeGroup, candidate: Candidate) -> None:
         try:

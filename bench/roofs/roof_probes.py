@@ -159,6 +159,7 @@ _UNKNOWN_CACHE_BYTES = 512 * 2**20
 _RANDOM_ELEMENTS = 2**20
 #: Arrays read plus arrays written: a = b; a = b + s c; c = c + s b.
 _ARRAYS_MOVED = {"copy": 2, "triad": 3, "update": 3}
+_ONE_WAY = {"read": 1, "write": 1}
 _TRIAD_SCALE = 3.0
 #: Small, so that an array updated many thousand times stays of the size it was.
 _UPDATE_SCALE = 2.0**-20
@@ -176,8 +177,14 @@ def array_sizes(cache_bytes: int | None, steps: Sequence[int], free_bytes: int) 
     return tuple(size for size in sizes if ARRAYS * size <= free_bytes // 4)
 
 
-def stream_probes(sizes: Sequence[int], device: torch.device) -> list[Probe]:
-    """Return copy, triad and update over the first `size` bytes of three arrays they share."""
+def stream_probes(
+    sizes: Sequence[int], device: torch.device, *, one_way: bool = False
+) -> list[Probe]:
+    """Return copy, triad and update over the first `size` bytes of three arrays they share.
+
+    With `one_way` those that only read or only write instead: memory that need not turn its bus
+    around may be faster.
+    """
 
     @functools.cache
     def arrays() -> list[torch.Tensor]:
@@ -191,13 +198,16 @@ def stream_probes(sizes: Sequence[int], device: torch.device) -> list[Probe]:
                 "copy": lambda: a.copy_(b),
                 "triad": lambda: torch.add(b, c, alpha=_TRIAD_SCALE, out=a),
                 "update": lambda: c.add_(b, alpha=_UPDATE_SCALE),
+                "read": lambda: torch.amax(c),
+                "write": lambda: a.fill_(_UPDATE_SCALE),
             }
             return launches[kind]
 
-        moved = _ARRAYS_MOVED[kind] * size
+        moved = kinds[kind] * size
         return Probe(f"{kind} {size // 2**20} MiB", None, "bytes_per_s", moved, 0, prepare)
 
-    return [probe(kind, size) for size in sizes for kind in _ARRAYS_MOVED]
+    kinds = _ONE_WAY if one_way else _ARRAYS_MOVED
+    return [probe(kind, size) for size in sizes for kind in kinds]
 
 
 def set_arithmetic(mode: MathMode | None) -> None:

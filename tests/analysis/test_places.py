@@ -193,6 +193,14 @@ def test_a_kernel_past_103_percent_of_a_ceiling(field, at_roof, code):
     assert codes(kernel(**{field: int(1.031 * at_roof)}), caches=[L2]) == [code]
 
 
+def test_reading_alone_and_a_burst_are_no_faults_of_a_kernel():
+    beyond = kernel(flops=int(1.2 * 2 * 10**9), dram_bytes=int(1.1 * 5 * 10**8))
+    assert codes(beyond) == ["kernel-above-compute-roof", "kernel-above-memory-roof"]
+    roof = Roof(200e9, 50e9, burst_flops_per_s=240e9, one_way_bytes_per_s=55e9)
+    assert check_counters(samples.counters(beyond), roof, (), None) == ()
+    assert check_counters(samples.counters(beyond), roof.of_several(2), (), None) == ()
+
+
 def test_below_every_ceiling_and_without_one_there_is_nothing_to_say():
     assert codes(kernel(), caches=[L2], step_s=0.01) == []
     fast = kernel(l2_bytes=10**12, l1_bytes=10**12)

@@ -100,6 +100,18 @@ def test_above_the_compute_roof_is_invalid_past_three_percent():
     assert "103 % of the compute ceiling" in at(103.1).findings[0].message
 
 
+def test_a_run_as_fast_as_a_burst_is_possible():
+    roofs = make.ceilings_record(ceilings=(make.ceiling(burst_flops_per_s=240e9),))
+
+    def at(percent_of_peak):
+        record = make.run_record(step_s=0.5 * 100 / percent_of_peak)
+        return place(record, [roofs]).point
+
+    assert at(122).level == "clean"
+    assert at(122).fraction_of_peak == pytest.approx(1.22)
+    assert at(125).findings[0].code == "above-compute-roof"
+
+
 @pytest.mark.parametrize(
     ("step_s", "code", "level"),
     [(0.09, "above-memory-roof", "invalid"), (0.15, "below-fused-traffic", "suspect")],

@@ -73,4 +73,6 @@ _ARRAYS = {
     aten.copy_.default: ("copy", 2),
     aten.add.out: ("triad", 3),
     aten.add_.Tensor: ("update", 3),
+    aten.amax.default: ("read", 1),
+    aten.fill_.Scalar: ("write", 1),
 }

@@ -115,6 +115,15 @@ def test_streams_count_each_array_read_and_each_written_once():
         assert len({tensor.data_ptr() for tensor in tensors}) + in_place == moved
 
 
+def test_one_way_streams_read_or_write_one_array():
+    read, write = stream_probes([4 * MIB], CPU, one_way=True)
+    assert (read.name, write.name) == ("read 4 MiB", "write 4 MiB")
+    for probe in (read, write):
+        assert probe.work_per_launch == 4 * MIB
+        [(_, args, _)] = operands(probe)
+        assert args[0].numel() * 4 == 4 * MIB
+
+
 def test_streams_of_several_sizes_share_their_arrays():
     small, _, _, large, *_ = stream_probes([4 * MIB, 8 * MIB], CPU)
     addresses = [operands(each)[0][1][0].data_ptr() for each in (small, large)]
