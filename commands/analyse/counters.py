@@ -47,7 +47,7 @@ _Entry: TypeAlias = tuple[dict[str, Any], Callable[[], None]]
     "--print-metrics",
     "chip",
     type=click.Choice(CHIPS),
-    help="print the metrics to collect on a chip, and the two ncu commands (metric_names_ncu.txt)",
+    help="print the metrics to collect on a chip, and the ncu command (metric_names_ncu.txt)",
 )
 def command(
     files: tuple[Path, ...], form: str, per_kernel: bool, merge: bool, chip: str | None
@@ -150,16 +150,16 @@ def _translated(file: Path, translated: Translation) -> _Entry:
 
 
 def _metric_names(chip: str) -> str:
-    lines = [f"# Metrics of Nsight Compute for {chip}, in two runs of the same command, since the"]
-    lines += ["# second set needs a pass of its own. Then: mlproject counters --merge A.csv B.csv"]
-    for name, metrics in zip("AB", metrics_for_chip(chip), strict=True):
-        lines += [
-            "#",
-            "# LC_ALL=C ncu --profile-from-start off --replay-mode kernel --clock-control none"
-            f" --csv --page raw --print-units base --log-file {name}.csv"
-            f" --metrics {','.join(metrics)} python ...",
-            *metrics,
-        ]
+    hardware, sass = metrics_for_chip(chip)
+    lines = [
+        f"# Metrics of Nsight Compute for {chip}. Then: mlproject counters step.csv",
+        "#",
+        "# LC_ALL=C ncu --profile-from-start off --replay-mode kernel --clock-control none"
+        " --csv --page raw --print-units base --log-file step.csv"
+        f" --metrics {','.join((*hardware, *sass))} python ...",
+        *hardware,
+        *sass,
+    ]
     return "\n".join(lines)
 
 

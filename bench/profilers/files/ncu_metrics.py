@@ -103,10 +103,7 @@ def sass_ops(chip: str | None) -> Mapping[str, int]:
 
 
 def metrics_for_chip(chip: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The metrics to collect on `chip`: in the first run (hardware) and in the second (SASS).
-
-    Two runs, because the SASS counters need a patched pass of their own.
-    """
+    """The metrics to collect on `chip`: of the hardware, and of executed instructions (SASS)."""
     return (DURATION, DRAM, L2, L1, *tensor_metrics(chip)), tuple(map(sass_metric, sass_ops(chip)))
 
 

@@ -30,7 +30,7 @@ MEMBERS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What the two passes collect, and which metrics of the table are not there, with the reason.
+    """What is collected, and which metrics of the table are not there, with the reason.
 
     `chip` is None for a compute capability that the table does not have.
     """
@@ -41,9 +41,12 @@ class Choice:
     left_out: dict[str, str]
 
     @property
-    def passes(self) -> dict[str, tuple[str, ...]]:
-        """Two, as the SASS counters need code that is patched, and would slow the others."""
-        return {"hardware": self.hardware, "sass": self.sass}
+    def metrics(self) -> tuple[str, ...]:
+        """All of them: ncu replays a kernel as often as it needs to, with patched code or without.
+
+        Two runs of the step would not do: cuDNN may choose other kernels in each process.
+        """
+        return (*self.hardware, *self.sass)
 
 
 def choose_metrics(ncu: Ncu, capability: tuple[int, int]) -> Choice:

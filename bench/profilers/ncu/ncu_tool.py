@@ -1,4 +1,4 @@
-"""Nsight Compute as a profile's tool: two passes over one training step."""
+"""Nsight Compute as a profile's tool: one training step, each kernel replayed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from bench.profilers.ncu.ncu_program import Ncu, RefusalError, find_ncu
 from bench.records import Backend, Counters, ProfiledStep, ToolName
 from bench.records.verdict.kernel_names import kernel_name
 
+_ATTEMPT = "ncu-step"
+
 
 class NcuTool(Tool):
-    """Counts one step twice: hardware counters, then executed instructions (SASS).
+    """Counts one step: hardware counters and executed instructions (SASS).
 
-    Leaves `ncu/hardware.ncu-rep`, `ncu/sass.ncu-rep` and a CSV of each in the profile's folder.
+    Leaves `ncu/step.ncu-rep` and its CSV in the profile's folder.
     `capability` returns the compute capability of the device that the worker will take.
     """
 
@@ -46,55 +48,44 @@ class NcuTool(Tool):
         return None
 
     def attempts(self, folder: Path) -> Sequence[Attempt]:
-        """Return one worker per pass. Raises `RefusalError` where there is an obstacle."""
-        (ncu, choice), files = self._setup, folder / "ncu"
-        files.mkdir(exist_ok=True)
-        return [
-            Attempt(
-                name=f"ncu-{name}",
-                prefix=ncu.command(files / name, metrics),
-                environment={"LC_ALL": "C"},
-            )
-            for name, metrics in choice.passes.items()
-        ]
+        """Return the one worker. Raises `RefusalError` where there is an obstacle."""
+        ncu, choice = self._setup
+        report = _report(folder)
+        report.parent.mkdir(exist_ok=True)
+        prefix = ncu.command(report.with_suffix(""), choice.metrics)
+        return [Attempt(name=_ATTEMPT, prefix=prefix, environment={"LC_ALL": "C"})]
 
     def explain(self, console: str) -> str | None:
         """Return what ncu complained of, with the remedy for this machine."""
         return explain(console, self._root)
 
     def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> Counters:
-        """Make a CSV of each report and add them up.
+        """Make a CSV of the report and add it up.
 
-        Raises `UserError` where ncu complained although the step went on, where a report is
-        missing, and where the two passes saw different kernels.
+        Raises `UserError` where ncu complained although the step went on, and where the report is
+        missing.
         """
-        from bench.profilers.files.ncu_read import read_counters_of
+        from bench.profilers.files.ncu_read import read_counters
 
         ncu, choice = self._setup
-        tables = [self._table(folder, name) for name in choice.passes]
-        found = read_counters_of(tables)
+        console = folder / _ATTEMPT / "console.log"
+        if complaint := self.explain(console.read_text(encoding="utf-8", errors="replace")):
+            raise UserError(complaint)
+        report = _report(folder)
+        if not report.exists():
+            raise UserError(f"ncu left no {report}: see {console}")
+        table = report.with_suffix(".csv")
+        ncu.to_csv(report, table, choice.metrics)
+        found = read_counters(table)
         return found.replaced(
             missing={**choice.left_out, **found.missing},
             source=str(ncu),
-            files=tuple(table.relative_to(folder).as_posix() for table in tables),
+            files=(table.relative_to(folder).as_posix(),),
             per_kernel=tuple(
                 kernel.model_copy(update={"name": kernel_name(kernel.name)})
                 for kernel in found.per_kernel
             ),
         )
-
-    def _table(self, folder: Path, name: str) -> Path:
-        """Make the CSV of one pass beside its report."""
-        console = folder / f"ncu-{name}" / "console.log"
-        if complaint := self.explain(console.read_text(encoding="utf-8", errors="replace")):
-            raise UserError(complaint)
-        report = folder / "ncu" / f"{name}.ncu-rep"
-        if not report.exists():
-            raise UserError(f"ncu left no {report}: see {console}")
-        table = report.with_suffix(".csv")
-        ncu, choice = self._setup
-        ncu.to_csv(report, table, choice.passes[name])
-        return table
 
     @cached_property
     def _setup(self) -> tuple[Ncu, Choice]:
@@ -107,3 +98,8 @@ class NcuTool(Tool):
         except UnknownFactError as error:
             raise RefusalError(str(error), "see that nvidia-smi lists the GPU") from None
         return ncu, choose_metrics(ncu, capability)
+
+
+def _report(folder: Path) -> Path:
+    """Where ncu leaves what it collected, in the profile's folder."""
+    return folder / "ncu" / "step.ncu-rep"

@@ -26,6 +26,12 @@ _SUFFIXES = {
     "unsigned long long": "ull",
 }
 _CAST = re.compile(rf"\((bool|{'|'.join(_SUFFIXES)})\)(-?\d+)")
+#: Kernels that cuDNN and cuBLAS choose among by trial or by rule, and what they need around them.
+_CHOSEN = re.compile(
+    r"gemm|gemv|convol|conv[23]d|cudnn|cutlass|xmma|winograd|[fdw]prop|[dw]grad|split_?k|im2col|fft"
+    r"|cublas|nvjet|nchwTo|nhwcTo|computeOffsets",
+    re.IGNORECASE,
+)
 _SPACE_AT_PUNCTUATION = re.compile(r"\s*([^\w\s])\s*")
 
 
@@ -43,6 +49,11 @@ def kernel_name(printed: str) -> str:
     name = name.removeprefix("void ").replace("<unnamed>", "(anonymous namespace)")
     name = _CAST.sub(_literal, name[: _parameter_list(name)])
     return _SPACE_AT_PUNCTUATION.sub(r"\1", name).strip()
+
+
+def is_chosen_by_library(name: str) -> bool:
+    """Whether another process may run another kernel for the same convolution or product."""
+    return _CHOSEN.search(name) is not None
 
 
 def _literal(cast: re.Match[str]) -> str:

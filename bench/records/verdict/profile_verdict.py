@@ -18,7 +18,7 @@ from bench.records import (
     WorkSet,
 )
 from bench.records.base import Found
-from bench.records.verdict.kernel_names import kernel_name
+from bench.records.verdict.kernel_names import is_chosen_by_library, kernel_name
 from bench.records.verdict.record_metrics import executed_flops, matched_share, profiled_step_cost
 
 #: Counters without which a profile has no intensity.
@@ -72,9 +72,23 @@ def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Found]:
 
 
 def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[Found]:
+    """What one launched and the other did not.
+
+    Kernels that a library chooses anew in each process may differ, as long as both have some.
+    """
     differences = ours.differences(theirs)
     if ours.unit != theirs.unit:
         differences = (f"{ours.unit} against {theirs.unit}",)
+    elif ours.unit == "kernels":
+        (chosen, fixed), (their_chosen, their_fixed) = map(_split, (ours, theirs))
+        other = chosen.differences(their_chosen)
+        if other and chosen.counts and their_chosen.counts:
+            differences = fixed.differences(their_fixed)
+            message = (
+                f"convolutions and products ran in other kernels than in {them} ({len(other)} "
+                "names or counts differ): cuDNN and cuBLAS choose them in each process"
+            )
+            yield "other-algorithms", "note", message
     named = differences[:_NAMED_DIFFERENCES]
     if rest := len(differences) - len(named):
         named = (*named, f"and {rest} more")
@@ -84,6 +98,13 @@ def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[F
             "run's; profile again with the same settings, libraries and algorithm choices"
         )
         yield "other-work", "invalid", message
+
+
+def _split(work: WorkSet) -> tuple[WorkSet, WorkSet]:
+    """The kernels that libraries choose, and all others."""
+    chosen = {name: n for name, n in work.counts.items() if is_chosen_by_library(name)}
+    fixed = {name: n for name, n in work.counts.items() if name not in chosen}
+    return WorkSet(unit=work.unit, counts=chosen), WorkSet(unit=work.unit, counts=fixed)
 
 
 def _of_counters(counters: Counters) -> Iterator[Found]:

@@ -209,8 +209,9 @@ def test_a_finding_of_a_profile_has_its_cause_and_its_limit(code, level, words, 
 @pytest.mark.parametrize(
     ("work", "words"),
     [
-        (samples.work_set(sgemm=3, relu=1, a=1, b=1),
-         "(a: 0 against 1; b: 0 against 1; relu: 0 against 1; and 1 more)"),
+        (samples.work_set(sgemm=2, relu=1, a=1, b=1, c=1),
+         "(a: 0 against 1; b: 0 against 1; c: 0 against 1; and 1 more)"),
+        (samples.work_set(relu=1), "(relu: 0 against 1; sgemm: 2 against 0)"),
         (samples.work_set("ops", conv=1), "(kernels against ops)"),
     ],
 )  # fmt: skip
@@ -219,6 +220,21 @@ def test_other_work_than_the_timed_run_is_an_error_that_names_it(work, words):
     found = profile_findings(other)["other-work"]
     assert found.level == "invalid"
     assert words in found.message
+
+
+def test_kernels_that_a_library_chooses_may_differ_and_no_others():
+    chosen = {"cudnn::implicit_convolve_sgemm<float>": 3, "nchwToNhwcKernel": 1}
+    steps = [samples.work_set(**dict(work)) for work in (
+        {"sgemm": 2, "relu": 1}, {**chosen, "relu": 1}, {**chosen, "relu": 2}
+    )]  # fmt: skip
+    timed = samples.run_record(measurement=samples.measurement(work=steps[0]))
+    own = {"counters": None}
+    found = profile_findings(timed, work=steps[1], **own)
+    assert [(one.code, one.level) for one in found.values()] == [("other-algorithms", "note")]
+    assert "(3 names or counts differ)" in found["other-algorithms"].message
+    found = profile_findings(timed, work=steps[2], **own)
+    assert found["other-work"].level == "invalid"
+    assert "(relu: 2 against 1)" in found["other-work"].message
 
 
 def test_a_profile_that_agrees_with_all_is_clean_and_has_nothing_to_say():
