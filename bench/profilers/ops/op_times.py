@@ -229,7 +229,12 @@ def profile_ops(
     return _profile(recorder.method, steps, work)
 
 
-def _profile(method: str, steps: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
+def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
+    """Sum up the steps, but for those of which the profiler lost kernels (pytorch#192021)."""
+    most = max(step.kernels for step in timed)
+    steps = [step for step in timed if step.kernels == most]
+    if lost := len(timed) - len(steps):
+        method += f"; {lost} of {len(timed)} steps left out, of which it lost kernels"
     shares = [join(step.ops, work) for step in steps]
     facts: dict[str, Any] = {
         "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),

@@ -42,10 +42,14 @@ DEVICE_FIGURES = ("device_busy_share", "launch_gap_s", "copies")
 
 @dataclass
 class TimedStep:
-    """One step under a tool; `missing` says why one of `DEVICE_FIGURES` is None."""
+    """One step under a tool; `missing` says why one of `DEVICE_FIGURES` is None.
+
+    `kernels` is the number of those that the device ran, 0 where it has none.
+    """
 
     wall_s: float
     ops: Sequence[SeenOp]
+    kernels: int = 0
     busy_s: float | None = None
     launch_gap_s: float | None = None
     copies: tuple[Copies, ...] | None = None

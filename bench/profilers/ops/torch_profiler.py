@@ -30,16 +30,14 @@ from bench.training.devices import Device
 Event = dict[str, Any]
 
 
-def traced(
-    step: Callable[[], object], device: Device, *, host: bool = True, shapes: bool = True
-) -> list[Event]:
+def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -> list[Event]:
     """Run `step` once under torch.profiler, up to the device's last kernel; return the intervals.
 
-    `host` False leaves the ops out where the device has kernels, which costs the step less.
+    The host is always recorded: some versions record no kernels without it.
     """
     activities = [ProfilerActivity.CPU]
     if device.backend == "cuda":
-        activities = [ProfilerActivity.CUDA, *(activities if host else ())]
+        activities.append(ProfilerActivity.CUDA)
     else:
         # The profiler of a torch made for CUDA complains where there is none; read when it starts.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -99,7 +97,13 @@ class ProfiledOnDevice(Profiled):
         copies = on_device.copies()
         missing = {} if copies is not None else {"copies": "the trace lacks the bytes of copies"}
         return TimedStep(
-            self._wall_s, nest.tops, on_device.busy_s, on_device.gap_s, copies, missing
+            self._wall_s,
+            nest.tops,
+            len(on_device.kernels),
+            on_device.busy_s,
+            on_device.gap_s,
+            copies,
+            missing,
         )
 
 
@@ -109,7 +113,7 @@ def work_set(step: Callable[[], object], device: Device) -> WorkSet | None:
     Kernels on CUDA, copies and memsets left out; elsewhere every op of torch or of a library, those
     that other ops call included, so that a backend's own way of doing an op is part of the answer.
     """
-    events = traced(step, device, host=False, shapes=False)
+    events = traced(step, device, shapes=False)
     if device.backend == "cuda":
         names, unit = DeviceTime(events).kernels, "kernels"
     else:

@@ -251,6 +251,16 @@ def test_times_are_medians_of_the_steps_sums():
     assert profile.ops_time_s == 5
 
 
+def test_a_step_that_lost_kernels_is_left_out_and_counted():
+    steps = [
+        TimedStep(wall, [relu(wall)], kernels, missing=dict.fromkeys(MISSING, "no"))
+        for wall, kernels in [(10, 90), (12, 100), (14, 100)]
+    ]
+    profile = _profile("by hand", steps, ())
+    assert (profile.iterations, profile.step_time_s) == (2, 13)
+    assert profile.method == "by hand; 1 of 3 steps left out, of which it lost kernels"
+
+
 MISSING = ("device_busy_share", "launch_gap_s", "copies")
 
 
