@@ -39,7 +39,8 @@ def make_optimizer(model: torch.nn.Module, *, fused: bool) -> torch.optim.Optimi
     )
     if fused:
         for parameter in model.parameters():
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            if parameter.requires_grad:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
 
 
