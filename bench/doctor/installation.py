@@ -133,7 +133,10 @@ def _cuda_checks() -> Iterator[Check]:
         yield _why_no_cuda(torch.version.cuda)
         return
     for index in range(torch.cuda.device_count()):
-        detail = f"{torch.cuda.get_device_name(index)}, CUDA {torch.version.cuda}"
+        toolkit = f"CUDA {torch.version.cuda}"
+        if torch.version.hip is not None:
+            toolkit = f"HIP {torch.version.hip} (never tried on such a device)"
+        detail = f"{torch.cuda.get_device_name(index)}, {toolkit}"
         if lacking := missing_kernels(index):
             what, _, remedy = lacking.partition("; ")
             yield Check(f"cuda:{index}", "warning", what, remedy)

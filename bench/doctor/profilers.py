@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.doctor import Check, ok
-from bench.machine.cuda_driver import compute_capability
+from bench.machine.gpu_drivers import compute_capability
 from bench.machine.probes import ROOT, open_nvml, text_of, value_or_none
 from bench.profilers.ncu.ncu_choice import require_chip
 from bench.profilers.ncu.ncu_complaints import counter_permission

@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from bench.machine.cpu import cpu_model, cpu_signature
-from bench.machine.cuda_driver import device_uuid, management_facts
+from bench.machine.gpu_drivers import device_uuid, management_facts
 from bench.machine.probes import ProbedFacts, value_or_none
 from bench.records import CeilingsRecord, DeviceInfo
 from bench.records.environment import instruction_limits
@@ -25,6 +25,8 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
     card = None if uuid is None else management_facts(uuid)
     cpu = (value_or_none(cpu_model), value_or_none(cpu_signature), instruction_limits(os.environ))
     torch = metadata.version("torch")
+    if "rocm" in torch and backend != "cpu":
+        return None  # which AMD device it takes is not known without it
     for _, record in readable_records(records, newest_first=True):
         if (
             isinstance(record, CeilingsRecord)

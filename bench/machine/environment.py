@@ -187,9 +187,10 @@ def software_facts() -> ProbedFacts:
         "torchvision": value_or_none(partial(_installed, "torchvision")) or "not installed",
         "packages": known,
     }
+    hip = torch.version.hip and f"HIP {torch.version.hip}"  # AMD's, which torch calls cuda too
     cudnn_version: Callable[[], int | None] = torch.backends.cudnn.version
     libraries = {
-        "cuda": lambda: _within_torch("CUDA", torch.version.cuda),
+        "cuda": lambda: _within_torch("CUDA", torch.version.cuda or hip),
         "cudnn": lambda: _within_torch("cuDNN", cudnn_version()),
     }
     return ProbedFacts(always, versions.missing) | gather(libraries)

@@ -1,4 +1,4 @@
-"""GPUs as devices: NVIDIA's by CUDA and NVML, Apple's by Metal."""
+"""GPUs as devices: NVIDIA's by CUDA and NVML, AMD's by ROCm, Apple's by Metal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.machine.cpu import cpu_model
-from bench.machine.cuda_driver import management_facts
+from bench.machine.gpu_drivers import (
+    amd_management_facts,
+    amd_uuid,
+    management_facts,
+    open_amdsmi,
+)
 from bench.machine.probes import (
     UnknownFactError,
     absent,
@@ -19,22 +24,41 @@ from bench.machine.probes import (
 from bench.records import DeviceInfo
 
 
-def cuda_device_info(index: int, nvml_opener: Callable[[], Any] = open_nvml) -> DeviceInfo:
-    """Return the CUDA device `index`. Raises what torch raises where there is none."""
+def cuda_device_info(
+    index: int,
+    nvml_opener: Callable[[], Any] = open_nvml,
+    smi_opener: Callable[[], Any] = open_amdsmi,
+) -> DeviceInfo:
+    """Return the device `index` of CUDA, or of a torch for ROCm, which calls AMD's devices so too.
+
+    Raises what torch raises where there is none.
+    """
     import torch
 
     properties = torch.cuda.get_device_properties(index)
+    is_amd = torch.version.hip is not None
     found = gather(
         {
             "memory_bytes": lambda: int(properties.total_memory),
             "last_level_cache_bytes": lambda: int(properties.L2_cache_size),
-            "compute_capability": lambda: f"{properties.major}.{properties.minor}",
+            "compute_capability": lambda: _capability(properties, is_amd=is_amd),
             "cores": lambda: int(properties.multi_processor_count),
         }
-    ) | management_facts(str(properties.uuid), nvml_opener)
+    )
+    if is_amd:
+        found |= amd_management_facts(amd_uuid(str(properties.uuid)), smi_opener)
+    else:
+        found |= management_facts(str(properties.uuid), nvml_opener)
     return DeviceInfo(
         backend="cuda", name=str(properties.name), missing=found.missing, **found.values
     )
+
+
+def _capability(properties: Any, *, is_amd: bool) -> str:
+    """The compute capability, `9.0`; of an AMD device its architecture, `gfx942`."""
+    if is_amd:
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"{properties.major}.{properties.minor}"
 
 
 def mps_device_info() -> DeviceInfo:

@@ -8,8 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from bench.launcher.telemetry.amd import AmdSource
 from bench.launcher.telemetry.base import DEVICE_FACTS, AbsentDevice, Reading, Source
 from bench.launcher.telemetry.nvidia import GPU_SERIES, NvidiaSource
+from bench.machine.gpu_drivers import AMD_UUID, open_amdsmi
 from bench.machine.probes import ROOT, UnknownFactError, open_nvml
 from bench.machine.rapl import PackageEnergy
 from bench.records.journal import Clock
@@ -23,8 +25,9 @@ def device_source(
     worker_pid: int,
     root: Path = ROOT,
     nvml_opener: Callable[[], Any] = open_nvml,
+    smi_opener: Callable[[], Any] = open_amdsmi,
 ) -> Source:
-    """Return the source for the worker's device: NVML for CUDA, RAPL for a CPU.
+    """Return the source for the worker's device: NVML or amdsmi for CUDA, RAPL for a CPU.
 
     `uuid` is `DeviceInfo.uuid`. Never fails: where nothing can be read, the source says why.
     """
@@ -40,6 +43,8 @@ def device_source(
     if uuid is None:
         return AbsentDevice("the device's UUID is unknown", GPU_SERIES)
     try:
+        if uuid.startswith(AMD_UUID):
+            return AmdSource(smi_opener(), uuid)
         return NvidiaSource(nvml_opener(), uuid, worker_pid)
     except UnknownFactError as error:
         return AbsentDevice(str(error), GPU_SERIES)

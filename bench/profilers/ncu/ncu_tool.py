@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
 from bench.errors import UserError
-from bench.machine.cuda_driver import compute_capability
+from bench.machine.gpu_drivers import compute_capability
 from bench.machine.probes import ROOT, UnknownFactError
 from bench.profilers.base import Attempt, Tool
 from bench.profilers.ncu.ncu_choice import Choice, choose_metrics
@@ -41,6 +42,8 @@ class NcuTool(Tool):
         """Look for the device, ncu, the permission to count, and the chip's metrics."""
         if backend != "cuda":
             return f"ncu counts on NVIDIA GPUs, and this step runs on {backend}"
+        if "rocm" in metadata.version("torch"):
+            return "ncu counts on NVIDIA GPUs, and this torch is for AMD's (ROCm)"
         try:
             _ = self._setup
         except RefusalError as refusal:

@@ -23,7 +23,11 @@ def open_device(backend: str, *, local_rank: int = 0, devices: int = 1) -> Devic
     finds too few devices.
     """
     usable: dict[str, tuple[Callable[[], bool], type[Device], str]] = {
-        "cuda": (torch.cuda.is_available, CudaDevice, "an NVIDIA GPU with a driver"),
+        "cuda": (
+            torch.cuda.is_available,
+            CudaDevice,
+            "an NVIDIA GPU with a driver, or an AMD one",
+        ),
         "mps": (torch.backends.mps.is_available, MpsDevice, "Apple silicon with macOS 14"),
         "cpu": (lambda: True, CpuDevice, "a processor"),
     }

@@ -1,4 +1,7 @@
-"""An NVIDIA GPU: work is queued on a stream, so times come from events in that stream."""
+"""An NVIDIA GPU: work is queued on a stream, so times come from events in that stream.
+
+A torch for ROCm calls an AMD GPU CUDA too, and so does this project; it was never tried on one.
+"""
 
 from __future__ import annotations
 
@@ -133,5 +136,7 @@ class CudaDevice(Device):
         return (False, True) if mode == "fp32" else (True,)
 
     def native_math(self, mode: str) -> bool:
-        """By compute capability."""
+        """By compute capability; AMD's have no TF32, and torch's numbers for them are as high."""
+        if mode == "tf32" and torch.version.hip is not None:
+            return False
         return torch.cuda.get_device_capability(self.torch_device) >= _FIRST_CAPABILITY[mode]

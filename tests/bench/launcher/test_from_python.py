@@ -106,6 +106,21 @@ def test_roofs_of_another_card_are_not_known(tmp_path, monkeypatch, change, aske
     assert (find_ceilings(tmp_path, asked) is not None) == known
 
 
+def test_with_a_torch_for_amds_gpus_the_roofs_of_the_processor_alone_are_known(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+rocm7")
+    here = samples.environment(
+        cpu_model=value_or_none(cpu_model),
+        cpu_signature=value_or_none(cpu_signature),
+        torch="2.15.0+rocm7",
+    )
+    clean = Verdict(level="clean", findings=())
+    RecordFolder.create(tmp_path).close(samples.ceilings_record(environment=here, verdict=clean))
+    assert find_ceilings(tmp_path, "cpu") is not None
+    assert find_ceilings(tmp_path, "auto") is None
+
+
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [

@@ -1,9 +1,11 @@
 """Scripted hardware: what CUDA lists as device 0 is NVML's device 1."""
 
+import uuid
 from types import SimpleNamespace
 
 import pytest
 import torch
+from scripted_smi import ScriptedSmi
 
 from bench.machine.gpu import cuda_device_info
 from bench.machine.probes import UnknownFactError, nvml_device
@@ -104,3 +106,36 @@ def test_a_full_uuid_is_taken_as_it_is_and_a_card_that_nvml_does_not_know_is_a_r
         nvml_device(FakeNvml({}), UUID)
     info = cuda_device_info(0, lambda: FakeNvml({}))
     assert "knows no device" in info.missing["power_limit_w"]
+
+
+SERIAL = "b1b8d7a35f2c9e04"
+
+
+def test_an_amd_card_is_found_by_its_serial_number(monkeypatch):
+    properties = SimpleNamespace(
+        name="AMD Instinct MI300X",
+        uuid=str(uuid.UUID(bytes=SERIAL.encode())),
+        gcnArchName="gfx942:sramecc+:xnack-",
+        total_memory=206_000_000_000,
+        L2_cache_size=4_194_304,
+        major=9,
+        minor=4,
+        multi_processor_count=304,
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.version, "hip", "6.4.1")
+    smi = ScriptedSmi({"0x1": "first", f"0x{SERIAL}": "it"})
+    found = cuda_device_info(0, smi_opener=lambda: smi)
+    assert (found.backend, found.name, found.compute_capability) == (
+        "cuda", "AMD Instinct MI300X", "gfx942",
+    )  # fmt: skip
+    assert found.uuid == f"AMD-{SERIAL}"
+    assert (found.driver, found.power_limit_w, found.max_clock_mhz) == ("6.12.12", 750.0, 2100.0)
+    assert found.missing == {}
+
+    def not_installed():
+        raise UnknownFactError("the package amdsmi cannot be used: No module named 'amdsmi'")
+
+    found = cuda_device_info(0, smi_opener=not_installed)
+    assert found.uuid == f"AMD-{SERIAL}"
+    assert "amdsmi" in found.missing["power_limit_w"]

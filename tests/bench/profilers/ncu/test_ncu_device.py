@@ -11,7 +11,7 @@ import torch
 from fakes import Card, QueueingDevice, ScriptedClock
 
 from bench.errors import UnsupportedError
-from bench.machine.cuda_driver import compute_capability, device_uuid
+from bench.machine.gpu_drivers import compute_capability, device_uuid
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool
 from bench.records.verdict.profile_verdict import kernel_set

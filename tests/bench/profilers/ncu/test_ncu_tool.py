@@ -64,6 +64,12 @@ def test_what_is_in_the_way_here(tool, ncu):
     assert "no CUDA driver here: see that nvidia-smi" in without_device.obstacle("cuda")
 
 
+def test_on_a_torch_for_amds_gpus_ncu_is_not_looked_for(tool, ncu, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+rocm7")
+    assert "this torch is for AMD's (ROCm)" in tool.obstacle("cuda")
+    assert ncu.asked == []
+
+
 def test_one_run_with_all_of_the_chips_metrics(tool, ncu, tmp_path):
     (attempt,) = tool.attempts(tmp_path)
     hardware, sass = metrics_for_chip("gh100")

@@ -1,0 +1,163 @@
+"""GPUs' drivers without torch: NVIDIA's by CUDA and NVML, AMD's by amdsmi.
+
+Which device a CUDA program takes is asked of CUDA itself, as NVML numbers devices otherwise and
+ignores CUDA_VISIBLE_DEVICES.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from bench.machine.probes import (
+    ProbedFacts,
+    UnknownFactError,
+    gather,
+    nvml_device,
+    open_nvml,
+    reason_of,
+)
+
+#: CUdevice_attribute of cuda.h.
+_CAPABILITY_MAJOR = 75
+_CAPABILITY_MINOR = 76
+
+
+def open_driver() -> Any:
+    """Return CUDA's driver library. Raises `UnknownFactError` where there is none."""
+    name = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        raise UnknownFactError(f"no CUDA driver here ({name} does not load)") from None
+
+
+def compute_capability(opener: Callable[[], Any] = open_driver) -> tuple[int, int]:
+    """Return the compute capability of CUDA's device 0, such as (9, 0).
+
+    Raises `UnknownFactError` where there is no driver or no device.
+    """
+    driver = opener()
+    device, major, minor = _first_device(driver), ctypes.c_int(), ctypes.c_int()
+    _call(driver, "cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, device)
+    _call(driver, "cuDeviceGetAttribute", ctypes.byref(minor), _CAPABILITY_MINOR, device)
+    return major.value, minor.value
+
+
+def device_uuid(opener: Callable[[], Any] = open_driver) -> str:
+    """Return the UUID of CUDA's device 0, or of the slice that it is, as torch spells it.
+
+    Raises `UnknownFactError` where there is no driver or no device.
+    """
+    driver = opener()
+    found = (ctypes.c_ubyte * 16)()
+    _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(found), _first_device(driver))
+    return str(uuid.UUID(bytes=bytes(found)))
+
+
+def management_facts(uuid: str, nvml_opener: Callable[[], Any] = open_nvml) -> ProbedFacts:
+    """Return `uuid`, `driver`, `power_limit_w` and `max_clock_mhz` of the device, by NVML.
+
+    Without NVML the UUID is still CUDA's, which then means a whole GPU.
+    """
+    try:
+        nvml = nvml_opener()
+        full_uuid, handle = nvml_device(nvml, uuid)
+    except UnknownFactError as error:
+        reasons = dict.fromkeys(("driver", "power_limit_w", "max_clock_mhz"), str(error))
+        return ProbedFacts({"uuid": f"GPU-{uuid}", **dict.fromkeys(reasons)}, reasons)
+    return ProbedFacts({"uuid": full_uuid}, {}) | gather(
+        {
+            "driver": lambda: str(nvml.nvmlSystemGetDriverVersion()),
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,  # mW
+            "max_clock_mhz": lambda: float(
+                nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+            ),
+        }
+    )
+
+
+def _first_device(driver: Any) -> ctypes.c_int:
+    device = ctypes.c_int()
+    _call(driver, "cuInit", 0)
+    _call(driver, "cuDeviceGet", ctypes.byref(device), 0)
+    return device
+
+
+def _call(driver: Any, function: str, *arguments: object) -> None:
+    if code := getattr(driver, function)(*arguments):
+        raise UnknownFactError(f"CUDA's driver shows no device: {function} answers {code}")
+
+
+#: How the UUIDs of AMD's devices begin, in records; the ASIC's serial number follows.
+AMD_UUID = "AMD-"
+
+
+def open_amdsmi() -> Any:
+    """Return `amdsmi`, AMD's management library, initialised. Raises `UnknownFactError`."""
+    try:
+        import amdsmi
+    except Exception as error:  # without its C library the import fails in other ways
+        raise UnknownFactError(f"the package amdsmi cannot be used: {error}") from None
+    try:
+        amdsmi.amdsmi_init()
+    except amdsmi.AmdSmiException as error:
+        raise UnknownFactError(f"amdsmi: {error}") from None
+    return amdsmi
+
+
+def amd_uuid(torch_uuid: str) -> str:
+    """Return what identifies an AMD device, from the UUID that torch gives it.
+
+    HIP's 16 bytes are the 16 hexadecimal digits of the ASIC's serial number, as text.
+    """
+    digits = bytes.fromhex(torch_uuid.replace("-", ""))
+    return AMD_UUID + digits.decode("ascii", "replace").lower()
+
+
+def amd_device(smi: Any, device_uuid: str) -> Any:
+    """Return the handle of the device of that UUID. Raises `UnknownFactError`."""
+    serial = device_uuid.removeprefix(AMD_UUID).lstrip("0")
+    for handle in smi.amdsmi_get_processor_handles():
+        printed = str(smi.amdsmi_get_gpu_asic_info(handle)["asic_serial"])
+        if printed.lower().removeprefix("0x").lstrip("0") == serial:
+            return handle
+    raise UnknownFactError(f"amdsmi knows no device {device_uuid}")
+
+
+def number_of(value: Any) -> float:
+    """Return a figure of amdsmi. Raises `UnknownFactError` where it has none, which is `N/A`."""
+    if value == "N/A":
+        raise UnknownFactError("amdsmi answers N/A")
+    return float(value)
+
+
+def amd_clock_mhz(smi: Any, handle: Any, *names: str) -> float:
+    """Return the figure of the graphics clock that has the first of `names` that is there."""
+    clock = smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)
+    return number_of(next((clock[name] for name in names if name in clock), "N/A"))
+
+
+def amd_management_facts(
+    device_uuid: str, smi_opener: Callable[[], Any] = open_amdsmi
+) -> ProbedFacts:
+    """Return `uuid`, `driver`, `power_limit_w` and `max_clock_mhz` of the device, by amdsmi."""
+    named = ProbedFacts({"uuid": device_uuid}, {})
+    try:
+        smi = smi_opener()
+        handle = amd_device(smi, device_uuid)
+    except Exception as error:
+        reasons = dict.fromkeys(("driver", "power_limit_w", "max_clock_mhz"), reason_of(error))
+        return named | ProbedFacts(dict.fromkeys(reasons), reasons)
+    return named | gather(
+        {
+            "driver": lambda: str(smi.amdsmi_get_gpu_driver_info(handle)["driver_version"]),
+            "power_limit_w": lambda: (
+                number_of(smi.amdsmi_get_power_cap_info(handle)["power_cap"]) / 1e6  # microwatts
+            ),
+            "max_clock_mhz": lambda: amd_clock_mhz(smi, handle, "max_clk"),
+        }
+    )
