@@ -154,7 +154,8 @@ def tracking_checks() -> list[Check]:
     else:
         try:
             with server_errors(), http_settings(AWAY_LIMIT_S):
-                detail = f"{where} answers, {len(open_client().search_experiments())} experiments"
+                count = len(open_client().search_experiments())
+                detail = f"{where} answers, {count} experiment{'s' * (count != 1)}"
         except TrackingError as error:
             status, detail = "warning", str(error)
             remedy = (

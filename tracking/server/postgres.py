@@ -119,11 +119,7 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Pat
 def _make_database(port: int, password: str) -> None:
     """Make the database that is named like its role, unless it is there."""
     there = ("-d", MAINTENANCE, "-Atc", "SELECT datname FROM pg_database")
-    try:
-        databases = answer("psql", *there, port=port, password=password).split()
-    except UserError as error:
-        raise UserError(f"Postgres refuses its own settings: {error}") from None
-    if POSTGRES_NAME not in databases:
+    if POSTGRES_NAME not in answer("psql", *there, port=port, password=password).split():
         answer("createdb", POSTGRES_NAME, port=port, password=password)
 
 
