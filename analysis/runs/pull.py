@@ -216,13 +216,15 @@ def _places(
     fetched = download_records(asked, tracking_uri)
     records = {run.run_id: record for run, record in zip(watch(asked), fetched, strict=True)}
     known = RecordSet.of(one for one in records.values() if not isinstance(one, Exception))
+    unread = [one for run in others if isinstance(one := records[run.run_id], Exception)]
+    note = f"; of roofs and profiles {len(unread)} cannot be read: {unread[0]}" if unread else ""
     places: dict[str, PlacedRun | str] = {}
     for run in runs:
         record = records.get(run.run_id)
         if isinstance(record, RunRecord):
-            places[run.run_id] = place(
-                record, known.ceilings, known.profiles, run_id=run.run_id, peaks=peaks
-            )
+            placed = place(record, known.ceilings, known.profiles, run_id=run.run_id, peaks=peaks)
+            refusal = placed.refusal and f"{placed.refusal}{note}"
+            places[run.run_id] = replace(placed, refusal=refusal)
         else:
             places[run.run_id] = "imported" if record is None else f"no record: {record}"
     return places

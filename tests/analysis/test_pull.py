@@ -215,9 +215,14 @@ def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
     runs = {"r1": make.run_record(), "r2": doubtful, "oom": make.failed_record()}
     elsewhere = make.run_record("run-3", environment=make.environment(device=make.gpu()))
     broken, imported = UserError("no record.json"), published_runs()[0]
+    damaged = UserError("record.json is damaged")
+    damaged.kind = "ceilings"
     server = Server(
         monkeypatch,
-        {**runs, "gpu": elsewhere, "bad": broken, "old": imported, "c1": make.ceilings_record()},
+        {
+            **{**runs, "gpu": elsewhere, "bad": broken, "old": imported},
+            **{"c1": make.ceilings_record(), "c2": damaged},
+        },
     )
     table = pull_runs(roofs=True).set_index("run_id")
     placed = table.loc["r1"]
@@ -232,6 +237,7 @@ def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
     assert "invalid: 500 % of the compute ceiling" in table["findings_under_roof"]["r2"]
     assert table["not_placed"]["oom"].startswith("outcome oom: CUDA out of memory")
     assert table["not_placed"]["gpu"].startswith("no ceiling: ")
+    assert table["not_placed"]["gpu"].endswith("1 cannot be read: record.json is damaged")
     assert table["not_placed"]["bad"] == "no record: no record.json"
     assert table["not_placed"]["old"] == "imported"
     without = table.loc[["oom", "gpu", "bad", "old"]]
