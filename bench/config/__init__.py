@@ -14,7 +14,13 @@ from bench.config.run_config import (
     run_options,
     spelled,
 )
-from bench.config.time_limits import MIN_ITERATIONS, TimeLimits, max_seconds_on, rounded_s
+from bench.config.time_limits import (
+    MIN_ITERATIONS,
+    TimeLimits,
+    captures_graphs,
+    max_seconds_on,
+    rounded_s,
+)
 
 __all__ = [
     "FAKEDATA",
@@ -27,6 +33,7 @@ __all__ = [
     "Switch",
     "TimeLimits",
     "allowed_values",
+    "captures_graphs",
     "legacy_defaults",
     "max_seconds_on",
     "parse_config",

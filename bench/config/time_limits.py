@@ -33,6 +33,11 @@ def max_seconds_on(backend: Backend, config: RunConfig) -> float | Literal["none
     return _AUTO_MAX_SECONDS[backend] if config.max_seconds == "auto" else config.max_seconds
 
 
+def captures_graphs(config: RunConfig) -> bool:
+    """Whether `config` captures CUDA graphs in its warm-up, where the device has them."""
+    return config.cuda_graphs or config.compile in _CAPTURING
+
+
 def rounded_s(seconds: float) -> str:
     """Return `3.3 s` or `120 s`: two digits, or all before the point."""
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
@@ -44,7 +49,8 @@ class TimeLimits:
 
     `max_seconds` bounds the window and a third of it the warm-up; None bounds neither. Whatever the
     time, the warm-up holds `min_warmup` iterations and the window `MIN_ITERATIONS`, or all if they
-    are fewer. A warm-up that is done before `settle_s` seconds goes on until then.
+    are fewer. A warm-up goes on until its iterations after the first, in which the device may wait
+    for a compiler, have taken `settle_s` seconds.
     """
 
     warmup_iters: int
@@ -57,12 +63,11 @@ class TimeLimits:
     def of(cls, config: RunConfig, backend: Backend) -> TimeLimits:
         """Return the limits of `config` on a device of `backend`."""
         max_seconds = max_seconds_on(backend, config)
-        captured = config.cuda_graphs or config.compile in _CAPTURING
         return cls(
             config.warmup_iters,
             config.iters,
             None if max_seconds == "none" else max_seconds,
-            _MIN_WARMUP_CAPTURED if captured else _MIN_WARMUP,
+            _MIN_WARMUP_CAPTURED if captures_graphs(config) else _MIN_WARMUP,
             0.0 if config.data_only else _SETTLE_S[backend],
         )
 

@@ -172,9 +172,11 @@ def _ceiling(
         more["burst_flops_per_s"] = best_sample(compute.samples())
     known = {name: sample for name, sample in {**found, **more}.items() if sample is not None}
     peaks = {name: sustained_rate(sample.rates) for name, sample in known.items()}
+    asked = {**roofs, "burst_flops_per_s": compute, "one_way_bytes_per_s": one_way}
+    failed = {name: "; ".join(group.notes) for name, group in asked.items() if not group.samples()}
     return Ceiling.of(
         "not measured on this backend",
-        {name: "; ".join(group.notes) for name, group in roofs.items() if name not in found},
+        {name: why for name, why in failed.items() if why},
         device=device.info().name,
         backend=device.backend,
         math_mode=mode,

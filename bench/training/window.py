@@ -53,6 +53,7 @@ class Window:
     first_loss: float | None = None
     last_loss: float | None = None
     warmup_peak_memory_bytes: tuple[int, int] | None = None  # allocated, reserved
+    replays_graphs: bool = False
     _waited_s: float = 0.0
 
     def waiting(self, next_batch: NextBatch) -> NextBatch:
@@ -77,11 +78,11 @@ class Window:
     ) -> None:
         """Run the warm-up's steps, each synchronised; none of them enters the window.
 
-        On a device that takes time to settle there are more of them, until `limits.settle_s`
-        seconds have passed. With a time limit the warm-up ends before an iteration that would, if
-        it took as long as the one before it, pass the limit, but not before `limits.min_warmup`
-        iterations. `last` calls the step of the last iteration once, with something around it that
-        is not timed.
+        On a device that takes time to settle there are more of them, until those after the first
+        have taken `limits.settle_s` seconds. With a time limit the warm-up ends before an iteration
+        that would, if it took as long as the one before it, pass the limit, but not before
+        `limits.min_warmup` iterations. `last` calls the step of the last iteration once, with
+        something around it that is not timed.
         """
         begin_s, times_s, limit_s = self.clock(), self.warmup_times_s, limits.warmup_s
         closing = 0 if last is None else 1
@@ -94,7 +95,7 @@ class Window:
             return loss
 
         def is_unsettled() -> bool:
-            return limits.settle_s > 0 and self.agree(sum(times_s) < limits.settle_s)
+            return limits.settle_s > 0 and self.agree(sum(times_s[1:]) < limits.settle_s)
 
         while (done := len(times_s)) + closing < limits.warmup_iters or is_unsettled():
             if limit_s is not None and done + closing >= limits.min_warmup:
@@ -170,8 +171,11 @@ class Window:
         times = self.timer.times_s()[: len(self.data_wait_s)]
         if not times:
             return None
-        peak = self.device.peak_memory_bytes() or (None, None)
-        warmup_peak = self.warmup_peak_memory_bytes or (None, None)
+        allocated, reserved = self.device.peak_memory_bytes() or (None, None)
+        warmup_allocated, _ = self.warmup_peak_memory_bytes or (None, None)
+        if self.replays_graphs and allocated is not None and warmup_allocated is not None:
+            # A replay allocates nothing: its tensors were counted when they were captured.
+            allocated = max(allocated, warmup_allocated)
         phase_times = self.phases.times_s()
         return Measurement.of(
             "",
@@ -188,9 +192,9 @@ class Window:
             ended_early=self.ended_early,
             warmup_ended_early=self.warmup_ended_early,
             compile_time_s=self._compile_time_s() if compiled else None,
-            peak_memory_allocated_bytes=peak[0],
-            peak_memory_reserved_bytes=peak[1],
-            warmup_peak_memory_bytes=warmup_peak[0],
+            peak_memory_allocated_bytes=allocated,
+            peak_memory_reserved_bytes=reserved,
+            warmup_peak_memory_bytes=warmup_allocated,
             first_loss=_finite(self.first_loss),
             last_loss=_finite(self.last_loss),
             **known,

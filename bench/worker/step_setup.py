@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bench.config import SYNTHETIC, RunConfig, TimeLimits
+from bench.config import SYNTHETIC, RunConfig, TimeLimits, captures_graphs
 from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
 from bench.cost.estimate import cached_complexity
 from bench.errors import UnsupportedError, UserError
@@ -184,7 +184,14 @@ class StepSetup:
             with self._timed("model"):
                 step, self.resolved = build_step(config, resolved, device, precision, phases, team)
             self._note_precision(precision, device, self.resolved)
-            window = Window(time.perf_counter, device, team.barrier, team.agree, phases)
+            window = Window(
+                time.perf_counter,
+                device,
+                team.barrier,
+                team.agree,
+                phases,
+                replays_graphs=captures_graphs(config) and device.supports_cuda_graphs,
+            )
             next_batch = window.waiting(batches.next)
             device.reset_peak_memory()
             self.ready = ReadyStep(

@@ -5,6 +5,7 @@ A torch for ROCm calls an AMD GPU CUDA too, and so does this project; it was nev
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -60,6 +61,8 @@ def missing_kernels(index: int) -> str | None:
     """
     capability = torch.cuda.get_device_capability(index)
     built_for = torch.cuda.get_arch_list()
+    if not built_for:  # not said
+        return None
     for architecture in built_for:
         found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", architecture)
         if found is None:  # not NVIDIA's
@@ -136,7 +139,11 @@ class CudaDevice(Device):
         return (False, True) if mode == "fp32" else (True,)
 
     def native_math(self, mode: str) -> bool:
-        """By compute capability; AMD's have no TF32, and torch's numbers for them are as high."""
-        if mode == "tf32" and torch.version.hip is not None:
+        """By compute capability; AMD's have no TF32, and torch's numbers for them are as high.
+
+        Where NVIDIA_TF32_OVERRIDE=0 switches TF32 off in NVIDIA's libraries, there is none either.
+        """
+        switched_off = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+        if mode == "tf32" and (switched_off or torch.version.hip is not None):
             return False
         return torch.cuda.get_device_capability(self.torch_device) >= _FIRST_CAPABILITY[mode]

@@ -22,15 +22,16 @@ def open_precision(name: str, device: Device) -> Fp32:
     the device lacks them. Raises `UnsupportedError` for tf32 where there is none, or where the
     environment switches it off.
     """
+    is_switched_off = device.backend == "cuda" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+    if name == "tf32" and is_switched_off:
+        raise UnsupportedError(
+            "precision='tf32': NVIDIA_TF32_OVERRIDE=0 makes NVIDIA's libraries compute in fp32; "
+            "unset it, or use precision=fp32"
+        )
     if name == "tf32" and not device.native_math("tf32"):
         raise UnsupportedError(
             f"precision={name!r}: not on this {device.backend} device "
             "(tf32 needs an NVIDIA GPU from Ampere on); use fp32 or amp"
-        )
-    if name == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        raise UnsupportedError(
-            "precision='tf32': NVIDIA_TF32_OVERRIDE=0 makes NVIDIA's libraries compute in fp32; "
-            "unset it, or use precision=fp32"
         )
     if name == "amp":
         native = (mode for mode in ("bf16", "fp16") if device.native_math(mode))

@@ -123,6 +123,10 @@ def test_tf32_is_refused_where_the_environment_switches_it_off(monkeypatch):
     with pytest.raises(UnsupportedError, match=r"NVIDIA_TF32_OVERRIDE=0.*unset it"):
         open_precision("tf32", card)
     open_precision("fp32", card)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert not CudaDevice.native_math(card, "tf32")  # its roof would be fp32's
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
+    assert CudaDevice.native_math(card, "tf32")
 
 
 @pytest.mark.parametrize(
@@ -274,6 +278,7 @@ def test_channels_last_is_the_layout_of_tensor_cores(precision, last):
         (["sm_75", "sm_80", "compute_90"], (12, 0), True),
         (["sm_90a"], (9, 0), True),
         (["gfx90a", "gfx942"], (9, 4), True),
+        ([], (9, 0), True),  # a build that does not say
     ],
 )
 def test_a_card_that_torch_has_no_kernels_for_is_refused(monkeypatch, built_for, capability, runs):

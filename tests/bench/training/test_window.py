@@ -215,9 +215,17 @@ def test_a_warm_up_goes_on_until_the_device_has_settled(step, window):
     around = []
     limits = TimeLimits(3, 10, max_seconds=45.0, settle_s=2.0)
     window.warm_up(step(0.5), limits, ignore, last=lambda lap: around.append(lap()))
-    assert window.warmup_times_s == pytest.approx([0.5] * 5)  # the last one is the profiled one
+    assert window.warmup_times_s == pytest.approx([0.5] * 6)  # the last one is the profiled one
     assert len(around) == 1
     assert window.warmup_ended_early is None
+
+
+def test_a_first_iteration_that_compiles_settles_no_clock(window, clock):
+    seconds = iter([30.0, *[0.5] * 9])
+    window.warm_up(
+        lambda: clock.pass_s(next(seconds)) or LOSS, TimeLimits(2, 10, settle_s=2.0), ignore
+    )
+    assert window.warmup_times_s == pytest.approx([30.0, *[0.5] * 4])
 
 
 def test_a_time_limit_ends_a_warm_up_that_would_settle_later(step, window):
@@ -240,9 +248,12 @@ class CountedMemory(QueueingDevice):
         return self.peak, 2 * self.peak
 
 
-def test_the_peak_is_that_of_the_window_and_that_of_the_warm_up_a_fact_beside_it(clock):
+@pytest.mark.parametrize(("replays_graphs", "allocated"), [(False, 20), (True, 90)])
+def test_the_peak_is_the_windows_and_a_graphs_that_of_the_warm_up_which_captured_it(
+    clock, replays_graphs, allocated
+):
     device = CountedMemory(clock)
-    window = Window(clock, device)
+    window = Window(clock, device, replays_graphs=replays_graphs)
 
     def searching():
         device.peak = 90
@@ -253,7 +264,8 @@ def test_the_peak_is_that_of_the_window_and_that_of_the_warm_up_a_fact_beside_it
     assert device.released_after == 1  # before the iterations that take what they need
     window.measure(lambda: clock.pass_s(1.0) or LOSS, WindowPlan(4))
     found = measured(window)
-    assert (found.peak_memory_allocated_bytes, found.peak_memory_reserved_bytes) == (20, 40)
+    assert found.peak_memory_allocated_bytes == allocated
+    assert found.peak_memory_reserved_bytes == 40
     assert found.warmup_peak_memory_bytes == 90
 
 
