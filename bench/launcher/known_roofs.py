@@ -19,12 +19,14 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
 
     A processor is known by its name, its signature and the limits of its instructions; a card by
     its UUID, its driver and its power limit besides. `backend` auto is CUDA where CUDA's driver
-    shows a device, as it is for torch; else the newest of this machine's other devices answer.
+    shows a device and torch is not a build for processors alone; else the newest of this machine's
+    other devices answer.
     """
-    uuid = value_or_none(device_uuid) if backend in ("auto", "cuda") else None
+    torch = metadata.version("torch")
+    on_card = backend == "cuda" or (backend == "auto" and "+cpu" not in torch)
+    uuid = value_or_none(device_uuid) if on_card else None
     card = None if uuid is None else management_facts(uuid)
     cpu = (value_or_none(cpu_model), value_or_none(cpu_signature), instruction_limits(os.environ))
-    torch = metadata.version("torch")
     if "rocm" in torch and backend != "cpu":
         return None  # which AMD device it takes is not known without it
     for _, record in readable_records(records, newest_first=True):

@@ -93,12 +93,13 @@ def test_roofs_of_another_card_are_not_known(tmp_path, monkeypatch, change, aske
         return "1"
 
     found = ProbedFacts({**CARD, **(change or {})}, {})
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+cu132")
     monkeypatch.setattr(known_roofs, "device_uuid", uuid)
     monkeypatch.setattr(known_roofs, "management_facts", lambda uuid: found)
     here = samples.environment(
         cpu_model=value_or_none(cpu_model),
         cpu_signature=value_or_none(cpu_signature),
-        torch=metadata.version("torch"),
+        torch="2.15.0+cu132",
         device=samples.device_info(backend="cuda", name="NVIDIA H100", **CARD),
     )
     clean = Verdict(level="clean", findings=())
@@ -106,19 +107,22 @@ def test_roofs_of_another_card_are_not_known(tmp_path, monkeypatch, change, aske
     assert (find_ceilings(tmp_path, asked) is not None) == known
 
 
-def test_with_a_torch_for_amds_gpus_the_roofs_of_the_processor_alone_are_known(
-    tmp_path, monkeypatch
+@pytest.mark.parametrize(("torch", "auto"), [("2.15.0+rocm7", False), ("2.15.0+cpu", True)])
+def test_the_roofs_of_the_processor_are_known_and_are_those_of_auto_where_torch_takes_no_gpu(
+    tmp_path, monkeypatch, torch, auto
 ):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+rocm7")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
+    monkeypatch.setattr(known_roofs, "device_uuid", lambda: "1")  # a card is here
+    monkeypatch.setattr(known_roofs, "management_facts", lambda uuid: ProbedFacts(CARD, {}))
     here = samples.environment(
         cpu_model=value_or_none(cpu_model),
         cpu_signature=value_or_none(cpu_signature),
-        torch="2.15.0+rocm7",
+        torch=torch,
     )
     clean = Verdict(level="clean", findings=())
     RecordFolder.create(tmp_path).close(samples.ceilings_record(environment=here, verdict=clean))
     assert find_ceilings(tmp_path, "cpu") is not None
-    assert find_ceilings(tmp_path, "auto") is None
+    assert (find_ceilings(tmp_path, "auto") is not None) == auto
 
 
 @pytest.mark.parametrize(
