@@ -425,7 +425,13 @@ def make_room(out: Path) -> None:
     "--backend", type=click.Choice(["cuda", "cpu"]), help="default: CUDA where there is one"
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("first-contact"))
-@click.option("--minutes", type=click.FloatRange(min=0.1), default=LIMIT_S / 60, show_default=True)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.1),
+    default=LIMIT_S / 60,
+    show_default=True,
+    help="begin no check after so long",
+)
 @click.option(
     "--only",
     "names",
@@ -441,12 +447,13 @@ def main(backend: str | None, out: Path, minutes: float, names: tuple[str, ...])
         backend = "cuda" if printed_by(HAS_CUDA) else "cpu"
     deadline_s = time.monotonic() + 60 * minutes
     contact, found = Contact(backend, out), []
+    out.mkdir(parents=True, exist_ok=True)
     for answer in answers(contact, names or [name for name, _, _ in CHECKS], deadline_s):
         click.echo(str(answer))
         found.append(answer)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "checks.md").write_text(table_of(found), encoding="utf-8")
-    (out / "checks.json").write_text(json.dumps([asdict(one) for one in found], indent=1))
+        # After each, so that an end in between loses one check alone.
+        (out / "checks.md").write_text(table_of(found), encoding="utf-8")
+        (out / "checks.json").write_text(json.dumps([asdict(one) for one in found], indent=1))
     make_room(out)
     failed = [one.check for one in found if one.passed is False]
     click.echo(f"{sum(one.passed is True for one in found)} passed, {len(failed)} failed: {out}")
