@@ -5,6 +5,9 @@ PYTHON ?= python3
 UI_PORT ?= 5001
 SERVER_PORT ?= 5002
 UPGRADE ?=
+# of the machine that a kit is for
+PYTHON_VERSION ?= 3.12
+MACHINE ?= x86_64
 
 BIN := .venv/bin
 # what `. .venv/bin/activate` would do, for one command
@@ -28,7 +31,7 @@ TESTS = $(ACTIVATED) env -u MLFLOW_TRACKING_URI -u PYTHONDONTWRITEBYTECODE pytho
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run ui server test test-fast test-slow lint format setup setup-dev lock clean
+.PHONY: help run ui server test test-fast test-slow lint format setup setup-dev kit lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -85,6 +88,9 @@ setup: ## the environments: .venv, and the one that `mlflow run` uses
 
 setup-dev:
 	@$(PYTHON) -m bootstrap --dev
+
+kit: setup ## one file for a machine without a network (PYTHON_VERSION=3.12 MACHINE=aarch64)
+	@$(BIN)/python -m bootstrap.kit_pack --python-version $(PYTHON_VERSION) --machine $(MACHINE)
 
 lock: setup ## write requirements*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	@$(COMPILE) --output-file requirements.txt pyproject.toml

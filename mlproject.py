@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from importlib import import_module, metadata
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -103,11 +104,24 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse(
             error.format_message() if isinstance(error, click.ClickException) else str(error)
         )
+    except ModuleNotFoundError as error:
+        return _refuse(_without(error))
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except BrokenPipeError:
         return 0
     return code if isinstance(code, int) else 0
+
+
+def _without(error: ModuleNotFoundError) -> str:
+    """The line for a package that is not installed; raises what is a fault of this project."""
+    package = (error.name or "").partition(".")[0]
+    if not package or (Path(__file__).parent / package).exists():
+        raise error
+    return (
+        f"{package} is not installed in this environment, and this needs it: install the project's "
+        "packages with make setup; in a kit, take the records to where they are"
+    )
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

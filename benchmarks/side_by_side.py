@@ -25,7 +25,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
 from bench.machine import cpu_model, usable_cores  # noqa: E402
-from campaigns.tune.stopping_rule import paired_interval  # noqa: E402
 
 T = TypeVar("T")
 
@@ -142,6 +141,8 @@ def _last_json(printed: str) -> dict[str, Any]:
 
 def ratio_with_interval(a: Sequence[float], b: Sequence[float], digits: int = 3) -> str:
     """Return the geometric mean of a/b over the rounds, with a 95 % t-interval where it has one."""
+    from campaigns.tune.stopping_rule import paired_interval  # imports SciPy
+
     found = paired_interval([math.log(one / other) for one, other in zip(a, b, strict=True)])
     if found.low is None or found.high is None:
         return f"{found.ratio:.{digits}f}"

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from bootstrap.installer import BASE_PYTHON, Runner, obtain_uv
+from bootstrap.kit import read_kit, set_up_kit
 from bootstrap.place import Place, SetupError, Stamp
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,8 +25,12 @@ def main(arguments: list[str]) -> int:
     dev = parser.parse_args(arguments).dev
     place = Place(ROOT)
     try:
+        kit = read_kit(ROOT)
         with place.claimed() as lock:
-            set_up(place, dev, lock)
+            if kit is None:
+                set_up(place, dev, lock)
+            else:
+                _say(f"done, on {set_up_kit(kit, place, lock)}: . {place.folder}/bin/activate")
     except (SetupError, OSError) as error:
         print(f"set-up: {error}", file=sys.stderr)
         return 1

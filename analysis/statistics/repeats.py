@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import special
+from analysis.statistics.student import chance_below, half_width
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Repeats:
         """Return the geometric mean with its interval, open where there is one repeat."""
         if self.log_variance is None:
             return RepeatEstimate(self.centre, None, None, self.count)
-        quantile = float(special.stdtrit(self.count - 1, (1 + level) / 2))
-        half = quantile * math.sqrt(self.log_variance / self.count)
+        error = math.sqrt(self.log_variance / self.count)
+        half = half_width(self.count - 1, level) * error
         low, high = math.exp(self.log_mean - half), math.exp(self.log_mean + half)
         return RepeatEstimate(self.centre, low, high, self.count)
 
@@ -114,11 +114,11 @@ class RatioEstimate:
         return self._p(math.log(limit) - math.log(self.ratio))
 
     def _p(self, beyond: float) -> float | None:
-        if self.deviation is None:
+        if self.deviation is None or self.degrees is None:
             return None
         if self.deviation == 0:
             return 0.0 if beyond > 0 else 1.0
-        return float(special.stdtr(self.degrees, -beyond / self.deviation))
+        return chance_below(-beyond / self.deviation, self.degrees)
 
 
 def mean_ratio(estimates: Sequence[RatioEstimate], *, level: float = 0.95) -> RatioEstimate:
@@ -139,7 +139,7 @@ def mean_ratio(estimates: Sequence[RatioEstimate], *, level: float = 0.95) -> Ra
         square**2 / (one.degrees or 1.0) for square, one in zip(squares, estimates, strict=True)
     ]
     degrees = sum(squares) ** 2 / sum(shares) if any(shares) else float(count)
-    half = float(special.stdtrit(degrees, (1 + level) / 2)) * deviation
+    half = half_width(degrees, level) * deviation
     ends = ratio * math.exp(-half), ratio * math.exp(half)
     return RatioEstimate(ratio, *ends, deviation, degrees, method)
 
@@ -161,11 +161,11 @@ def estimate_ratio(a: Repeats, b: Repeats, *, level: float = 0.95) -> RatioEstim
     if not spreads or min(a.count, b.count) < _ENOUGH:
         spreads.append(_pooled(a, b))
 
-    def half_width(spread: _Spread) -> float:
-        return float(special.stdtrit(spread[1], (1 + level) / 2)) * spread[0]
+    def half_of(spread: _Spread) -> float:
+        return half_width(spread[1], level) * spread[0]
 
-    widest = max(spreads, key=half_width)
-    half = half_width(widest)
+    widest = max(spreads, key=half_of)
+    half = half_of(widest)
     low, high = math.exp(difference - half), math.exp(difference + half)
     return RatioEstimate(math.exp(difference), low, high, *widest)
 

@@ -19,8 +19,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
+from analysis.statistics.student import half_width
 from bench.records.verdict.drift import lag_one_correlation
 
 Values = Sequence[float] | NDArray[np.float64]
@@ -143,7 +143,7 @@ def estimate_window(
     draws = _drawn_windows(series, np.random.default_rng(seed))
     deviation = float(np.std(function(draws, axis=1), ddof=1))
     independent = effective_count(series)
-    half = float(special.stdtrit(independent - 1, (1 + level) / 2)) * deviation
+    half = half_width(independent - 1, level) * deviation
     return WindowEstimate(value, value - half, value + half, deviation, independent)
 
 

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from bench.doctor import Check, Status, ok
 from bench.machine.probes import UnknownFactError, open_nvml, reason_of
-from bench.machine.repository import TREE
+from bench.machine.repository import TREE, kit_facts
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,9 @@ def _asked_for(tree: Path) -> tuple[str, list[Requirement]]:
         distribution = importlib.metadata.distribution("mlproject")
         python_floor = distribution.metadata["Requires-Python"]
         lines = [line for line in distribution.requires or () if "extra ==" not in line]
-    requirements = [Requirement(line) for line in lines]
+    left_out = (kit_facts(tree) or {}).get("left_out", ())
+    asked_for = [Requirement(line) for line in lines]
+    requirements = [one for one in asked_for if one.name not in left_out]
     return python_floor, [one for one in requirements if not one.marker or one.marker.evaluate()]
 
 

@@ -1,9 +1,11 @@
-"""This project's own code: its commit in a git work tree, and a hash of what measures."""
+"""This project's own code: its commit in a git work tree or a kit, and a hash of what measures."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 from bench.machine.probes import ProbedFacts, UnknownFactError, gather, output_of
 
@@ -14,7 +16,15 @@ _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 def repository_facts(tree: Path = TREE) -> ProbedFacts:
-    """Return `git_commit` and `git_dirty` (tracked files changed) of `tree`."""
+    """Return `git_commit` and `git_dirty` (tracked files changed) of `tree`.
+
+    A kit, which has no work tree, is dirty where the clone was that it was packed from, or where
+    the source of `bench` was changed since.
+    """
+    packed = kit_facts(tree)
+    if packed is not None:
+        dirty = packed["git_dirty"] or code_id(tree / "bench") != packed["code_id"]
+        return ProbedFacts({"git_commit": packed["git_commit"], "git_dirty": dirty}, {})
     changes = ("status", "--porcelain", "--untracked-files=no")
     return gather(
         {
@@ -40,6 +50,15 @@ def _git(tree: Path, *arguments: str) -> str:
     return output_of(
         "git", "--no-optional-locks", "-C", str(tree), *arguments, unset=_HOOK_VARIABLES
     )
+
+
+def kit_facts(tree: Path = TREE) -> dict[str, Any] | None:
+    """Return `kit.json` of a kit for machines without a network; None where `tree` is no kit."""
+    try:
+        facts: dict[str, Any] = json.loads((tree / "kit.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return facts
 
 
 _BENCH = Path(__file__).resolve().parents[1]

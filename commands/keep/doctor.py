@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from commands.views.options import records_option, table_option
+from commands.views.options import mlflow_is_here, records_option, table_option
 
 if TYPE_CHECKING:
     from bench.doctor import Check
@@ -40,10 +40,16 @@ def command(records: Path, form: str) -> int:
     return 0 if can_measure(checks) else 1
 
 
-def _tracking_checks() -> Iterable[Check]:
+def _tracking_checks() -> Iterator[Check]:
+    if not mlflow_is_here():
+        from bench.doctor import Check
+
+        found = "no MLflow in this environment: records stay on disk"
+        yield Check("tracking", "warning", found, "mlproject sync uploads them where MLflow is")
+        return
     from tracking.store import tracking_checks
 
-    return tracking_checks()
+    yield from tracking_checks()
 
 
 def _print_table(checks: list[Check]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from commands.views.options import backend_option
 
 if TYPE_CHECKING:
     from analysis import PlacedRun
+    from bench.records import CeilingsRecord
     from campaigns.acceptance import Acceptance
 
 
@@ -78,7 +81,6 @@ def command(
 
 def _write(done: Acceptance, out: Path) -> int:
     from analysis import place_runs
-    from analysis.figures import draw_roofline, save_figure, single_axes
 
     runs = place_runs(done.runs, [done.ceilings])
     rows = [_row(run) for run in runs]
@@ -88,16 +90,31 @@ def _write(done: Acceptance, out: Path) -> int:
         "not_measured": done.not_measured,
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    figure, axes = single_axes()
-    points = [run.point for run in runs if run.point is not None]
-    draw_roofline(axes, points, ceilings=done.ceilings.ceilings)
-    save_figure(figure, out, "roofline")
     for row in rows:
         click.echo("  " + "  ".join(f"{value}" for value in row.values() if value is not None))
     if done.not_measured:
         click.echo(f"not measured, time was up: {', '.join(done.not_measured)}", err=True)
-    click.echo(f"records, summary.json and roofline.png lie in {out}")
+    if _draw(runs, done.ceilings, out):
+        click.echo(f"records, summary.json and roofline.png lie in {out}")
+    else:
+        click.echo(
+            f"records and summary.json lie in {out}; what draws the roofline is not installed "
+            f"here: take them to where it is, mlproject report --records {out / 'records'}"
+        )
     return 0 if done.ceilings.outcome == "ok" else 1
+
+
+def _draw(runs: Sequence[PlacedRun], ceilings: CeilingsRecord, out: Path) -> bool:
+    """Draw the runs under their roofs; False where a kit's environment has nothing to draw with."""
+    if not all(map(find_spec, ("matplotlib", "plotly"))):
+        return False
+    from analysis.figures import draw_roofline, save_figure, single_axes
+
+    figure, axes = single_axes()
+    points = [run.point for run in runs if run.point is not None]
+    draw_roofline(axes, points, ceilings=ceilings.ceilings)
+    save_figure(figure, out, "roofline")
+    return True
 
 
 def _row(run: PlacedRun) -> dict[str, object]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,8 +35,35 @@ records_option = click.option(
     envvar="MLPROJECT_RECORDS",
     help="folder where records are safe before any upload",
 )
+
+
+def mlflow_is_here() -> bool:
+    """Whether this environment can track; a kit for machines without a network cannot."""
+    return find_spec("mlflow") is not None
+
+
+def _tracked(context: click.Context, parameter: click.Parameter, asked: bool | None) -> bool:
+    here = mlflow_is_here()
+    if asked and not here:
+        raise UserError(
+            "--track: this environment has no MLflow; leave it out: the record stays in --records, "
+            "and mlproject sync uploads it from an environment that has MLflow"
+        )
+    if asked is None and not here:
+        click.echo(
+            "mlproject: no MLflow here: records stay on disk; mlproject sync uploads them from an "
+            "environment that has it",
+            err=True,
+        )
+    return here if asked is None else asked
+
+
 track_option = click.option(
-    "--track/--no-track", "tracked", default=True, help="upload the record to the tracking server"
+    "--track/--no-track",
+    "tracked",
+    default=None,
+    callback=_tracked,
+    help="upload the record to the tracking server  [default: track, where MLflow is installed]",
 )
 format_option = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True

@@ -1,0 +1,225 @@
+"""The kit for machines without a network: what it refuses, and one that is packed and used."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from refusals import refusal
+
+import mlproject
+from bench.doctor.installation import package_checks
+from bench.machine.repository import code_id, repository_facts
+from bootstrap import kit as kits
+from bootstrap.place import Place, SetupError
+from commands.views import options
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = Path(__file__).resolve().parent.parent
+KIT = kits.Kit(
+    python_version=".".join(map(str, sys.version_info[:2])),
+    machine=platform.machine(),
+    git_commit="c" * 40,
+    git_dirty=False,
+    code_id=code_id(),
+)
+
+
+def test_every_package_of_the_project_is_carried_or_there_or_left_out():
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = [Requirement(line).name for line in project["dependencies"]]
+    carried = [Requirement(line).name for line in kits.CARRIED]
+    assert sorted([*carried, *kits.THERE, *kits.LEFT_OUT]) == sorted(asked)
+
+
+def refused(kit, folder):
+    return refusal(kits.set_up_kit, kit, Place(folder), 0, error=SetupError)
+
+
+def test_another_python_or_processor_is_refused_with_the_kit_to_pack(tmp_path):
+    this = KIT.python_version
+    assert f"make kit PYTHON_VERSION={this}" in refused(
+        replace(KIT, python_version="3.9"), tmp_path
+    )
+    assert "on riscv64" in refused(replace(KIT, machine="riscv64"), tmp_path)
+
+
+def test_a_python_without_torch_or_with_an_old_one_is_refused(tmp_path, monkeypatch):
+    versions = {"torch": "2.10.1+cu130", "torchvision": "1", "numpy": "1", "pillow": "1"}
+
+    def version(name):
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError
+        return versions[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert "torch 2.10.1+cu130 of" in refused(KIT, tmp_path)
+    del versions["torchvision"]
+    assert "has no torchvision: start the set-up with the Python that" in refused(KIT, tmp_path)
+
+
+@pytest.fixture
+def unpacked(tmp_path):
+    """What of a kit says where its code is from, without a work tree."""
+    shutil.copytree(PROJECT / "bench", tmp_path / "bench")
+    shutil.copy(PROJECT / "pyproject.toml", tmp_path)
+    (tmp_path / kits.KIT).write_text(json.dumps(asdict(KIT)))
+    return tmp_path
+
+
+def test_records_name_the_commit_of_a_kit_and_say_that_it_was_changed(unpacked):
+    assert repository_facts(unpacked).values == {"git_commit": "c" * 40, "git_dirty": False}
+    with (unpacked / "bench" / "__init__.py").open("a") as file:
+        file.write("changed = True\n")
+    assert repository_facts(unpacked).values == {"git_commit": "c" * 40, "git_dirty": True}
+
+
+def test_the_doctor_asks_for_nothing_that_a_kit_leaves_out(unpacked, monkeypatch):
+    everything = importlib.metadata.version
+
+    def version(name):
+        if name in kits.LEFT_OUT:
+            raise importlib.metadata.PackageNotFoundError
+        return everything(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert [check.status for check in package_checks(unpacked)] == ["ok", "ok"]
+    assert "mlflow is not installed" in list(package_checks(PROJECT))[1].detail
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Say that packages are not installed."""
+    find_spec, hidden = importlib.util.find_spec, set()
+    for module in (options, importlib.util):
+        monkeypatch.setattr(
+            module,
+            "find_spec",
+            lambda name, package=None: None if name in hidden else find_spec(name, package),
+        )
+    return hidden.update
+
+
+@pytest.mark.parametrize("given", [[], ["--track"]])
+def test_without_mlflow_records_stay_on_disk_and_nobody_is_promised_more(
+    given, without, monkeypatch, tmp_path, capsys
+):
+    without(["mlflow"])
+    monkeypatch.setattr(
+        "bench.launcher.measurement.launch_ceilings",
+        lambda *arguments: pytest.fail("measured") if given else _stop(),
+    )
+    records = ["--backend", "cpu", "--records", str(tmp_path)]
+    code = mlproject.main(["ceilings", *records, *given])
+    said = capsys.readouterr().err
+    if given:
+        assert code == 2
+        assert "--track: this environment has no MLflow; leave it out" in said
+    else:
+        assert code == 130
+        assert "no MLflow here: records stay on disk" in said
+
+
+def _stop():
+    raise KeyboardInterrupt
+
+
+def test_a_command_that_needs_what_is_not_installed_says_so(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "commands.measure.tune", None)
+    with pytest.raises(ModuleNotFoundError):  # our own: a fault
+        mlproject.main(["tune"])
+
+    class Missing:
+        def find_spec(self, name, path=None, target=None):
+            if name == "commands.measure.tune":
+                raise ModuleNotFoundError("No module named 'scipy.special'", name="scipy.special")
+
+    monkeypatch.delitem(sys.modules, "commands.measure.tune")
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    assert mlproject.main(["tune"]) == 2
+    assert "scipy is not installed in this environment" in capsys.readouterr().err
+
+
+def other_python():
+    """Python 3.12 where there is one: other than ours, as on another machine."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for python in ["python3.12", *map(str, root.glob("versions/3.12*/bin/python3"))]:
+        try:
+            done = subprocess.run(
+                [python, "-c", "import sys; print(sys.executable)"], capture_output=True
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return "3.12", done.stdout.decode().strip()
+    return KIT.python_version, sys.executable
+
+
+@pytest.fixture
+def there():
+    """A fresh Python with the oldest torch, and neither pip nor anything else."""
+    from uv import find_uv_bin
+
+    version, python = other_python()
+    uv = [find_uv_bin(), "--quiet"]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*uv, "venv", "--python", python, folder], check=True)
+        fresh = Path(folder, "bin", "python")
+        packages = ["torch==2.11.*", "torchvision==0.26.*"]
+        subprocess.run([*uv, "pip", "install", "--python", fresh, *packages], check=True)
+        yield version, fresh
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)  # 5 GB may come first, and an acceptance takes up to 8 minutes
+@pytest.mark.skipif(sys.platform != "linux", reason="a kit is for Linux")
+def test_a_kit_measures_without_a_network_and_home_tracks_and_reports(
+    there, tmp_path, embedded, mlproject_command
+):
+    version, python = there
+    target = ["--python-version", version, "--machine", platform.machine()]
+    pack = [sys.executable, "-m", "bootstrap.kit_pack", *target, "--out", tmp_path]
+    subprocess.run(pack, check=True, cwd=PROJECT)
+    [file] = tmp_path.glob("*.tar.gz")
+    assert file.stat().st_size < 60e6
+    subprocess.run(["tar", "xf", file], check=True, cwd=tmp_path)
+    folder = tmp_path / "mlproject-kit"
+    nowhere = {f"{name}_proxy": "http://127.0.0.1:9" for name in ("http", "https", "all")}
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **nowhere}
+    set_up = [python, "-m", "bootstrap"]
+    done = subprocess.run(set_up, cwd=folder, env=bare, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "torch 2.11" in done.stderr
+    out = tmp_path / "brought"
+    accept = [folder / ".venv/bin/mlproject", "accept", "--arch=squeezenet1_1", "--batch-size=2"]
+    done = subprocess.run(
+        [*accept, "--backend=cpu", f"--out={out}"],
+        cwd=tmp_path,
+        env=bare,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    [fp32] = [run for run in summary["runs"] if "fp32" in run["configuration"]]
+    assert fp32["outcome"] == "ok"
+    assert fp32["images_per_s"] > 0
+    code, printed, _ = mlproject_command("sync", "--records", out / "records")
+    assert code == 0
+    assert f"{len(summary['runs']) + 1} uploaded" in printed
+    code, printed, _ = mlproject_command("report", "--no-log")
+    assert "squeezenet1_1" in printed
+    assert code in (0, 1)  # 1: a busy machine's numbers may be impossible, which it says
