@@ -79,11 +79,28 @@ def _packages(kit: Kit, uv: Path, folder: Path, scratch: Path) -> None:
     target = ["--python-version", kit.python_version, "--python-platform", there]
     asked, pins = scratch / "asked.txt", scratch / "pins.txt"
     asked.write_text("\n".join(CARRIED), "utf-8")
-    compiled = [uv, "pip", "compile", "--quiet", *target, "--constraint", "requirements.txt"]
+    compiled: list[str | Path] = [
+        uv,
+        "pip",
+        "compile",
+        "--quiet",
+        *target,
+        "--constraint",
+        "requirements.txt",
+    ]
     for name in THERE:  # simplejpeg asks for numpy
         compiled += ["--no-emit-package", name]
     _run([*compiled, "--output-file", pins, asked])
-    installed = [uv, "pip", "install", "--quiet", *target, "--only-binary", ":all:", "--no-deps"]
+    installed: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        *target,
+        "--only-binary",
+        ":all:",
+        "--no-deps",
+    ]
     _run([*installed, "--link-mode", "copy", "--target", folder, "-r", pins])
 
 
