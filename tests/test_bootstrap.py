@@ -115,6 +115,7 @@ RUNTIME = ["-r requirements.txt", "--no-deps --no-build-isolation -e .", "projec
 DEV = ["-r requirements-dev.txt", *RUNTIME[1:]]
 
 
+@pytest.mark.slow
 def test_makes_everything_once_and_what_is_lost_again(clone):
     code, errors = clone.set_up()
     assert code == 0, errors

@@ -38,6 +38,7 @@ def test_every_listed_command_has_its_help_without_anything_heavy():
     assert output_of(probe).count("Usage: mlproject") == len(mlproject.COMMANDS)
 
 
+@pytest.mark.slow
 def test_no_module_of_analysis_imports_torch_mlflow_or_a_window_system():
     modules, heavy = output_of("""
 import importlib, pkgutil, sys

@@ -268,6 +268,7 @@ def test_every_number_on_a_page_is_finite(kind):
     assert all(value is None or (math.isfinite(value) and value > 0) for value in values)
 
 
+@pytest.mark.slow
 def test_hostile_names_are_shown_as_text():
     op, kernel = samples.op_time(HOSTILE), samples.kernel(HOSTILE)
     under = used(device=HOSTILE)

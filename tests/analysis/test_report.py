@@ -210,6 +210,7 @@ def test_csv_tables_hold_all_digits_and_no_formula(troubled):
     assert run["data"] == "'=HYPERLINK(1)"
 
 
+@pytest.mark.slow
 def test_problems_stand_at_the_top(troubled):
     _, markdown, html = troubled
     box = markdown[: markdown.index("## Analysis")]
@@ -227,6 +228,7 @@ def test_problems_stand_at_the_top(troubled):
     assert html.index('class="problems"') < html.index("<h2>Analysis")
 
 
+@pytest.mark.slow
 def test_hostile_text_is_shown_not_run(troubled):
     assert_evil_is_text(*troubled[1:])
 
@@ -243,6 +245,7 @@ def test_the_html_needs_no_network(simple):
     assert html.count("plotly.js v") == 1  # the script is there, once
 
 
+@pytest.mark.slow
 def test_a_roofline_per_machine_and_one_of_all(simple, troubled):
     for title in ("Roofline, all machines", "Roofline of lab", "Roofline of other"):
         assert f"![{title}]" in troubled[1]

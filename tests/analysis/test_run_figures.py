@@ -266,6 +266,7 @@ def of_everything():
     ]
 
 
+@pytest.mark.slow
 def test_paper_and_page_show_the_same():
     for chart in of_everything():
         axes, page = drawn(chart)

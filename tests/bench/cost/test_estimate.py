@@ -84,6 +84,7 @@ def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, messag
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_amp_on_cuda_follows_cudas_autocast_and_leaves_the_cpus_as_it_was():
     def found(backend, arch="convnext_tiny"):
         return step_complexity(StepSpec(arch, 32, "amp", backend=backend))

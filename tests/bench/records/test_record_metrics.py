@@ -91,6 +91,7 @@ def test_percentiles_are_numpys(values, percent):
     assert percentile(values, percent) == pytest.approx(np.percentile(values, percent))
 
 
+@pytest.mark.slow
 @given(times)
 def test_statistics_are_ordered(values):
     found = iteration_statistics_ms(values)

@@ -169,6 +169,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
         read_matrix(tmp_path / "huge.yaml")
 
 
+@pytest.mark.slow
 def test_thousands_of_runs_need_a_yes_and_millions_are_never_made(tmp_path):
     seeds = list(range(MANY_RUNS // 2 + 1))
     text = f"repeats: 2\nblocks:\n  - arch: resnet18\n    seed: {seeds}\n"
