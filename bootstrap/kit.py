@@ -25,6 +25,7 @@ PACKAGES = "packages"
 CARRIED = (
     "click",
     "filelock",
+    "msgspec",
     "nvidia-ml-py",
     "packaging",
     "psutil",

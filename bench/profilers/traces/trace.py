@@ -1,0 +1,117 @@
+"""What a trace holds, whoever recorded it: intervals on the host, on devices, and counters.
+
+Times are microseconds on the trace's own clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+
+from bench.records.verdict.kernel_names import kernel_name
+
+#: op: an operator of torch or of a library, or autograd's node around one. mark: an annotation by a
+#: user or by torch, such as `ProfilerStep#5`. call: one of the CUDA or HIP runtime or driver.
+HostKind = Literal["op", "mark", "call"]
+DeviceKind = Literal["kernel", "copy", "fill"]
+
+#: NCCL's, RCCL's and their copies' kernels; what they wait for is another rank.
+_COMMUNICATION = re.compile(r"nccl|rccl|msccl|^void c10d::|symm_mem", re.IGNORECASE)
+
+
+class HostSpan(msgspec.Struct, gc=False):
+    """One interval of a host thread. What the trace does not say is None."""
+
+    name: str
+    kind: HostKind
+    begin_us: float
+    end_us: float
+    thread: tuple[Any, Any]  # process, thread
+    external_id: int | None = None
+    correlation: int | None = None  # of a call: what it launched has the same
+    sequence: int | None = None  # a backward op has its forward op's
+    forward_thread: int | None = None
+    dims: tuple[Any, ...] | None = None  # of each argument: (), (2, 3), or a list of those
+    types: tuple[str, ...] | None = None
+    concrete: tuple[Any, ...] | None = None  # values of arguments that are no tensors, as text
+    strides: tuple[Any, ...] | None = None
+
+
+class DeviceSpan(msgspec.Struct, gc=False):
+    """One kernel, copy or fill of a device."""
+
+    name: str
+    kind: DeviceKind
+    begin_us: float
+    end_us: float
+    device: int | str | None
+    stream: int | str | None
+    correlation: int | None = None
+    external_id: int | None = None
+    size_bytes: int | None = None  # of a copy or a fill
+
+    @property
+    def duration_us(self) -> float:
+        """Its own time, whatever else ran."""
+        return self.end_us - self.begin_us
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it exchanges data with other ranks, or waits for them."""
+        return self.kind == "kernel" and _COMMUNICATION.search(self.name) is not None
+
+    @property
+    def short_name(self) -> str:
+        """The name as `bench.records` spells kernels'."""
+        return kernel_name(self.name)
+
+
+@dataclass(frozen=True)
+class CounterRange:
+    """Counters that CUPTI's range profiler read around one kernel, by their names."""
+
+    name: str | None  # None where the profiler lost it
+    values: Mapping[str, float]
+    missing: Mapping[str, str]  # counters without a value, with what stood there
+
+
+@dataclass
+class Trace:
+    """All that is used of one trace; spans are in the order of their beginning.
+
+    `launches` finds the call that launched a device's span by its correlation.
+    """
+
+    path: str
+    host: Sequence[HostSpan]
+    device: Sequence[DeviceSpan]
+    counters: Sequence[CounterRange] = ()
+    device_names: Mapping[int, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)  # versions, rank, world size
+
+    @cached_property
+    def launches(self) -> dict[int, HostSpan]:
+        """The host's calls by correlation."""
+        return {
+            span.correlation: span
+            for span in self.host
+            if span.kind == "call" and span.correlation is not None
+        }
+
+    @property
+    def rank(self) -> int | None:
+        """Which rank of a job recorded it."""
+        rank = self.facts.get("rank")
+        return rank if isinstance(rank, int) else None
+
+    @property
+    def device_name(self) -> str | None:
+        """The name of the device that ran something; None where none did, or it is not said."""
+        used = {span.device for span in self.device}
+        names = {name for index, name in self.device_names.items() if index in used or not used}
+        return names.pop() if len(names) == 1 else None
