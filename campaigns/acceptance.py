@@ -71,14 +71,16 @@ def accept(
 def precisions(ceilings: CeilingsRecord) -> tuple[str, ...]:
     """Return the precisions of a device, by the arithmetic that its roofs were measured in.
 
-    Each arithmetic once: `amp` is bf16 where there is bf16; `amp-fp16` is then listed too. Where
-    there is neither, `amp` is fp32 again.
+    Each arithmetic once: `amp` is bf16 where there is bf16; `amp-fp16` is then listed too. A 16-bit
+    arithmetic that multiplies no faster than fp32 is emulated: `amp` is fp32 again where both are,
+    and `amp-fp16` would take most of the time.
     """
-    modes = {ceiling.math_mode for ceiling in ceilings.ceilings}
-    found = ["fp32", *(["tf32"] if "tf32" in modes else [])]
-    if {"bf16", "fp16"} & modes:
+    peaks = {ceiling.math_mode: ceiling.peak_flops_per_s or 0.0 for ceiling in ceilings.ceilings}
+    faster = {mode for mode, peak in peaks.items() if peak > peaks.get("fp32", 0.0)}
+    found = ["fp32", *(["tf32"] if "tf32" in peaks else [])]
+    if {"bf16", "fp16"} & faster:
         found.append("amp")
-    if {"bf16", "fp16"} <= modes:
+    if {"bf16", "fp16"} <= faster:
         found.append("amp-fp16")
     return tuple(found)
 

@@ -11,16 +11,27 @@ from campaigns import acceptance
 
 
 @pytest.mark.parametrize(
-    ("modes", "expected"),
+    ("gflops", "expected"),
     [
-        (("fp32",), ("fp32",)),  # amp is fp32 there
-        (("fp32", "bf16"), ("fp32", "amp")),
-        (("fp32", "fp16"), ("fp32", "amp")),
-        (("fp32", "tf32", "bf16", "fp16"), ("fp32", "tf32", "amp", "amp-fp16")),
+        ({"fp32": 200}, ("fp32",)),  # amp is fp32 there
+        ({"fp32": 200, "bf16": 900}, ("fp32", "amp")),
+        ({"fp32": 200, "fp16": 900}, ("fp32", "amp")),
+        (
+            {"fp32": 200, "tf32": 400, "bf16": 900, "fp16": 900},
+            ("fp32", "tf32", "amp", "amp-fp16"),
+        ),
+        ({"fp32": 200, "bf16": 900, "fp16": 190}, ("fp32", "amp")),  # fp16 is emulated
+        ({"fp32": 200, "bf16": 150, "fp16": 190}, ("fp32",)),  # both are
     ],
 )
-def test_every_arithmetic_of_the_device_once(modes, expected):
-    assert acceptance.precisions(samples.ceilings_record(*modes)) == expected
+def test_every_arithmetic_of_the_device_once(gflops, expected):
+    assert acceptance.precisions(roofs(gflops)) == expected
+
+
+def roofs(gflops):
+    """Roofs by precision."""
+    found = (samples.ceiling(math_mode=one, peak_flops_per_s=1e9 * gflops[one]) for one in gflops)
+    return samples.ceilings_record(ceilings=tuple(found))
 
 
 @pytest.fixture
@@ -31,7 +42,7 @@ def machine(monkeypatch):
 
     def ceilings(backend, folder, on_event):
         clock.pass_s(40.0)
-        return samples.ceilings_record("fp32", "bf16")
+        return roofs({"fp32": 200, "bf16": 900})
 
     def run(config, folder, on_event):
         measured.append(config)
