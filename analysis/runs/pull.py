@@ -13,7 +13,7 @@ from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.peaks import Peaks
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import PlacedRun, Run, distinguished, place, place_runs
-from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord
+from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord, TraceRecord
 from bench.records.verdict.record_metrics import PHASES
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
@@ -21,7 +21,7 @@ from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bench.records.folders import MeasuredRecord
+    from bench.records.folders import WholeRecord
     from tracking.reading.tracked_runs import TrackedRun
 
 Record = TypeVar("Record", RunRecord, CeilingsRecord, ProfileRecord)
@@ -37,26 +37,29 @@ class RecordSet:
     run_ids: dict[str, str] = field(default_factory=dict)  # record id -> run id
     unreadable: list[str] = field(default_factory=list)
     imported: list[Run] = field(default_factory=list)  # runs that no record is of
+    traces: list[TraceRecord] = field(default_factory=list)
 
     @classmethod
     def of(
         cls,
-        records: Iterable[RunRecord | CeilingsRecord | ProfileRecord],
+        records: Iterable[WholeRecord],
         campaign: str | None = None,
     ) -> RecordSet:
-        """Sort records from disk by kind; measurements and profiles of `campaign`, if given."""
+        """Sort records from disk by kind; all but ceilings of `campaign`, if given."""
         found = cls()
         for record in records:
-            if isinstance(record, CeilingsRecord) or campaign in (None, record.config.campaign):
+            if campaign is None or _campaign(record) in (None, campaign):
                 found.add(record)
         return found
 
-    def add(self, record: RunRecord | CeilingsRecord | ProfileRecord) -> None:
+    def add(self, record: WholeRecord) -> None:
         """Add a record to those of its kind."""
         if isinstance(record, RunRecord):
             self.measurements.append(record)
         elif isinstance(record, ProfileRecord):
             self.profiles.append(record)
+        elif isinstance(record, TraceRecord):
+            self.traces.append(record)
         else:
             self.ceilings.append(record)
 
@@ -74,7 +77,7 @@ class RecordSet:
         )
 
     def records(self) -> list[RunRecord | CeilingsRecord | ProfileRecord]:
-        """Return all records, of whatever kind."""
+        """Return all records that have a machine, of whatever kind."""
         return [*self.measurements, *self.ceilings, *self.profiles]
 
     def runs(self, peaks: Sequence[Peaks] = ()) -> list[Run]:
@@ -86,6 +89,13 @@ class RecordSet:
             self.measurements, self.ceilings, self.profiles, run_ids=self.run_ids, peaks=peaks
         )
         return distinguished([*placed, *self.imported])
+
+
+def _campaign(record: WholeRecord) -> str | None:
+    """The campaign of a record; None of ceilings, which belong to a machine."""
+    if isinstance(record, CeilingsRecord):
+        return None
+    return record.campaign if isinstance(record, TraceRecord) else record.config.campaign
 
 
 class _Labels:
@@ -134,14 +144,15 @@ def pull_records(
     from tracking.reading.tracked_runs import download_records
 
     search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
-    wanted, imported = (
+    wanted, imported, traces = (
         search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
-        for kind in ("measurement", "imported")
+        for kind in ("measurement", "imported", "trace")
     )
     found = RecordSet(imported=sorted(map(imported_run, imported), key=Run.order))
-    if not wanted:
+    if not wanted and not traces:
         return found
-    runs = [*wanted, *search(CEILINGS_FILTER), *_of_configurations(wanted, search(PROFILES_FILTER))]
+    profiles = _of_configurations(wanted, search(PROFILES_FILTER))
+    runs = [*wanted, *traces, *search(CEILINGS_FILTER), *profiles]
     records = download_records(runs, tracking_uri)
     for run, record in zip(watch(runs), records, strict=True):
         if isinstance(record, Exception):
@@ -171,7 +182,7 @@ def pull_runs(
     peaks: Sequence[Peaks] = (),
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
 ) -> pd.DataFrame:
-    """Return one row per tracked or imported measurement that matches, the newest first.
+    """Return one row per tracked or imported measurement, or trace, that matches, newest first.
 
     `docs/analysis.md` lists the columns. Those of a profile are of the newest that explains the
     run, in whatever experiment. `filter_string` is MLflow's (`params.arch = 'resnet50' and
@@ -191,7 +202,7 @@ def pull_runs(
     search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
     runs = [
         run
-        for kind in ("measurement", "imported")
+        for kind in ("measurement", "imported", "trace")
         for run in search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
     ]
     runs.sort(key=lambda run: run.start_time, reverse=True)
@@ -226,11 +237,17 @@ def _places(
             refusal = placed.refusal and f"{placed.refusal}{note}"
             places[run.run_id] = replace(placed, refusal=refusal)
         else:
-            places[run.run_id] = "imported" if record is None else f"no record: {record}"
+            places[run.run_id] = _why_not_placed(record)
     return places
 
 
-def pull_record(run_id: str, tracking_uri: str | None = None) -> MeasuredRecord:
+def _why_not_placed(record: WholeRecord | Exception | None) -> str:
+    if isinstance(record, TraceRecord):
+        return "a trace: mlproject trace places its ops"
+    return "imported" if record is None else f"no record: {record}"
+
+
+def pull_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
     """Return the whole record of a tracked run, fetched once and then from this user's cache.
 
     Raises `UserError` where the run holds none of this version or there is no store, and

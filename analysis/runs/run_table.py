@@ -24,6 +24,7 @@ Converter = Callable[[list[Any]], "pd.Series[Any]"]
 
 #: Column -> tag.
 _TAG_COLUMNS = {
+    "kind": schema.KIND,
     "record_id": schema.RECORD_ID,
     "config_id": schema.CONFIG_ID,
     "campaign": schema.CAMPAIGN,
@@ -70,6 +71,10 @@ _METRICS = (
     "peak_memory_mb",
     "data_wait_share",
     "communication_share",
+    "computation_share",  # these four are of traces
+    "exposed_communication_share",
+    "exposed_copies_share",
+    "idle_share",
     *(f"{series}_mean" for series in MEAN_SERIES),
     "energy_j",
     "energy_j_per_image",
@@ -109,6 +114,9 @@ def runs_table(
     as in MLflow's own tables. What a run does not have is missing (NA).
     """
     imported = [run.tags.get(schema.IMPORTED) == "true" for run in runs]
+    traces = [run.tags.get(schema.KIND) == "trace" for run in runs]
+    #: What another program ran: nothing was asked for here, and nothing resolved.
+    elsewhere = [ledger or trace for ledger, trace in zip(imported, traces, strict=True)]
     columns = {
         "run_id": _text([run.run_id for run in runs]),
         "name": _text([run.name for run in runs]),
@@ -126,13 +134,13 @@ def runs_table(
         given = _unquoted([run.params.get(field) for run in runs])
         if field in resolved:  # what was asked for is unknown of an imported run
             known = [
-                None if ledger else value for value, ledger in zip(given, imported, strict=True)
+                None if other else value for value, other in zip(given, elsewhere, strict=True)
             ]
             columns[f"{field}_given"] = _text(known)
         else:
             columns[field] = _converter(RunConfig, field)(given)
     for field in resolved:
-        names = [field if ledger else f"resolved_{field}" for ledger in imported]
+        names = [field if other else f"resolved_{field}" for other in elsewhere]
         used = [run.params.get(name) for run, name in zip(runs, names, strict=True)]
         columns[field] = _converter(ResolvedConfig, field)(_unquoted(used))
     columns["repeats"] = _whole([run.params.get("repeats") for run in runs])  # likewise
@@ -142,8 +150,11 @@ def runs_table(
     explained = profile_of_each(runs, profiles)
     profiled = [explained.get(run.run_id) for run in runs]
     columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
+    looked_into = [
+        run if trace else one for run, one, trace in zip(runs, profiled, traces, strict=True)
+    ]
     for metric in _PROFILE_METRICS:
-        columns[metric] = _real([one and one.metrics.get(metric) for one in profiled])
+        columns[metric] = _real([one and one.metrics.get(metric) for one in looked_into])
     if places is not None:
         columns |= _roof_columns([places[run.run_id] for run in runs])
     for tag in sorted({tag for run in runs for tag in run.tags if not _is_ours(tag)}):

@@ -50,6 +50,7 @@ from bench.records.profile import (
     ProfileRecord,
     ToolName,
 )
+from bench.records.trace import IdleTime, TracedOp, TracedStep, TraceRecord
 
 __all__ = [
     "LAUNCHER_FACTS",
@@ -68,6 +69,7 @@ __all__ = [
     "Environment",
     "Facts",
     "Finding",
+    "IdleTime",
     "ImportedRecord",
     "KernelTotals",
     "Level",
@@ -91,6 +93,9 @@ __all__ = [
     "SourceFormat",
     "Telemetry",
     "ToolName",
+    "TraceRecord",
+    "TracedOp",
+    "TracedStep",
     "Verdict",
     "WorkSet",
     "findings_text",

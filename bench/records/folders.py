@@ -34,6 +34,7 @@ from bench.records import (
     ProfileRecord,
     RankAccount,
     RunRecord,
+    TraceRecord,
 )
 from bench.records.liveness import is_running
 
@@ -47,9 +48,11 @@ _RESERVE_BYTES = 4 * 2**20
 
 #: What this project measures.
 MeasuredRecord = RunRecord | CeilingsRecord | ProfileRecord
+#: What it works on: another program's results are those of a `TraceRecord`, or are imported.
+WholeRecord = MeasuredRecord | TraceRecord
 #: What a record folder, and a tracked run, may hold.
-AnyRecord = Annotated[MeasuredRecord | ImportedRecord, Field(discriminator="kind")]
-ANY_RECORD: TypeAdapter[MeasuredRecord | ImportedRecord] = TypeAdapter(AnyRecord)
+AnyRecord = Annotated[WholeRecord | ImportedRecord, Field(discriminator="kind")]
+ANY_RECORD: TypeAdapter[WholeRecord | ImportedRecord] = TypeAdapter(AnyRecord)
 #: What a worker writes.
 Account = RunRecord | CeilingsRecord | ProfiledStep | Machine
 _ACCOUNT: TypeAdapter[Account] = TypeAdapter(Annotated[Account, Field(discriminator="kind")])
@@ -215,7 +218,7 @@ def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[Recor
             yield folder
 
 
-def read_records(records: Path) -> list[MeasuredRecord]:
+def read_records(records: Path) -> list[WholeRecord]:
     """Return every whole record below `records`, oldest first; half-written folders are left.
 
     So are imported ones: they hold another program's results, not what they were made of.

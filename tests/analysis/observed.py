@@ -91,7 +91,8 @@ class Server:
             self.asked.append((query, experiments, tracking_uri, refresh))
             if error is not None:
                 raise error
-            kinds = [kind for kind in ("ceilings", "profile", "imported") if f"'{kind}'" in query]
+            others = ("ceilings", "profile", "imported", "trace")
+            kinds = [kind for kind in others if f"'{kind}'" in query]
             return [
                 _found(run_id, run)
                 for run_id, run in runs.items()

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from bench.errors import UserError
 from bench.records import ImportedRecord
-from bench.records.folders import ANY_RECORD, MeasuredRecord, cache_folder, write_atomically
+from bench.records.folders import ANY_RECORD, WholeRecord, cache_folder, write_atomically
 from tracking import schema
 from tracking.matching_runs import all_experiments, all_runs
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings
@@ -92,7 +92,7 @@ def search_runs(
 @tracking_call
 def download_record(
     run_id: str, tracking_uri: str | None = None, artifact_uri: str | None = None
-) -> MeasuredRecord:
+) -> WholeRecord:
     """Return the record of a run, from the cache of this user where it was fetched before.
 
     Who knows the run's `artifact_uri` spares the server a question. Raises `UserError` where the
@@ -106,10 +106,10 @@ def download_record(
 
 def download_records(
     runs: Iterable[TrackedRun], tracking_uri: str | None = None
-) -> Iterator[MeasuredRecord | UserError | TrackingError]:
+) -> Iterator[WholeRecord | UserError | TrackingError]:
     """Yield the record of each run in the order given, or why there is none; fetches several."""
 
-    def fetched(run: TrackedRun) -> MeasuredRecord | UserError | TrackingError:
+    def fetched(run: TrackedRun) -> WholeRecord | UserError | TrackingError:
         try:
             return download_record(run.run_id, tracking_uri, run.artifact_uri)
         except (UserError, TrackingError) as error:
@@ -119,7 +119,7 @@ def download_records(
         yield from pool.map(fetched, runs)
 
 
-def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[MeasuredRecord]:
+def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[WholeRecord]:
     """Yield the records of the runs that match, less those of the `known` record ids.
 
     Those of other versions are left out. Raises `TrackingError`.
@@ -132,7 +132,7 @@ def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[Meas
 
 def _download(
     run_id: str, tracking_uri: str | None, artifact_uri: str | None
-) -> MeasuredRecord | ImportedRecord:
+) -> WholeRecord | ImportedRecord:
     if not _RUN_ID.fullmatch(run_id):
         raise UserError(f"run {run_id[:80]!r}: no run's id")
     cached = cache_folder() / "records" / f"{run_id}.json"

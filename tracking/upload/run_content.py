@@ -12,11 +12,12 @@ from bench.records import (
     ImportedRecord,
     ProfileRecord,
     RunRecord,
+    TraceRecord,
     findings_text,
 )
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
-from bench.records.verdict.record_metrics import profile_summary, summary
+from bench.records.verdict.record_metrics import profile_summary, summary, trace_summary
 from tracking import schema
 
 #: The columns of an imported file, below this; the record artifact holds all of them.
@@ -38,6 +39,11 @@ def content_of(record: AnyRecord) -> schema.Content:
         params = {name: str(fact) for name, fact in _stated(record, *names).items()}
         tags = _imported_tags(record)
         return schema.Content(record.params | params, tags, points, "FINISHED")
+    if isinstance(record, TraceRecord):
+        points = _summary_points(record, trace_summary(record))
+        params = _stated(record, "arch", "batch_size", "precision", "env", "campaign")
+        texts = {name: str(fact) for name, fact in params.items()}
+        return schema.Content(texts, _trace_tags(record), points, "FINISHED")
     status = schema.STATUS[record.outcome]
     if isinstance(record, CeilingsRecord):
         label = record.environment.label if record.environment else "unknown"
@@ -235,8 +241,27 @@ def _ceilings_note(record: CeilingsRecord) -> str:
 # What another program measured
 
 
-def _stated(record: ImportedRecord, *names: str) -> dict[str, Any]:
+def _stated(record: ImportedRecord | TraceRecord, *names: str) -> dict[str, Any]:
     return {name: fact for name in names if (fact := getattr(record, name)) is not None}
+
+
+def _trace_tags(record: TraceRecord) -> dict[str, str]:
+    lines = [f"**{schema.safe(record.source_file)}**, a trace: bound by {record.bound}"]
+    lines += [f"- {schema.safe(line)}" for line in (*record.findings, *record.advice)]
+    known = {
+        schema.KIND: record.kind,
+        schema.RECORD_ID: record.record_id,
+        schema.OUTCOME: "ok",
+        schema.CAMPAIGN: record.campaign,
+        schema.SOURCE_FILE: record.source_file,
+        schema.SOURCE_SHA256: record.source_sha256,
+        schema.ENV: record.env,
+        schema.DEVICE: record.device,
+        schema.FINDINGS: "; ".join(record.findings),
+        schema.RUN_NAME: f"trace_{record.source_file}",
+        schema.NOTE: "\n\n".join(lines),
+    }
+    return _known(known)
 
 
 def _imported_tags(record: ImportedRecord) -> dict[str, str]:

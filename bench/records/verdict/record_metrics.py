@@ -13,6 +13,7 @@ from bench.records import (
     ProfileRecord,
     RunRecord,
     Telemetry,
+    TraceRecord,
 )
 from bench.records.base import ratio
 
@@ -223,6 +224,25 @@ def profile_summary(record: ProfileRecord) -> dict[str, float]:
             "cache_miss_share": ratio(cpu.cache_misses, cpu.cache_references),
             "branch_miss_share": ratio(cpu.branch_misses, cpu.branches),
         }
+    return _known(found)
+
+
+def trace_summary(record: TraceRecord) -> dict[str, float]:
+    """Return the metrics of `record` by their names in the schema; what is unknown is left out.
+
+    Shares are of the steps' wall time, medians over the steps. A step that is no training step of
+    known images has no throughput.
+    """
+    walls_s = [step.wall_s for step in record.steps]
+    found: dict[str, float | None] = {
+        **iteration_statistics_ms(walls_s),
+        "iterations": len(walls_s),
+        "throughput_images_per_s": record.throughput_images_per_s,
+    }
+    for name in ("device_busy", "computation", "exposed_communication", "exposed_copies", "idle"):
+        shares = [ratio(getattr(step, f"{name}_s"), step.wall_s) for step in record.steps]
+        known = [share for share in shares if share is not None]
+        found[f"{name}_share"] = statistics.median(known) if known else None
     return _known(found)
 
 

@@ -1,0 +1,86 @@
+"""What a profiler's trace showed of training steps that somebody recorded."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bench.records.base import Count, Facts, Phase, PositiveRate, Record, Seconds
+
+
+class IdleTime(Record):
+    """Time in which the device of a step had nothing to do, for one cause.
+
+    `call` is the runtime's call that the host was in, `op` the op or mark around it.
+    """
+
+    cause: str
+    time_s: Seconds
+    call: str | None = None
+    op: str | None = None
+
+
+class TracedStep(Facts):
+    """One step of a trace; the device's figures are None where the trace has no device.
+
+    `device_busy_s` is the union of the step's kernels, copies and fills: `computation_s`, then
+    what no computation hid of communication, then of copies. `idle_s` is what no step's device
+    work covers; `idle` adds up to it, longest first.
+    """
+
+    name: str
+    wall_s: Seconds
+    device_busy_s: Seconds | None
+    computation_s: Seconds | None
+    exposed_communication_s: Seconds | None
+    exposed_copies_s: Seconds | None
+    communication_s: Seconds | None  # hidden or not
+    idle_s: Seconds | None
+    idle: tuple[IdleTime, ...]
+
+
+class TracedOp(Facts):
+    """All calls of one op with the same shapes, per step; FLOP and bytes are of all its calls.
+
+    `time_s` is the own duration of its kernels, whatever ran beside them; `exclusive_s` its share
+    of the device's time, in which no nanosecond is in two ops.
+    """
+
+    label: str
+    op: str  # without aten::
+    phase: Phase | None
+    shapes: str  # such as 32x3x224x224, 64x3x7x7
+    calls: Annotated[float, Field(ge=0)]
+    time_s: Seconds
+    exclusive_s: Seconds
+    flops: Annotated[float, Field(ge=0)] | None
+    elementwise_flops: Annotated[float, Field(ge=0)] | None
+    eager_bytes: Annotated[float, Field(ge=0)] | None
+    fused_bytes: Annotated[float, Field(ge=0)] | None
+
+
+class TraceRecord(Facts):
+    """One trace, read: the file `record.json` of a record folder that holds the trace too."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["trace"] = "trace"
+    record_id: str
+    created: datetime  # UTC; when it was read
+    source_file: str  # its name, without folders
+    source_sha256: str
+    campaign: str
+    env: str | None  # label of the machine
+    device: str | None
+    rank: Count | None
+    world_size: Count | None
+    arch: str | None  # with batch size and precision, as given by who read it
+    batch_size: Annotated[int, Field(ge=1)] | None
+    precision: str | None
+    throughput_images_per_s: PositiveRate | None
+    bound: str
+    findings: tuple[str, ...]  # what was found, in sentences
+    advice: tuple[str, ...]
+    steps: tuple[TracedStep, ...]
+    ops: tuple[TracedOp, ...]  # longest first
