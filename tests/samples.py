@@ -15,6 +15,7 @@ from bench.records import (
     DistributedFigures,
     Environment,
     Facts,
+    IdleTime,
     KernelTotals,
     Measurement,
     MemoryFootprint,
@@ -28,6 +29,9 @@ from bench.records import (
     RunRecord,
     Series,
     Telemetry,
+    TracedOp,
+    TracedStep,
+    TraceRecord,
     WorkSet,
 )
 
@@ -316,3 +320,56 @@ def profile_record(config=None, **changes):
         "counters": counters(),
     }
     return _of_config(ProfileRecord, config, **{**known, **changes})
+
+
+#: 60 ms of computation and 10 of communication that it does not hide; 30 ms idle.
+traced_step = sample(
+    TracedStep,
+    "name",
+    name="ProfilerStep#1",
+    wall_s=0.1,
+    device_busy_s=0.07,
+    computation_s=0.06,
+    exposed_communication_s=0.01,
+    exposed_copies_s=0.0,
+    communication_s=0.02,
+    idle_s=0.03,
+    idle=(IdleTime(cause="launches", time_s=0.03),),
+)
+#: 100 GFLOP/s at 10 FLOP per eager byte and 20 per fused one.
+traced_op = sample(
+    TracedOp,
+    label="convolution 1x1",
+    op="convolution",
+    phase="forward",
+    shapes="8x64x56x56, 64x64x1x1",
+    calls=4.0,
+    time_s=0.01,
+    exclusive_s=0.009,
+    flops=1e9,
+    elementwise_flops=0.0,
+    eager_bytes=1e8,
+    fused_bytes=5e7,
+)
+
+
+def trace_record(*steps, **changes):
+    """Two equal steps, of resnet50 at batch 32."""
+    known = {
+        "record_id": "20261120T100000Z-00000005",
+        "created": NOW,
+        "source_file": "worker0.pt.trace.json.gz",
+        "source_sha256": "0" * 64,
+        "campaign": "traces",
+        "device": "Sample GPU",
+        "arch": "resnet50",
+        "batch_size": 32,
+        "precision": "fp32",
+        "throughput_images_per_s": 320.0,
+        "bound": "launches",
+        "findings": ("the device is idle for 30 % of a step",),
+        "advice": ("capture the step as a CUDA graph",),
+        "steps": steps or (traced_step("ProfilerStep#1"), traced_step("ProfilerStep#2")),
+        "ops": (traced_op(),),
+    }
+    return facts(TraceRecord, **{**known, **changes})

@@ -206,6 +206,7 @@ def test_pull_asks_the_server_it_was_given(monkeypatch):
     assert server.asked == [
         (runs_filter(FILTER, kind="measurement"), ["night"], "http://server", True),
         (runs_filter(FILTER, kind="imported"), ["night"], "http://server", True),
+        (runs_filter(FILTER, kind="trace"), ["night"], "http://server", True),
         (PROFILES_FILTER, None, "http://server", True),
     ]
 

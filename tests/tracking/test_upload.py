@@ -5,6 +5,7 @@ import samples
 from servers import free_port
 from stored_runs import filed
 
+from analysis import pull_records, pull_runs
 from bench.config import RunConfig
 from bench.errors import UserError
 from tracking import log_record, schema
@@ -20,6 +21,24 @@ pytestmark = pytest.mark.slow
 def tracking(server, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     return open_client()
+
+
+def test_a_trace_becomes_a_run_with_its_file_and_comes_back(tracking, tmp_path):
+    folder, record = filed(tmp_path, samples.trace_record())
+    (folder.path / "trace.json.gz").write_bytes(b"as it was")
+    run = tracking.get_run(upload(folder, record))
+    assert run.data.tags[schema.KIND] == "trace"
+    assert run.data.params["arch"] == "resnet50"
+    assert run.data.metrics["idle_share"] == pytest.approx(0.3)
+    assert run.data.metrics["iteration_time_ms_p50"] == pytest.approx(100)
+    assert "the device is idle for 30 % of a step" in run.data.tags[schema.NOTE]
+    names = {artifact.path for artifact in tracking.list_artifacts(run.info.run_id)}
+    assert {"record.json", "trace.json.gz"} <= names
+    assert download_record(run.info.run_id) == record
+    [row] = pull_runs(campaign="traces").to_dict("records")
+    assert (row["kind"], row["arch"], row["batch_size"]) == ("trace", "resnet50", 32)
+    assert row["device_busy_share"] == pytest.approx(0.7)
+    assert pull_records(campaign="traces").traces == [record]
 
 
 def long_record():

@@ -34,6 +34,8 @@ ARTIFACTS = (
     "journal.jsonl",
     "ops.csv",
     "kernels.csv",
+    "trace.json.gz",
+    "trace.sqlite",
     schema.RECORD_ARTIFACT,
 )
 #: Folders that tools leave in a profile's, kept as they are.
