@@ -1,6 +1,6 @@
 """Reads what profilers traced here or elsewhere: intervals on the host and on devices."""
 
-from bench.profilers.traces.kineto import read_trace
+from bench.profilers.traces.read import read_trace
 from bench.profilers.traces.trace import CounterRange, DeviceSpan, HostSpan, Trace
 
 __all__ = ["CounterRange", "DeviceSpan", "HostSpan", "Trace", "read_trace"]

@@ -1,24 +1,22 @@
-"""Reads traces of PyTorch's profiler (Kineto): Chrome's format, gzip or not, since torch 1.8.
+"""Traces of PyTorch's profiler (Kineto) since torch 1.8: Chrome's format.
 
-The format is `{"traceEvents": [{"ph": "X", "cat": ..., "ts": ..., "dur": ..., "args": {...}}]}`.
-Categories of 2021 are `Operator`, `Kernel`, `Runtime`; since then `cpu_op`, `kernel`,
-`cuda_runtime`. Files hold NaN and raw control characters, which JSON forbids: they are cleaned
-where the strict parser refuses them.
+The format is `{"traceEvents": [{"ph": "X", "cat": ..., "ts": ..., "dur": ..., "args": {...}}]}`, or
+the list alone. Categories of 2021 are `Operator`, `Kernel`, `Runtime`; since then they are those of
+libkineto's `ActivityType.h`: `cpu_op`, `kernel`, `cuda_runtime`. Files hold NaN and raw control
+characters, which JSON forbids: they are cleaned where the strict parser refuses them.
 """
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
-from bench.errors import UserError
+from bench.profilers.traces.contents import cleaned, closed
 from bench.profilers.traces.trace import (
     CounterRange,
     DeviceKind,
@@ -26,217 +24,246 @@ from bench.profilers.traces.trace import (
     HostKind,
     HostSpan,
     Trace,
+    without_ambiguous_ids,
 )
 
-#: Unpacked; a file that unpacks to more is not read, whatever its own size.
-MOST_BYTES = 4_000_000_000
-_CHUNK_BYTES = 1 << 24
-_GZIP = b"\x1f\x8b"
+#: Bytes of the different lists of arguments together, and of one list or one fact.
+MOST_LIST_BYTES = 250_000_000
+MOST_VALUE_BYTES = 1_000_000
 
 _DEVICE: dict[str, DeviceKind] = {
     "kernel": "kernel",
+    "mtia_ccp_events": "kernel",
     "gpu_memcpy": "copy",
     "memcpy": "copy",
     "gpu_memset": "fill",
     "memset": "fill",
 }
-_CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "mtia_ccp_events")
-_HOST = {
+#: HIP's calls are `cuda_runtime` too.
+_CALLS = (
+    *("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "mtia_runtime", "hpu_op"),
+    *("privateuse1_runtime", "privateuse1_driver", "glow_runtime", "runtime", "driver"),
+)
+_HOST: dict[str, HostKind] = {
     "cpu_op": "op",
     "operator": "op",
     "user_annotation": "mark",
     **dict.fromkeys(_CALLS, "call"),
 }
 _RANGES = "cuda_profiler_range"
-#: Operators are of a library (`aten::add`); autograd's nodes are named after them.
-_OPERATOR = re.compile(r"^[A-Za-z_]\w*::|Backward\d*$|^autograd::|AccumulateGrad$")
+#: In 2021 marks were Operators too. Operators are of a library (`aten::add`) or torch's own
+#: `detach`; autograd's nodes are named after them.
+_OPERATOR = re.compile(r"^[A-Za-z_]\w*::|Backward\d*$|AccumulateGrad$|^detach_?$")
+
+_Scalar = int | float | str | None
+_NOTHING = msgspec.Raw()
 
 
 class _Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str | None = None
-    pid: Any = None
-    tid: Any = None
-    ts: int | float | str | None = None
-    dur: int | float | str | None = None
-    args: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))
+    pid: _Scalar = None
+    tid: _Scalar = None
+    ts: _Scalar = None
+    dur: _Scalar = None
+    args: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _HostArgs(msgspec.Struct, gc=False):
-    external: Any = msgspec.field(default=None, name="External id")
-    old_external: Any = msgspec.field(default=None, name="external id")
-    correlation: Any = None
-    sequence: Any = msgspec.field(default=None, name="Sequence number")
-    forward_thread: Any = msgspec.field(default=None, name="Fwd thread id")
-    dims: tuple[Any, ...] | None = msgspec.field(default=None, name="Input Dims")
-    old_dims: tuple[Any, ...] | None = msgspec.field(default=None, name="Input dims")
-    types: tuple[Any, ...] | None = msgspec.field(default=None, name="Input type")
-    concrete: tuple[Any, ...] | None = msgspec.field(default=None, name="Concrete Inputs")
-    strides: tuple[Any, ...] | None = msgspec.field(default=None, name="Input Strides")
+    external: _Scalar = msgspec.field(default=None, name="External id")
+    old_external: _Scalar = msgspec.field(default=None, name="external id")
+    correlation: _Scalar = None
+    sequence: _Scalar = msgspec.field(default=None, name="Sequence number")
+    forward_thread: _Scalar = msgspec.field(default=None, name="Fwd thread id")
+    dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
+    old_dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input dims")
+    types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
+    concrete: msgspec.Raw = msgspec.field(default=_NOTHING, name="Concrete Inputs")
+    strides: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Strides")
 
 
 class _DeviceArgs(msgspec.Struct, gc=False):
-    external: Any = msgspec.field(default=None, name="External id")
-    old_external: Any = msgspec.field(default=None, name="external id")
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-    size_bytes: Any = msgspec.field(default=None, name="bytes")
+    external: _Scalar = msgspec.field(default=None, name="External id")
+    old_external: _Scalar = msgspec.field(default=None, name="external id")
+    correlation: _Scalar = None
+    device: _Scalar = None
+    stream: _Scalar = None
+    size_bytes: _Scalar = msgspec.field(default=None, name="bytes")
 
 
 class _File(msgspec.Struct):
     events: list[_Event] = msgspec.field(name="traceEvents")
-    devices: Any = msgspec.field(default=(), name="deviceProperties")
-    distributed: Any = msgspec.field(default=None, name="distributedInfo")
-    with_shapes: Any = msgspec.field(default=None, name="record_shapes")
-    schema: Any = msgspec.field(default=None, name="schemaVersion")
-    cuda: Any = msgspec.field(default=None, name="cuda_runtime_version")
-    hip: Any = msgspec.field(default=None, name="hip_runtime_version")
+    devices: msgspec.Raw = msgspec.field(default=_NOTHING, name="deviceProperties")
+    distributed: msgspec.Raw = msgspec.field(default=_NOTHING, name="distributedInfo")
+    with_shapes: _Scalar = msgspec.field(default=None, name="record_shapes")
+    schema: _Scalar = msgspec.field(default=None, name="schemaVersion")
+    cuda: _Scalar = msgspec.field(default=None, name="cuda_runtime_version")
+    hip: _Scalar = msgspec.field(default=None, name="hip_runtime_version")
 
 
 _FILE = msgspec.json.Decoder(_File)
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _HOST_ARGS = msgspec.json.Decoder(_HostArgs | None)
 _DEVICE_ARGS = msgspec.json.Decoder(_DeviceArgs | None)
-_ANY_ARGS = msgspec.json.Decoder(dict[str, Any] | None)
+_NO_HOST_ARGS, _NO_DEVICE_ARGS = _HostArgs(), _DeviceArgs()
+_LIST = msgspec.json.Decoder(list[Any])
+_ANY = msgspec.json.Decoder()
 
-T = TypeVar("T")
 
+def kineto_trace(path: str, contents: bytearray) -> Trace:
+    """Return the trace that `contents` are.
 
-def read_trace(path: Path) -> Trace:
-    """Return the trace in the file `path`.
-
-    Raises `UserError`, one line with the path, for a file that cannot be read, is cut or damaged,
-    holds no interval, or unpacks to more than `MOST_BYTES`.
+    Raises `ValueError`, `msgspec.DecodeError` or `RecursionError` for what is no such trace.
     """
-    try:
-        file = _parsed(_unpacked(path))
-        trace = _trace(str(path), file)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{path}: no trace of PyTorch's profiler, or a damaged one: {reason}"
-        ) from None
-    if not trace.host and not trace.device and not trace.counters:
-        raise UserError(f"{path}: holds no op, kernel or runtime call: record it while a step runs")
-    return trace
+    file = _parsed(contents)
+    names, properties = _facts(file), _value(file.devices)
+    host, device, counters = _spans(file.events)
+    return Trace(path, host, device, counters, dict(_device_names(properties)), names)
 
 
-def _unpacked(path: Path) -> bytes | bytearray:
-    with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
-    with gzip.open(path) if packed else path.open("rb") as stream:
-        contents = bytearray()
-        try:
-            while chunk := stream.read(_CHUNK_BYTES):
-                contents += chunk
-                if len(contents) > MOST_BYTES:
-                    raise ValueError(f"over {MOST_BYTES / 1e9:g} GB unpacked: record fewer steps")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"gzip: {error}") from None
-    return contents
-
-
-def _parsed(contents: bytes | bytearray) -> _File:
+def _parsed(contents: bytearray) -> _File:
     try:
         return _decoded(contents)
     except msgspec.ValidationError:
         raise
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        cleaned = _cleaned(contents)
-        if cleaned == contents:
-            raise ValueError(str(error)) from None
-        return _decoded(cleaned)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decoded(cleaned(contents))
 
 
-def _decoded(contents: bytes | bytearray) -> _File:
-    if contents[:64].lstrip()[:1] == b"[":
-        return _File(_EVENTS.decode(contents))
+def _decoded(contents: bytearray) -> _File:
+    if contents[:4096].lstrip()[:1] == b"[":
+        return _File(_EVENTS.decode(closed(contents)))
     return _FILE.decode(contents)
 
 
-#: Every control character becomes a space, which JSON allows between its tokens too.
-_CONTROL = bytes(0x20 if byte < 0x20 else byte for byte in range(256))
-_NO_NUMBER = re.compile(rb"(?<=[:,\[\s])-?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
-
-
-def _cleaned(contents: bytes | bytearray) -> bytes:
-    text = _NO_NUMBER.sub(b"null", contents.translate(_CONTROL))
-    return text.decode("utf-8", errors="replace").encode()
-
-
-def _trace(path: str, file: _File) -> Trace:
+def _spans(
+    events: list[_Event],
+) -> tuple[list[HostSpan], list[DeviceSpan], list[CounterRange]]:
+    """Turn events into spans, and empty the list on the way: a long trace has millions."""
     host: list[HostSpan] = []
     device: list[DeviceSpan] = []
     counters: list[CounterRange] = []
-    for number, event in enumerate(file.events):
+    shared = _Shared()
+    events.reverse()
+    for number in range(len(events)):
+        event = events.pop()
         if event.ph != "X" or event.cat is None:
             continue
         category = event.cat.lower()
         try:
             if category in _HOST:
-                host.append(_host_span(event, category))
+                host.append(_host_span(event, category, shared))
             elif category in _DEVICE:
-                device.append(_device_span(event, _DEVICE[category]))
+                device.append(_device_span(event, _DEVICE[category], shared))
             elif category == _RANGES:
                 counters.append(_counter_range(event))
         except (msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"event {number}: {error}") from None
-    host.sort(key=lambda span: (span.begin_us, -span.end_us, span.external_id or 0))
-    device.sort(key=lambda span: span.begin_us)
-    return Trace(path, host, device, counters, dict(_device_names(file.devices)), _facts(file))
+    # By begin, the longer first, then by id: stable sorts of what is nearly in order are the
+    # fastest, and need no tuple for each.
+    host.sort(key=lambda span: span.external_id or 0)
+    host.sort(key=attrgetter("end_us"), reverse=True)
+    host.sort(key=attrgetter("begin_us"))
+    device.sort(key=attrgetter("begin_us"))
+    if len({thread[0] for thread in shared.threads.values()}) > 1:
+        without_ambiguous_ids(host, device)
+    return host, device, counters
 
 
-def _host_span(event: _Event, category: str) -> HostSpan:
-    args = _HOST_ARGS.decode(event.args) or _HostArgs()
+class _Shared:
+    """What many spans have in common, kept once: names, threads, lists of arguments."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self.threads: dict[tuple[_Scalar, _Scalar], tuple[Any, Any]] = {}
+        self._lists: dict[bytes, tuple[Any, ...] | None] = {}
+        self._list_bytes = 0
+
+    def name(self, name: str | None) -> str:
+        return self._names.setdefault(name, name) if name else ""
+
+    def thread(self, event: _Event) -> tuple[Any, Any]:
+        key = event.pid, event.tid
+        thread = self.threads.get(key)
+        if thread is None:
+            thread = self.threads[key] = _plain(event.pid), _plain(event.tid)
+        return thread
+
+    def arguments(self, written: msgspec.Raw) -> tuple[Any, ...] | None:
+        """Return a list as tuples; None where there is none, or something else."""
+        if written is _NOTHING:
+            return None
+        text = bytes(written)
+        try:
+            return self._lists[text]
+        except KeyError:
+            self._list_bytes += len(text)
+            if self._list_bytes > MOST_LIST_BYTES:
+                limit = f"{MOST_LIST_BYTES / 1e6:g} MB"
+                raise ValueError(f"over {limit} of different shapes: record fewer steps") from None
+        usable = text[:1] == b"[" and len(text) <= MOST_VALUE_BYTES
+        found: tuple[Any, ...] | None = _frozen(_LIST.decode(_text(text))) if usable else None
+        self._lists[text] = found
+        return found
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _text(written: bytes) -> str:
+    """The parser that found the end of a value did not look into its characters."""
+    return written.decode("utf-8", "replace")
+
+
+def _host_span(event: _Event, category: str, shared: _Shared) -> HostSpan:
+    args = _HOST_ARGS.decode(event.args) or _NO_HOST_ARGS
     begin_us, end_us = _interval(event)
-    name = event.name or ""
+    name = shared.name(event.name)
+    kind = _HOST[category]
+    if category == "operator" and not _OPERATOR.search(name):
+        kind = "mark"
     return HostSpan(
-        name=name,
-        kind=_host_kind(category, name),
-        begin_us=begin_us,
-        end_us=end_us,
-        thread=(_plain(event.pid), _plain(event.tid)),
-        external_id=_whole(args.external, args.old_external),
-        correlation=_whole(args.correlation),
-        sequence=_whole(args.sequence),
-        forward_thread=_whole(args.forward_thread),
-        dims=args.dims if args.dims is not None else args.old_dims,
-        types=args.types,
-        concrete=args.concrete,
-        strides=args.strides,
+        name,
+        kind,
+        begin_us,
+        end_us,
+        shared.thread(event),
+        _whole(args.external, args.old_external),
+        _whole(args.correlation),
+        _whole(args.sequence),
+        _whole(args.forward_thread),
+        shared.arguments(args.old_dims if args.dims is _NOTHING else args.dims),
+        shared.arguments(args.types),
+        shared.arguments(args.concrete),
+        shared.arguments(args.strides),
     )
 
 
-def _host_kind(category: str, name: str) -> HostKind:
-    kind: HostKind = _HOST[category]  # type: ignore[assignment]
-    return "mark" if category == "operator" and not _OPERATOR.search(name) else kind
-
-
-def _device_span(event: _Event, kind: DeviceKind) -> DeviceSpan:
-    args = _DEVICE_ARGS.decode(event.args) or _DeviceArgs()
+def _device_span(event: _Event, kind: DeviceKind, shared: _Shared) -> DeviceSpan:
+    args = _DEVICE_ARGS.decode(event.args) or _NO_DEVICE_ARGS
     begin_us, end_us = _interval(event)
+    row, number = _plain(event.pid), _plain(args.device)
     return DeviceSpan(
-        name=event.name or "",
-        kind=kind,
-        begin_us=begin_us,
-        end_us=end_us,
-        device=_plain(event.pid if args.device is None else args.device),
-        stream=_plain(event.tid if args.stream is None else args.stream),
-        correlation=_whole(args.correlation),
-        external_id=_whole(args.external, args.old_external),
-        size_bytes=_whole(args.size_bytes),
+        shared.name(event.name),
+        kind,
+        begin_us,
+        end_us,
+        # Kineto's row is the device; who merges the traces of several ranks gives each its own.
+        number if row is None else row,
+        _plain(event.tid if args.stream is None else args.stream),
+        _whole(args.correlation),
+        _whole(args.external, args.old_external),
+        _whole(args.size_bytes),
     )
 
 
 def _counter_range(event: _Event) -> CounterRange:
-    args = _ANY_ARGS.decode(event.args) or {}
+    args = _value(event.args)
     values: dict[str, float] = {}
     missing: dict[str, str] = {}
-    for name, value in args.items():
+    for name, value in args.items() if isinstance(args, dict) else ():
         if "__" not in name:
             continue  # device, graph id and the like
         number = _number(value)
@@ -249,39 +276,44 @@ def _counter_range(event: _Event) -> CounterRange:
 
 
 def _interval(event: _Event) -> tuple[float, float]:
+    """Begin and end; a negative duration is 0, as Kineto writes it today."""
     begin_us, duration_us = _number(event.ts), _number(event.dur)
-    if begin_us is None or duration_us is None or duration_us < 0:
+    if begin_us is None or duration_us is None:
         which = "ts" if begin_us is None else "dur"
         raise ValueError(f"{(event.name or '')[:60]!r} has no usable {which}")
-    return begin_us, begin_us + duration_us
+    return begin_us, begin_us + (duration_us if duration_us > 0 else 0.0)
 
 
 def _number(value: Any) -> float | None:
     """A finite number, also where it is written as a string."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
+    if type(value) in (float, int):  # the parser refuses those that no float can be
+        return float(value)
     try:
-        number = float(value)
-    except (ValueError, OverflowError):
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
         return None
     return number if math.isfinite(number) else None
 
 
-def _whole(*values: Any) -> int | None:
-    for value in values:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.isdecimal() and len(value) < 20:
-            return int(value)
-    return None
+def _whole(value: _Scalar, other: _Scalar = None) -> int | None:
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        return int(value)
+    return None if other is None else _whole(other)
 
 
-def _plain(value: Any) -> int | str | None:
+def _plain(value: _Scalar) -> int | str | None:
     """A number or a word; a thread is `123` in some events of a file and `"123"` in others."""
     number = _whole(value)
     if number is not None:
         return number
     return value if value is None else str(value)[:200]
+
+
+def _value(written: msgspec.Raw) -> Any:
+    text = bytes(written)
+    return _ANY.decode(_text(text)) if 0 < len(text) <= MOST_VALUE_BYTES else None
 
 
 def _device_names(properties: Any) -> Iterator[tuple[int, str]]:
@@ -291,7 +323,9 @@ def _device_names(properties: Any) -> Iterator[tuple[int, str]]:
 
 
 def _facts(file: _File) -> dict[str, Any]:
-    distributed = file.distributed if isinstance(file.distributed, dict) else {}
+    distributed = _value(file.distributed)
+    if not isinstance(distributed, dict):
+        distributed = {}
     asked: Iterable[tuple[str, Any]] = (
         ("schema_version", file.schema),
         ("record_shapes", file.with_shapes),

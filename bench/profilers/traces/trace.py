@@ -6,7 +6,7 @@ Times are microseconds on the trace's own clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -36,7 +36,7 @@ class HostSpan(msgspec.Struct, gc=False):
     correlation: int | None = None  # of a call: what it launched has the same
     sequence: int | None = None  # a backward op has its forward op's
     forward_thread: int | None = None
-    dims: tuple[Any, ...] | None = None  # of each argument: (), (2, 3), or a list of those
+    dims: tuple[Any, ...] | None = None  # of each argument: (), (2, 3), or a tuple of those
     types: tuple[str, ...] | None = None
     concrete: tuple[Any, ...] | None = None  # values of arguments that are no tensors, as text
     strides: tuple[Any, ...] | None = None
@@ -96,10 +96,10 @@ class Trace:
 
     @cached_property
     def launches(self) -> dict[int, HostSpan]:
-        """The host's calls by correlation."""
+        """The host's calls by correlation; of several the outermost."""
         return {
             span.correlation: span
-            for span in self.host
+            for span in reversed(self.host)
             if span.kind == "call" and span.correlation is not None
         }
 
@@ -113,5 +113,26 @@ class Trace:
     def device_name(self) -> str | None:
         """The name of the device that ran something; None where none did, or it is not said."""
         used = {span.device for span in self.device}
-        names = {name for index, name in self.device_names.items() if index in used or not used}
+        known = used and used <= self.device_names.keys()
+        names = {name for index, name in self.device_names.items() if index in used or not known}
         return names.pop() if len(names) == 1 else None
+
+
+def without_ambiguous_ids(host: Iterable[HostSpan], device: Iterable[DeviceSpan]) -> None:
+    """Make device spans forget ids that host spans of several processes have.
+
+    Each process counts from 1: in a trace merged of several ranks an id alone would lead from one
+    rank's kernel to another rank's op.
+    """
+    ambiguous: dict[str, set[int | None]] = {}
+    for name in ("correlation", "external_id"):
+        owners: dict[int, Any] = {}
+        shared = ambiguous[name] = set()
+        for span in host:
+            number = getattr(span, name)
+            if number is not None and owners.setdefault(number, span.thread[0]) != span.thread[0]:
+                shared.add(number)
+    for run in device:
+        for name, shared in ambiguous.items():
+            if getattr(run, name) in shared:
+                setattr(run, name, None)
