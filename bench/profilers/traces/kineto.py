@@ -286,11 +286,11 @@ def _interval(event: _Event) -> tuple[float, float]:
 
 def _number(value: Any) -> float | None:
     """A finite number, also where it is written as a string."""
-    if type(value) in (float, int):  # the parser refuses those that no float can be
-        return float(value)
+    if type(value) is float:
+        return value
     try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 

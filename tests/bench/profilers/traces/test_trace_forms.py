@@ -1,0 +1,206 @@
+"""What a trace holds is found whichever version of torch, on whichever device, wrote it."""
+
+import gzip
+import json
+from itertools import pairwise
+
+import pytest
+from trace_files import ALEXNET, MI300X, V100, V100_LOADERS, cut, event, published, read
+
+from bench.profilers.traces import read_trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "ops", "marks", "calls", "kernels", "copies", "fills", "ranges"),
+    [
+        (V100, 23622, 24, 11923, 8772, 12, 312, 0),
+        (V100_LOADERS, 20538, 24, 12085, 8868, 12, 378, 0),
+        (MI300X, 8004, 24, 3100, 2995, 550, 108, 0),
+        (ALEXNET, 375, 8, 1862, 0, 0, 0, 77),
+    ],
+)
+def test_published_traces_are_read_whole(name, ops, marks, calls, kernels, copies, fills, ranges):
+    trace = published(name)
+    host = [span.kind for span in trace.host]
+    assert [host.count(kind) for kind in ("op", "mark", "call")] == [ops, marks, calls]
+    device = [run.kind for run in trace.device]
+    assert [device.count(kind) for kind in ("kernel", "copy", "fill")] == [kernels, copies, fills]
+    assert len(trace.counters) == ranges
+    for spans in (trace.host, trace.device):
+        assert all(one.begin_us <= other.begin_us for one, other in pairwise(spans))
+
+
+@pytest.mark.slow
+def test_a_published_trace_names_its_device_rank_and_launches():
+    trace = published(MI300X)
+    assert (trace.device_name, trace.rank) == ("AMD Instinct MI300X", 0)
+    assert trace.facts["world_size"] == 8
+    assert published(V100).device_name == "Tesla V100-DGXS-32GB"
+    launched = [run for run in trace.device if run.correlation in trace.launches]
+    assert len(launched) > 2500
+    assert all(trace.launches[run.correlation].begin_us <= run.begin_us for run in launched)
+
+
+def test_shapes_are_tuples_of_the_kind_that_torch_wrote(tmp_path):
+    args = {
+        "Input Dims": [[[3, 4], [3, 4]], []],
+        "Input type": ["TensorList", "Scalar"],
+        "Concrete Inputs": ["", "0"],
+        "Input Strides": [[[4, 1], [4, 1]], []],
+    }
+    op = event("cpu_op", name="aten::cat", args=args)
+    span, same, none = read(tmp_path, op, op, event("cpu_op", args={})).host
+    assert span.dims == (((3, 4), (3, 4)), ())
+    assert span.types == ("TensorList", "Scalar")
+    assert span.concrete == ("", "0")
+    assert span.strides == (((4, 1), (4, 1)), ())
+    assert same.dims is span.dims
+    assert (none.dims, none.types, none.concrete, none.strides) == (None, None, None, None)
+
+
+def test_shapes_under_an_older_name_and_in_no_list(tmp_path):
+    old = event("cpu_op", args={"Input dims": [[2, 3]]})
+    text = event("cpu_op", args={"Input Dims": "[[2, 3]]", "Input type": None})
+    spans = read(tmp_path, old, text).host
+    assert [span.dims for span in spans] == [((2, 3),), None]
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "kind"),
+    [
+        ("Operator", "aten::add", "op"),
+        ("Operator", "torch::autograd::AccumulateGrad", "op"),
+        ("Operator", "ConvolutionBackward0", "op"),
+        ("Operator", "detach_", "op"),
+        ("Operator", "ProfilerStep#5", "mark"),
+        ("Operator", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "mark"),
+        ("cpu_op", "mylib::op", "op"),
+        ("cpu_op", "anything", "op"),
+        ("user_annotation", "aten::add", "mark"),
+        *((category, "launch", "call") for category in ("Runtime", "cuda_runtime", "cuda_driver")),
+        *((f"{device}_runtime", "launch", "call") for device in ("xpu", "mtia", "privateuse1")),
+        *((f"{device}_driver", "launch", "call") for device in ("xpu", "privateuse1")),
+    ],
+)
+def test_categories_of_the_host(tmp_path, category, name, kind):
+    (span,) = read(tmp_path, event(category, name=name)).host
+    assert (span.kind, span.name, span.thread) == (kind, name, (0, 7))
+
+
+@pytest.mark.parametrize(
+    ("category", "kind"),
+    [
+        *(("Kernel", "kernel"), ("kernel", "kernel"), ("mtia_ccp_events", "kernel")),
+        *(("Memcpy", "copy"), ("gpu_memcpy", "copy"), ("Memset", "fill"), ("gpu_memset", "fill")),
+    ],
+)
+def test_categories_of_devices(tmp_path, category, kind):
+    args = {"device": 0, "stream": "7", "correlation": 3, "external id": 4, "bytes": 12}
+    (run,) = read(tmp_path, event(category, args=args)).device
+    assert (run.kind, run.device, run.stream) == (kind, 0, 7)
+    assert (run.correlation, run.external_id, run.size_bytes) == (3, 4, 12)
+
+
+@pytest.mark.parametrize(
+    "category",
+    ["gpu_user_annotation", "python_function", "cuda_sync", "overhead", "Trace", "ac2g", None],
+)
+def test_what_is_no_work_of_host_or_device_is_left_out(tmp_path, category):
+    trace = read(tmp_path, event(category), event())
+    assert (len(trace.host), len(trace.device)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "duration", "end_us"),
+    [(10, 5, 15), (10.25, 0.5, 10.75), ("10.25", "0.5", 10.75), (10, 0, 10), (10, -3, 10)],
+)
+def test_times_are_numbers_or_texts(tmp_path, begin, duration, end_us):
+    (run,) = read(tmp_path, event(ts=begin, dur=duration)).device
+    assert (run.begin_us, run.end_us) == (float(begin), end_us)
+
+
+def test_a_thread_is_one_whether_written_as_number_or_text(tmp_path):
+    one, other = read(tmp_path, event("cpu_op", tid=9), event("cuda_runtime", tid="9")).host
+    assert one.thread == other.thread == (0, 9)
+
+
+def written(form):
+    """The same cut of a published trace in one of the forms that files have."""
+    text = json.dumps(cut(MI300X))
+    events = json.dumps(cut(MI300X)["traceEvents"])
+    return {
+        "plain": text.encode(),
+        "gzip": gzip.compress(text.encode()),
+        "two gzip members": gzip.compress(text[:999].encode()) + gzip.compress(text[999:].encode()),
+        "mark in front": b"\xef\xbb\xbf" + text.encode(),
+        "UTF-16": text.encode("utf-16"),
+        "UTF-16, high byte first": b"\xfe\xff" + text.encode("utf-16-be"),
+        "list": events.encode(),
+        "list without its bracket": events[:-1].encode() + b"\n",
+        "list after a comma": events[:-1].encode() + b",\n",
+        "indented": json.dumps(cut(MI300X), indent=2).encode(),
+        "control characters": text.replace("nccl:", "nccl:\x01\n").encode(),
+        "NaN": text.replace(
+            '"correlation": ', '"share": NaN, "most": -Infinity, "correlation": '
+        ).encode(),
+        "no UTF-8": text.encode().replace(b'"name": "python3"', b'"name": "\xff"'),
+    }[form]
+
+
+FORMS = (
+    *("plain", "gzip", "two gzip members", "mark in front", "UTF-16", "UTF-16, high byte first"),
+    *("list", "list without its bracket", "list after a comma", "indented", "control characters"),
+    *("NaN", "no UTF-8"),
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_file_holds_the_same(tmp_path, form):
+    def times(contents):
+        path = tmp_path / "trace"
+        path.write_bytes(contents)
+        trace = read_trace(path)
+        return [(span.kind, span.begin_us, span.end_us) for span in (*trace.host, *trace.device)]
+
+    assert written(form) != written("plain") or form == "plain"
+    assert times(written(form)) == times(written("plain"))
+
+
+def test_no_number_is_cut_in_two_where_a_file_is_cleaned_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.profilers.traces.contents._CHUNK_BYTES", 64)
+    found = read(
+        tmp_path,
+        *(event(args={"x": float("nan"), "device": number}, pid=number) for number in range(9)),
+    )
+    assert [run.device for run in found.device] == [*range(9)]
+
+
+def test_several_ranks_in_one_file_are_not_confused(tmp_path):
+    ranks = [
+        [
+            event("cpu_op", name=f"aten::op{rank}", pid=100 + rank, args={"External id": 1}),
+            event("cuda_runtime", pid=100 + rank, args={"correlation": 5}),
+            event("kernel", pid=rank, args={"device": 0, "correlation": 5, "External id": 1}),
+            event("cuda_runtime", pid=100 + rank, args={"correlation": 50 + rank}),
+            event("kernel", pid=rank, args={"device": 0, "correlation": 50 + rank}),
+        ]
+        for rank in range(2)
+    ]
+    trace = read(tmp_path, *ranks[0], *ranks[1])
+    assert {span.thread[0] for span in trace.host} == {100, 101}
+    assert [run.device for run in trace.device] == [0, 0, 1, 1]
+    assert [run.correlation for run in trace.device] == [None, 50, None, 51]
+    assert [run.external_id for run in trace.device] == [None] * 4
+    alone = read(tmp_path, *ranks[0])
+    assert [run.correlation for run in alone.device] == [5, 50]
+    assert alone.device[0].external_id == 1
+
+
+def test_the_name_of_a_device_that_the_file_numbers_otherwise(tmp_path):
+    devices = [{"id": number, "name": "A100"} for number in range(2)]
+    one = event(pid="rank 3", args={"device": 0})
+    assert read(tmp_path, one, deviceProperties=devices).device_name == "A100"
+    devices[1]["name"] = "H100"
+    assert read(tmp_path, one, deviceProperties=devices).device_name is None
+    assert read(tmp_path, event(pid=1), deviceProperties=devices).device_name == "H100"
