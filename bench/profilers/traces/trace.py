@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -20,8 +20,19 @@ from bench.records.verdict.kernel_names import kernel_name
 HostKind = Literal["op", "mark", "call"]
 DeviceKind = Literal["kernel", "copy", "fill"]
 
-#: NCCL's, RCCL's and their copies' kernels; what they wait for is another rank.
-_COMMUNICATION = re.compile(r"nccl|rccl|msccl|^void c10d::|symm_mem", re.IGNORECASE)
+#: Kernels of NCCL, RCCL, MSCCL, oneCCL, torch's symmetric memory, NVSHMEM and DeepEP, and the
+#: all-reduces that vLLM, SGLang and TensorRT-LLM bring. What they wait for is another rank.
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|msccl|\bone_?ccl|^void c10d::|symm_mem|symmetric_memory|(?:nv|roc)shmem|deep_ep::"
+    r"|multimem_|(?:one|two)_?shot_?all_?reduce|cross_device_reduce|allreduce_fusion|quickreduce"
+    r"|userbuffers",
+    re.IGNORECASE,
+)
+
+
+@cache
+def _communicates(name: str) -> bool:
+    return _COMMUNICATION.search(name) is not None
 
 
 class HostSpan(msgspec.Struct, gc=False):
@@ -63,7 +74,7 @@ class DeviceSpan(msgspec.Struct, gc=False):
     @property
     def communicates(self) -> bool:
         """Whether it exchanges data with other ranks, or waits for them."""
-        return self.kind == "kernel" and _COMMUNICATION.search(self.name) is not None
+        return self.kind == "kernel" and _communicates(self.name)
 
     @property
     def short_name(self) -> str:
