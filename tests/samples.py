@@ -362,6 +362,7 @@ def trace_record(*steps, **changes):
         "source_sha256": "0" * 64,
         "campaign": "traces",
         "device": "Sample GPU",
+        "math_mode": "fp32",
         "arch": "resnet50",
         "batch_size": 32,
         "precision": "fp32",

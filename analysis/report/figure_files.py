@@ -32,6 +32,7 @@ from analysis.report.report_folder import file_names
 from analysis.report.tables.numbered_table import RunNumbers
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.points import RooflinePoint
+from analysis.traces.placed import PlacedTrace
 
 _ROOFLINE_CAPTION = (
     "Up is faster, right is more arithmetic per byte. Colour is the model, the marker the "
@@ -42,6 +43,10 @@ _ROOFLINE_CAPTION = (
 _OPS_CAPTION = (
     "Attained by the cost model's FLOP over the profiler's time of each op. A marker stands at the "
     "intensity of an op's eager bytes, its line ends at that of its fused bytes"
+)
+_TRACE_CAPTION = (
+    "Attained by the FLOP of each op and shape over the own time of its kernels. A marker stands "
+    "at the intensity of an op's eager bytes, its line ends at that of its fused bytes"
 )
 _KERNELS_CAPTION = (
     "Executed FLOP over each kernel's own duration and bytes. Durations are the profiler's, one "
@@ -186,3 +191,12 @@ class FigureFolder:
             )
             for what, scene, caption in scenes
         ]
+
+    def draw_trace(self, trace: PlacedTrace, file_name: str) -> list[FigureFile]:
+        """Draw the ops of a trace; none where none of them has a place."""
+        if not trace.ops.placed:
+            return []
+        colour = self.colours.get(trace.record.arch or "", OTHER_MODELS)
+        scene = op_scene(trace.ops, trace.used, colour=colour)
+        title = f"Ops of trace {trace.number}, {trace.label}"
+        return [self._add_scene(scene, f"ops-{file_name}", title, _TRACE_CAPTION)]

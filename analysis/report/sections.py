@@ -19,12 +19,15 @@ from analysis.report.tables import (
     profile_tables,
     roof_tables,
     run_tables,
+    trace_tables,
 )
 from analysis.report.tables.numbered_table import RunNumbers, Table
 from analysis.report.tables.run_columns import utc
 from analysis.report.tables.summary_table import summary_table
+from analysis.report.trace_sentences import trace_opening, trace_sentences
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
+from analysis.traces.placed import PlacedTrace
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,16 @@ class ProfileSection:
     tables: tuple[str, ...]  # their names, of those without a row too
 
 
+@dataclass(frozen=True)
+class TraceSection:
+    """One trace's heading and sentences; `table` is the name of that of its ops."""
+
+    number: int
+    heading: str
+    sentences: tuple[str, ...]
+    table: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Content:
     """Everything but the figures. `tables` are by name, in the order of their numbers."""
@@ -56,6 +69,7 @@ class Content:
     opening: tuple[str, ...]
     tables: Mapping[str, Table]
     profiles: tuple[ProfileSection, ...]
+    traces: tuple[TraceSection, ...]
     findings: tuple[ReportFinding, ...]
     run_words: Callable[[Iterable[str]], str]  # numbers of the runs of these names
     commands: Mapping[str, str]  # by the runs that they repeat
@@ -66,6 +80,7 @@ class Content:
 def make_content(
     runs: Sequence[Run],
     profiles: Sequence[PlacedProfile],
+    traces: Sequence[PlacedTrace],
     run_ids: Mapping[str, str],
     unreadable: Sequence[str],
     written: datetime,
@@ -81,17 +96,24 @@ def make_content(
         )
         for profile, name in named_profiles(profiles)
     ]
+    of_traces = [
+        trace_tables.trace_ops_table(trace, f"ops-{name}") for trace, name in named_traces(traces)
+    ]
     shown = [
         table
-        for table in _tables(runs, placed, profiles, of_profiles, run_ids, run_numbers)
+        for table in (
+            *_of_runs(runs, placed, run_ids, run_numbers),
+            *_inside(profiles, of_profiles, traces, of_traces),
+            *_behind(runs, placed, run_numbers),
+        )
         if table.rows
     ]
     return Content(
         front=front,
         written=utc(written),
-        summary=sentences.summary(runs, profiles),
+        summary=sentences.summary(runs, profiles, traces),
         problems=_problems(placed, profiles, unreadable),
-        opening=opening(runs),
+        opening=opening(runs) if runs else trace_opening(traces),
         tables={table.name: replace(table, number=n) for n, table in enumerate(shown, start=1)},
         profiles=tuple(
             ProfileSection(
@@ -101,6 +123,15 @@ def make_content(
                 tuple(table.name for table in tables),
             )
             for profile, tables in zip(profiles, of_profiles, strict=True)
+        ),
+        traces=tuple(
+            TraceSection(
+                trace.number,
+                f"Trace {trace.number}: {trace.label}",
+                tuple(trace_sentences(trace)),
+                table.name,
+            )
+            for trace, table in zip(traces, of_traces, strict=True)
         ),
         findings=tuple(find_all(runs)),
         run_words=run_numbers.words,
@@ -115,15 +146,18 @@ def named_profiles(profiles: Sequence[PlacedProfile]) -> list[tuple[PlacedProfil
     return list(zip(profiles, file_names(profile.label for profile in profiles), strict=True))
 
 
-def _tables(
+def named_traces(traces: Sequence[PlacedTrace]) -> list[tuple[PlacedTrace, str]]:
+    """Return each trace with what the names of its figure and table have of it."""
+    return list(zip(traces, file_names(f"trace {one.label}" for one in traces), strict=True))
+
+
+def _of_runs(
     runs: Sequence[Run],
     placed: Sequence[PlacedRun],
-    profiles: Sequence[PlacedProfile],
-    of_profiles: Sequence[Sequence[Table]],
     run_ids: Mapping[str, str],
     numbers: RunNumbers,
 ) -> list[Table]:
-    """All tables in the order of the report."""
+    """What the runs show, in the order of the report."""
     return [
         summary_table(runs, numbers),
         group_tables.speed_up_table(runs, numbers),
@@ -135,10 +169,30 @@ def _tables(
         roof_tables.points_table(placed),
         roof_tables.intensities_table(placed),
         roof_tables.ceilings_table(placed, run_ids),
+    ]
+
+
+def _inside(
+    profiles: Sequence[PlacedProfile],
+    of_profiles: Sequence[Sequence[Table]],
+    traces: Sequence[PlacedTrace],
+    of_traces: Sequence[Table],
+) -> list[Table]:
+    """What is inside a step, by profiles and traces."""
+    return [
         profile_tables.profiles_table(profiles),
         profile_tables.copies_table(profiles),
         profile_tables.cpu_counters_table(profiles),
         *chain.from_iterable(of_profiles),
+        *of_traces,
+        trace_tables.steps_table(traces),
+        trace_tables.idle_table(traces),
+    ]
+
+
+def _behind(runs: Sequence[Run], placed: Sequence[PlacedRun], numbers: RunNumbers) -> list[Table]:
+    """What was measured, with which settings, where."""
+    return [
         run_tables.runs_table(placed),
         group_tables.matrix_table(runs, numbers),
         run_tables.imported_table(runs, numbers),

@@ -13,6 +13,7 @@ from analysis.runs.groups import group_runs
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.quantities import bytes_rate, counted, percent, three_digits
+from analysis.traces.placed import PlacedTrace
 from bench.config import RunConfig, run_options
 from bench.records import Counters, OpProfile
 
@@ -32,8 +33,13 @@ REFERENCES = (
 )
 
 
-def summary(runs: Sequence[Run], profiles: Sequence[PlacedProfile]) -> str:
-    """Return how many runs and profiles there are, on how many machines, and when they ran."""
+def summary(
+    runs: Sequence[Run], profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace] = ()
+) -> str:
+    """Return how many runs, profiles and traces there are, and where and when they ran."""
+    of_traces = counted(len(traces), "trace")
+    if not runs:
+        return f"{of_traces} that other programs recorded."
     machines = {run.env for run in runs}
     failed = sum(run.outcome != "ok" for run in runs)
     imported = sum(run.imported_from is not None for run in runs)
@@ -47,7 +53,8 @@ def summary(runs: Sequence[Run], profiles: Sequence[PlacedProfile]) -> str:
         when = f", on {utc(first)}" if first == last else f", between {utc(first)} and {utc(last)}"
     ran = f"{counted(len(runs), 'run')}{remarks} on {counted(len(machines), 'machine')}"
     profiled = f", and {counted(len(profiles), 'profile')}" if profiles else ""
-    return f"{ran}{when}{profiled}."
+    traced = f", and {of_traces}" if traces else ""
+    return f"{ran}{when}{profiled}{traced}."
 
 
 def limits(runs: Sequence[Run]) -> Iterator[str]:

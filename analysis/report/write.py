@@ -18,10 +18,11 @@ from analysis.report.figure_files import FigureFolder
 from analysis.report.front_matter import FrontMatter
 from analysis.report.report_folder import claim_folder, keep_sums
 from analysis.report.run_figures import draw_runs
-from analysis.report.sections import Content, make_content, named_profiles
+from analysis.report.sections import Content, make_content, named_profiles, named_traces
 from analysis.report.tables.numbered_table import markdown_text, number_runs
 from analysis.runs.placed import Run
 from analysis.runs.placed_profiles import PlacedProfile
+from analysis.traces.placed import PlacedTrace
 from bench.errors import UserError
 
 
@@ -30,6 +31,7 @@ def write_report(
     folder: Path,
     *,
     profiles: Sequence[PlacedProfile] = (),
+    traces: Sequence[PlacedTrace] = (),
     run_ids: Mapping[str, str] | None = None,
     unreadable: Sequence[str] = (),
     written: datetime | None = None,
@@ -38,22 +40,22 @@ def write_report(
 ) -> Path:
     """Write the report of `runs` into `folder` and return the path of `report.html`.
 
-    `profiles` have sections of their own. Beside it: `report.md`, `figures/*.png` and `.svg`,
-    `tables/*.csv`, `.md` and `.tex`, and the sums of all. `run_ids` maps record ids, those of
-    ceilings too, to tracked runs; `unreadable` names runs that could not be read; `front` is what
-    a person adds. An earlier report in the folder is replaced; one whose edits cannot be seen is
-    moved, and `on_moved` gets its new place. Raises `UserError` without a run, for a folder that
-    holds anything else or an edited report, or where nothing can be written.
+    `profiles` and `traces` have sections of their own. Beside it: `report.md`, `figures/*.png`
+    and `.svg`, `tables/*.csv`, `.md` and `.tex`, and the sums of all. `run_ids` maps record ids,
+    those of ceilings too, to tracked runs; `unreadable` names runs that could not be read; `front`
+    is what a person adds. An earlier report in the folder is replaced; one whose edits cannot be
+    seen is moved, and `on_moved` gets its new place. Raises `UserError` without a run or a trace,
+    for a folder that holds anything else or an edited report, or where nothing can be written.
     """
-    if not runs:
+    if not runs and not traces:
         raise UserError("no measurements to report: run mlproject run first")
     ids = run_ids or {}
     when = written or datetime.now(timezone.utc)
     run_numbers = number_runs(runs)
     about = front or FrontMatter()
-    content = make_content(runs, profiles, ids, unreadable, when, run_numbers, about)
+    content = make_content(runs, profiles, traces, ids, unreadable, when, run_numbers, about)
     points = [run.point for run in runs if run.point]
-    archs = [run.arch for run in runs]
+    archs = [run.arch for run in runs] + [one.record.arch or "" for one in traces]
     colours = model_colours([*archs, *(profile.record.config.arch for profile in profiles)])
     path = folder / "report.html"
     try:
@@ -65,6 +67,9 @@ def write_report(
             "roofline": place.draw_roofline(points, ids) if points else None,
             "of_runs": draw_runs(runs, place),
             "of_machines": place.draw_machines(points, ids),
+            "of_traces": {
+                trace.number: place.draw_trace(trace, name) for trace, name in named_traces(traces)
+            },
             "of_profiles": {
                 profile.number: place.draw_profile(profile, name)
                 for profile, name in named_profiles(profiles)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bench.config.resolved import MathMode
 from bench.records.base import Count, Facts, Phase, PositiveRate, Record, Seconds
 
 
@@ -73,6 +74,8 @@ class TraceRecord(Facts):
     campaign: str
     env: str | None  # label of the machine
     device: str | None
+    device_cores: Count | None  # multiprocessors
+    math_mode: MathMode | None  # of most of the time of its convolutions and products
     rank: Count | None
     world_size: Count | None
     arch: str | None  # with batch size and precision, as given by who read it

@@ -77,6 +77,7 @@ def command(
     from analysis import place_profiles, recorded
     from analysis.report import front_matter, print_pdf, write_report
     from analysis.roofs.peaks import read_peaks
+    from analysis.traces.placed import place_traces
 
     front = front_matter(title, author, notes)
     peaks = read_peaks(peaks_file) if peaks_file else ()
@@ -91,6 +92,7 @@ def command(
         runs,
         out,
         profiles=profiles,
+        traces=place_traces(found.traces, found.ceilings, peaks),
         run_ids=found.run_ids,
         unreadable=found.unreadable,
         front=front,

@@ -138,12 +138,12 @@ class WantedRuns:
 
         if folder is not None:
             found = RecordSet.of(read_records(folder), self.campaign)
-            if not found.measurements:
+            if not found.measurements and not found.traces:
                 of_campaign = "" if self.campaign is None else f" of campaign {self.campaign!r}"
                 raise UserError(f"records={str(folder)!r}: holds no measurement{of_campaign}")
         else:
             found = self.search(pull_records, **how)
-            if not found.measurements and not found.imported:
+            if not found.measurements and not found.imported and not found.traces:
                 if found.unreadable:
                     raise UserError(f"no record could be read: {found.unreadable[0]}")
                 raise self.none()

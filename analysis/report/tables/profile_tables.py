@@ -140,19 +140,21 @@ def ops_table(profile: PlacedProfile, name: str) -> Table:
         number("attained_gflop_per_s", "GFLOP/s", lambda op: scaled(op.flops_per_s, 1e-9)),
         number("intensity_eager_flop_per_byte intensity_fused_flop_per_byte", "FLOP/byte",
                lambda op: (op.intensity_min, op.intensity_max) if op.kind else (None, None),
-               _eager_to_fused),
+               eager_to_fused),
         number("eager_gb_per_s", "eager GB/s",
                lambda op: scaled(_per(op.time.eager_bytes, op.time.time_s), 1e-9)),
-        text("remark", "remark", _remark, wraps_em=14),
+        text("remark", "remark", remark_of, wraps_em=14),
         shown=_SHOWN,
     )  # fmt: skip
 
 
-def _eager_to_fused(eager: float, fused: float | None) -> str:
+def eager_to_fused(eager: float, fused: float | None) -> str:
+    """Return an op's intensity as an interval, open where a fused op moves no byte of its own."""
     return f"{three_digits(eager)} and up" if fused is None else interval(eager, fused)
 
 
-def _remark(op: OpPlace) -> str | None:
+def remark_of(op: OpPlace) -> str | None:
+    """Return why an op has no place under the roof, or that a cache fed it."""
     if op.why_no_place is not None:
         return op.why_no_place
     return "faster than DRAM: partly from a cache" if op.from_cache else None

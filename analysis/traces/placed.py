@@ -1,0 +1,125 @@
+"""A trace in a report: its record, the roof of its device, and its ops under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from analysis.profiles.op_places import OpPlaces, place_ops
+from analysis.roofs.ceilings import NoCeiling, UsedCeiling, datasheet_ceiling
+from analysis.roofs.peaks import Peaks, normalised
+from analysis.roofs.roof import Roof
+from bench.records import CeilingsRecord, DeviceInfo, OpProfile, OpTime, TraceRecord
+
+#: A trace names its device, and neither its driver nor its power limit.
+_BY_NAME = "the trace names its device alone: a device of that name has this roof"
+
+
+@dataclass(frozen=True)
+class PlacedTrace:
+    """A trace's record with the roof of its device, or why there is none.
+
+    `number` is the trace's in a report, counted from 1.
+    """
+
+    number: int
+    record: TraceRecord
+    ceiling: UsedCeiling | NoCeiling
+
+    @property
+    def used(self) -> UsedCeiling | None:
+        """The roof of its device, if there is one."""
+        return self.ceiling if isinstance(self.ceiling, UsedCeiling) else None
+
+    @property
+    def label(self) -> str:
+        """What was traced where, for people."""
+        record = self.record
+        model = f"{record.arch} batch {record.batch_size}, " if record.arch else ""
+        rank = "" if record.rank is None or not record.world_size else f", rank {record.rank}"
+        return f"{model}{record.device or 'device unknown'}{rank} ({record.source_file})"
+
+    @cached_property
+    def ops(self) -> OpPlaces:
+        """Its ops under the roof, by the own time of their kernels."""
+        return place_ops(_profile(self.record), self.used.roof if self.used else None)
+
+
+def place_traces(
+    records: Sequence[TraceRecord],
+    ceilings: Sequence[CeilingsRecord] = (),
+    peaks: Sequence[Peaks] = (),
+) -> list[PlacedTrace]:
+    """Place every trace under the roof of its device; `peaks` are a user's own datasheet figures.
+
+    The roof is the newest one measured on a device of that name, else the datasheet's.
+    """
+    return [
+        PlacedTrace(number, record, roof_of(record, ceilings, peaks))
+        for number, record in enumerate(records, 1)
+    ]
+
+
+def roof_of(
+    record: TraceRecord, ceilings: Sequence[CeilingsRecord], peaks: Sequence[Peaks]
+) -> UsedCeiling | NoCeiling:
+    """Return the roof of the trace's device in the trace's arithmetic, or why there is none."""
+    if record.device is None:
+        return NoCeiling(f"which device it is: {record.missing['device']}")
+    if record.math_mode is None:
+        return NoCeiling(f"in which arithmetic it computes: {record.missing['math_mode']}")
+    for candidate in sorted(ceilings, key=lambda one: one.created, reverse=True):
+        device = candidate.environment.device if candidate.environment else None
+        if device is None or candidate.outcome != "ok":
+            continue
+        if normalised(device.name) != normalised(record.device):
+            continue
+        for one in candidate.ceilings:
+            peaks_known = one.peak_flops_per_s and one.peak_bytes_per_s
+            if one.math_mode == record.math_mode and one.kind == "measured" and peaks_known:
+                roof = Roof(
+                    one.peak_flops_per_s or 0.0,
+                    one.peak_bytes_per_s or 0.0,
+                    one.burst_flops_per_s or 0.0,
+                    one.one_way_bytes_per_s or 0.0,
+                )
+                return UsedCeiling(
+                    one, roof, candidate.record_id, _BY_NAME, cache_roofs=candidate.cache_roofs
+                )
+    device = DeviceInfo.of(
+        "the trace does not say", name=record.device, backend="cuda", cores=record.device_cores
+    )
+    found = datasheet_ceiling(device, record.math_mode, peaks)
+    return found if isinstance(found, NoCeiling) else UsedCeiling(*found, None, _BY_NAME)
+
+
+def _profile(record: TraceRecord) -> OpProfile:
+    """The trace's ops as a profile's; those of one label, op, phase and shape are one."""
+
+    def whole(value: float | None) -> int | None:
+        return None if value is None else round(value)
+
+    ops = tuple(
+        OpTime(
+            label=f"{one.label} {one.shapes}".rstrip(),
+            op=one.op,
+            phase=one.phase,
+            calls=max(1, round(one.calls)),
+            time_s=one.time_s,
+            flops=whole(one.flops),
+            elementwise_flops=whole(one.elementwise_flops),
+            eager_bytes=whole(one.eager_bytes),
+            fused_bytes=whole(one.fused_bytes),
+            missing=one.missing,
+        )
+        for one in record.ops
+    )
+    walls_s = sorted(step.wall_s for step in record.steps)
+    return OpProfile.of(
+        "a trace's steps overlap: their own figures say it",
+        method="the kernels' own durations in the trace",
+        iterations=len(record.steps),
+        step_time_s=walls_s[len(walls_s) // 2] if walls_s else 0.0,
+        ops=ops,
+    )
