@@ -73,6 +73,7 @@ class Content:
     findings: tuple[ReportFinding, ...]
     run_words: Callable[[Iterable[str]], str]  # numbers of the runs of these names
     commands: Mapping[str, str]  # by the runs that they repeat
+    has_runs: bool  # a trace may be alone
     limits: tuple[str, ...]
     references: tuple[str, ...]
 
@@ -136,6 +137,7 @@ def make_content(
         findings=tuple(find_all(runs)),
         run_words=run_numbers.words,
         commands=sentences.commands(placed),
+        has_runs=bool(runs),
         limits=tuple(sentences.limits(runs)),
         references=sentences.REFERENCES,
     )
@@ -184,9 +186,9 @@ def _inside(
         profile_tables.copies_table(profiles),
         profile_tables.cpu_counters_table(profiles),
         *chain.from_iterable(of_profiles),
-        *of_traces,
         trace_tables.steps_table(traces),
         trace_tables.idle_table(traces),
+        *of_traces,
     ]
 
 

@@ -99,7 +99,8 @@ def limits(runs: Sequence[Run]) -> Iterator[str]:
             "A configuration with a single run says nothing of how much repeats differ; its ratios "
             "have no interval."
         )
-    yield "Intervals are of repeats on the same machine, and take their logarithms as normal."
+    if runs:
+        yield "Intervals are of repeats on the same machine, and take their logarithms as normal."
 
 
 def profile_sentences(profile: PlacedProfile) -> Iterator[str]:
