@@ -1,0 +1,126 @@
+"""Traces on a terminal: steps, why the device idles, ops by shape, and two traces side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from commands.views.terminal import output, text_table
+
+if TYPE_CHECKING:
+    from analysis.traces.compare import TraceComparison
+    from analysis.traces.placed import PlacedTrace
+    from bench.records import TracedStep
+
+_COLUMNS = 160
+_NAME_CHARACTERS = 44
+_STEP = (
+    ("wall_s", "wall ms"),
+    ("device_busy_s", "busy"),
+    ("computation_s", "computation"),
+    ("exposed_communication_s", "exposed comm."),
+    ("exposed_copies_s", "exposed copies"),
+    ("idle_s", "idle"),
+)
+_WORK = ("GFLOP", "eager GB", "GFLOP/s", "FLOP/byte")
+
+
+def print_trace(trace: PlacedTrace, most_ops: int) -> None:
+    """Print what a trace shows: its steps, its bound and advice, and its longest ops."""
+    from analysis.report.trace_sentences import trace_sentences
+
+    console = output(_COLUMNS)
+    click.echo(trace.label)
+    console.print(_steps(trace.record.steps))
+    for sentence in trace_sentences(trace):
+        click.echo(f"  {sentence}")
+    console.print(_ops(trace, most_ops))
+
+
+def _steps(steps: Sequence[TracedStep]) -> Table:
+    rows = [
+        (
+            step.name,
+            *(_ms(getattr(step, name)) for name, _ in _STEP),
+            ", ".join(f"{idle.cause} {_ms(idle.time_s)}" for idle in step.idle[:3]),
+        )
+        for step in steps
+    ]
+    headings = ("step", *(heading for _, heading in _STEP), "idle for")
+    return text_table(headings, rows, left=(0, len(headings) - 1), name_characters=_NAME_CHARACTERS)
+
+
+def _ops(trace: PlacedTrace, most: int) -> Table:
+    from analysis.runs.quantities import interval, percent, three_digits
+
+    by_time = sorted(trace.record.ops, key=lambda op: op.time_s, reverse=True)
+    rows = []
+    for op, place in list(zip(by_time, trace.ops.ops, strict=True))[:most]:
+        start, end = place.intensity_min, place.intensity_max
+        intensity = "-"
+        if start is not None:
+            intensity = interval(start, end) if end else f"{three_digits(start)} and up"
+        rows.append(
+            (
+                " ".join(filter(None, (op.label, op.phase))),
+                op.shapes or "-",
+                f"{op.calls:g}",
+                _ms(op.time_s),
+                _ms(op.exclusive_s),
+                percent(place.share),
+                _scaled(op.flops, 1e-9),
+                _scaled(op.eager_bytes, 1e-9),
+                _scaled(place.flops_per_s, 1e-9),
+                intensity,
+            )
+        )
+    headings = ("op", "shapes", "calls", "kernels ms", "exclusive ms", "of ops", *_WORK)
+    title = f"The {len(rows)} longest of {len(by_time)} ops, per step"
+    return text_table(headings, rows, title=title, left=(0, 1), name_characters=_NAME_CHARACTERS)
+
+
+def print_comparison(comparison: TraceComparison, names: tuple[str, str], most_ops: int) -> None:
+    """Print what of the difference between two traces' steps each op explains."""
+    before_s, after_s = comparison.wall_s
+    click.echo(
+        f"A {names[0]}: {_ms(before_s)} ms a step; B {names[1]}: {_ms(after_s)} ms; "
+        f"B takes {_signed_ms(comparison.difference_s)} ms"
+    )
+    idle_s = comparison.idle_difference_s
+    idle = "" if idle_s is None else f", {_signed_ms(idle_s)} ms of it idle time"
+    click.echo(f"explained by ops and idle time: {_signed_ms(comparison.explained_s)} ms{idle}")
+    changed = [op for op in comparison.ops if op.change != "as before" or op.difference_s]
+    rows = [
+        (
+            " ".join(filter(None, (op.label, op.phase))),
+            op.shapes or "-",
+            op.change,
+            _ms(op.time_s[0]),
+            _ms(op.time_s[1]),
+            _signed_ms(op.difference_s),
+        )
+        for op in changed[:most_ops]
+    ]
+    headings = ("op", "shapes", "change", "A ms", "B ms", "adds to the step")
+    title = f"The {len(rows)} of {len(changed)} ops that explain most"
+    table = text_table(headings, rows, title=title, left=(0, 1, 2), name_characters=44)
+    output(_COLUMNS).print(table)
+
+
+def _ms(seconds: float | None) -> str:
+    return _scaled(seconds, 1e3)
+
+
+def _signed_ms(seconds: float) -> str:
+    from analysis.runs.quantities import three_digits
+
+    return ("+" if seconds >= 0 else "-") + three_digits(abs(1e3 * seconds))
+
+
+def _scaled(value: float | None, factor: float) -> str:
+    from analysis.runs.quantities import three_digits
+
+    return "-" if value is None else three_digits(value * factor)
