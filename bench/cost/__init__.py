@@ -2,13 +2,13 @@
 
 from bench.cost.estimate import (
     DEFAULT_CACHE_BYTES,
-    CallWork,
     complexity_row,
     config_complexity,
     op_work,
     step_complexity,
 )
 from bench.cost.fake_step import StepSpec
+from bench.records.complexity import CallWork
 
 __all__ = [
     "DEFAULT_CACHE_BYTES",

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
@@ -18,9 +18,9 @@ from bench.cost.fake_step import RecordedStep, StepSpec, record_step
 from bench.cost.floor import compulsory_bytes
 from bench.cost.fusion import fused_bytes
 from bench.cost.passes import Pass, Traffic
-from bench.cost.step_tracer import TracedCall
 from bench.machine.repository import code_id
 from bench.records import Complexity, OpCost, Phase
+from bench.records.complexity import CallWork
 from bench.records.folders import cache_folder, write_atomically
 
 #: L2 of an H200, the largest single last-level cache among the devices this was made for: where a
@@ -40,16 +40,6 @@ def config_complexity(config: RunConfig, *, batch_size: int | None = None) -> Co
         image_size=None if config.image_size == "auto" else int(config.image_size),
     )
     return step_complexity(spec)
-
-
-@dataclass(frozen=True)
-class CallWork(TracedCall):
-    """What one dispatched call must compute and move; `flops` are algorithmic."""
-
-    flops: int
-    elementwise_flops: int
-    eager_bytes: int
-    fused_bytes: int
 
 
 def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Complexity:

@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
-from bench.cost.op_calls import FILLS, MOVES, OpCall, is_attention, tensors_in
+from bench.cost.op_calls import FILLS, MOVES, OpCall, tensors_in
 from bench.cost.passes import Role
 from bench.errors import UserError
+from bench.records.complexity import is_attention
 
 #: Matrix products, and the argument whose last dimension is summed over.
 _PRODUCTS = {

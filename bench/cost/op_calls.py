@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.records import Phase
+from bench.records.complexity import plain_label
 
 
 class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -183,26 +184,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def is_attention(op: str) -> bool:
-    """Return whether `op` is a variant of scaled-dot-product attention, forward or backward."""
-    return "scaled_dot_product" in op and "attention" in op
-
-
-#: Parts of names that say nothing about the kind of an op.
-_PREFIXES = ("_", "native_", "cudnn_", "miopen_", "mps_", "fused_")
-_SUFFIXES = ("_", "_data", "_backward", "_forward", "_with_indices")
-#: What is left of a name where a more usual one exists.
-_USUAL = {
-    "threshold": "relu",
-    "to_copy": "cast",
-    "clone": "copy",
-    "mm": "linear",
-    "addmm": "linear",
-    "bmm": "batched product",
-    "baddbmm": "batched product",
-}
-
-
 def label_of(call: OpCall, phase: Phase) -> str:
     """Return the kind of one dispatched call: `depthwise convolution 3x3 stride 2`, `batch_norm`.
 
@@ -213,17 +194,6 @@ def label_of(call: OpCall, phase: Phase) -> str:
     if call.op in ("convolution", "convolution_backward"):
         return _convolution(call)
     return plain_label(call.name)
-
-
-def plain_label(name: str) -> str:
-    """Return the kind that an op's name alone shows: `native_batch_norm_backward` is batch_norm."""
-    if is_attention(name):
-        return "attention"
-    while kept := next((p for p in _PREFIXES if name.startswith(p) and name != p), ""):
-        name = name.removeprefix(kept)
-    while kept := next((s for s in _SUFFIXES if name.endswith(s) and name != s), ""):
-        name = name.removesuffix(kept)
-    return _USUAL.get(name, name)
 
 
 def _convolution(call: OpCall) -> str:

@@ -1,9 +1,10 @@
-"""What one training step must compute, move and hold, from the cost model."""
+"""What one training step, or one op of it, must compute, move and hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
 
 from pydantic import Field
 from typing_extensions import Self
@@ -101,3 +102,85 @@ class Complexity(Record):
     def intensity_min(self) -> float:
         """FLOP per byte if every op goes through DRAM."""
         return self.step_flops / self.eager_bytes
+
+
+# One op, and its work
+
+
+@dataclass(frozen=True)
+class CalledOp:
+    """An op as a profiler prints it, and what it was given; equal ones do equal work.
+
+    `name` is without `aten::`. `dims`, `types`, `concrete` (values of arguments that are no
+    tensors, as text) and `strides` are the profiler's, one entry per argument, None where it wrote
+    none. `result` is the shape of what it returned and `output_mask` says which gradients it
+    computed, both only where other ops of the trace show it.
+    """
+
+    name: str
+    phase: Phase | None = None
+    dims: tuple[Any, ...] | None = None
+    types: tuple[str, ...] | None = None
+    concrete: tuple[Any, ...] | None = None
+    strides: tuple[Any, ...] | None = None
+    result: tuple[int, ...] | None = None
+    output_mask: tuple[bool, ...] | None = None
+
+
+@dataclass(frozen=True)
+class OpWork:
+    """What one call must compute and move; `flops` are algorithmic.
+
+    Of a whole step's call, `fused_bytes` are its share of the fused traffic. Of an op by itself
+    they are the least that it can move, whatever its neighbours are.
+    """
+
+    label: str
+    flops: int
+    elementwise_flops: int
+    eager_bytes: int
+    fused_bytes: int
+
+
+@dataclass(frozen=True)
+class CallWork(OpWork):
+    """One dispatched call of a step and its work.
+
+    `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
+    tensors without dimensions left out.
+    """
+
+    op: str
+    phase: Phase
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def is_attention(op: str) -> bool:
+    """Return whether `op` is a variant of scaled-dot-product attention, forward or backward."""
+    return "scaled_dot_product" in op and "attention" in op
+
+
+#: Parts of names that say nothing about the kind of an op.
+_PREFIXES = ("_", "native_", "cudnn_", "miopen_", "mps_", "fused_")
+_SUFFIXES = ("_", "_data", "_backward", "_forward", "_with_indices")
+#: What is left of a name where a more usual one exists.
+_USUAL = {
+    "threshold": "relu",
+    "to_copy": "cast",
+    "clone": "copy",
+    "mm": "linear",
+    "addmm": "linear",
+    "bmm": "batched product",
+    "baddbmm": "batched product",
+}
+
+
+def plain_label(name: str) -> str:
+    """Return the kind that an op's name alone shows: `native_batch_norm_backward` is batch_norm."""
+    if is_attention(name):
+        return "attention"
+    while kept := next((p for p in _PREFIXES if name.startswith(p) and name != p), ""):
+        name = name.removeprefix(kept)
+    while kept := next((s for s in _SUFFIXES if name.endswith(s) and name != s), ""):
+        name = name.removesuffix(kept)
+    return _USUAL.get(name, name)

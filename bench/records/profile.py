@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import model_validator
 
 from bench.config import ResolvedConfig, RunConfig
 from bench.records.base import (
@@ -14,11 +16,16 @@ from bench.records.base import (
     Record,
     Seconds,
     Share,
+    lacking,
     ratio,
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment
 from bench.records.measurement import WorkSet
+
+_ONE_TIME = {
+    "exclusive_s": "recorded by a version that kept one time per op: it is the exclusive one"
+}
 
 
 class OpTime(Facts):
@@ -26,7 +33,9 @@ class OpTime(Facts):
 
     `label` distinguishes kinds that differ under the roof: `convolution 1x1`,
     `depthwise convolution 3x3`, `batch_norm`. Work is the cost model's (`bench.cost`), None
-    where the profiled op has no counterpart there. Times are exclusive: no nanosecond is in two.
+    where the profiled op has no counterpart there. `time_s` is what its kernels took, each its own
+    duration; of `exclusive_s` no nanosecond is in two ops, so it adds up to the device's busy time.
+    Where nothing overlaps, both are the same; a rate is work over `time_s`.
     """
 
     label: str
@@ -34,10 +43,17 @@ class OpTime(Facts):
     phase: Phase | None  # None where a CUDA graph replays the step whole
     calls: Count
     time_s: Seconds
+    exclusive_s: Seconds | None
     flops: Count | None
     elementwise_flops: Count | None
     eager_bytes: Count | None
     fused_bytes: Count | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_today(cls, data: Any) -> Any:
+        """An older version kept one time, which of overlapping kernels had only the first's."""
+        return lacking(data, _ONE_TIME) if isinstance(data, dict) else data
 
 
 class Copies(Record):
@@ -66,8 +82,13 @@ class OpProfile(Facts):
 
     @property
     def ops_time_s(self) -> float:
-        """Time of all ops together."""
+        """Time of all ops together; more than the step's where the device ran several at once."""
         return sum(op.time_s for op in self.ops)
+
+    @property
+    def exclusive_s(self) -> float:
+        """The part of the step in which any op ran."""
+        return sum(op.time_s if op.exclusive_s is None else op.exclusive_s for op in self.ops)
 
 
 class KernelTotals(Facts):

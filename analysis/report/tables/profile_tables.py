@@ -55,7 +55,7 @@ def profiles_table(profiles: Sequence[PlacedProfile]) -> Table:
         text("outcome", "outcome", lambda profile: profile.record.outcome),
         of_ops("profiled_step_ms", "profiled step ms", lambda ops: 1e3 * ops.step_time_s),
         of_ops("ops_time_share", "ops of it",
-               lambda ops: _per(ops.ops_time_s, ops.step_time_s), percent),
+               lambda ops: _per(ops.exclusive_s, ops.step_time_s), percent),
         _metric("device_busy_share", "device busy", percent),
         of_ops("launch_gap_ms", "launch gaps ms", lambda ops: scaled(ops.launch_gap_s, 1e3)),
         _metric("ops_matched_share", "ops matched", percent),

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from bench.profilers.ops.op_nest import Event, Nest
+from bench.profilers.ops.op_nest import Nest
 from bench.profilers.ops.timed_step import Kind, SeenOp
+from bench.profilers.traces import DeviceSpan, HostSpan
 from bench.records import Copies
-from bench.records.verdict.kernel_names import kernel_name
 
-KERNEL, COPY, SET = "kernel", "gpu_memcpy", "gpu_memset"
-_KINDS = (KERNEL, COPY, SET)
 Direction = Literal["host to device", "device to host", "device to device"]
 _DIRECTIONS: dict[str, Direction] = {
     "HtoD": "host to device",
@@ -24,63 +22,76 @@ _DIRECTIONS: dict[str, Direction] = {
 
 
 class DeviceTime:
-    """When the device was busy: kernels and copies on any stream; times in seconds."""
+    """When devices were busy: kernels, copies and fills on any stream; times in seconds.
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        self._intervals = sorted(
-            (event for event in events if event.get("cat") in _KINDS),
-            # A copy beside a kernel costs the step only what no kernel hides.
-            key=lambda event: (event["cat"] != KERNEL, event["ts"]),
+    `busy_s` and `gap_s`, the idle time between first and last interval, are sums over devices.
+    """
+
+    def __init__(self, runs: Iterable[DeviceSpan]) -> None:
+        # Communication beside computing, and a copy beside a kernel, cost the step only what
+        # nothing hides.
+        self._runs = sorted(
+            runs, key=lambda run: (run.kind != "kernel", run.communicates, run.begin_us)
         )
-        covered = _Covered()
-        self._own_us = [covered.add(e["ts"], e["ts"] + e["dur"]) for e in self._intervals]
-        self.busy_s = sum(self._own_us) / 1e6
-        self.gap_s = covered.gaps() / 1e6
+        covered: defaultdict[int | str | None, _Covered] = defaultdict(_Covered)
+        self._exclusive_us = [covered[r.device].add(r.begin_us, r.end_us) for r in self._runs]
+        self.busy_s = sum(self._exclusive_us) / 1e6
+        self.gap_s = sum(each.gaps() for each in covered.values()) / 1e6
 
     @property
     def kernels(self) -> list[str]:
         """Names of the kernels, as `bench.records.verdict.kernel_names` spells them."""
-        return [kernel_name(event["name"]) for event in self._of(KERNEL)]
+        return [run.short_name for run in self._runs if run.kind == "kernel"]
 
-    def give_to(self, nest: Nest) -> None:
-        """Add each interval to the op of `nest` that launched it.
+    def give_to(self, nest: Nest, launches: Mapping[int, HostSpan]) -> None:
+        """Add each interval to the op of `nest` that launched it; `launches` by correlation.
 
-        Of intervals at the same time the first counts, so no nanosecond is in two ops. What no
-        operator launched becomes an op of its own, named after the kernel.
+        An op's time is what its intervals took, whatever ran beside them. Of intervals at the same
+        time the first alone adds to the exclusive time. What no operator launched becomes an op of
+        its own, named after the kernel.
         """
-        for event, own_us in zip(self._intervals, self._own_us, strict=True):
-            op = nest.by_id.get(event.get("args", {}).get("External id"))
-            if op is not None and op.kind is Kind.OP:
-                op.own_s += own_us / 1e6
-                continue
-            siblings = nest.tops if op is None else op.inner
-            phase = None if op is None else op.phase
-            name = kernel_name(event["name"])
-            siblings.append(SeenOp(name, Kind.KERNEL, phase, (), own_us / 1e6))
+        for run, exclusive_us in zip(self._runs, self._exclusive_us, strict=True):
+            op = _launcher(run, nest, launches)
+            if op is None or op.kind is not Kind.OP:
+                siblings = nest.tops if op is None else op.inner
+                phase = None if op is None else op.phase
+                op = SeenOp(run.short_name, Kind.KERNEL, phase, ())
+                siblings.append(op)
+            op.own_s += run.duration_us / 1e6
+            op.exclusive_s += exclusive_us / 1e6
+            op.runs.append(run)
 
     def copies(self) -> tuple[Copies, ...] | None:
         """Return the copies by direction, longest first; None if the trace lacks their bytes."""
-        by_direction: defaultdict[Direction, list[Event]] = defaultdict(list)
-        for event in self._of(COPY):
-            if "bytes" not in event["args"]:
+        by_direction: defaultdict[Direction, list[tuple[int, float]]] = defaultdict(list)
+        for run in self._runs:
+            if run.kind != "copy":
+                continue
+            if run.size_bytes is None:
                 return None
             for way in _DIRECTIONS:
-                if way in event["name"]:
-                    by_direction[_DIRECTIONS[way]].append(event)
+                if way in run.name:
+                    by_direction[_DIRECTIONS[way]].append((run.size_bytes, run.duration_us))
                     break
         copies = [
             Copies(
                 direction=direction,
-                calls=len(events),
-                bytes=sum(event["args"]["bytes"] for event in events),
-                time_s=sum(event["dur"] for event in events) / 1e6,
+                calls=len(found),
+                bytes=sum(size_bytes for size_bytes, _ in found),
+                time_s=sum(duration_us for _, duration_us in found) / 1e6,
             )
-            for direction, events in by_direction.items()
+            for direction, found in by_direction.items()
         ]
         return tuple(sorted(copies, key=lambda copy: -copy.time_s))
 
-    def _of(self, kind: str) -> list[Event]:
-        return [event for event in self._intervals if event["cat"] == kind]
+
+def _launcher(run: DeviceSpan, nest: Nest, launches: Mapping[int, HostSpan]) -> SeenOp | None:
+    """The op that the run or its launch names, else the one that was open as it was launched."""
+    launch = launches.get(run.correlation) if run.correlation is not None else None
+    for identity in (run.external_id, launch and launch.external_id):
+        if identity is not None and identity in nest.by_id:
+            return nest.by_id[identity]
+    return nest.at(launch.thread, launch.begin_us) if launch is not None else None
 
 
 class _Covered:

@@ -2,101 +2,134 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bench.profilers.ops.timed_step import Kind, SeenOp
+from bench.profilers.traces import HostSpan
 from bench.records import Phase
 
-Event = Mapping[str, Any]
-
-_HOST = frozenset({"cpu_op", "user_annotation"})
-_ENGINE = "autograd::engine::evaluate_function"
+#: What autograd runs: an engine's function around each node; up to torch 1.9 the node alone.
+_BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*(Backward\d*|AccumulateGrad)$")
+_UPDATE = "Optimizer.step#"
 #: The mark that inductor's code sets around a graph; its hash follows.
 _COMPILED = "## Call CompiledFxGraph"
+
+
+@dataclass
+class _Open:
+    """An op of a thread, and the one around it."""
+
+    end_us: float
+    op: SeenOp
+    around: _Open | None
 
 
 class Nest:
     """The host's intervals of one step as trees of ops; `tops` are the outermost, in order.
 
-    `by_id` finds the op of an `External id`. An op that autograd's engine called is backward's;
-    what ran after the engine's last is the optimizer's, anything else the forward pass's. Without
-    the engine no phase is known. Where `timed` is False the ops have no time of their own.
+    `by_id` finds the op of an external id. An op that autograd called is backward's. The
+    optimizer's are those in torch's mark around its step, unless that runs the model too, and what
+    ran after autograd's last; anything else is the forward pass's. Without autograd and without the
+    mark no phase is known. Where `timed` is False the ops have no time of their own.
     """
 
-    def __init__(self, events: Iterable[Event], *, timed: bool) -> None:
-        host = [event for event in events if event.get("cat") in _HOST]
-        ends = [_end(event) for event in host if event["name"].startswith(_ENGINE)]
-        self._backward_end = max(ends, default=None)
+    def __init__(self, spans: Iterable[HostSpan], *, timed: bool) -> None:
+        host = [span for span in spans if span.kind != "call"]
+        backward = [span for span in host if span.kind == "op" and _BACKWARD.match(span.name)]
+        self._backward_begins = sorted(span.begin_us for span in backward)
+        self._backward_end = max((span.end_us for span in backward), default=None)
         self._timed = timed
-        self.by_id: dict[int | None, SeenOp] = {}
+        self.by_id: dict[int, SeenOp] = {}
         self.tops: list[SeenOp] = []
-        threads: defaultdict[Any, list[Event]] = defaultdict(list)
-        for event in sorted(host, key=_order):
-            threads[event["tid"]].append(event)
-        for thread in threads.values():
-            self._add(thread)
+        self._threads: dict[Any, tuple[list[float], list[_Open]]] = {}
+        threads: defaultdict[Any, list[HostSpan]] = defaultdict(list)
+        for span in sorted(host, key=_order):
+            threads[span.thread].append(span)
+        for thread, in_order in threads.items():
+            self._threads[thread] = self._add(in_order)
 
-    def _add(self, events: Sequence[Event]) -> None:
-        open_ops: list[tuple[float, SeenOp]] = []
-        for event in events:
-            while open_ops and event["ts"] >= open_ops[-1][0]:
-                open_ops.pop()
-            around = open_ops[-1][1] if open_ops else None
-            op = self._op(event, around)
+    def at(self, thread: Any, time_us: float) -> SeenOp | None:
+        """Return the innermost op that `thread` was in."""
+        begins_us, entries = self._threads.get(thread, ([], []))
+        position = bisect_right(begins_us, time_us) - 1
+        entry = entries[position] if position >= 0 else None
+        while entry is not None and time_us >= entry.end_us:
+            entry = entry.around
+        return None if entry is None else entry.op
+
+    def _add(self, spans: Sequence[HostSpan]) -> tuple[list[float], list[_Open]]:
+        around: _Open | None = None
+        entries = []
+        for span in spans:
+            while around is not None and span.begin_us >= around.end_us:
+                around = around.around
+            op = self._op(span, None if around is None else around.op)
             if around is None:
                 self.tops.append(op)
             else:
-                around.inner.append(op)
-                around.own_s = max(0.0, around.own_s - op.own_s)
-            open_ops.append((_end(event), op))
+                outer = around.op
+                outer.inner.append(op)
+                outer.own_s = outer.exclusive_s = max(0.0, outer.own_s - op.own_s)
+            around = _Open(span.end_us, op, around)
+            entries.append(around)
+        return [span.begin_us for span in spans], entries
 
-    def _op(self, event: Event, around: SeenOp | None) -> SeenOp:
-        arguments = event.get("args", {})
-        name, kind = _name_and_kind(event)
+    def _op(self, span: HostSpan, around: SeenOp | None) -> SeenOp:
+        name, kind = _name_and_kind(span)
+        own_s = (span.end_us - span.begin_us) / 1e6 if self._timed else 0.0
         op = SeenOp(
             name=name,
             kind=kind,
-            phase=self._phase(event, around),
-            shapes=_shapes(arguments.get("Input Dims", ())),
-            own_s=event["dur"] / 1e6 if self._timed else 0.0,
+            phase=self._phase(span, around),
+            shapes=_shapes(span.dims or ()),
+            own_s=own_s,
+            exclusive_s=own_s,
+            span=span,
         )
-        if "External id" in arguments:
-            self.by_id[arguments["External id"]] = op
+        if span.external_id is not None:
+            self.by_id[span.external_id] = op
         return op
 
-    def _phase(self, event: Event, around: SeenOp | None) -> Phase | None:
-        in_backward = around is not None and around.phase == "backward"
-        if in_backward or event["name"].startswith(_ENGINE):
+    def _phase(self, span: HostSpan, around: SeenOp | None) -> Phase | None:
+        if around is not None and around.phase == "backward":
             return "backward"
+        if span.kind == "op" and _BACKWARD.match(span.name):
+            return "backward"
+        if (around is not None and around.phase == "optimizer") or self._updates(span):
+            return "optimizer"
         if self._backward_end is None:
             return None
-        return "optimizer" if event["ts"] >= self._backward_end else "forward"
+        return "optimizer" if span.begin_us >= self._backward_end else "forward"
+
+    def _updates(self, span: HostSpan) -> bool:
+        """Whether `span` is an optimizer's step; one with a closure runs the model inside."""
+        first_after = bisect_right(self._backward_begins, span.begin_us)
+        ran_model = self._backward_begins[first_after : first_after + 1]
+        return span.name.startswith(_UPDATE) and not (ran_model and ran_model[0] < span.end_us)
 
 
-def op_names(events: Iterable[Event]) -> list[str]:
-    """Return the name of every op among `events`, however deep it is nested."""
-    named = (_name_and_kind(event) for event in events if event.get("cat") in _HOST)
+def op_names(spans: Iterable[HostSpan]) -> list[str]:
+    """Return the name of every op among `spans`, however deep it is nested."""
+    named = (_name_and_kind(span) for span in spans if span.kind != "call")
     return [name for name, kind in named if kind is Kind.OP]
 
 
-def _order(event: Event) -> tuple[float, float, int]:
+def _order(span: HostSpan) -> tuple[float, float, int]:
     """The outer of two intervals first; ops are numbered as they begin."""
-    return event["ts"], -event["dur"], event.get("args", {}).get("External id", 0)
+    return span.begin_us, -span.end_us, span.external_id or 0
 
 
-def _end(event: Event) -> float:
-    end: float = event["ts"] + event["dur"]
-    return end
-
-
-def _name_and_kind(event: Event) -> tuple[str, Kind]:
-    printed: str = event["name"]
+def _name_and_kind(span: HostSpan) -> tuple[str, Kind]:
+    printed = span.name
     if printed.startswith(_COMPILED):
         return "CompiledFxGraph", Kind.REGION
     is_autograds = printed.startswith(("autograd::", "torch::autograd::"))
-    if event["cat"] == "cpu_op" and "::" in printed and not is_autograds:
+    if span.kind == "op" and "::" in printed and not is_autograds:
         return printed.removeprefix("aten::").replace("::", "."), Kind.OP
     return printed, Kind.WRAPPER
 

@@ -59,7 +59,7 @@ class _Stopwatch(OpMode):
             call = bind(func, args, kwargs, result)
             in_backward = torch._C._current_graph_task_id() != -1
             phase: Phase | None = "backward" if in_backward else None
-            self._ops.append(SeenOp(call.name, Kind.OP, phase, call.shapes, seconds))
+            self._ops.append(SeenOp(call.name, Kind.OP, phase, call.shapes, seconds, [], seconds))
         return result
 
     def ops(self) -> list[SeenOp]:

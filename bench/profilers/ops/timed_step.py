@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from bench.profilers.traces import DeviceSpan, HostSpan
 from bench.records import Copies, Phase
 
 
@@ -21,19 +22,28 @@ class Kind(Enum):
 
 @dataclass
 class SeenOp:
-    """`own_s` is the time that passed in none of `inner`. `name` is without torch's `aten::`."""
+    """`own_s` is the time that passed in none of `inner`. `name` is without torch's `aten::`.
+
+    On a device it is the time of `runs`, the kernels and copies that this op itself launched, each
+    its own duration. `exclusive_s` is what is left of it where a nanosecond counts for one op only:
+    less if the device ran several things at once.
+    """
 
     name: str
     kind: Kind
     phase: Phase | None
     shapes: tuple[tuple[int, ...], ...]
-    own_s: float
+    own_s: float = 0.0
     inner: list[SeenOp] = field(default_factory=list)
+    exclusive_s: float = 0.0
+    runs: list[DeviceSpan] = field(default_factory=list)
+    span: HostSpan | None = None  # where it is from a trace
 
-    @property
-    def total_s(self) -> float:
-        """Own time and that of everything inside."""
-        return self.own_s + sum(op.total_s for op in self.inner)
+    def everything(self) -> Iterator[SeenOp]:
+        """Yield the op and all inside, outer ones first."""
+        yield self
+        for op in self.inner:
+            yield from op.everything()
 
 
 #: Fields of `bench.records.OpProfile` that only a tool which sees the device can tell.

@@ -1,21 +1,17 @@
 """Times ops with torch.profiler: on the host for a CPU, by their kernels for a GPU.
 
-A step is read from the trace that torch.profiler exports. The trace's format has been stable for
-years, every viewer reads it, and it alone has the bytes of a copy. An event of it is a JSON object:
-`ph` "X" for an interval, `cat` its kind, `ts` and `dur` in microseconds, `tid` the thread, and in
-`args` the input shapes and the `External id` by which a kernel names the op that launched it.
+A step is read from the trace that torch.profiler exports (`bench.profilers.traces`). The trace's
+format has been stable for years, every viewer reads it, and it alone has the bytes of a copy.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -24,14 +20,13 @@ from bench.errors import UserError
 from bench.profilers.ops.device_time import DeviceTime
 from bench.profilers.ops.op_nest import Nest, op_names
 from bench.profilers.ops.timed_step import DEVICE_FIGURES, TimedStep
+from bench.profilers.traces import Trace, read_trace
 from bench.records import WorkSet
 from bench.training.devices import Device
 
-Event = dict[str, Any]
 
-
-def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -> list[Event]:
-    """Run `step` once under torch.profiler, up to the device's last kernel; return the intervals.
+def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -> Trace:
+    """Run `step` once under torch.profiler, up to the device's last kernel; return its trace.
 
     The host is always recorded: some versions record no kernels without it.
     """
@@ -47,9 +42,7 @@ def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
-        # Names of kernels may hold control characters.
-        trace = json.loads(file.read_text(encoding="utf-8", errors="replace"), strict=False)
-    return [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+        return read_trace(file)
 
 
 class Profiled:
@@ -73,9 +66,9 @@ class Profiled:
         self._device.synchronize()
         self._wall_s = time.perf_counter() - begin
 
-    def _read(self, events: list[Event]) -> TimedStep:
+    def _read(self, trace: Trace) -> TimedStep:
         why_not = dict.fromkeys(DEVICE_FIGURES, "ops run on the host itself")
-        return TimedStep(self._wall_s, Nest(events, timed=True).tops, missing=why_not)
+        return TimedStep(self._wall_s, Nest(trace.host, timed=True).tops, missing=why_not)
 
 
 class ProfiledOnDevice(Profiled):
@@ -86,14 +79,14 @@ class ProfiledOnDevice(Profiled):
         "that each op launched"
     )
 
-    def _read(self, events: list[Event]) -> TimedStep:
-        nest, on_device = Nest(events, timed=False), DeviceTime(events)
+    def _read(self, trace: Trace) -> TimedStep:
+        nest, on_device = Nest(trace.host, timed=False), DeviceTime(trace.device)
         if not on_device.kernels:
             raise UserError(
                 "torch.profiler recorded no kernel: CUPTI is in use or does not fit the driver; "
                 "end other profilers, or update the NVIDIA driver"
             )
-        on_device.give_to(nest)
+        on_device.give_to(nest, trace.launches)
         copies = on_device.copies()
         missing = {} if copies is not None else {"copies": "the trace lacks the bytes of copies"}
         return TimedStep(
@@ -113,9 +106,12 @@ def work_set(step: Callable[[], object], device: Device) -> WorkSet | None:
     Kernels on CUDA, copies and memsets left out; elsewhere every op of torch or of a library, those
     that other ops call included, so that a backend's own way of doing an op is part of the answer.
     """
-    events = traced(step, device, shapes=False)
+    try:
+        trace = traced(step, device, shapes=False)
+    except UserError:  # an empty trace
+        return None
     if device.backend == "cuda":
-        names, unit = DeviceTime(events).kernels, "kernels"
+        names, unit = DeviceTime(trace.device).kernels, "kernels"
     else:
-        names, unit = op_names(events), "ops"
+        names, unit = op_names(trace.host), "ops"
     return WorkSet(unit=unit, counts=Counter(names)) if names else None

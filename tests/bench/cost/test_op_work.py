@@ -7,7 +7,7 @@ import torch
 from generated_steps import tiny, traced
 
 from bench.cost import StepSpec, op_work, step_complexity
-from bench.cost.op_calls import plain_label
+from bench.records.complexity import plain_label
 
 SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
 

@@ -115,6 +115,17 @@ def test_a_record_of_today_must_say_what_schema_1_did_not():
         RunRecord.model_validate_json(json.dumps(new))
 
 
+def test_an_op_of_a_version_with_one_time_is_read_with_the_reason():
+    op = samples.op_time(exclusive_s=0.008)
+    older = {name: value for name, value in op.model_dump().items() if name != "exclusive_s"}
+    read = type(op).model_validate(older)
+    assert (read.time_s, read.exclusive_s) == (op.time_s, None)
+    assert "one time per op" in read.missing["exclusive_s"]
+    assert type(op).model_validate(op.model_dump()) == op
+    profile = samples.op_profile(op, read)
+    assert profile.exclusive_s == pytest.approx(0.008 + read.time_s)
+
+
 def test_reasons_that_are_no_mapping_are_refused():
     damaged = samples.run_record().model_dump(mode="json")
     damaged["measurement"] = {"missing": ["work"]}

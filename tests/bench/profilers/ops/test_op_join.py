@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from bench.cost import CallWork
-from bench.profilers.ops.op_times import join
+from bench.profilers.ops.op_join import CallsInOrder, join
 from bench.profilers.ops.timed_step import Kind, SeenOp
+from bench.records.complexity import CallWork
 
 
 def work(op, *shapes, phase="forward", flops=1):
@@ -30,7 +30,7 @@ def seen(name, *shapes, own=1.0, inner=(), phase="forward", kind=Kind.OP):
 def joined(tops, calls):
     return [
         (share.seen.name, share.call and share.call.flops, share.time_s)
-        for share in join(tops, calls)
+        for share in join(tops, CallsInOrder(calls))
     ]
 
 
@@ -178,7 +178,7 @@ def test_a_backends_own_name_for_the_same_work_is_known(timed, model):
     ],
 )
 def test_other_work_is_not_joined(timed, model):
-    assert [share.call for share in join([timed], [model])] in ([], [None])
+    assert [share.call for share in join([timed], CallsInOrder([model]))] in ([], [None])
 
 
 def test_no_time_is_lost_or_counted_twice_in_any_tree():
@@ -195,7 +195,8 @@ def test_no_time_is_lost_or_counted_twice_in_any_tree():
     for _ in range(200):
         tops = [tree(4) for _ in range(3)]
         calls = [work(draw.choice(names), draw.choice(shapes)) for _ in range(10)]
-        shares = join(tops, calls)
-        assert sum(s.time_s for s in shares) == pytest.approx(sum(top.total_s for top in tops))
+        shares = join(tops, CallsInOrder(calls))
+        whole_s = sum(op.own_s for top in tops for op in top.everything())
+        assert sum(share.time_s for share in shares) == pytest.approx(whole_s)
         taken = [id(share.call) for share in shares if share.call]
         assert len(taken) == len(set(taken))

@@ -10,7 +10,7 @@ ENGINE = "autograd::engine::evaluate_function: ReluBackward0"
 
 
 def nested(trace, timed=True):
-    return Nest(trace.events, timed=timed).tops
+    return Nest(trace.trace.host, timed=timed).tops
 
 
 def test_own_time_is_what_no_inner_op_took():
@@ -22,7 +22,7 @@ def test_own_time_is_what_no_inner_op_took():
     outer, relu = nested(trace)
     (inner,) = outer.inner
     assert [op.own_s * 1e6 for op in (outer, inner, *inner.inner)] == pytest.approx([10, 30, 10])
-    assert outer.total_s * 1e6 == pytest.approx(50)
+    assert sum(op.own_s for op in outer.everything()) * 1e6 == pytest.approx(50)
     assert (relu.name, relu.inner) == ("relu", [])
 
 
@@ -98,7 +98,7 @@ def test_only_operators_are_ops():
         *names_and_kinds.values(),
         ("model::head", Kind.WRAPPER),
     ]
-    assert op_names(trace.events) == ["relu", "torchvision.nms"]
+    assert op_names(trace.trace.host) == ["relu", "torchvision.nms"]
 
 
 def test_shapes_leave_out_what_is_no_tensor():
@@ -109,6 +109,32 @@ def test_shapes_leave_out_what_is_no_tensor():
 
 
 def test_what_ran_on_the_device_is_no_host_op():
-    names = op_names(gpu_step())
+    names = op_names(gpu_step().host)
     assert "cudnn_convolution" in names
     assert not [name for name in names if "cudaLaunch" in name or "bn_fw" in name]
+
+
+def test_up_to_torch_1_9_the_node_marks_the_backward_pass():
+    trace = TraceWriter()
+    trace.host("aten::relu", 0, 10)
+    trace.host("ReluBackward1", 20, 30, tid=BACKWARD_THREAD)
+    trace.host("aten::threshold_backward", 25, 20, tid=BACKWARD_THREAD)
+    trace.host("aten::add_", 60, 10)
+    phases = {(op.name, op.phase) for top in nested(trace) for op in top.everything()}
+    assert phases == {
+        ("relu", "forward"),
+        ("ReluBackward1", "backward"),
+        ("threshold_backward", "backward"),
+        ("add_", "optimizer"),
+    }
+
+
+@pytest.mark.parametrize("runs_the_model", [False, True])
+def test_the_optimizers_mark_holds_its_ops_unless_it_runs_the_model(runs_the_model):
+    trace = TraceWriter()
+    trace.host("Optimizer.step#SGD.step", 100, 100, cat="user_annotation")
+    trace.host("aten::mul", 110, 10)
+    begin = 130 if runs_the_model else 300  # of a closure, or of the next step
+    trace.host(ENGINE, begin, 10, tid=BACKWARD_THREAD)
+    (mark,) = (op for op in nested(trace) if op.name.startswith("Optimizer"))
+    assert mark.inner[0].phase == ("forward" if runs_the_model else "optimizer")

@@ -172,12 +172,12 @@ def gpu_work():
     return [call for call in work if call.op not in ("mean", "_log_softmax")]
 
 
-def profile_on_card(monkeypatch, events):
+def profile_on_card(monkeypatch, trace):
     clock = ScriptedClock()
 
     def traced(step, device):
         step()
-        return events
+        return trace
 
     monkeypatch.setattr(torch_profiler, "traced", traced)
     monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
@@ -197,11 +197,13 @@ def test_on_a_gpu_an_op_is_the_time_of_its_kernels(monkeypatch):
     )
     others = {(op.label, op.op, op.phase): op for op in profile.ops if op.flops is None}
     # No op launched the loader's copy; half of it hides behind the convolution.
-    assert {key: op.time_s * 1e6 for key, op in others.items()} == pytest.approx(
-        {("to", "to", "forward"): 50, ("Memcpy HtoD", "Memcpy HtoD", None): 20}
-    )
+    assert {key: (op.time_s, op.exclusive_s) for key, op in others.items()} == {
+        ("to", "to", "forward"): pytest.approx((50e-6, 50e-6)),
+        ("Memcpy HtoD", "Memcpy HtoD", None): pytest.approx((40e-6, 20e-6)),
+    }
     assert "launched by no op" in others["Memcpy HtoD", "Memcpy HtoD", None].missing["flops"]
     # Busy is the union of what ran; gaps lie between.
+    assert profile.exclusive_s == pytest.approx(960e-6)
     assert profile.device_busy_share == pytest.approx(960 / 1200)
     assert profile.launch_gap_s == pytest.approx((10 + 10 + 20) * 1e-6)
     (copies,) = profile.copies
@@ -214,7 +216,7 @@ def test_a_replayed_graph_is_its_kernels_without_phases(monkeypatch):
     trace.host("aten::copy_", 0, 5, [[4, 3, 8, 8], [4, 3, 8, 8], []])
     for start in (100, 300):
         trace.device("void conv<float>(float*)", start, 90)
-    profile = profile_on_card(monkeypatch, trace.events)
+    profile = profile_on_card(monkeypatch, trace.trace)
     (kernel,) = profile.ops
     assert (kernel.label, kernel.phase, kernel.calls) == ("conv<float>", None, 2)
     assert kernel.time_s == pytest.approx(180e-6)
@@ -222,10 +224,10 @@ def test_a_replayed_graph_is_its_kernels_without_phases(monkeypatch):
 
 
 def test_copies_of_unknown_size_are_missing_with_the_reason(monkeypatch):
-    events = gpu_step()
-    for event in events:
-        event["args"].pop("bytes", None)
-    profile = profile_on_card(monkeypatch, events)
+    trace = gpu_step()
+    for run in trace.device:
+        run.size_bytes = None
+    profile = profile_on_card(monkeypatch, trace)
     assert profile.copies is None
     assert "bytes" in profile.missing["copies"]
 
@@ -234,7 +236,7 @@ def test_a_gpu_without_kernels_is_refused_with_a_remedy(monkeypatch):
     trace = TraceWriter()
     trace.host("aten::relu", 0, 5)
     with pytest.raises(UserError, match=r"recorded no kernel.*driver"):
-        profile_on_card(monkeypatch, trace.events)
+        profile_on_card(monkeypatch, trace.trace)
 
 
 def relu(seconds):

@@ -62,16 +62,22 @@ def test_a_step_that_fails_fails_as_itself_and_leaves_the_profiler_free():
     assert work_set(step_of(), CPU) is not None
 
 
+def kernelless():
+    writer = TraceWriter()
+    writer.host("aten::relu", 0, 5)
+    return writer.trace
+
+
 KERNELS = ("cudnn::conv<float>", "bn_fw<float,4>", "bn_bw<float>", "at::native::sgd<float>")
 
 
 @pytest.mark.parametrize(
-    ("events", "found"),
+    ("trace", "found"),
     [
         (gpu_step(), WorkSet(unit="kernels", counts=dict.fromkeys(KERNELS, 1))),
-        (TraceWriter().events, None),
+        (kernelless(), None),
     ],
 )
-def test_on_a_gpu_it_is_the_kernels(monkeypatch, events, found):
-    monkeypatch.setattr(torch_profiler, "traced", lambda *args, **kwargs: events)
+def test_on_a_gpu_it_is_the_kernels(monkeypatch, trace, found):
+    monkeypatch.setattr(torch_profiler, "traced", lambda *args, **kwargs: trace)
     assert work_set(lambda: None, Card(ScriptedClock())) == found

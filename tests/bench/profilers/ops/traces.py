@@ -1,6 +1,11 @@
 """Events as torch's profiler exports them (torch 2.15, kineto): hosts ops and what a GPU ran."""
 
+import json
+import tempfile
 from itertools import count
+from pathlib import Path
+
+from bench.profilers.traces import read_trace
 
 HOST_THREAD, BACKWARD_THREAD = 4711, 4712
 
@@ -11,6 +16,14 @@ class TraceWriter:
     def __init__(self):
         self.events = []
         self._ids = count(1)
+
+    @property
+    def trace(self):
+        """What the reader of traces makes of the events."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            file.write_text(json.dumps({"traceEvents": self.events}))
+            return read_trace(file)
 
     def _event(self, cat, name, pid, tid, ts, dur, arguments):
         known = {"cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
@@ -74,4 +87,4 @@ def gpu_step():
     update = trace.host("aten::_fused_sgd_", 510, 80, [[], [], [], []])
     trace.device("Memset (Device)", 1600, 10, update, cat="gpu_memset", bytes=4)
     trace.device("void at::native::sgd<float>(int)", 1610, 390, update)
-    return trace.events
+    return trace.trace
