@@ -16,7 +16,17 @@ from typing import Any
 
 import msgspec
 
-from bench.profilers.traces.contents import cleaned, closed
+from bench.profilers.traces.chrome_events import (
+    DEVICE_ARGS,
+    HOST_ARGS,
+    NOTHING,
+    DeviceArgs,
+    Event,
+    File,
+    HostArgs,
+    Scalar,
+    parsed,
+)
 from bench.profilers.traces.trace import (
     CounterRange,
     DeviceKind,
@@ -55,58 +65,7 @@ _RANGES = "cuda_profiler_range"
 #: `detach`; autograd's nodes are named after them.
 _OPERATOR = re.compile(r"^[A-Za-z_]\w*::|Backward\d*$|AccumulateGrad$|^detach_?$")
 
-_Scalar = int | float | str | None
-_NOTHING = msgspec.Raw()
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str | None = None
-    name: str | None = None
-    pid: _Scalar = None
-    tid: _Scalar = None
-    ts: _Scalar = None
-    dur: _Scalar = None
-    args: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _HostArgs(msgspec.Struct, gc=False):
-    external: _Scalar = msgspec.field(default=None, name="External id")
-    old_external: _Scalar = msgspec.field(default=None, name="external id")
-    correlation: _Scalar = None
-    sequence: _Scalar = msgspec.field(default=None, name="Sequence number")
-    forward_thread: _Scalar = msgspec.field(default=None, name="Fwd thread id")
-    dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
-    old_dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input dims")
-    types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
-    concrete: msgspec.Raw = msgspec.field(default=_NOTHING, name="Concrete Inputs")
-    strides: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Strides")
-
-
-class _DeviceArgs(msgspec.Struct, gc=False):
-    external: _Scalar = msgspec.field(default=None, name="External id")
-    old_external: _Scalar = msgspec.field(default=None, name="external id")
-    correlation: _Scalar = None
-    device: _Scalar = None
-    stream: _Scalar = None
-    size_bytes: _Scalar = msgspec.field(default=None, name="bytes")
-
-
-class _File(msgspec.Struct):
-    events: list[_Event] = msgspec.field(name="traceEvents")
-    devices: msgspec.Raw = msgspec.field(default=_NOTHING, name="deviceProperties")
-    distributed: msgspec.Raw = msgspec.field(default=_NOTHING, name="distributedInfo")
-    with_shapes: _Scalar = msgspec.field(default=None, name="record_shapes")
-    schema: _Scalar = msgspec.field(default=None, name="schemaVersion")
-    cuda: _Scalar = msgspec.field(default=None, name="cuda_runtime_version")
-    hip: _Scalar = msgspec.field(default=None, name="hip_runtime_version")
-
-
-_FILE = msgspec.json.Decoder(_File)
-_EVENTS = msgspec.json.Decoder(list[_Event])
-_HOST_ARGS = msgspec.json.Decoder(_HostArgs | None)
-_DEVICE_ARGS = msgspec.json.Decoder(_DeviceArgs | None)
-_NO_HOST_ARGS, _NO_DEVICE_ARGS = _HostArgs(), _DeviceArgs()
+_NO_HOST_ARGS, _NO_DEVICE_ARGS = HostArgs(), DeviceArgs()
 _LIST = msgspec.json.Decoder(list[Any])
 _ANY = msgspec.json.Decoder()
 
@@ -116,29 +75,22 @@ def kineto_trace(path: str, contents: bytearray) -> Trace:
 
     Raises `ValueError`, `msgspec.DecodeError` or `RecursionError` for what is no such trace.
     """
-    file = _parsed(contents)
-    names, properties = _facts(file), _value(file.devices)
+    file = parsed(contents)
+    facts, devices = _facts(file), dict(_devices(_value(file.devices)))
     host, device, counters = _spans(file.events)
-    return Trace(path, host, device, counters, dict(_device_names(properties)), names)
-
-
-def _parsed(contents: bytearray) -> _File:
-    try:
-        return _decoded(contents)
-    except msgspec.ValidationError:
-        raise
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _decoded(cleaned(contents))
-
-
-def _decoded(contents: bytearray) -> _File:
-    if contents[:4096].lstrip()[:1] == b"[":
-        return _File(_EVENTS.decode(closed(contents)))
-    return _FILE.decode(contents)
+    return Trace(
+        path,
+        host,
+        device,
+        counters,
+        {number: str(one["name"])[:200] for number, one in devices.items() if one.get("name")},
+        facts,
+        {number: found for number, one in devices.items() if (found := _capability(one))},
+    )
 
 
 def _spans(
-    events: list[_Event],
+    events: list[Event],
 ) -> tuple[list[HostSpan], list[DeviceSpan], list[CounterRange]]:
     """Turn events into spans, and empty the list on the way: a long trace has millions."""
     host: list[HostSpan] = []
@@ -176,14 +128,14 @@ class _Shared:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self.threads: dict[tuple[_Scalar, _Scalar], tuple[Any, Any]] = {}
+        self.threads: dict[tuple[Scalar, Scalar], tuple[Any, Any]] = {}
         self._lists: dict[bytes, tuple[Any, ...] | None] = {}
         self._list_bytes = 0
 
     def name(self, name: str | None) -> str:
         return self._names.setdefault(name, name) if name else ""
 
-    def thread(self, event: _Event) -> tuple[Any, Any]:
+    def thread(self, event: Event) -> tuple[Any, Any]:
         key = event.pid, event.tid
         thread = self.threads.get(key)
         if thread is None:
@@ -192,7 +144,7 @@ class _Shared:
 
     def arguments(self, written: msgspec.Raw) -> tuple[Any, ...] | None:
         """Return a list as tuples; None where there is none, or something else."""
-        if written is _NOTHING:
+        if written is NOTHING:
             return None
         text = bytes(written)
         try:
@@ -217,8 +169,8 @@ def _text(written: bytes) -> str:
     return written.decode("utf-8", "replace")
 
 
-def _host_span(event: _Event, category: str, shared: _Shared) -> HostSpan:
-    args = _HOST_ARGS.decode(event.args) or _NO_HOST_ARGS
+def _host_span(event: Event, category: str, shared: _Shared) -> HostSpan:
+    args = HOST_ARGS.decode(event.args) or _NO_HOST_ARGS
     begin_us, end_us = _interval(event)
     name = shared.name(event.name)
     kind = _HOST[category]
@@ -234,15 +186,15 @@ def _host_span(event: _Event, category: str, shared: _Shared) -> HostSpan:
         _whole(args.correlation),
         _whole(args.sequence),
         _whole(args.forward_thread),
-        shared.arguments(args.old_dims if args.dims is _NOTHING else args.dims),
+        shared.arguments(args.old_dims if args.dims is NOTHING else args.dims),
         shared.arguments(args.types),
         shared.arguments(args.concrete),
         shared.arguments(args.strides),
     )
 
 
-def _device_span(event: _Event, kind: DeviceKind, shared: _Shared) -> DeviceSpan:
-    args = _DEVICE_ARGS.decode(event.args) or _NO_DEVICE_ARGS
+def _device_span(event: Event, kind: DeviceKind, shared: _Shared) -> DeviceSpan:
+    args = DEVICE_ARGS.decode(event.args) or _NO_DEVICE_ARGS
     begin_us, end_us = _interval(event)
     row, number = _plain(event.pid), _plain(args.device)
     return DeviceSpan(
@@ -259,23 +211,23 @@ def _device_span(event: _Event, kind: DeviceKind, shared: _Shared) -> DeviceSpan
     )
 
 
-def _counter_range(event: _Event) -> CounterRange:
+def _counter_range(event: Event) -> CounterRange:
     args = _value(event.args)
     values: dict[str, float] = {}
     missing: dict[str, str] = {}
     for name, value in args.items() if isinstance(args, dict) else ():
         if "__" not in name:
-            continue  # device, graph id and the like
-        number = _number(value)
-        if number is None:
-            missing[name] = f"no number: {str(value)[:40]!r}"
+            continue  # correlation, graph id and the like
+        number = value if type(value) is int else _number(value)
+        if number is None or not 0 <= number < 2**64:
+            missing[name] = f"no count: {str(value)[:40]!r}"
         else:
             values[name] = number
     lost = event.name in (None, "", "__missing__")
-    return CounterRange(None if lost else event.name, values, missing)
+    return CounterRange(None if lost else event.name, values, missing, _plain(event.pid))
 
 
-def _interval(event: _Event) -> tuple[float, float]:
+def _interval(event: Event) -> tuple[float, float]:
     """Begin and end; a negative duration is 0, as Kineto writes it today."""
     begin_us, duration_us = _number(event.ts), _number(event.dur)
     if begin_us is None or duration_us is None:
@@ -295,7 +247,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _whole(value: _Scalar, other: _Scalar = None) -> int | None:
+def _whole(value: Scalar, other: Scalar = None) -> int | None:
     if type(value) is int:
         return value
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
@@ -303,7 +255,7 @@ def _whole(value: _Scalar, other: _Scalar = None) -> int | None:
     return None if other is None else _whole(other)
 
 
-def _plain(value: _Scalar) -> int | str | None:
+def _plain(value: Scalar) -> int | str | None:
     """A number or a word; a thread is `123` in some events of a file and `"123"` in others."""
     number = _whole(value)
     if number is not None:
@@ -316,13 +268,18 @@ def _value(written: msgspec.Raw) -> Any:
     return _ANY.decode(_text(text)) if 0 < len(text) <= MOST_VALUE_BYTES else None
 
 
-def _device_names(properties: Any) -> Iterator[tuple[int, str]]:
+def _devices(properties: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     for one in properties if isinstance(properties, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("id"), int) and one.get("name"):
-            yield one["id"], str(one["name"])[:200]
+        if isinstance(one, dict) and isinstance(one.get("id"), int):
+            yield one["id"], one
 
 
-def _facts(file: _File) -> dict[str, Any]:
+def _capability(device: dict[str, Any]) -> tuple[int, int] | None:
+    major, minor = device.get("computeMajor"), device.get("computeMinor")
+    return (major, minor) if isinstance(major, int) and isinstance(minor, int) else None
+
+
+def _facts(file: File) -> dict[str, Any]:
     distributed = _value(file.distributed)
     if not isinstance(distributed, dict):
         distributed = {}

@@ -89,6 +89,7 @@ class CounterRange:
     name: str | None  # None where the profiler lost it
     values: Mapping[str, float]
     missing: Mapping[str, str]  # counters without a value, with what stood there
+    device: int | str | None = None
 
 
 @dataclass
@@ -104,6 +105,7 @@ class Trace:
     counters: Sequence[CounterRange] = ()
     device_names: Mapping[int, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)  # versions, rank, world size
+    capabilities: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # of devices, CUDA's
 
     @cached_property
     def launches(self) -> dict[int, HostSpan]:
