@@ -107,6 +107,7 @@ def _profile(record: TraceRecord) -> OpProfile:
             phase=one.phase,
             calls=max(1, round(one.calls)),
             time_s=one.time_s,
+            exclusive_s=one.exclusive_s,
             flops=whole(one.flops),
             elementwise_flops=whole(one.elementwise_flops),
             eager_bytes=whole(one.eager_bytes),
