@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -34,6 +33,7 @@ from bench.profilers.traces.trace import (
     HostKind,
     HostSpan,
     Trace,
+    in_order,
     without_ambiguous_ids,
 )
 
@@ -112,12 +112,7 @@ def _spans(
                 counters.append(_counter_range(event))
         except (msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"event {number}: {error}") from None
-    # By begin, the longer first, then by id: stable sorts of what is nearly in order are the
-    # fastest, and need no tuple for each.
-    host.sort(key=lambda span: span.external_id or 0)
-    host.sort(key=attrgetter("end_us"), reverse=True)
-    host.sort(key=attrgetter("begin_us"))
-    device.sort(key=attrgetter("begin_us"))
+    in_order(host, device)
     if len({thread[0] for thread in shared.threads.values()}) > 1:
         without_ambiguous_ids(host, device)
     return host, device, counters

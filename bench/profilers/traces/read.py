@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -9,11 +10,13 @@ import msgspec
 from bench.errors import UserError, one_line
 from bench.profilers.traces.contents import unpacked
 from bench.profilers.traces.kineto import kineto_trace
+from bench.profilers.traces.nsys import MAGIC, nsys_trace
 from bench.profilers.traces.trace import Trace
 
 _REPORTS = (".nsys-rep", ".qdrep")
 _WANTED = (
-    "wanted is a whole trace of PyTorch's profiler (.json or .json.gz, see export_chrome_trace)"
+    "wanted is a whole trace of PyTorch's profiler (.json or .json.gz, see export_chrome_trace) "
+    "or of Nsight Systems (nsys export --type sqlite)"
 )
 
 
@@ -31,13 +34,14 @@ def read_trace(path: Path) -> Trace:
         )
     try:
         with path.open("rb") as file:
-            contents = unpacked(file)
-        trace = kineto_trace(str(path), contents)
+            is_database = file.peek(len(MAGIC)).startswith(MAGIC)
+            contents = None if is_database else unpacked(file)
+        trace = nsys_trace(path) if contents is None else kineto_trace(str(path), contents)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except MemoryError:
         raise UserError(f"{path}: does not fit into memory: record fewer steps") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, sqlite3.Error, ValueError, RecursionError) as error:
         reason = one_line(error)[:200]
         raise UserError(f"{path}: not readable as a trace ({reason}); {_WANTED}") from None
     if not trace.host and not trace.device and not trace.counters:

@@ -1,0 +1,236 @@
+"""Exports of Nsight Systems are read as traces, whichever tables and columns their version has."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from bench.errors import UserError
+from bench.profilers.traces import nsys, read_trace
+
+#: Columns as "SQLite Export Schema Reference" has them, those that the reader uses.
+TABLES = {
+    "StringIds": "id INTEGER PRIMARY KEY, value TEXT NOT NULL",
+    "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT NOT NULL",
+    "ENUM_CUDA_MEM_KIND": "id INTEGER PRIMARY KEY, name TEXT, label TEXT",
+    "TARGET_INFO_GPU": "vmId INT NOT NULL, id INT NOT NULL, name TEXT, computeMajor INT,"
+    " computeMinor INT",
+    "TARGET_INFO_CUDA_DEVICE": "gpuId INT NOT NULL, cudaId INT NOT NULL, pid INT NOT NULL",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INT NOT NULL, end INT NOT NULL, globalTid INT,"
+    " correlationId INT, nameId INT NOT NULL",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start INT NOT NULL, end INT NOT NULL, deviceId INT NOT NULL,"
+    " streamId INT NOT NULL, correlationId INT, globalPid INT, demangledName INT NOT NULL,"
+    " shortName INT NOT NULL",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "start INT NOT NULL, end INT NOT NULL, deviceId INT,"
+    " streamId INT, correlationId INT, globalPid INT, graphId INT",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start INT NOT NULL, end INT NOT NULL, deviceId INT NOT NULL,"
+    " streamId INT NOT NULL, correlationId INT, globalPid INT, bytes INT NOT NULL,"
+    " copyKind INT NOT NULL, srcKind INT, dstKind INT",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "start INT NOT NULL, end INT NOT NULL, deviceId INT NOT NULL,"
+    " streamId INT NOT NULL, correlationId INT, globalPid INT, bytes INT NOT NULL",
+    "NVTX_EVENTS": "start INT NOT NULL, end INT, eventType INT NOT NULL, text TEXT, globalTid INT,"
+    " textId INT",
+}
+PID, TID = 1234, 1235
+
+
+def thread(pid=PID, tid=TID):
+    """A thread as nsys serializes it, on machine 1."""
+    return (1 << 56) | (pid << 24) | tid
+
+
+def process(pid=PID):
+    """A process as nsys serializes it."""
+    return thread(pid, 0)
+
+
+def step(pid=PID, at=0, gpu=0):
+    """The rows of one process: a marked step with a copy, a fill, a kernel and a graph."""
+    runtime = [(at + start, at + start + 100, thread(pid), start, 1) for start in (1, 2, 3, 4)]
+    return {
+        "TARGET_INFO_CUDA_DEVICE": [(gpu, 0, pid)],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": runtime,
+        "CUPTI_ACTIVITY_KIND_MEMCPY": [
+            (at + 1000, at + 3500, 0, 7, 1, process(pid), 4096, 1, 0, 2)
+        ],
+        "CUPTI_ACTIVITY_KIND_MEMSET": [(at + 4000, at + 5000, 0, 7, 2, process(pid), 64)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [(at + 6000, at + 8000, 0, 7, 3, process(pid), 2, 3)],
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [(at + 9000, at + 9500, 0, 13, 4, process(pid), 5)],
+        "NVTX_EVENTS": [
+            (at, at + 9900, 59, None, thread(pid), 4),
+            (at + 10, at + 20, 60, "forward", thread(pid), None),
+            (at + 30, None, 34, "an instant", thread(pid), None),
+        ],
+    }
+
+
+GENERAL = {
+    "StringIds": [(1, "cudaLaunchKernel_v7000"), (2, "void k<float>(float*)"), (3, "k"), (4, "it")],
+    "META_DATA_EXPORT": [("EXPORT_SCHEMA_VERSION", "3.25.0")],
+    "ENUM_CUDA_MEM_KIND": [(0, "A", "Pageable"), (2, "B", "Device")],
+    "TARGET_INFO_GPU": [(0, 0, "NVIDIA A100", 8, 0), (0, 1, "NVIDIA A100", 8, 0)],
+}
+
+
+def database(folder, *contents, without=(), drop=()):
+    """An export of these rows, but for some tables or columns."""
+    path = folder / "run.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table, columns in TABLES.items():
+            if table in without:
+                continue
+            connection.execute(f"CREATE TABLE {table} ({columns})")
+            for rows in contents:
+                for row in rows.get(table, ()):
+                    marks = ", ".join("?" * len(row))
+                    connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+        for table, column in drop:
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    return path
+
+
+def test_marks_calls_kernels_copies_and_fills(tmp_path):
+    trace = read_trace(database(tmp_path, GENERAL, step()))
+    marks = [(span.name, span.begin_us, span.end_us) for span in trace.host if span.kind == "mark"]
+    assert marks == [("it", 0, 9.9), ("forward", 0.01, 0.02)]
+    calls = [span for span in trace.host if span.kind == "call"]
+    assert {span.name for span in calls} == {"cudaLaunchKernel"}
+    assert {span.thread for span in trace.host} == {(PID, TID)}
+    assert [(run.kind, run.name, run.duration_us) for run in trace.device] == [
+        ("copy", "Memcpy HtoD (Pageable -> Device)", 2.5),
+        ("fill", "Memset (Device)", 1.0),
+        ("kernel", "void k<float>(float*)", 2.0),
+        ("kernel", "CUDA graph 5", 0.5),
+    ]
+    assert [run.size_bytes for run in trace.device] == [4096, 64, None, None]
+    assert [(run.device, run.stream) for run in trace.device] == [(0, 7)] * 3 + [(0, 13)]
+    assert [trace.launches[run.correlation].begin_us for run in trace.device] == [
+        0.001,
+        0.002,
+        0.003,
+        0.004,
+    ]
+    assert trace.device_name == "NVIDIA A100"
+    assert trace.capabilities[0] == (8, 0)
+    assert trace.facts == {"schema_version": "3.25.0"}
+
+
+def test_processes_that_count_alike_are_not_confused(tmp_path):
+    trace = read_trace(database(tmp_path, GENERAL, step(), step(77, 20_000, gpu=1)))
+    assert {span.thread[0] for span in trace.host} == {PID, 77}
+    assert [run.device for run in trace.device] == [0] * 4 + [1] * 4
+    assert {run.stream for run in trace.device} == {"1234:7", "1234:13", "77:7", "77:13"}
+    for run in trace.device:
+        launch = trace.launches[run.correlation]
+        assert launch.thread[0] == (PID if run.device == 0 else 77)
+        assert launch.begin_us < run.begin_us < launch.begin_us + 20
+    unknown = database(
+        tmp_path / "..", GENERAL, step(), step(77), without=["TARGET_INFO_CUDA_DEVICE"]
+    )
+    assert {run.device for run in read_trace(unknown).device} == {"1234:0", "77:0"}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_may_be_missing(tmp_path, table):
+    whole = read_trace(database(tmp_path, GENERAL, step()))
+    (tmp_path / "less").mkdir()
+    less = read_trace(database(tmp_path / "less", GENERAL, step(), without=[table]))
+    assert len(whole.host) + len(whole.device) - len(less.host) - len(less.device) in (0, 1, 2, 4)
+    assert all(run.duration_us > 0 for run in less.device)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        (table, part.split()[0])
+        for table, columns in TABLES.items()
+        for part in columns.split(", ")
+        if part.split()[0] not in ("start", "end", "id")
+    ],
+)
+def test_a_column_may_be_missing(tmp_path, table, column):
+    trace = read_trace(database(tmp_path, GENERAL, step(), drop=[(table, column)]))
+    assert (len(trace.host), len(trace.device)) == (6, 4)
+
+
+def test_a_column_of_times_that_is_missing(tmp_path):
+    path = database(tmp_path, GENERAL, step(), drop=[("CUPTI_ACTIVITY_KIND_KERNEL", "end")])
+    assert "CUPTI_ACTIVITY_KIND_KERNEL: a row has no usable end" in refusal(path)
+
+
+# Damaged and hostile files
+
+
+def refusal(path):
+    """The one line that refuses `path`."""
+    with pytest.raises(UserError) as raised:
+        read_trace(path)
+    message = str(raised.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("size", [16, 100, 1000, 4096, 9000])
+def test_a_cut_database(tmp_path, size):
+    path = database(tmp_path, GENERAL, step())
+    path.write_bytes(path.read_bytes()[:size])
+    assert "not readable as a trace" in refusal(path)
+
+
+def test_a_database_with_bytes_changed_is_read_or_refused(tmp_path):
+    path = database(tmp_path, GENERAL, step())
+    contents = path.read_bytes()
+    messages = []
+    for at in range(16, len(contents), 97):
+        path.write_bytes(contents[:at] + bytes([contents[at] ^ 0xFF]) + contents[at + 1 :])
+        try:
+            read_trace(path)
+        except UserError as error:
+            messages.append(str(error))
+    assert messages
+    assert not any("\n" in message for message in messages)
+
+
+def test_a_database_of_something_else(tmp_path):
+    path = tmp_path / "notes.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+    assert "holds no op, kernel or runtime call" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("now", 5), (None, 5), (1.5, 5), (b"1", 5), (1, "later"), (1, b"2")]
+)
+def test_a_time_that_is_no_integer(tmp_path, start, end):
+    path = database(tmp_path, GENERAL, step(), without=["CUPTI_ACTIVITY_KIND_RUNTIME"])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end)")
+        row = (start, end)
+        connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?)", row)
+    assert "CUPTI_ACTIVITY_KIND_RUNTIME: a row has no usable" in refusal(path)
+
+
+def test_a_view_without_end_is_not_read(tmp_path):
+    path = database(tmp_path, GENERAL, step(), without=["CUPTI_ACTIVITY_KIND_KERNEL"])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS "
+            "(SELECT 1 UNION ALL SELECT start FROM n) SELECT start, start AS end FROM n"
+        )
+    assert len(read_trace(path).device) == 3
+
+
+def test_more_spans_than_memory_has_room_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys, "MOST_SPANS", 5)
+    path = database(tmp_path, GENERAL, step())
+    assert "million spans: record fewer steps" in refusal(path)
+
+
+def test_the_file_is_left_as_it_is(tmp_path):
+    path = database(tmp_path, GENERAL, step())
+    before = path.read_bytes()
+    path.chmod(0o444)
+    read_trace(path)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
