@@ -33,8 +33,10 @@ def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
     """Return the steps of `trace`, in order; what lies outside all of them is left out.
 
     A step is an interval of the host whose name begins with `mark`. What the device ran belongs to
-    the step in which it was launched; where the launch is not in the trace, to that in which it
-    began. Without `mark` and without torch's marks (`ProfilerStep#5`), the trace is one step.
+    the step in which it was launched. Where the launch is not in the trace, it belongs to the step
+    of what the same stream ran before; before the first launch, to none: it was launched before the
+    trace began. In a stream without launches it belongs to the step in which it began. Without
+    `mark` and without torch's marks (`ProfilerStep#5`), the trace is one step.
     Raises `UserError` where there is no mark of that name.
     """
     marks = [s for s in trace.host if s.kind != "call" and s.name.startswith(mark or MARK)]
@@ -54,9 +56,18 @@ def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
     for span in trace.host:
         if (step := at(span.begin_us)) is not None:
             step.host.append(span)
-    for run in trace.device:
-        launch = trace.launches.get(run.correlation) if run.correlation is not None else None
-        if (step := at(run.begin_us if launch is None else launch.begin_us)) is not None:
+    launches = [trace.launch_of(run) for run in trace.device]
+    latest: dict[tuple[int | str | None, int | str | None], StepSpans | None] = {
+        (run.device, run.stream): None
+        for run, launch in zip(trace.device, launches, strict=True)
+        if launch is not None
+    }
+    for run, launch in zip(trace.device, launches, strict=True):
+        stream = run.device, run.stream
+        if launch is not None:
+            latest[stream] = at(launch.begin_us)
+        step = latest[stream] if stream in latest else at(run.begin_us)
+        if step is not None:
             step.device.append(run)
     return steps
 

@@ -117,6 +117,10 @@ class Trace:
             if span.kind == "call" and span.correlation is not None
         }
 
+    def launch_of(self, span: DeviceSpan) -> HostSpan | None:
+        """The call that launched it; None where the trace does not have it."""
+        return None if span.correlation is None else self.launches.get(span.correlation)
+
     @property
     def rank(self) -> int | None:
         """Which rank of a job recorded it."""

@@ -1,0 +1,87 @@
+"""What one device ran, as arrays, with the calls that launched it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from analysis.traces.intervals import Intervals, Times
+from bench.profilers.traces import DeviceSpan, HostSpan, Trace
+
+Thread = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """Kernels, copies and fills of one device, in the order of their beginning."""
+
+    spans: Sequence[DeviceSpan]
+    launches: Sequence[HostSpan | None]  # of each span; None where the trace does not have it
+
+    @classmethod
+    def of(cls, trace: Trace, device: int | str | None) -> DeviceWork:
+        """What `device` ran in the whole trace."""
+        spans = [span for span in trace.device if span.device == device]
+        return cls(spans, [trace.launch_of(span) for span in spans])
+
+    @cached_property
+    def times_us(self) -> tuple[Times, Times]:
+        """When each span begins and ends."""
+        return span_times(self.spans)
+
+    @cached_property
+    def calls(self) -> list[HostSpan]:
+        """The known launches, in order."""
+        known = [call for call in self.launches if call is not None]
+        return sorted(known, key=lambda call: call.begin_us)
+
+    @cached_property
+    def threads(self) -> list[Thread]:
+        """Those that launched kernels."""
+        pairs = zip(self.spans, self.launches, strict=True)
+        return list({call.thread: None for span, call in pairs if call and span.kind == "kernel"})
+
+    @cached_property
+    def copies(self) -> dict[int, DeviceSpan]:
+        """Copies by the correlation of their call."""
+        pairs = zip(self.spans, self.launches, strict=True)
+        return {
+            call.correlation: span
+            for span, call in pairs
+            if call and span.kind == "copy" and call.correlation is not None
+        }
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The union of spans, and of those of each kind."""
+
+    all: Intervals
+    computation: Intervals  # kernels that do not communicate, and fills
+    communication: Intervals
+    copies: Intervals
+
+    @classmethod
+    def of(cls, spans: Sequence[DeviceSpan]) -> Kinds:
+        """Spans may be in any order, and overlap."""
+        begins, ends = span_times(spans)
+        copies = np.array([span.kind == "copy" for span in spans], dtype=bool)
+        communicates = np.array([span.communicates for span in spans], dtype=bool)
+        computes = ~copies & ~communicates
+        return cls(
+            Intervals.union(begins, ends),
+            *(
+                Intervals.union(begins[kind], ends[kind])
+                for kind in (computes, communicates, copies)
+            ),
+        )
+
+
+def span_times(spans: Sequence[DeviceSpan]) -> tuple[Times, Times]:
+    """When each span begins and ends, in microseconds."""
+    begins = np.array([span.begin_us for span in spans], dtype=np.float64)
+    return begins, np.array([span.end_us for span in spans], dtype=np.float64)
