@@ -111,14 +111,15 @@ def calls_of(step: RecordedStep) -> tuple[CallWork, ...]:
             **vars(call),
             flops=sum(2 * item.macs for item, _ in group),
             elementwise_flops=sum(item.elementwise_flops for item, _ in group),
-            eager_bytes=sum(_eager_bytes(item, step.sizes_bytes) for item, _ in group),
+            eager_bytes=sum(eager_bytes(item, step.sizes_bytes) for item, _ in group),
             fused_bytes=sum(share for _, share in group),
         )
         for call, group in zip(step.calls, groups, strict=True)
     )
 
 
-def _eager_bytes(item: Pass, sizes_bytes: Sequence[int]) -> int:
+def eager_bytes(item: Pass, sizes_bytes: Sequence[int]) -> int:
+    """Return what one pass reads and writes by itself; `sizes_bytes` are those of all values."""
     return Traffic().add(item.reads, sizes_bytes) + Traffic().add(item.writes, sizes_bytes)
 
 

@@ -23,7 +23,8 @@ from itertools import groupby
 
 from bench.cost.passes import Pass, Role, Traffic
 
-_BIG = frozenset({Role.CONTRACTION, Role.OPAQUE})
+#: Passes that are a kernel of their own.
+BIG = frozenset({Role.CONTRACTION, Role.OPAQUE})
 
 
 @dataclass(eq=False)
@@ -48,7 +49,7 @@ class _Schedule:
     def add(self, item: Pass) -> int:
         """Return the kernel that `item` becomes part of."""
         made = [access.value for access in item.reads if access.value in self._maker]
-        is_big = item.role in _BIG
+        is_big = item.role in BIG
         position = self._join(made, is_big=is_big)
         kernel = self.kernels[position]
         kernel.has_big_op |= is_big

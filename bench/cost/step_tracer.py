@@ -61,10 +61,11 @@ class StepTracer(OpMode):
         updates_only = func.namespace == "aten" and not func._schema.returns
         result = None if updates_only else func(*args, **kwargs)
         if self.phase is not None and isinstance(func, torch._ops.OpOverload):
-            self._record(bind(func, args, kwargs, result), self.phase)
+            self.record(bind(func, args, kwargs, result), self.phase)
         return result
 
-    def _record(self, call: OpCall, phase: Phase) -> None:
+    def record(self, call: OpCall, phase: Phase) -> None:
+        """Record one call that was made, or that is known to be made, in `phase`."""
         inputs = {self.values.key(tensor) for tensor in call.inputs()}
         fresh = [tensor for tensor in call.outputs if self.values.key(tensor) not in inputs]
         for tensor in fresh:

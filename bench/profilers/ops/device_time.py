@@ -34,8 +34,10 @@ class DeviceTime:
             runs, key=lambda run: (run.kind != "kernel", run.communicates, run.begin_us)
         )
         covered: defaultdict[int | str | None, _Covered] = defaultdict(_Covered)
-        self._exclusive_us = [covered[r.device].add(r.begin_us, r.end_us) for r in self._runs]
-        self.busy_s = sum(self._exclusive_us) / 1e6
+        self._exclusive_us = {
+            id(run): covered[run.device].add(run.begin_us, run.end_us) for run in self._runs
+        }
+        self.busy_s = sum(self._exclusive_us.values()) / 1e6
         self.gap_s = sum(each.gaps() for each in covered.values()) / 1e6
 
     @property
@@ -43,14 +45,21 @@ class DeviceTime:
         """Names of the kernels, as `bench.records.verdict.kernel_names` spells them."""
         return [run.short_name for run in self._runs if run.kind == "kernel"]
 
-    def give_to(self, nest: Nest, launches: Mapping[int, HostSpan]) -> None:
+    def give_to(
+        self,
+        nest: Nest,
+        launches: Mapping[int, HostSpan],
+        runs: Iterable[DeviceSpan] | None = None,
+    ) -> None:
         """Add each interval to the op of `nest` that launched it; `launches` by correlation.
+
+        `runs` are those of the step that `nest` is of, by default all.
 
         An op's time is what its intervals took, whatever ran beside them. Of intervals at the same
         time the first alone adds to the exclusive time. What no operator launched becomes an op of
         its own, named after the kernel.
         """
-        for run, exclusive_us in zip(self._runs, self._exclusive_us, strict=True):
+        for run in self._runs if runs is None else runs:
             op = _launcher(run, nest, launches)
             if op is None or op.kind is not Kind.OP:
                 siblings = nest.tops if op is None else op.inner
@@ -58,7 +67,7 @@ class DeviceTime:
                 op = SeenOp(run.short_name, Kind.KERNEL, phase, ())
                 siblings.append(op)
             op.own_s += run.duration_us / 1e6
-            op.exclusive_s += exclusive_us / 1e6
+            op.exclusive_s += self._exclusive_us[id(run)] / 1e6
             op.runs.append(run)
 
     def copies(self) -> tuple[Copies, ...] | None:

@@ -39,6 +39,20 @@ _SAME: dict[str, tuple[str, int]] = {
 }
 
 
+#: Gradients of a convolution, and where gradient, input and weight stand among their shapes.
+_CONVOLUTION_BACKWARD = {
+    "convolution_backward": (0, 1, 2),
+    **dict.fromkeys(
+        (
+            "cudnn_convolution_backward",
+            "miopen_convolution_backward",
+            "mkldnn_convolution_backward",
+        ),
+        (1, 0, 2),
+    ),
+}
+
+
 class Work(Protocol):
     """Answers which op is a unit of work, and what that work is."""
 
@@ -113,6 +127,9 @@ def _identity(name: str, shapes: _Shapes) -> Hashable:
     if name in _SAME:
         same, leading = _SAME[name]
         return same, tuple(shapes[:leading])
+    if name in _CONVOLUTION_BACKWARD:
+        return "convolution_backward", tuple(shapes[i] for i in _CONVOLUTION_BACKWARD[name]
+                                             if i < len(shapes))  # fmt: skip
     # The sum of two gradients is made in place of one of them where nothing else holds it.
     return name.rstrip("_"), tuple(shapes)
 

@@ -32,15 +32,16 @@ class _Open:
 class Nest:
     """The host's intervals of one step as trees of ops; `tops` are the outermost, in order.
 
-    `by_id` finds the op of an external id. An op that autograd called is backward's. The
-    optimizer's are those in torch's mark around its step, unless that runs the model too, and what
-    ran after autograd's last; anything else is the forward pass's. Without autograd and without the
-    mark no phase is known. Where `timed` is False the ops have no time of their own.
+    `by_id` finds the op of an external id. An op that autograd called is backward's, and so is what
+    runs in a thread that autograd began: sums of gradients have no node. The optimizer's are those
+    in torch's mark around its step, unless that runs the model too, and what ran after autograd's
+    last; anything else is the forward pass's. Without autograd and without the mark no phase is
+    known. Where `timed` is False the ops have no time of their own.
     """
 
     def __init__(self, spans: Iterable[HostSpan], *, timed: bool) -> None:
         host = [span for span in spans if span.kind != "call"]
-        backward = [span for span in host if span.kind == "op" and _BACKWARD.match(span.name)]
+        backward = [span for span in host if _is_backward(span)]
         self._backward_begins = sorted(span.begin_us for span in backward)
         self._backward_end = max((span.end_us for span in backward), default=None)
         self._timed = timed
@@ -50,6 +51,9 @@ class Nest:
         threads: defaultdict[Any, list[HostSpan]] = defaultdict(list)
         for span in sorted(host, key=_order):
             threads[span.thread].append(span)
+        self._of_autograd = {
+            thread for thread, (first, *_) in threads.items() if _is_backward(first)
+        }
         for thread, in_order in threads.items():
             self._threads[thread] = self._add(in_order)
 
@@ -98,7 +102,7 @@ class Nest:
     def _phase(self, span: HostSpan, around: SeenOp | None) -> Phase | None:
         if around is not None and around.phase == "backward":
             return "backward"
-        if span.kind == "op" and _BACKWARD.match(span.name):
+        if _is_backward(span) or span.thread in self._of_autograd:
             return "backward"
         if (around is not None and around.phase == "optimizer") or self._updates(span):
             return "optimizer"
@@ -117,6 +121,10 @@ def op_names(spans: Iterable[HostSpan]) -> list[str]:
     """Return the name of every op among `spans`, however deep it is nested."""
     named = (_name_and_kind(span) for span in spans if span.kind != "call")
     return [name for name, kind in named if kind is Kind.OP]
+
+
+def _is_backward(span: HostSpan) -> bool:
+    return span.kind == "op" and _BACKWARD.match(span.name) is not None
 
 
 def _order(span: HostSpan) -> tuple[float, float, int]:
