@@ -51,7 +51,7 @@ def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(answer, embedded):
     assert run.params["arch"] == "crashing_models:small"
     assert download_record(run.run_id).ops.ops
     names = {artifact.path for artifact in embedded.list_artifacts(run.run_id)}
-    assert {"record.json", "ops.csv", "environment.json", "perf"} <= names
+    assert {"record.json", "ops.csv", "environment.json", "perf", "trace.json.gz"} <= names
     again = answer("profile", "--of", profile["explains"], "--tool", "torch")
     assert again["explains"] == profile["explains"]
     assert "no cpu_counters" in again

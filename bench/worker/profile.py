@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,7 +62,9 @@ def _torch(ready: ReadyStep, found: Found, why: dict[str, str], task: dict[str, 
     """PyTorch's profiler: time per op, beside the cost model's work of the same op."""
     found["work"] = work_set(ready.step, ready.device)
     try:
-        found["ops"] = ops = profile_ops(ready.step, ready.device, _op_work(ready))
+        found["ops"] = ops = profile_ops(
+            ready.step, ready.device, _op_work(ready), trace_file=Path(task["trace"])
+        )
         found["iterations"] = ops.iterations
     except UserError as error:  # kernels may not be seen; counters perhaps may
         why["ops"] = str(error)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from statistics import median, median_low
 from typing import Any
 
 from bench.profilers.ops.op_join import CallsInOrder, Share, join
 from bench.profilers.ops.synchronized import Synchronized
 from bench.profilers.ops.timed_step import Kind, Recorder, TimedStep
-from bench.profilers.ops.torch_profiler import Profiled, ProfiledOnDevice
+from bench.profilers.ops.torch_profiler import Profiled, ProfiledOnDevice, pack_trace
 from bench.records import Backend, OpProfile, OpTime, Phase
 from bench.records.complexity import CallWork, plain_label
 from bench.training.devices import Device
@@ -87,6 +88,7 @@ def profile_ops(
     device: Device,
     work: Sequence[CallWork],
     iterations: int = 5,
+    trace_file: Path | None = None,
 ) -> OpProfile:
     """Run `step` once for the tool to start up, then `iterations` times to time its ops.
 
@@ -96,19 +98,23 @@ def profile_ops(
 
     `work` are the cost model's calls of the same step (`bench.cost.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
+    The trace of the last step is kept, compressed, as `trace_file` with `.gz` after it.
     """
-    recorders: dict[Backend, Callable[[Callable[[], object], Device], Recorder]] = {
-        "cpu": Profiled,
-        "cuda": ProfiledOnDevice,
-        "mps": Synchronized,
+    recorders: dict[Backend, Callable[[], Recorder]] = {
+        "cpu": lambda: Profiled(step, device, trace_file),
+        "cuda": lambda: ProfiledOnDevice(step, device, trace_file),
+        "mps": lambda: Synchronized(step, device),
     }
-    recorder = recorders[device.backend](step, device)
+    recorder = recorders[device.backend]()
     recorder.record()
     steps = []
     for _ in range(iterations):
         step()
         steps.append(recorder.record())
-    return _profile(recorder.method, steps, work)
+    found = _profile(recorder.method, steps, work)
+    if trace_file is not None and trace_file.exists() and (why := pack_trace(trace_file)):
+        return found.replaced({"trace": why})
+    return found
 
 
 def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:

@@ -6,7 +6,9 @@ format has been stable for years, every viewer reads it, and it alone has the by
 
 from __future__ import annotations
 
+import gzip
 import os
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.errors import UserError
 from bench.profilers.ops.device_time import DeviceTime
@@ -24,11 +26,19 @@ from bench.profilers.traces import Trace, read_trace
 from bench.records import WorkSet
 from bench.training.devices import Device
 
+#: The mark that torch.profiler's own schedule sets around a step.
+STEP_MARK = "ProfilerStep#0"
+#: A larger trace is not kept; viewers load up to some hundred megabytes.
+MOST_BYTES = 100_000_000
 
-def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -> Trace:
+
+def traced(
+    step: Callable[[], object], device: Device, *, shapes: bool = True, keep: Path | None = None
+) -> Trace:
     """Run `step` once under torch.profiler, up to the device's last kernel; return its trace.
 
-    The host is always recorded: some versions record no kernels without it.
+    The trace's own file becomes `keep`, in place of an earlier one. The host is always recorded:
+    some versions record no kernels without it.
     """
     activities = [ProfilerActivity.CPU]
     if device.backend == "cuda":
@@ -42,7 +52,9 @@ def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
-        return read_trace(file)
+        if keep is not None:
+            shutil.move(file, keep)
+        return read_trace(keep or file)
 
 
 class Profiled:
@@ -50,20 +62,24 @@ class Profiled:
 
     method = f"torch.profiler of torch {torch.__version__}: wall time of each op on the host"
 
-    def __init__(self, step: Callable[[], object], device: Device) -> None:
+    def __init__(
+        self, step: Callable[[], object], device: Device, keep: Path | None = None
+    ) -> None:
         self._step = step
         self._device = device
+        self._keep = keep
         self._wall_s = 0.0
 
     def record(self) -> TimedStep:
         """Run the step once under the profiler."""
-        return self._read(traced(self._timed, self._device))
+        return self._read(traced(self._timed, self._device, keep=self._keep))
 
     def _timed(self) -> None:
         self._device.synchronize()
         begin = time.perf_counter()
-        self._step()
-        self._device.synchronize()
+        with record_function(STEP_MARK):
+            self._step()
+            self._device.synchronize()
         self._wall_s = time.perf_counter() - begin
 
     def _read(self, trace: Trace) -> TimedStep:
@@ -98,6 +114,19 @@ class ProfiledOnDevice(Profiled):
             copies,
             missing,
         )
+
+
+def pack_trace(file: Path) -> str | None:
+    """Compress the trace `file` into `file` with `.gz` after it; why it is not kept, or None."""
+    packed = file.with_name(f"{file.name}.gz")
+    with file.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+        shutil.copyfileobj(source, target)
+    file.unlink()
+    size_bytes = packed.stat().st_size
+    if size_bytes <= MOST_BYTES:
+        return None
+    packed.unlink()
+    return f"{size_bytes / 1e6:.0f} MB, and no trace of more than {MOST_BYTES / 1e6:.0f} MB is kept"
 
 
 def work_set(step: Callable[[], object], device: Device) -> WorkSet | None:

@@ -17,8 +17,8 @@ class TorchTool(Tool):
     name: ClassVar[ToolName] = "torch"
 
     def attempts(self, folder: Path) -> Sequence[Attempt]:
-        """Return the one worker."""
-        return (Attempt(self.name),)
+        """Return the one worker, which leaves the trace of a step in `folder`."""
+        return (Attempt(self.name, task={"trace": str(folder / "trace.json")}),)
 
     def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> OpProfile:
         """Return the worker's op times. Raises `UserError` with its reason if it has none."""

@@ -18,6 +18,7 @@ from bench.profilers.ops.op_times import _profile, profile_ops
 from bench.profilers.ops.synchronized import Synchronized
 from bench.profilers.ops.timed_step import Kind, SeenOp, TimedStep
 from bench.profilers.ops.torch_tool import TorchTool
+from bench.profilers.traces import read_trace
 from bench.records import OpProfile, ProfiledStep
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
@@ -90,6 +91,20 @@ def test_every_modelled_flop_of_a_cpu_step_is_found(precision, accumulated):
     assert profile.iterations == 2
     assert profile.device_busy_share is None
     assert profile.missing["copies"] == "ops run on the host itself"
+
+
+def test_the_trace_of_the_last_step_is_kept_as_a_file_that_is_read_again(tmp_path, monkeypatch):
+    file = tmp_path / "trace.json"
+    profile = profile_ops(step_of(), CPU, work_of(), iterations=1, trace_file=file)
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
+    trace = read_trace(tmp_path / "trace.json.gz")
+    calls = sum(span.name == "aten::convolution_backward" for span in trace.host)
+    assert calls == sum(op.calls for op in profile.ops if op.op == "convolution_backward")
+    assert next(span.name for span in trace.host if span.kind == "mark") == "ProfilerStep#0"
+    monkeypatch.setattr(torch_profiler, "MOST_BYTES", 1000)
+    profile = profile_ops(step_of(), CPU, (), iterations=1, trace_file=file)
+    assert "no trace of more than" in profile.missing["trace"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_work_that_no_op_did_is_reported_and_the_rest_adds_up_to_the_steps_flop():
@@ -175,7 +190,7 @@ def gpu_work():
 def profile_on_card(monkeypatch, trace):
     clock = ScriptedClock()
 
-    def traced(step, device):
+    def traced(step, device, keep=None):
         step()
         return trace
 
