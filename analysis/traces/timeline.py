@@ -62,6 +62,20 @@ class StepTime:
     idle: tuple[IdleCause, ...] = ()  # longest first; they add up to idle_s
     missing: dict[str, str] = field(default_factory=dict)  # the reason of each None
 
+    @property
+    def device_time_s(self) -> float | None:
+        """What the step costs its device: what nothing hides, and idle time.
+
+        Where the host runs ahead, this is the step's time, and its mark's duration is not.
+        """
+        if self.computation_s is None or self.exposed_communication_s is None:
+            return None
+        if self.exposed_copies_s is None or self.idle_s is None:
+            return None
+        return (
+            self.computation_s + self.exposed_communication_s + self.exposed_copies_s + self.idle_s
+        )
+
 
 def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[StepTime]:
     """Return the times of `steps`, which are of `trace` and in the order of their beginning."""

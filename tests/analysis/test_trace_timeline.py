@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.traces.idle import IdleCause
@@ -228,6 +228,7 @@ def traces(draw: st.DrawFn) -> Trace:
     return Trace("any", host, sorted(device, key=lambda span: span.begin_us))
 
 
+@settings(max_examples=40)
 @given(traces())
 def test_times_of_any_trace_add_up(trace: Trace) -> None:
     steps = cut_steps(trace)
