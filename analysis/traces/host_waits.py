@@ -16,8 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.traces.device_work import DeviceWork, Thread
-from analysis.traces.intervals import Numbers, Times
+from analysis.traces.device_work import DeviceWork, Numbers, Thread, Times
 from analysis.traces.steps import MARK
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace
 

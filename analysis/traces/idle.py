@@ -36,9 +36,8 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.traces.device_work import DeviceWork
+from analysis.traces.device_work import DeviceWork, Flags, Numbers, Times
 from analysis.traces.host_waits import HostWaits, Wait, paint, painted_at
-from analysis.traces.intervals import Flags, Numbers, Times
 
 Cause = Literal[
     "input", "allocator", "copies", "synchronisation", "host", "launches", "queued", "not seen"
