@@ -13,7 +13,7 @@ from typing import IO
 #: Unpacked; a file that unpacks to more is not read, whatever its own size.
 MOST_BYTES = 2_000_000_000
 #: Objects in a file, counted by their opening braces. A real trace has one in 100 to 260 bytes.
-MOST_OBJECTS = 25_000_000
+MOST_OBJECTS = 20_000_000
 _CHUNK_BYTES = 1 << 24
 _GZIP = b"\x1f\x8b"
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}

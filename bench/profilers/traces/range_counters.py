@@ -66,5 +66,6 @@ def _add(totals: ProfileTotals, one: CounterRange) -> None:
     totals.names.update(one.values, one.missing)
     for metric, value in one.values.items():
         if metric in WANTED:
-            scale = Decimal("1e-9") if metric == DURATION else Decimal(1)  # CUPTI's are ns
-            totals.add(kernel, metric, 1, Decimal(str(value)) * scale)
+            amount = Decimal(str(value))
+            # CUPTI counts time in nanoseconds.
+            totals.add(kernel, metric, 1, amount.scaleb(-9) if metric == DURATION else amount)

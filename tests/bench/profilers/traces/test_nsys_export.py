@@ -221,6 +221,21 @@ def test_a_view_without_end_is_not_read(tmp_path):
     assert len(read_trace(path).device) == 3
 
 
+def test_a_virtual_table_is_not_read(tmp_path):
+    path = database(tmp_path, GENERAL, step(), without=["CUPTI_ACTIVITY_KIND_KERNEL"])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_KERNEL USING fts5(start, end)")
+        connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2)")
+    assert len(read_trace(path).device) == 3
+
+
+def test_a_database_that_another_program_has_open(tmp_path):
+    path = database(tmp_path, GENERAL, step())
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        assert len(read_trace(path).device) == 4
+
+
 def test_more_spans_than_memory_has_room_for(tmp_path, monkeypatch):
     monkeypatch.setattr(nsys, "MOST_SPANS", 5)
     path = database(tmp_path, GENERAL, step())

@@ -167,8 +167,9 @@ def test_every_form_of_a_file_holds_the_same(tmp_path, form):
     assert times(written(form)) == times(written("plain"))
 
 
-def test_no_number_is_cut_in_two_where_a_file_is_cleaned_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.profilers.traces.contents._CHUNK_BYTES", 64)
+@pytest.mark.parametrize("size", range(64, 84))
+def test_no_number_is_cut_in_two_where_a_file_is_cleaned_in_pieces(tmp_path, monkeypatch, size):
+    monkeypatch.setattr("bench.profilers.traces.contents._CHUNK_BYTES", size)
     found = read(
         tmp_path,
         *(event(args={"x": float("nan"), "device": number}, pid=number) for number in range(9)),
@@ -204,3 +205,23 @@ def test_the_name_of_a_device_that_the_file_numbers_otherwise(tmp_path):
     devices[1]["name"] = "H100"
     assert read(tmp_path, one, deviceProperties=devices).device_name is None
     assert read(tmp_path, event(pid=1), deviceProperties=devices).device_name == "H100"
+
+
+def test_of_spans_that_begin_together_the_longest_is_first(tmp_path):
+    spans = [event("cpu_op", dur=dur, args={"External id": dur}) for dur in (3, 5, 1, 5)]
+    spans[3]["args"] = {"External id": 2}
+    found = read(tmp_path, *spans).host
+    assert [(span.end_us, span.external_id) for span in found] == [
+        (15, 2),
+        (15, 5),
+        (13, 3),
+        (11, 1),
+    ]
+
+
+def test_of_calls_within_each_other_the_outermost_is_the_launch(tmp_path):
+    calls = [
+        event("cuda_runtime", name=name, ts=ts, args={"correlation": 3})
+        for name, ts in (("cuLaunchKernel", 12), ("cudaLaunchKernel", 10))
+    ]
+    assert read(tmp_path, *calls).launches[3].name == "cudaLaunchKernel"
