@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from trace_files import V100, cut, event
+from trace_files import ALEXNET, cut, event
 
 from bench.errors import UserError
 from bench.profilers.traces import contents, kineto, read_trace
@@ -114,7 +114,7 @@ def test_a_report_of_nsight_systems_is_exported_first(tmp_path):
 
 @pytest.mark.parametrize("size", [3, 40, 200, 999, 5000])
 def test_a_cut_file_is_not_half_a_trace(tmp_path, size):
-    text = json.dumps(cut(V100))
+    text = json.dumps(cut(ALEXNET))
     assert "truncated" in refusal_of(tmp_path, text[:size])
     assert "truncated" in refusal_of(tmp_path, text[:-size])
 

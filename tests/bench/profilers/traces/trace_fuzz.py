@@ -17,6 +17,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[4])]
 
+from nsys_files import GENERAL, database, step
 from trace_files import ALEXNET, MI300X, V100, cut
 
 from bench.errors import UserError
@@ -56,15 +57,14 @@ OPERATIONS = ("insert", "delete", "replace", "copy", "cut", "digit", "pack")
 
 @cache
 def bases():
-    """Whole files of few events in every form, and one that is empty."""
+    """Whole files of few events in every form, the last an export of Nsight Systems."""
     texts = [json.dumps(cut(name, 1)) for name in (V100, MI300X, ALEXNET)]
     files = [text.encode() for text in texts]
     files += [json.dumps(cut(MI300X, 1)["traceEvents"]).encode(), gzip.compress(files[0])]
-    return [
-        *files,
-        texts[1].encode("utf-16"),
-        texts[1].replace('"ts": ', '"a": NaN, "ts": ').encode(),
-    ]
+    files += [texts[1].encode("utf-16"), texts[1].replace('"ts": ', '"a": NaN, "ts": ').encode()]
+    with tempfile.TemporaryDirectory() as folder:
+        path = database(Path(folder), GENERAL, step(), step(77, 20_000, gpu=1))
+        return [*files, path.read_bytes()]
 
 
 def mutated(base, changes):
