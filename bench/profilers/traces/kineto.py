@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -61,6 +62,7 @@ _HOST: dict[str, HostKind] = {
     **dict.fromkeys(_CALLS, "call"),
 }
 _RANGES = "cuda_profiler_range"
+_FAR_US = 1e9
 #: In 2021 marks were Operators too. Operators are of a library (`aten::add`) or torch's own
 #: `detach`; autograd's nodes are named after them.
 _OPERATOR = re.compile(r"^[A-Za-z_]\w*::|Backward\d*$|AccumulateGrad$|^detach_?$")
@@ -113,9 +115,23 @@ def _spans(
         except (msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"event {number}: {error}") from None
     in_order(host, device)
+    _check_times(host, device)
     if len({thread[0] for thread in shared.threads.values()}) > 1:
         without_ambiguous_ids(host, device)
     return host, device, counters
+
+
+def _check_times(*ordered: Sequence[HostSpan | DeviceSpan]) -> None:
+    """Raise `ValueError` where events lack their times: torch 2.12 may write 0 for both.
+
+    See https://github.com/pytorch/pytorch/issues/188481. Kineto's clock is years or decades from 0.
+    """
+    if max((spans[-1].begin_us for spans in ordered if spans), default=0) < _FAR_US:
+        return
+    lost = [sum(1 for _ in takewhile(lambda span: span.end_us == 0, spans)) for spans in ordered]
+    if any(lost):
+        total = sum(map(len, ordered))
+        raise ValueError(f"{sum(lost)} of {total} events have 0 for their times: record it again")
 
 
 class _Shared:

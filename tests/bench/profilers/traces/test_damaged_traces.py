@@ -92,6 +92,20 @@ def test_a_number_beyond_all_bounds(tmp_path, number):
     assert "no usable ts" in refusal_of(tmp_path, text)
 
 
+@pytest.mark.parametrize("category", ["cpu_op", "kernel"])
+def test_events_whose_times_torch_lost(tmp_path, category):
+    timed = [event(ts=3743411230047.485), event("cpu_op", ts=3743411230050)]
+    lost = [event(category, ts=0.0, dur=0.0)] * 3
+    text = json.dumps({"traceEvents": [*timed, *lost]})
+    assert "3 of 5 events have 0 for their times: record it again" in refusal_of(tmp_path, text)
+
+
+def test_a_clock_that_begins_at_zero(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([event(ts=0, dur=0), event()]), encoding="utf-8")
+    assert len(read_trace(path).device) == 2
+
+
 def test_the_last_of_equal_keys_counts(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(WHOLE.replace('"ts": 10', '"ts": 99, "ts": 10'), encoding="utf-8")
