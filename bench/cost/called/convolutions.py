@@ -77,7 +77,7 @@ def convolution_call(op: CalledOp, given: Arguments) -> OpCall:
     """
     backward = op.name in _BACKWARD
     names = (_BACKWARD if backward else _FORWARD)[op.name].split()
-    place = {name: index for index, name in enumerate(names)}
+    place = {name: index for index, name in enumerate(names) if index < len(given)}
     inputs, weight = (given.tensor(place[name]) for name in ("input", "weight"))
     if inputs is None or weight is None:
         raise UnknownError(NO_SHAPES)

@@ -34,7 +34,7 @@ def joined(tops, calls):
     ]
 
 
-X, W = (4, 3, 8, 8), (6, 3, 1, 1)
+X, W, Y = (4, 3, 8, 8), (6, 3, 1, 1), (4, 6, 8, 8)
 MM = ((4, 8), (8, 10))
 BACKWARD = partial(seen, phase="backward")
 
@@ -139,6 +139,10 @@ def test_ops_meet_their_calls(case):
         (
             seen("cudnn_batch_norm_backward", X, X, (6,), (128,)),
             work("native_batch_norm_backward", X, X, (6,)),
+        ),
+        (
+            seen("cudnn_convolution_backward", X, Y, W),
+            work("convolution_backward", Y, X, W),
         ),
         (seen("add_", X, X), work("add", X, X)),
         (seen("_index_put_impl_", X, W), work("index_put", X, W)),

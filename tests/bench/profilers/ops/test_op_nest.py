@@ -119,12 +119,16 @@ def test_up_to_torch_1_9_the_node_marks_the_backward_pass():
     trace.host("aten::relu", 0, 10)
     trace.host("ReluBackward1", 20, 30, tid=BACKWARD_THREAD)
     trace.host("aten::threshold_backward", 25, 20, tid=BACKWARD_THREAD)
+    trace.host("aten::add", 51, 3, tid=BACKWARD_THREAD)  # of two gradients, in no node
+    trace.host("MulBackward0", 54, 3, tid=BACKWARD_THREAD)
     trace.host("aten::add_", 60, 10)
     phases = {(op.name, op.phase) for top in nested(trace) for op in top.everything()}
     assert phases == {
         ("relu", "forward"),
         ("ReluBackward1", "backward"),
         ("threshold_backward", "backward"),
+        ("add", "backward"),
+        ("MulBackward0", "backward"),
         ("add_", "optimizer"),
     }
 
