@@ -129,7 +129,7 @@ class Kinds:
         )
 
 
-def span_times(spans: Sequence[DeviceSpan]) -> tuple[Times, Times]:
+def span_times(spans: Sequence[DeviceSpan | HostSpan]) -> tuple[Times, Times]:
     """When each span begins and ends, in microseconds."""
     begins = np.array([span.begin_us for span in spans], dtype=np.float64)
     return begins, np.array([span.end_us for span in spans], dtype=np.float64)

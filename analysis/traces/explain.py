@@ -10,6 +10,9 @@ bound is decided on the medians over the steps, by the thresholds that bounds of
    or slow kernels;
 3. else the largest cause of lost time.
 
+A trace without a device (a processor's) shows no idle time. Its bound is input if marked loaders
+take half of the step, so that nothing else can cost more.
+
 Every cause of over 5 % gets its sentence and its advice, whatever the bound.
 """
 
@@ -25,6 +28,7 @@ from analysis.traces.remedies import remedy
 from analysis.traces.timeline import IdleCause, StepTime
 
 COMPUTATION = "computation"
+NOT_KNOWN = "not known"
 #: Below this share of the step a cause is not worth acting on.
 LEAST_SHARE = INPUT_SHARE
 #: A step that takes so many times the median is told, and so many of them.
@@ -72,10 +76,7 @@ def explain(times: Sequence[StepTime], computation: str | None = None) -> Explan
     """
     known = [(time, lost) for time in times if (lost := time_by_cause(time))]
     if not known:
-        why = next(
-            (time.missing["idle_s"] for time in times if "idle_s" in time.missing), "no step"
-        )
-        return Explanation("not known", {}, (f"what bounds it is not known: {why}",), ())
+        return _without_device(times, computation)
     shares = _median_shares([lost for _, lost in known])
     bound = _bound(shares)
     costly = [cause for cause, share in shares.items() if share > LEAST_SHARE]
@@ -91,6 +92,20 @@ def explain(times: Sequence[StepTime], computation: str | None = None) -> Explan
         sentences=tuple(sentences),
         advice=tuple(text for cause in costly if (text := remedy(cause, calls[cause]))),
     )
+
+
+def _without_device(times: Sequence[StepTime], computation: str | None) -> Explanation:
+    """A processor's steps: of what they lose, only the time in marked loaders is known."""
+    why = next(iter(time.missing["idle_s"] for time in times), "there is no step")
+    shares = [(time.loader_s or 0.0) / time.wall_s for time in times if time.wall_s > 0]
+    share = statistics.median(shares) if shares else 0.0
+    bound = "input" if share >= ROOF_SHARE else computation or NOT_KNOWN
+    sentences = [f"No idle time is known: {why}"]
+    if share <= LEAST_SHARE:
+        return Explanation(bound, {}, tuple(sentences), ())
+    sentences.append(f"The host is in the data loader for {percent(share)} of the step")
+    advice = remedy("input", ()) or ""
+    return Explanation(bound, {"input": share}, tuple(sentences), (advice,))
 
 
 def time_by_cause(time: StepTime) -> dict[str, float]:

@@ -112,7 +112,7 @@ class _ThreadWaits:
                 kind = self._kind_of_call(span, last_copy)
                 op = None if kind is None else self._around(span)
             else:
-                kind = "input" if span.kind == "mark" and _loads(span.name) else None
+                kind = "input" if is_loader(span) else None
                 op = None
             if kind is not None:
                 yield Wait(kind, span.begin_us, span.end_us, span.name, op)
@@ -184,6 +184,11 @@ def _kind_of_copy(copy: DeviceSpan) -> WaitKind:
 @cache
 def _is_operator(name: str) -> bool:
     return _OPERATOR.match(name) is not None
+
+
+def is_loader(span: HostSpan) -> bool:
+    """Whether the span is a mark of a data loader, by its name."""
+    return span.kind == "mark" and _loads(span.name)
 
 
 @cache

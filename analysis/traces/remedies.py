@@ -39,7 +39,10 @@ _FIXED = {
         "Fewer and larger kernels (torch.compile), and no stream that waits for another: the work "
         "was launched in time."
     ),
-    "not seen": "Record the host too: torch.profiler.profile(activities=[CPU, CUDA]).",
+    "not seen": (
+        "Record the host too, torch.profiler.profile(activities=[CPU, CUDA]), and read each rank's "
+        "own file: in one file of several ranks it is not known which call launched what."
+    ),
 }
 
 

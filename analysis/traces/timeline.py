@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from analysis.traces.device_work import DeviceWork, Kinds
-from analysis.traces.host_waits import HostWaits
+from analysis.traces.device_work import DeviceWork, Intervals, Kinds, span_times
+from analysis.traces.host_waits import HostWaits, is_loader
 from analysis.traces.idle import IdleCause, idle_causes
 from analysis.traces.steps import StepSpans
 from bench.profilers.traces import Trace
@@ -44,6 +44,7 @@ _OF_DEVICE = (
     "idle_s",
     "communication_s",
 )
+NO_LOADER = "the step has no mark of a data loader"
 NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
 
 
@@ -59,6 +60,7 @@ class StepTime:
     exposed_copies_s: float | None
     idle_s: float | None
     communication_s: float | None  # hidden or not
+    loader_s: float | None  # the host's, in marks of a loader, hidden or not
     idle: tuple[IdleCause, ...] = ()  # longest first; they add up to idle_s
     missing: dict[str, str] = field(default_factory=dict)  # the reason of each None
 
@@ -145,6 +147,7 @@ def _step_time(step: StepSpans, row: Sequence[float], found: dict[IdleCause, flo
     busy_s, computation_s, communication_s, copies_s, any_communication_s = row
     idle = [IdleCause(key.cause, time_s, key.call, key.op) for key, time_s in found.items()]
     idle.sort(key=lambda cause: -cause.time_s)
+    loader_s, missing = _loader(step)
     return StepTime(
         name=step.name,
         wall_s=step.wall_s,
@@ -154,11 +157,14 @@ def _step_time(step: StepSpans, row: Sequence[float], found: dict[IdleCause, flo
         exposed_copies_s=copies_s,
         idle_s=sum(cause.time_s for cause in idle),
         communication_s=any_communication_s,
+        loader_s=loader_s,
         idle=tuple(idle),
+        missing=missing,
     )
 
 
 def _without_device(step: StepSpans) -> StepTime:
+    loader_s, missing = _loader(step)
     return StepTime(
         name=step.name,
         wall_s=step.wall_s,
@@ -168,5 +174,14 @@ def _without_device(step: StepSpans) -> StepTime:
         exposed_copies_s=None,
         idle_s=None,
         communication_s=None,
-        missing=dict.fromkeys(_OF_DEVICE, NO_DEVICE),
+        loader_s=loader_s,
+        missing={**dict.fromkeys(_OF_DEVICE, NO_DEVICE), **missing},
     )
+
+
+def _loader(step: StepSpans) -> tuple[float | None, dict[str, str]]:
+    """The host's seconds in marks of a loader, and the reason if there are none."""
+    marks = [span for span in step.host if is_loader(span)]
+    if not marks:
+        return None, {"loader_s": NO_LOADER}
+    return Intervals.union(*span_times(marks)).length / 1e6, {}

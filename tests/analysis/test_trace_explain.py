@@ -10,7 +10,7 @@ from analysis.traces.explain import Explanation, explain, time_by_cause
 from analysis.traces.idle import IdleCause
 from analysis.traces.steps import cut_steps
 from analysis.traces.timeline import StepTime, timeline
-from bench.profilers.traces import read_trace
+from bench.profilers.traces import HostSpan, Trace, read_trace
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -57,6 +57,27 @@ def test_a_trace_without_a_device_has_no_bound() -> None:
     assert "no kernel, copy or fill" in found.sentences[0]
 
 
+@pytest.mark.parametrize(
+    ("loader_us", "bound", "advised"),
+    [(60, "input", True), (40, "compute", True), (4, "compute", False)],
+)
+def test_a_processors_loader(loader_us: float, bound: str, advised: bool) -> None:
+    host = [
+        HostSpan("ProfilerStep#1", "mark", 0, 100, (1, 1)),
+        HostSpan(
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+            "mark",
+            10,
+            10 + loader_us,
+            (1, 1),
+        ),
+    ]
+    trace = Trace("cpu", host, [])
+    found = explain(timeline(trace, cut_steps(trace)), "compute")
+    assert found.bound == bound
+    assert any("more loader processes" in advice for advice in found.advice) == advised
+
+
 def step(computation_s: float, *idle: IdleCause, copies_s: float = 0.0) -> StepTime:
     return StepTime(
         name="step",
@@ -67,6 +88,7 @@ def step(computation_s: float, *idle: IdleCause, copies_s: float = 0.0) -> StepT
         exposed_copies_s=copies_s,
         idle_s=sum(cause.time_s for cause in idle),
         communication_s=0.0,
+        loader_s=None,
         idle=idle,
     )
 

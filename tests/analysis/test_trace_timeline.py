@@ -66,6 +66,7 @@ def test_the_loader_takes_the_share_that_tensorboard_gives_it() -> None:
     times = times_of("v100_resnet50_b32_workers0.pt.trace.json.gz")
     waited_s = sum(one.time_s for time in times for one in time.idle if one.cause == "input")
     assert waited_s / sum(time.wall_s for time in times) == pytest.approx(0.334, abs=0.003)
+    assert [round(1e3 * (time.loader_s or 0)) for time in times] == [69, 69, 73, 71, 71, 63]
     loader = times[1].idle[0]
     assert (loader.cause, loader.op) == ("input", None)
     assert loader.call == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -149,7 +150,8 @@ def test_a_trace_without_a_device_says_so() -> None:
     trace = Trace("cpu", [HostSpan("ProfilerStep#1", "mark", 0, 5e6, THREAD)], [])
     time = timeline(trace, cut_steps(trace))[0]
     assert (time.wall_s, time.device_busy_s, time.idle_s) == (5.0, None, None)
-    assert set(time.missing.values()) == {"the trace holds no kernel, copy or fill of a device"}
+    assert time.missing["idle_s"] == "the trace holds no kernel, copy or fill of a device"
+    assert time.missing["loader_s"] == "the step has no mark of a data loader"
     assert set(time.missing) == {name for name, value in vars(time).items() if value is None}
 
 
