@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from analysis.traces.steps import StepSpans
@@ -244,10 +245,10 @@ def _called(seen: SeenOp, span: HostSpan, shown: _Shown) -> CalledOp:
     op = CalledOp(
         name=seen.name,
         phase=seen.phase,
-        dims=_frozen(span.dims),
-        types=_frozen(span.types),
-        concrete=_frozen(span.concrete and [_whole(value) for value in span.concrete]),
-        strides=_frozen(span.strides),
+        dims=span.dims,
+        types=span.types,
+        concrete=None if span.concrete is None else _whole(span.concrete),
+        strides=span.strides,
     )
     if span.concrete is not None:
         return op
@@ -284,13 +285,12 @@ def _shown_by_backward(tops: Iterable[SeenOp]) -> _Shown:
     return shown
 
 
-def _frozen(value: Any) -> Any:
-    """Lists as tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _whole(value: Any) -> Any:
+@cache
+def _whole(concrete: tuple[Any, ...]) -> tuple[Any, ...]:
     """Fractions as one of them: no work depends on them, and an optimizer's change every step."""
-    if not isinstance(value, str):
-        return value
-    return _FRACTION.sub(lambda n: n[0] if float(n[0]).is_integer() else "0.5", value)
+    return tuple(
+        _FRACTION.sub(lambda n: n[0] if float(n[0]).is_integer() else "0.5", value)
+        if isinstance(value, str)
+        else value
+        for value in concrete
+    )

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from bench.profilers.ops.timed_step import Kind, SeenOp
@@ -142,7 +143,8 @@ def _name_and_kind(span: HostSpan) -> tuple[str, Kind]:
     return printed, Kind.WRAPPER
 
 
-def _shapes(printed: Iterable[Any]) -> tuple[tuple[int, ...], ...]:
+@cache
+def _shapes(printed: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
     """The arguments that are tensors with dimensions; some versions nest those of lists."""
     return tuple(
         tuple(shape) for shape in printed if shape and all(isinstance(n, int) for n in shape)
