@@ -21,7 +21,7 @@ _UPDATE = "Optimizer.step#"
 _COMPILED = "## Call CompiledFxGraph"
 
 
-@dataclass
+@dataclass(slots=True)
 class _Open:
     """An op of a thread, and the one around it."""
 

@@ -20,7 +20,7 @@ class Kind(Enum):
     WRAPPER = "autograd, or a mark: its own time belongs to no op"
 
 
-@dataclass
+@dataclass(slots=True)
 class SeenOp:
     """`own_s` is the time that passed in none of `inner`. `name` is without torch's `aten::`.
 
