@@ -1,7 +1,8 @@
 """Why a device idles: each gap between its work, by what the host did meanwhile.
 
 A gap ends with the next kernel, copy or fill. Until the call that launched it has returned, and for
-at least 20 us after that call began (a launch takes that long to arrive), the host held it up:
+at least 20 us after that call began (a launch takes that long to arrive), the host held it up. What
+counts is where a thread that launches was, up to the beginning of that call:
 
 - input: inside a mark of the data loader (`enumerate(DataLoader)#...__next__`);
 - allocator: inside a call that reserves or releases memory (`cudaMalloc`, `hipFree`,
@@ -9,7 +10,7 @@ at least 20 us after that call began (a launch takes that long to arrive), the h
 - copies: inside a call that waits for a copy from host to device (`cudaMemcpyAsync` of pageable
   memory, and the `cudaStreamSynchronize` of the same op);
 - synchronisation: inside any other call that waits for the device (`cudaStreamSynchronize`,
-  `hipDeviceSynchronize`, `cudaMemcpy`, an asynchronous copy that lasted until its data was there);
+  `hipDeviceSynchronize`, `cudaMemcpy`, `cudaMemcpyAsync` if the copy begins before it returns);
 - host: the host launched nothing for over a millisecond. Named is the operator that ran; none
   ran where Python did, or what the profiler does not record;
 - launches: the host launched one by one.
@@ -18,8 +19,9 @@ If several hold, the first one counts. A call costs more than the gap that it en
 the host would be ahead by as long as it took. So if the device ran dry inside a call of the
 allocator, a copy or a synchronisation, idle time after it that would be host or launches is put
 down to this call too, until all idle time since the device ran dry is as long as the call was.
-(With one queue, S[n] = max(S[n-1] + d[n-1], L[n]) for begins S, durations d and launches L of the
-work: launches that come earlier by w save all idle time since then, but w at most.)
+With one queue and one such call, this is exactly what the step gains without the call: the begin of
+work n is S[n] = max(S[n-1] + d[n-1], L[n]), for durations d and launches L, so launches that come
+earlier by w save all idle time since then, but w at most.
 
 Two causes are not the host's:
 
@@ -98,6 +100,7 @@ class _Gaps:
     """Gaps of a device, in order, in microseconds; arrays of one length."""
 
     begins: Times
+    launches: Times  # when the call that launched the next work began; inf where it is not known
     host_ends: Times  # until here the host held the next work up
     ends: Times
     seen: Flags  # whether it is known what held the next work up
@@ -115,13 +118,11 @@ def _gaps(work: DeviceWork, windows: Sequence[tuple[float, float]]) -> _Gaps:
 
     launches = [*work.launches, None]
     calls = [launches[number] for number in kept.tolist()]
-    arrived = np.array(
-        [max(c.end_us, c.begin_us + LATENCY_US) if c else np.nan for c in calls], dtype=np.float64
-    )
+    launched = np.array([call.begin_us if call else np.inf for call in calls])
+    arrived = np.array([max(c.end_us, c.begin_us + LATENCY_US) if c else np.inf for c in calls])
     last_of_all = kept == len(work.spans)
-    seen = ~np.isnan(arrived) | (last_of_all & bool(work.calls))
-    host_ends = np.where(np.isnan(arrived), ends, np.clip(arrived, begins, ends))
-    return _Gaps(begins, host_ends, ends, seen, kept > 0)
+    seen = np.isfinite(launched) | (last_of_all & bool(work.calls))
+    return _Gaps(begins, launched, np.clip(arrived, begins, ends), ends, seen, kept > 0)
 
 
 @dataclass
@@ -159,8 +160,10 @@ class _Host:
 
     def causes(self, gaps: _Gaps, gap: Numbers, times: Times) -> Numbers:
         """The cause's number at each time, which is in the gap of that number."""
-        wait, op = painted_at(self.waits, times), painted_at(self.ops, times)
-        paused = _number(*self.pauses, times) >= 0
+        # What the host did once the work was launched did not hold it up.
+        until_launch = np.minimum(times, gaps.launches[gap])
+        wait, op = painted_at(self.waits, until_launch), painted_at(self.ops, until_launch)
+        paused = _number(*self.pauses, until_launch) >= 0
         credited = self.credit.at(gaps, gap, times)
         cause = np.where(paused, np.where(op >= 0, op, _HOST), _LAUNCHES)
         cause = np.where(gaps.seen[gap], cause, _NOT_SEEN)
@@ -203,6 +206,8 @@ class _Credit:
             gap = int(dried[after - 1]) if after else -1
             if wait.kind == "input" or gap < 0 or gaps.begins[gap] < wait.begin_us:
                 continue
+            if gaps.launches[gap] < wait.begin_us:
+                continue  # the device ran dry since the launch before came late
             begin = float(clock[gap])
             end = begin + wait.end_us - wait.begin_us
             if parts and parts[-1][1] >= end:

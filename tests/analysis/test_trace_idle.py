@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.traces.idle import IdleCause
 from analysis.traces.steps import cut_steps
@@ -120,6 +122,40 @@ def test_what_a_call_that_waits_lost_shows_in_later_gaps_too() -> None:
     ]
     device = [work(2, 130, 140), work(3, 170, 180), work(4, 270, 1000)]
     assert idle_us(spans, device) == {SYNCHRONISED: 82, ("launches", None, None): 68}
+
+
+def simulated(pauses_us: Sequence[int], runs_us: Sequence[int], waits_after: int | None) -> Trace:
+    """A loop that launches a kernel after each pause, and waits once for all of them."""
+    spans: list[HostSpan] = []
+    device: list[DeviceSpan] = []
+    at_us = done_us = 0
+    for number, (pause_us, run_us) in enumerate(zip(pauses_us, runs_us, strict=True)):
+        launch_us = at_us + pause_us
+        spans.append(host("cudaLaunchKernel", launch_us, launch_us + 4, launched=number))
+        at_us = launch_us + 4
+        begin_us = max(done_us, launch_us + 10)
+        done_us = begin_us + run_us
+        device.append(work(number, begin_us, done_us))
+        if number == waits_after:
+            begin_us, at_us = at_us, max(at_us, done_us) + 3
+            spans.append(host("cudaStreamSynchronize", begin_us, at_us))
+    return Trace("simulated", spans, device)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60)), min_size=2, max_size=12),
+    st.integers(0, 10),
+)
+def test_a_wait_costs_what_the_step_gains_without_it(
+    work_us: list[tuple[int, int]], waits_after: int
+) -> None:
+    pauses_us, runs_us = zip(*work_us, strict=True)
+    waiting = simulated(pauses_us, runs_us, waits_after)
+    without = simulated(pauses_us, runs_us, None)
+    lost = timeline(waiting, cut_steps(waiting))[0]
+    gained_us = waiting.device[-1].end_us - without.device[-1].end_us
+    named_s = sum(one.time_s for one in lost.idle if one.cause == "synchronisation")
+    assert 1e6 * named_s == pytest.approx(gained_us)
 
 
 def test_a_call_that_waits_while_more_is_queued_costs_nothing() -> None:
