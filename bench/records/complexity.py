@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, get_args
 
 from pydantic import Field
@@ -175,6 +176,7 @@ _USUAL = {
 }
 
 
+@cache
 def plain_label(name: str) -> str:
     """Return the kind that an op's name alone shows: `native_batch_norm_backward` is batch_norm."""
     if is_attention(name):

@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.profilers.ops.timed_step import Kind, SeenOp
 from bench.profilers.traces import HostSpan
+from bench.profilers.traces.trace import HostKind
 from bench.records import Phase
 
 #: What autograd runs: an engine's function around each node; up to torch 1.9 the node alone.
@@ -85,7 +86,7 @@ class Nest:
         return [span.begin_us for span in spans], entries
 
     def _op(self, span: HostSpan, around: SeenOp | None) -> SeenOp:
-        name, kind = _name_and_kind(span)
+        name, kind = _name_and_kind(span.name, span.kind)
         own_s = (span.end_us - span.begin_us) / 1e6 if self._timed else 0.0
         op = SeenOp(
             name=name,
@@ -120,12 +121,17 @@ class Nest:
 
 def op_names(spans: Iterable[HostSpan]) -> list[str]:
     """Return the name of every op among `spans`, however deep it is nested."""
-    named = (_name_and_kind(span) for span in spans if span.kind != "call")
+    named = (_name_and_kind(span.name, span.kind) for span in spans if span.kind != "call")
     return [name for name, kind in named if kind is Kind.OP]
 
 
 def _is_backward(span: HostSpan) -> bool:
-    return span.kind == "op" and _BACKWARD.match(span.name) is not None
+    return span.kind == "op" and _autograd_ran(span.name)
+
+
+@cache
+def _autograd_ran(name: str) -> bool:
+    return _BACKWARD.match(name) is not None
 
 
 def _order(span: HostSpan) -> tuple[float, float, int]:
@@ -133,12 +139,12 @@ def _order(span: HostSpan) -> tuple[float, float, int]:
     return span.begin_us, -span.end_us, span.external_id or 0
 
 
-def _name_and_kind(span: HostSpan) -> tuple[str, Kind]:
-    printed = span.name
+@cache
+def _name_and_kind(printed: str, kind: HostKind) -> tuple[str, Kind]:
     if printed.startswith(_COMPILED):
         return "CompiledFxGraph", Kind.REGION
     is_autograds = printed.startswith(("autograd::", "torch::autograd::"))
-    if span.kind == "op" and "::" in printed and not is_autograds:
+    if kind == "op" and "::" in printed and not is_autograds:
         return printed.removeprefix("aten::").replace("::", "."), Kind.OP
     return printed, Kind.WRAPPER
 
