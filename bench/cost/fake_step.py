@@ -175,10 +175,9 @@ def _optimizer_state(
 
 @contextmanager
 def _model_errors(spec: StepSpec) -> Iterator[None]:
-    level = _TORCH_LOG.level
-    _TORCH_LOG.setLevel(logging.CRITICAL)  # it prints the traceback that becomes one line here
     try:
-        yield
+        with quiet_torch():
+            yield
     except UserError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -193,6 +192,15 @@ def _model_errors(spec: StepSpec) -> Iterator[None]:
             f"image_size={spec.resolved_image_size}: its training step cannot run ({reason}); "
             "try another size, or check the model"
         ) from error
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Keep fake tensors from printing the traceback of an error that becomes one line."""
+    level = _TORCH_LOG.level
+    _TORCH_LOG.setLevel(logging.CRITICAL)
+    try:
+        yield
     finally:
         _TORCH_LOG.setLevel(level)
 

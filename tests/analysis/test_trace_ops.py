@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import json
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -249,3 +250,31 @@ def test_without_values_sizes_come_from_the_backward_pass():
     assert found["convolution"].result is None  # which may be transposed
     assert found["cudnn_convolution"].result == y
     assert found["cudnn_convolution_backward"].output_mask == (False, True, False)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"Input Dims": [{"a": 1}, [10**30, -3], "x", [1.5]], "Input type": ["float", 5]},
+        {"Input Dims": [[2, 2], [2, 2]], "Input type": ["float"], "Concrete Inputs": ["(((", {}]},
+        {"Input Dims": [[2]], "Input type": ["float"], "Input Strides": [["q"], 3]},
+        {
+            "Input Dims": [[2], []],
+            "Input type": ["float", "Scalar"],
+            "Concrete Inputs": ["", "nan"],
+        },
+    ],
+)
+@pytest.mark.slow
+def test_whatever_a_file_has_for_arguments_is_read_and_gives_work_or_a_reason(facts, tmp_path):
+    from bench.cost.called import work_of
+
+    names = ("mm", "add", "convolution", "cudnn_convolution_backward", "_flash_attention_forward")
+    event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 5, "args": facts}
+    events = [{**event, "name": f"aten::{name}", "ts": 10 * n} for n, name in enumerate(names)]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    trace = read_trace(tmp_path / "trace.json")
+    found = OpTable(cut_steps(trace), trace)
+    rows = found.rows(work_of(found.ops))
+    assert {row.op.name for row in rows} == set(names)
+    assert all(row.missing for row in rows if row.flops is None)

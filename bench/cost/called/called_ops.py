@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from bench.cost.called.arguments import NO_SHAPES, NO_VALUES, Arguments, UnknownError
 from bench.cost.called.convolutions import convolution_call, is_convolution
 from bench.cost.estimate import eager_bytes
+from bench.cost.fake_step import quiet_torch
 from bench.cost.fusion import BIG, schedule
 from bench.cost.op_calls import ROWWISE, OpCall
 from bench.cost.step_tracer import StepTracer
@@ -74,7 +75,8 @@ def work_of(ops: Iterable[CalledOp]) -> dict[CalledOp, OpWork | str]:
     Two arguments count as two tensors, even if they are one.
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
-    return {op: _work_of(op, fake) for op in dict.fromkeys(ops)}
+    with quiet_torch():
+        return {op: _work_of(op, fake) for op in dict.fromkeys(ops)}
 
 
 def _work_of(op: CalledOp, fake: FakeTensorMode) -> OpWork | str:

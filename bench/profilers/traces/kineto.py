@@ -172,7 +172,10 @@ class _Shared:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    """Lists as tuples; an object, which no profiler writes there, is nothing."""
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return None if isinstance(value, dict) else value
 
 
 def _text(written: bytes) -> str:

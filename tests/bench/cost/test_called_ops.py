@@ -183,7 +183,8 @@ def test_attention_below_torchs_op_has_its_heads_after_its_length():
     ],
     ids=lambda value: value.name if isinstance(value, CalledOp) else "",
 )
-def test_what_a_trace_does_not_say_is_a_reason(op, reason):
+def test_what_a_trace_does_not_say_is_a_reason(op, reason, capfd):
     found = work(op)
+    assert capfd.readouterr().err == ""
     assert not isinstance(found, OpWork)
     assert reason in found
