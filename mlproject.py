@@ -34,6 +34,7 @@ PURPOSES = {
         "predict": "Predict images/s at a batch size that was not measured.",
         "pull": "Write tracked runs as CSV or Parquet.",
         "complexity": "Print FLOP, bytes and memory of a model's training step.",
+        "trace": "Say what holds the steps of a profiler's trace back; compare two traces.",
         "counters": "Add up the counters in Nsight Compute's files.",
     },
     "keep": {

@@ -90,6 +90,11 @@ def compare_traces(a: TraceRecord, b: TraceRecord) -> TraceComparison:
     )
 
 
+def are_ranks(a: TraceRecord, b: TraceRecord) -> bool:
+    """Whether the traces are of different ranks of one job, so that neither is before the other."""
+    return a.rank is not None and b.rank is not None and a.rank != b.rank
+
+
 _Identity = tuple[str, str, str | None, str]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from analysis.profiles.op_places import OpPlaces, place_ops
+from analysis.profiles.op_places import OpPlace, OpPlaces, place_ops
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, datasheet_ceiling
 from analysis.roofs.peaks import Peaks, normalised
 from analysis.roofs.roof import Roof
-from bench.records import CeilingsRecord, DeviceInfo, OpProfile, OpTime, TraceRecord
+from bench.records import CeilingsRecord, DeviceInfo, OpProfile, OpTime, TracedOp, TraceRecord
 
 #: A trace names its device, and neither its driver nor its power limit.
 _BY_NAME = "the trace names its device alone: a device of that name has this roof"
@@ -44,6 +44,12 @@ class PlacedTrace:
     def ops(self) -> OpPlaces:
         """Its ops under the roof, by the own time of their kernels."""
         return place_ops(_profile(self.record), self.used.roof if self.used else None)
+
+    @property
+    def placed_ops(self) -> list[tuple[TracedOp, OpPlace]]:
+        """Each op with its place, longest first."""
+        by_time = sorted(self.record.ops, key=lambda op: op.time_s, reverse=True)
+        return list(zip(by_time, self.ops.ops, strict=True))
 
 
 def place_traces(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from bench.errors import UserError
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace
@@ -39,6 +40,8 @@ def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
     `mark` and without torch's marks (`ProfilerStep#5`), the trace is one step.
     Raises `UserError` where there is no mark of that name.
     """
+    if mark == WHOLE:
+        return [_whole(trace)]
     marks = [s for s in trace.host if s.kind != "call" and s.name.startswith(mark or MARK)]
     if not marks:
         if mark is not None:
@@ -47,6 +50,12 @@ def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
             raise UserError(f"{trace.path}: no mark begins with {mark!r}; it has {names}")
         return [_whole(trace)]
     steps = [StepSpans(span.name, span.begin_us, span.end_us) for span in _outermost(marks)]
+    _fill(steps, trace)
+    return steps
+
+
+def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
+    """Give the steps what belongs to them."""
     begins = [step.begin_us for step in steps]
 
     def at(time_us: float) -> StepSpans | None:
@@ -69,7 +78,6 @@ def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
         step = latest[stream] if stream in latest else at(run.begin_us)
         if step is not None:
             step.device.append(run)
-    return steps
 
 
 def _outermost(marks: Sequence[HostSpan]) -> list[HostSpan]:
@@ -82,7 +90,10 @@ def _outermost(marks: Sequence[HostSpan]) -> list[HostSpan]:
 
 
 def _whole(trace: Trace) -> StepSpans:
-    timed: Sequence[HostSpan | DeviceSpan] = trace.device or trace.host
-    begin_us = min((span.begin_us for span in timed), default=0.0)
-    end_us = max((span.end_us for span in timed), default=0.0)
-    return StepSpans(WHOLE, begin_us, end_us, list(trace.host), list(trace.device))
+    """The trace as one step: as long as the device worked for it, or the host without a device."""
+    step = StepSpans(WHOLE, -inf, inf)
+    _fill([step], trace)
+    timed: Sequence[HostSpan | DeviceSpan] = step.device or step.host
+    step.begin_us = min((span.begin_us for span in timed), default=0.0)
+    step.end_us = max((span.end_us for span in timed), default=0.0)
+    return step

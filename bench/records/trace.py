@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bench.config.resolved import MathMode
 from bench.records.base import Count, Facts, Phase, PositiveRate, Record, Seconds
+from bench.records.profile import Counters
 
 
 class IdleTime(Record):
@@ -27,7 +28,8 @@ class TracedStep(Facts):
     """One step of a trace; the device's figures are None where the trace has no device.
 
     `device_busy_s` is the union of the step's kernels, copies and fills: `computation_s`, then
-    what no computation hid of communication, then of copies. `idle_s` is what no step's device
+    what no computation hid of communication, then of copies. These add up to it, unless steps
+    overlap on the device: then work of another step hides some. `idle_s` is what no step's device
     work covers; `idle` adds up to it, longest first.
     """
 
@@ -40,6 +42,21 @@ class TracedStep(Facts):
     communication_s: Seconds | None  # hidden or not
     idle_s: Seconds | None
     idle: tuple[IdleTime, ...]
+
+    @property
+    def device_time_s(self) -> float | None:
+        """What the step costs its device: what nothing hides, and idle time.
+
+        Where the host runs ahead, this is the step's time, and the mark's duration is not.
+        """
+        parts = (
+            self.computation_s,
+            self.exposed_communication_s,
+            self.exposed_copies_s,
+            self.idle_s,
+        )
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
 
 
 class TracedOp(Facts):
@@ -56,6 +73,7 @@ class TracedOp(Facts):
     calls: Annotated[float, Field(ge=0)]
     time_s: Seconds
     exclusive_s: Seconds
+    kernels: tuple[str, ...]  # that it launched, the longest first
     flops: Annotated[float, Field(ge=0)] | None
     elementwise_flops: Annotated[float, Field(ge=0)] | None
     eager_bytes: Annotated[float, Field(ge=0)] | None
@@ -82,8 +100,13 @@ class TraceRecord(Facts):
     batch_size: Annotated[int, Field(ge=1)] | None
     precision: str | None
     throughput_images_per_s: PositiveRate | None
+    step_time_s: Seconds  # from the end of a step on the device to the next one's
+    step_flops: Count | None  # of the model's training step, with its bytes
+    step_eager_bytes: Count | None
+    step_fused_bytes: Count | None
     bound: str
     findings: tuple[str, ...]  # what was found, in sentences
     advice: tuple[str, ...]
+    counters: Counters | None  # added up over the kernels that the trace has them of
     steps: tuple[TracedStep, ...]
     ops: tuple[TracedOp, ...]  # longest first

@@ -10,10 +10,9 @@ import click
 from bench.config import parse_config
 from bench.errors import UserError
 from commands.views.options import records_option, track_option
-from commands.views.recorded import NOT_TRACKED, say_not_uploaded, upload_all
+from commands.views.recorded import NOT_TRACKED, say_not_uploaded, upload_all, write_record
 
 if TYPE_CHECKING:
-    from bench.records import ImportedRecord
     from bench.records.folders import RecordFolder
 
 _FACTS = ("arch", "env", "device", "backend", "precision", "batch_size", "repeat")
@@ -55,7 +54,7 @@ def command(
         for record in found.records:
             folder = RecordFolder(records / record.record_id)
             if not folder.record.is_file():
-                _write(folder, record, records)
+                write_record(folder, record, records)
                 new += 1
             folders.append(folder)
         for problem in found.problems:
@@ -70,17 +69,6 @@ def command(
         counted = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
         click.echo(f"{path}: {counted or 'nothing in it'}")
     return max(1 if bad else 0, _upload(folders) if tracked else 0)
-
-
-def _write(folder: RecordFolder, record: ImportedRecord, records: Path) -> None:
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        folder.write(folder.record, record)
-    except OSError as error:
-        raise UserError(
-            f"records={str(records)!r}: cannot write there ({error.strerror}); "
-            "choose another folder with --records"
-        ) from None
 
 
 def _upload(folders: list[RecordFolder]) -> int:

@@ -17,7 +17,7 @@ from bench.records.folders import MeasuredRecord, RecordFolder
 from commands.views.worker_progress import WorkerProgress
 
 if TYPE_CHECKING:
-    from bench.records import RunRecord, Verdict
+    from bench.records import ImportedRecord, RunRecord, TraceRecord, Verdict
     from bench.records.journal import OnEvent
     from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
@@ -162,6 +162,18 @@ def open_delivery(campaign: str, kind: str, *, tracked: bool) -> AnyDelivery:
     from tracking.upload.delivery import Delivery
 
     return Delivery(campaign, kind=kind)
+
+
+def write_record(folder: RecordFolder, record: ImportedRecord | TraceRecord, records: Path) -> None:
+    """Write a record that no worker made; raises `UserError` where it cannot be written."""
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write(folder.record, record)
+    except OSError as error:
+        raise UserError(
+            f"records={str(records)!r}: cannot write there ({error.strerror}); "
+            "choose another folder with --records"
+        ) from None
 
 
 def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[str]:

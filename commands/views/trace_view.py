@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
+from analysis.roofs.ceilings import NoCeiling
+from bench.records.base import ratio
 from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
     from analysis.traces.placed import PlacedTrace
     from bench.records import TracedStep
 
-_COLUMNS = 160
-_NAME_CHARACTERS = 44
+_COLUMNS = 180
+_NAME_CHARACTERS = 40
+_SHAPES_CHARACTERS = 44
 _STEP = (
     ("wall_s", "wall ms"),
     ("device_busy_s", "busy"),
@@ -40,6 +43,26 @@ def print_trace(trace: PlacedTrace, most_ops: int) -> None:
     console.print(_ops(trace, most_ops))
 
 
+def as_json(trace: PlacedTrace) -> dict[str, Any]:
+    """Return a trace's record for programs, with its roof and its ops' places under it."""
+    record = trace.record.model_dump(mode="json")
+    used = trace.used
+    record["roof"] = None
+    if used is not None:
+        record["roof"] = {
+            "peak_flops_per_s": used.roof.peak_flops_per_s,
+            "peak_bytes_per_s": used.roof.peak_bytes_per_s,
+            "kind": used.ceiling.kind,
+            "source": used.ceiling.source,
+        }
+    elif isinstance(trace.ceiling, NoCeiling):
+        record["missing"]["roof"] = trace.ceiling.reason
+    for op, place in zip(record["ops"], trace.ops.ops, strict=True):
+        op["attained_flops_per_s"] = place.flops_per_s
+        op["eager_bytes_per_s"] = ratio(op["eager_bytes"], op["time_s"])
+    return record
+
+
 def _steps(steps: Sequence[TracedStep]) -> Table:
     rows = [
         (
@@ -56,9 +79,8 @@ def _steps(steps: Sequence[TracedStep]) -> Table:
 def _ops(trace: PlacedTrace, most: int) -> Table:
     from analysis.runs.quantities import interval, percent, three_digits
 
-    by_time = sorted(trace.record.ops, key=lambda op: op.time_s, reverse=True)
     rows = []
-    for op, place in list(zip(by_time, trace.ops.ops, strict=True))[:most]:
+    for op, place in trace.placed_ops[:most]:
         start, end = place.intensity_min, place.intensity_max
         intensity = "-"
         if start is not None:
@@ -66,7 +88,7 @@ def _ops(trace: PlacedTrace, most: int) -> Table:
         rows.append(
             (
                 " ".join(filter(None, (op.label, op.phase))),
-                op.shapes or "-",
+                _cut(op.shapes),
                 f"{op.calls:g}",
                 _ms(op.time_s),
                 _ms(op.exclusive_s),
@@ -78,7 +100,7 @@ def _ops(trace: PlacedTrace, most: int) -> Table:
             )
         )
     headings = ("op", "shapes", "calls", "kernels ms", "exclusive ms", "of ops", *_WORK)
-    title = f"The {len(rows)} longest of {len(by_time)} ops, per step"
+    title = f"The {len(rows)} longest of {len(trace.record.ops)} ops, per step"
     return text_table(headings, rows, title=title, left=(0, 1), name_characters=_NAME_CHARACTERS)
 
 
@@ -96,7 +118,7 @@ def print_comparison(comparison: TraceComparison, names: tuple[str, str], most_o
     rows = [
         (
             " ".join(filter(None, (op.label, op.phase))),
-            op.shapes or "-",
+            _cut(op.shapes),
             op.change,
             _ms(op.time_s[0]),
             _ms(op.time_s[1]),
@@ -106,8 +128,16 @@ def print_comparison(comparison: TraceComparison, names: tuple[str, str], most_o
     ]
     headings = ("op", "shapes", "change", "A ms", "B ms", "adds to the step")
     title = f"The {len(rows)} of {len(changed)} ops that explain most"
-    table = text_table(headings, rows, title=title, left=(0, 1, 2), name_characters=44)
+    table = text_table(
+        headings, rows, title=title, left=(0, 1, 2), name_characters=_NAME_CHARACTERS
+    )
     output(_COLUMNS).print(table)
+
+
+def _cut(shapes: str) -> str:
+    if len(shapes) <= _SHAPES_CHARACTERS:
+        return shapes or "-"
+    return f"{shapes[: _SHAPES_CHARACTERS - 3]}..."
 
 
 def _ms(seconds: float | None) -> str:

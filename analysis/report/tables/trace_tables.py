@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from analysis.report.tables.numbered_table import (
 from analysis.report.tables.profile_tables import eager_to_fused, remark_of
 from analysis.runs.quantities import percent
 from analysis.traces.placed import PlacedTrace
-from bench.records import IdleTime, TracedOp, TracedStep
+from bench.records import IdleTime, TracedOp, TracedStep, TraceRecord
+from bench.records.base import ratio
 
 #: Rows of ops for people; the CSV holds them all.
 _SHOWN = 25
@@ -60,34 +62,38 @@ def steps_table(traces: Sequence[PlacedTrace]) -> Table:
 
 class _Idle(NamedTuple):
     trace: PlacedTrace
-    step: TracedStep
-    idle: IdleTime
+    idle: IdleTime  # mean of the steps
 
 
 def idle_table(traces: Sequence[PlacedTrace]) -> Table:
-    """For what the device idles in each step of each trace."""
-    rows = [
-        _Idle(trace, step, idle)
-        for trace in traces
-        for step in trace.record.steps
-        for idle in step.idle
-    ]
+    """For what the device idles in a step of each trace, and in which call and op."""
+    rows = [_Idle(trace, idle) for trace in traces for idle in _mean_idle(trace.record)]
     return make_table(
         "trace-idle",
-        "Idle time of traced steps by cause",
+        "Idle time of traced steps by cause, mean of the steps",
         rows,
         whole("trace", "trace", lambda row: row.trace.number),
-        text("step", "step", lambda row: row.step.name),
         text("cause", "cause", lambda row: row.idle.cause),
-        number("time_ms", "ms", lambda row: 1e3 * row.idle.time_s),
-        number("share_of_step", "of the step",
-               lambda row: row.idle.time_s / row.step.wall_s if row.step.wall_s else None,
-               percent),
+        number("time_ms", "ms a step", lambda row: 1e3 * row.idle.time_s),
+        number("share_of_step", "of a step",
+               lambda row: ratio(row.idle.time_s, row.trace.record.step_time_s), percent),
         text("call", "call", lambda row: row.idle.call),
         text("op", "in", lambda row: row.idle.op, wraps_em=14),
-        shown=40,
+        shown=_SHOWN,
         sparse=True,
     )  # fmt: skip
+
+
+def _mean_idle(record: TraceRecord) -> list[IdleTime]:
+    """Idle time of one cause, call and op, added up over the steps; the longest first."""
+    sums_s: defaultdict[tuple[str, str | None, str | None], float] = defaultdict(float)
+    for step in record.steps:
+        for idle in step.idle:
+            sums_s[idle.cause, idle.call, idle.op] += idle.time_s
+    return [
+        IdleTime(cause=cause, time_s=sum_s / len(record.steps), call=call, op=op)
+        for (cause, call, op), sum_s in sorted(sums_s.items(), key=lambda one: -one[1])
+    ]
 
 
 class _Op(NamedTuple):
@@ -97,7 +103,6 @@ class _Op(NamedTuple):
 
 def trace_ops_table(trace: PlacedTrace, name: str) -> Table:
     """Time and work of a trace's ops by shape, per step; `name` is the table's."""
-    by_time = sorted(trace.record.ops, key=lambda op: op.time_s, reverse=True)
 
     def work(key: str, heading: str, value: Callable[[TracedOp], float | None]) -> Column[_Op]:
         return number(key, heading, lambda row: scaled(value(row.op), 1e-9))
@@ -105,7 +110,7 @@ def trace_ops_table(trace: PlacedTrace, name: str) -> Table:
     return make_table(
         name,
         f"Ops of trace {trace.number}, {trace.label}, per step",
-        [_Op(op, place) for op, place in zip(by_time, trace.ops.ops, strict=True)],
+        [_Op(op, place) for op, place in trace.placed_ops],
         whole("number", "no.", lambda row: row.place.rank),
         text("label op", "op", lambda row: (row.op.label, row.op.op)),
         text("phase", "phase", lambda row: row.op.phase),

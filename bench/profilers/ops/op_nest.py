@@ -22,19 +22,13 @@ _UPDATE = "Optimizer.step#"
 _COMPILED = "## Call CompiledFxGraph"
 
 
-#: Ops of real steps are 30 deep; what a file has below this is inside the op at this depth.
-_DEEPEST = 200
-
-
 @dataclass(slots=True)
 class _Open:
-    """An op of a thread, the one around it, and the op that what is inside is put into."""
+    """An op of a thread, and the one around it."""
 
     end_us: float
     op: SeenOp
     around: _Open | None
-    outer: SeenOp
-    depth: int
 
 
 class Nest:
@@ -80,16 +74,14 @@ class Nest:
         for span in spans:
             while around is not None and span.begin_us >= around.end_us:
                 around = around.around
-            parent = None if around is None else around.outer
-            op = self._op(span, parent)
-            if parent is None:
+            op = self._op(span, None if around is None else around.op)
+            if around is None:
                 self.tops.append(op)
             else:
-                parent.inner.append(op)
-                parent.own_s = parent.exclusive_s = max(0.0, parent.own_s - op.own_s)
-            depth = 0 if around is None else around.depth + 1
-            outer = op if parent is None or depth <= _DEEPEST else parent
-            around = _Open(span.end_us, op, around, outer, depth)
+                outer = around.op
+                outer.inner.append(op)
+                outer.own_s = outer.exclusive_s = max(0.0, outer.own_s - op.own_s)
+            around = _Open(span.end_us, op, around)
             entries.append(around)
         return [span.begin_us for span in spans], entries
 

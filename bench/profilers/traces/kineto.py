@@ -88,6 +88,7 @@ def kineto_trace(path: str, contents: bytearray) -> Trace:
         {number: str(one["name"])[:200] for number, one in devices.items() if one.get("name")},
         facts,
         {number: found for number, one in devices.items() if (found := _capability(one))},
+        {number: one["numSms"] for number, one in devices.items() if _is_count(one, "numSms")},
     )
 
 
@@ -286,6 +287,10 @@ def _devices(properties: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     for one in properties if isinstance(properties, list) else ():
         if isinstance(one, dict) and isinstance(one.get("id"), int):
             yield one["id"], one
+
+
+def _is_count(device: dict[str, Any], name: str) -> bool:
+    return isinstance(device.get(name), int) and device[name] > 0
 
 
 def _capability(device: dict[str, Any]) -> tuple[int, int] | None:

@@ -79,17 +79,19 @@ class _Database:
         host = [span for table, kind in _HOST.items() for span in self._host(table, kind)]
         device = [run for table, kind in _DEVICE.items() for run in self._device(table, kind)]
         in_order(host, device)
-        names, capabilities = {}, {}
-        for gpu, name, *capability in self._rows(
-            "TARGET_INFO_GPU", "id", "name", "computeMajor", "computeMinor"
+        names, capabilities, cores = {}, {}, {}
+        for gpu, name, count, *capability in self._rows(
+            "TARGET_INFO_GPU", "id", "name", "smCount", "computeMajor", "computeMinor"
         ):
+            if isinstance(gpu, int) and isinstance(count, int) and count > 0:
+                cores[gpu] = count
             if isinstance(gpu, int) and name:
                 names[gpu] = str(name)[:200]
             if isinstance(gpu, int) and all(isinstance(one, int) for one in capability):
                 capabilities[gpu] = (capability[0], capability[1])
         version = dict(self._rows("META_DATA_EXPORT", "name", "value")).get("EXPORT_SCHEMA_VERSION")
         facts = {} if version is None else {"schema_version": str(version)[:40]}
-        return Trace(self._path, host, device, (), names, facts, capabilities)
+        return Trace(self._path, host, device, (), names, facts, capabilities, cores)
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a table, none if it is not there; a column that it lacks is None."""

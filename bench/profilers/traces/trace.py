@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from bench.records.verdict.kernel_names import kernel_name
 #: user or by torch, such as `ProfilerStep#5`. call: one of the CUDA or HIP runtime or driver.
 HostKind = Literal["op", "mark", "call"]
 DeviceKind = Literal["kernel", "copy", "fill"]
+T = TypeVar("T", str, int)
 
 #: Kernels of NCCL, RCCL, MSCCL, oneCCL, torch's symmetric memory, NVSHMEM and DeepEP, and the
 #: all-reduces that vLLM, SGLang and TensorRT-LLM bring. What they wait for is another rank.
@@ -107,6 +108,7 @@ class Trace:
     device_names: Mapping[int, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)  # versions, rank, world size
     capabilities: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # of devices, CUDA's
+    multiprocessors: Mapping[int, int] = field(default_factory=dict)  # of devices
 
     @cached_property
     def launches(self) -> dict[int, HostSpan]:
@@ -130,10 +132,19 @@ class Trace:
     @property
     def device_name(self) -> str | None:
         """The name of the device that ran something; None where none did, or it is not said."""
+        return self._of_the_device(self.device_names)
+
+    @property
+    def device_cores(self) -> int | None:
+        """The multiprocessors of that device."""
+        return self._of_the_device(self.multiprocessors)
+
+    def _of_the_device(self, facts: Mapping[int, T]) -> T | None:
+        """The fact of the devices that ran something, if it is one; of all, if none is known."""
         used = {span.device for span in self.device}
-        known = used and used <= self.device_names.keys()
-        names = {name for index, name in self.device_names.items() if index in used or not known}
-        return names.pop() if len(names) == 1 else None
+        known = used and used <= facts.keys()
+        found = {fact for index, fact in facts.items() if index in used or not known}
+        return found.pop() if len(found) == 1 else None
 
 
 def in_order(host: list[HostSpan], device: list[DeviceSpan]) -> None:

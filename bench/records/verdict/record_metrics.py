@@ -230,19 +230,21 @@ def profile_summary(record: ProfileRecord) -> dict[str, float]:
 def trace_summary(record: TraceRecord) -> dict[str, float]:
     """Return the metrics of `record` by their names in the schema; what is unknown is left out.
 
-    Shares are of the steps' wall time, medians over the steps. A step that is no training step of
-    known images has no throughput.
+    Times are what the steps cost their device, shares are of these, medians over the steps; without
+    a device the marks' durations stand for them. A step of an unknown model has no throughput.
     """
-    walls_s = [step.wall_s for step in record.steps]
+    times_s = [step.device_time_s or step.wall_s for step in record.steps]
     found: dict[str, float | None] = {
-        **iteration_statistics_ms(walls_s),
-        "iterations": len(walls_s),
+        **iteration_statistics_ms(times_s),
+        "iterations": len(times_s),
         "throughput_images_per_s": record.throughput_images_per_s,
     }
-    for name in ("device_busy", "computation", "exposed_communication", "exposed_copies", "idle"):
-        shares = [ratio(getattr(step, f"{name}_s"), step.wall_s) for step in record.steps]
+    for name in ("computation", "exposed_communication", "exposed_copies", "idle"):
+        shares = [ratio(getattr(step, f"{name}_s"), step.device_time_s) for step in record.steps]
         known = [share for share in shares if share is not None]
         found[f"{name}_share"] = statistics.median(known) if known else None
+    idle_share = found["idle_share"]
+    found["device_busy_share"] = None if idle_share is None else 1 - idle_share
     return _known(found)
 
 

@@ -74,14 +74,6 @@ def test_backward_within_the_forward_pass_is_backward():
     assert phases == ["forward", "backward", "backward"]
 
 
-def test_a_nest_of_any_depth_is_read():
-    trace = TraceWriter()
-    for depth in range(3000):
-        trace.host("aten::add", depth, 10_000 - 2 * depth)
-    (top,) = nested(trace)
-    assert sum(1 for _ in top.everything()) == 3000
-
-
 def test_without_the_engine_no_phase_is_known():
     trace = TraceWriter()
     trace.host("aten::copy_", 0, 10)

@@ -1,0 +1,256 @@
+"""From a trace's steps, times and ops to its record: what is kept, tracked and reported."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import cast
+
+from analysis.roofs.peaks import Peaks
+from analysis.roofs.roof import Roof
+from analysis.runs.bounds import ROOF_SHARE
+from analysis.runs.quantities import flops_rate, interval, percent
+from analysis.traces.explain import explain
+from analysis.traces.ops import OpRow
+from analysis.traces.placed import PlacedTrace, place_traces
+from analysis.traces.steps import StepSpans
+from analysis.traces.timeline import StepTime, device_windows
+from bench.errors import UserError
+from bench.profilers.traces import Trace, read_counters
+from bench.records import (
+    CeilingsRecord,
+    Counters,
+    IdleTime,
+    MathMode,
+    TracedOp,
+    TracedStep,
+    TraceRecord,
+)
+from bench.records.complexity import CallWork
+
+_MODES: dict[str, MathMode] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
+#: Libraries name kernels that round fp32 to TF32.
+_TF32 = re.compile(r"tf32", re.IGNORECASE)
+#: Ops with less of the ops' time are not worth a name.
+_NAMED_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """Which model a trace is of, as its reader says, and the calls of its training step."""
+
+    arch: str
+    batch_size: int
+    precision: str
+    calls: Sequence[CallWork]
+
+
+def trace_record(
+    trace: Trace,
+    steps: Sequence[StepSpans],
+    times: Sequence[StepTime],
+    rows: Sequence[OpRow],
+    *,
+    campaign: str,
+    model: TracedModel | None = None,
+) -> TraceRecord:
+    """Return the record of `trace`, cut into `steps`; what holds them back is found later."""
+    digest = _sha256(Path(trace.path))
+    mode, no_mode = _math_mode(rows)
+    step_s = step_time_s(trace, steps)
+    counters, no_counters = _counters(trace)
+    no_model = "no --arch and --batch-size say which model it is"
+    return TraceRecord.of(
+        "the trace does not say",
+        {
+            **dict.fromkeys(("arch", "batch_size", "precision", "step_flops"), no_model),
+            **dict.fromkeys(("step_eager_bytes", "step_fused_bytes"), no_model),
+            "throughput_images_per_s": no_model,
+            "math_mode": no_mode,
+            "counters": no_counters,
+        },
+        record_id=f"trace-{digest[:16]}",
+        created=datetime.now(timezone.utc),
+        source_file=Path(trace.path).name,
+        source_sha256=digest,
+        campaign=campaign,
+        device=trace.device_name,
+        device_cores=trace.device_cores,
+        rank=trace.rank,
+        world_size=trace.facts.get("world_size"),
+        math_mode=mode,
+        arch=model and model.arch,
+        batch_size=model and model.batch_size,
+        precision=model and model.precision,
+        throughput_images_per_s=model and model.batch_size / step_s,
+        step_time_s=step_s,
+        step_flops=model and sum(call.flops for call in model.calls),
+        step_eager_bytes=model and sum(call.eager_bytes for call in model.calls),
+        step_fused_bytes=model and sum(call.fused_bytes for call in model.calls),
+        bound="not known",
+        findings=(),
+        advice=(),
+        counters=counters,
+        steps=tuple(map(_step, times)),
+        ops=tuple(map(_op, rows)),
+    )
+
+
+def explained(
+    record: TraceRecord,
+    times: Sequence[StepTime],
+    ceilings: Sequence[CeilingsRecord],
+    peaks: Sequence[Peaks],
+    number: int,
+) -> PlacedTrace:
+    """Return the trace under its roof, its record with what holds its steps back.
+
+    `number` is the trace's in a report.
+    """
+    [placed] = place_traces([record], ceilings, peaks)
+    kernels, sentence = None, None
+    if placed.used is not None:
+        kernels, sentence = _bound_of_kernels(placed, placed.used.roof)
+    found = explain(times, kernels)
+    sentences = (*found.sentences, *([sentence] if sentence else []), *_of_model(placed))
+    whole = record.replaced(bound=found.bound, findings=sentences, advice=found.advice)
+    return PlacedTrace(number, whole, placed.ceiling)
+
+
+def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
+    """Return how long a step took: from one step's end on the device to the next, on average.
+
+    The first step's begin stands for the end before it where there is one step alone.
+    """
+    if trace.device:
+        windows = device_windows(trace, steps)
+        ends_us = [end for _, end in windows]
+        if len(windows) == 1:
+            return (ends_us[0] - windows[0][0]) / 1e6
+        return (ends_us[-1] - ends_us[0]) / 1e6 / (len(ends_us) - 1)
+    return statistics.fmean(step.wall_s for step in steps)
+
+
+def _counters(trace: Trace) -> tuple[Counters | None, str]:
+    if not trace.counters:
+        return None, "the trace holds no counters (cuda_profiler_range)"
+    try:
+        return read_counters(trace), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _step(time: StepTime) -> TracedStep:
+    figures = {name: getattr(time, name) for name in TracedStep.model_fields if name != "missing"}
+    idle = tuple(
+        IdleTime(cause=one.cause, time_s=one.time_s, call=one.call, op=one.op) for one in time.idle
+    )
+    return TracedStep.of("not in the trace", time.missing, **{**figures, "idle": idle})
+
+
+def _op(row: OpRow) -> TracedOp:
+    return TracedOp.of(
+        "not known",
+        row.missing,
+        label=row.label,
+        op=row.op.name,
+        phase=row.op.phase,
+        shapes=", ".join(_shapes(row.op.dims)),
+        calls=row.calls,
+        time_s=row.time_s,
+        exclusive_s=row.exclusive_s,
+        kernels=tuple(name for name, _ in row.kernels),
+        flops=row.flops,
+        elementwise_flops=row.elementwise_flops,
+        eager_bytes=row.eager_bytes,
+        fused_bytes=row.fused_bytes,
+    )
+
+
+def _shapes(dims: object) -> list[str]:
+    """The shapes of tensors among an op's arguments, lists of them included."""
+    if not isinstance(dims, tuple) or not dims:
+        return []
+    if all(isinstance(length, int) for length in dims):
+        return ["x".join(map(str, dims))]
+    return [shape for one in dims for shape in _shapes(one)]
+
+
+def _math_mode(rows: Sequence[OpRow]) -> tuple[MathMode | None, str]:
+    """The arithmetic in which most of the time of convolutions and products went."""
+    times_s: defaultdict[MathMode, float] = defaultdict(float)
+    for row in rows:
+        kind = next((one for one in row.op.types or () if one in _MODES), None)
+        if row.flops and kind is not None:
+            tf32 = kind == "float" and any(_TF32.search(name) for name, _ in row.kernels)
+            times_s["tf32" if tf32 else _MODES[kind]] += row.time_s
+    if not times_s:
+        return None, "no convolution or product with the types of its inputs: record_shapes=True"
+    return max(times_s, key=lambda mode: times_s[mode]), ""
+
+
+def _bound_of_kernels(trace: PlacedTrace, roof: Roof) -> tuple[str | None, str | None]:
+    """What bounds computation, by the ops with a place: compute, memory, or slow kernels.
+
+    An op is near a roof where it attains half of what its eager bytes allow, as a run is.
+    """
+    times_s: defaultdict[str, float] = defaultdict(float)
+    slow: defaultdict[str, float] = defaultdict(float)
+    for record, op in trace.placed_ops:
+        if op.kind is None:
+            continue
+        intensity, rate = cast(float, op.intensity_min), cast(float, op.flops_per_s)
+        near = rate >= ROOF_SHARE * roof.attainable_flops_per_s(intensity)
+        bound = "compute" if intensity >= roof.ridge_flop_per_byte else "memory"
+        times_s[bound if near else "slow kernels"] += op.time.time_s
+        if not near:
+            slow[" ".join(filter(None, (record.label, record.phase)))] += op.time.time_s
+    total_s = sum(times_s.values())
+    if not total_s:
+        return None, None
+    bound = max(times_s, key=lambda one: times_s[one])
+    shares = ", ".join(
+        f"{percent(seconds / total_s)} {name}"
+        for name, seconds in sorted(times_s.items(), key=lambda one: -one[1])
+    )
+    sentence = f"of the time of ops with a place under the roof: {shares}"
+    worst = sorted(slow, key=lambda label: -slow[label])[:3]
+    named = [label for label in worst if slow[label] >= _NAMED_SHARE * total_s]
+    if named:
+        sentence += f"; slowest against what their bytes allow: {'; '.join(named)}"
+    return bound, sentence
+
+
+def _of_model(placed: PlacedTrace) -> tuple[str, ...]:
+    """What the whole step attains, where the model is known."""
+    record = placed.record
+    if record.step_flops is None or record.throughput_images_per_s is None:
+        return ()
+    rate = record.step_flops / record.step_time_s
+    sentence = (
+        f"a step of {record.arch} at batch {record.batch_size} in {record.precision} has "
+        f"{record.step_flops / 1e9:.4g} GFLOP: {record.throughput_images_per_s:.3g} images/s, "
+        f"{flops_rate(rate)} attained"
+    )
+    if placed.used is not None:
+        share = rate / placed.used.roof.peak_flops_per_s
+        sentence += f", {percent(share)} of the {placed.used.ceiling.math_mode} roof"
+    if record.step_eager_bytes and record.step_fused_bytes:
+        low = record.step_flops / record.step_eager_bytes
+        high = record.step_flops / record.step_fused_bytes
+        sentence += f", at {interval(low, high)} FLOP/byte"
+    return (sentence,)

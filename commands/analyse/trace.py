@@ -1,0 +1,215 @@
+"""`mlproject trace`: steps of anyone's profiler trace, under a roof, and why they wait."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.config import RunConfig, parse_config
+from bench.errors import UserError
+from commands.views.options import peaks_option, records_option
+from commands.views.recorded import NOT_TRACKED, say_not_uploaded, upload_all, write_record
+
+if TYPE_CHECKING:
+    from analysis.traces.placed import PlacedTrace
+    from analysis.traces.read import TracedModel
+    from bench.records import Backend
+    from bench.records.folders import RecordFolder
+
+#: A larger one stays where it is; its record is tracked.
+_MOST_BYTES = 256_000_000
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--steps",
+    "mark",
+    metavar="NAME",
+    help="steps are the marks whose names begin so; default: ProfilerStep, else the whole trace",
+)
+@click.option("--whole", is_flag=True, help="the whole trace is one step")
+@click.option("--arch", help="the model that was trained: torchvision's name or module:callable")
+@click.option("--batch-size", type=click.IntRange(min=1), help="its images per step and device")
+@click.option(
+    "--precision", default="fp32", show_default=True, help="as of mlproject run, with --arch"
+)
+@click.option("--image-size", type=click.IntRange(min=1), help="default: the model's own")
+@click.option("--top", default=25, show_default=True, type=click.IntRange(min=1), help="ops shown")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="folder of a page like report's, with the tables as CSV and the roofline",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "csv"]),
+    default="text",
+    show_default=True,
+    help="csv: the ops, a row per op and shape",
+)
+@click.option("--campaign", default="traces", show_default=True, help="label of tracked traces")
+@click.option(
+    "--track/--no-track",
+    "tracked",
+    default=False,
+    show_default=True,
+    help="keep a record of each trace, and make it a tracked run with the trace as an artifact",
+)
+@records_option
+@peaks_option
+def command(
+    files: tuple[Path, ...],
+    mark: str | None,
+    whole: bool,
+    arch: str | None,
+    batch_size: int | None,
+    precision: str,
+    image_size: int | None,
+    top: int,
+    out: Path | None,
+    form: str,
+    campaign: str,
+    tracked: bool,
+    records: Path,
+    peaks_file: Path | None,
+) -> int:
+    """Read traces of PyTorch's profiler or of Nsight Systems, and say what holds their steps back.
+
+    FILE is a Kineto trace (.json or .json.gz) or an nsys export (.sqlite). Ops stand under the
+    roofs measured on a device of that name (in --records), else under its datasheet's. Two FILEs
+    that are not ranks of one job are compared: what of the difference each op explains. Exit codes:
+    0 printed; 2 a file that is no trace, or a wrong value; 3 not uploaded.
+    """
+    parse_config({"campaign": campaign})
+    if whole and mark is not None:
+        raise UserError(f"steps={mark!r}: --whole makes the trace one step; give one of them")
+    config = _config(arch, batch_size, precision, image_size)
+    traces = _placed(files, mark, whole, config, campaign, records, peaks_file)
+    if out is not None:
+        from analysis.report import write_report
+
+        path = write_report([], out, traces=traces)
+        click.echo(f"mlproject: {path}", err=True)
+    _print(traces, top, form)
+    return _keep(traces, files, records) if tracked else 0
+
+
+def _config(
+    arch: str | None, batch_size: int | None, precision: str, image_size: int | None
+) -> RunConfig | None:
+    """What was trained, checked as `mlproject run` does; None where it is not said."""
+    if arch is None:
+        return None
+    if batch_size is None:
+        raise UserError(
+            f"arch={arch!r}: --batch-size is needed with it, images per step and device"
+        )
+    given = {"arch": arch, "precision": precision, "batch_size": str(batch_size)}
+    return parse_config(given | ({} if image_size is None else {"image_size": str(image_size)}))
+
+
+def _model(config: RunConfig, backend: Backend) -> TracedModel:
+    from analysis.traces.read import TracedModel
+    from bench.cost import StepSpec, op_work
+
+    batch_size = int(config.batch_size)
+    image_size = None if config.image_size == "auto" else int(config.image_size)
+    spec = StepSpec(config.arch, batch_size, config.precision, image_size, backend=backend)
+    return TracedModel(config.arch, batch_size, config.precision, op_work(spec))
+
+
+def _placed(
+    files: Sequence[Path],
+    mark: str | None,
+    whole: bool,
+    config: RunConfig | None,
+    campaign: str,
+    records: Path,
+    peaks_file: Path | None,
+) -> list[PlacedTrace]:
+    """Read every trace and place it under its roof."""
+    from analysis.roofs.peaks import read_peaks
+    from analysis.traces.ops import OpTable
+    from analysis.traces.read import explained, trace_record
+    from analysis.traces.steps import WHOLE, cut_steps
+    from analysis.traces.timeline import timeline
+    from bench.cost.called import work_of
+    from bench.profilers.traces import read_trace
+    from bench.records import CeilingsRecord
+    from bench.records.folders import readable_records
+
+    ceilings = [one for _, one in readable_records(records) if isinstance(one, CeilingsRecord)]
+    peaks = read_peaks(peaks_file) if peaks_file else ()
+    found: list[PlacedTrace] = []
+    for number, path in enumerate(files, 1):
+        trace = read_trace(path)
+        steps = cut_steps(trace, WHOLE if whole else mark)
+        times, table = timeline(trace, steps), OpTable(steps, trace)
+        model = _model(config, "cuda" if trace.device else "cpu") if config else None
+        work = work_of(table.ops)
+        rows = table.rows(work) if model is None else table.rows_of_model(model.calls, work)
+        record = trace_record(trace, steps, times, rows, campaign=campaign, model=model)
+        found.append(explained(record, times, ceilings, peaks, number))
+    return found
+
+
+def _print(traces: Sequence[PlacedTrace], top: int, form: str) -> None:
+    from analysis.report.tables.trace_tables import trace_ops_table
+    from analysis.traces.compare import are_ranks, compare_traces
+    from commands.views.trace_view import as_json, print_comparison, print_trace
+
+    if form == "csv":
+        for trace in traces:
+            click.echo(trace_ops_table(trace, "ops").csv(), nl=False)
+        return
+    if form == "json":
+        rows = [as_json(trace) for trace in traces]
+        click.echo(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
+        return
+    for trace in traces:
+        print_trace(trace, top)
+    if len(traces) == 2 and not are_ranks(*(trace.record for trace in traces)):
+        a, b = (trace.record for trace in traces)
+        print_comparison(compare_traces(a, b), (a.source_file, b.source_file), top)
+
+
+def _keep(traces: Sequence[PlacedTrace], files: Sequence[Path], records: Path) -> int:
+    """Write a record of each trace with the trace beside it, and upload them."""
+    from bench.records.folders import RecordFolder
+    from tracking.store import TrackingError
+
+    folders: list[RecordFolder] = []
+    for trace, path in zip(traces, files, strict=True):
+        folder = RecordFolder(records / trace.record.record_id)
+        write_record(folder, trace.record, records)
+        _copy(path, folder)
+        folders.append(folder)
+    try:
+        counts = upload_all(folders, None)
+    except TrackingError as error:
+        say_not_uploaded(error)
+        return NOT_TRACKED
+    return NOT_TRACKED if counts["failed"] else 0
+
+
+def _copy(path: Path, folder: RecordFolder) -> None:
+    """Put the trace beside its record, compressed if it is JSON."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    if path.stat().st_size > _MOST_BYTES:
+        click.echo(f"mlproject: {path}: over {_MOST_BYTES / 1e6:.0f} MB, not kept", err=True)
+    elif head.startswith(b"SQLite format 3"):
+        shutil.copy(path, folder.path / "trace.sqlite")
+    elif head.startswith(b"\x1f\x8b"):
+        shutil.copy(path, folder.path / "trace.json.gz")
+    else:
+        with path.open("rb") as source, gzip.open(folder.path / "trace.json.gz", "wb") as target:
+            shutil.copyfileobj(source, target)

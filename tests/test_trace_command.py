@@ -1,0 +1,112 @@
+"""`mlproject trace` on traces that others published."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tracking import schema
+
+TRACES = Path(__file__).parent / "data" / "traces"
+WORKERS = [TRACES / f"v100_resnet50_b32_workers{count}.pt.trace.json.gz" for count in (0, 4)]
+MI300X = TRACES / "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
+PEAKS = (
+    "devices,power_limit_w,multiprocessors,fp32_tflop_per_s,tf32_tflop_per_s,bf16_tflop_per_s,"
+    "fp16_tflop_per_s,memory_gb_per_s,source\n"
+    "Tesla V100-DGXS-32GB,,,15.7,,,125,900,an SXM2 part's figures\n"
+)
+
+
+@pytest.fixture
+def peaks(tmp_path):
+    (tmp_path / "peaks.csv").write_text(PEAKS)
+    return ["--peaks", tmp_path / "peaks.csv"]
+
+
+@pytest.mark.slow
+def test_a_loader_in_the_steps_own_process_is_what_bounds_them(mlproject_command, peaks, tmp_path):
+    model = ["--arch", "resnet50", "--batch-size", "32", "--out", tmp_path / "page"]
+    code, printed, _ = mlproject_command("trace", WORKERS[0], *model, *peaks, "--format", "json")
+    assert code == 0
+    found = json.loads(printed)
+    busy_us = [round(1e6 * step["device_busy_s"]) for step in found["steps"]]
+    assert busy_us == [100629, 100606, 100618, 100650, 100528, 100527]
+    assert [step["name"] for step in found["steps"]] == [f"ProfilerStep#{n}" for n in range(5, 11)]
+    for step in found["steps"]:
+        parts = ("computation_s", "exposed_communication_s", "exposed_copies_s")
+        assert sum(step[part] for part in parts) == pytest.approx(step["device_busy_s"])
+        assert sum(idle["time_s"] for idle in step["idle"]) == pytest.approx(step["idle_s"])
+        assert step["idle"][0]["cause"] == "input"
+    assert found["bound"] == "input"
+    assert found["roof"]["source"] == "an SXM2 part's figures (peaks.csv)"
+    assert found["step_flops"] / 1e9 == pytest.approx(777.6, rel=1e-3)
+    assert found["throughput_images_per_s"] == pytest.approx(182, abs=1)
+    matched_s = sum(op["time_s"] for op in found["ops"] if op["flops"] is not None)
+    assert matched_s > 0.999 * sum(op["time_s"] for op in found["ops"])
+    assert all(
+        op["attained_flops_per_s"] < found["roof"]["peak_flops_per_s"]
+        for op in found["ops"]
+        if op["flops"] and "3x3" not in op["label"]  # Winograd's needs fewer FLOP
+    )
+    page = (tmp_path / "page" / "report.html").read_text("utf-8")
+    assert "Have batches ready earlier" in page
+    assert "No run was profiled" not in page
+
+
+@pytest.mark.slow
+def test_two_traces_are_compared_and_their_ops_and_idle_time_explain_the_difference(
+    mlproject_command,
+):
+    code, printed, _ = mlproject_command("trace", *WORKERS, "--top", "3")
+    assert code == 0
+    assert "Bound: input." in printed
+    second = printed.split(WORKERS[1].name)[1]
+    assert "Bound: input." not in second
+    assert "Bound: computation." in second or "Bound: launches." in second
+    assert "B takes -49.7 ms" in printed
+    assert "explained by ops and idle time: -50.5 ms, -52.4 ms of it idle time" in printed
+
+
+@pytest.mark.slow
+def test_a_rank_that_waits_for_others_is_bound_by_communication_and_tracked(
+    mlproject_command, embedded
+):
+    code, printed, _ = mlproject_command("trace", MI300X, "--track", "--top", "2")
+    assert code == 0
+    assert "Bound: communication." in printed
+    assert "Roof in bf16: 1310 TFLOP/s" in printed
+    [run] = embedded.search_runs(["0"], f"tags.`{schema.KIND}` = 'trace'")
+    names = {artifact.path for artifact in embedded.list_artifacts(run.info.run_id)}
+    assert {"record.json", "trace.json.gz"} <= names
+    code, printed, _ = mlproject_command("trace", MI300X, "--track", "--whole", "--format", "csv")
+    assert code == 0  # the same trace: no second run
+    assert len(embedded.search_runs(["0"], f"tags.`{schema.KIND}` = 'trace'")) == 1
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert rows[0]["label"] == "communication"
+    assert rows[0]["gflop"] == ""
+    code, printed, _ = mlproject_command("pull")
+    assert code == 0
+    assert next(csv.DictReader(io.StringIO(printed)))["kind"] == "trace"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([__file__], "not readable as a trace"),
+        (["absent.json"], "cannot be read (No such file or directory)"),
+        (
+            [WORKERS[0], "--steps", "epoch"],
+            "no mark begins with 'epoch'; it has Optimizer.step, Optimizer",
+        ),
+        ([WORKERS[0], "--steps", "epoch", "--whole"], "--whole makes the trace one step"),
+        ([WORKERS[0], "--arch", "resnet50"], "--batch-size is needed with it"),
+        ([WORKERS[0], "--arch", "resnet5", "--batch-size", "2"], "arch='resnet5'"),
+    ],
+)
+def test_what_cannot_be_read_or_meant_is_one_line(mlproject_command, arguments, said):
+    code, _, complaint = mlproject_command("trace", *arguments)
+    assert code == 2
+    assert said in complaint
+    assert complaint.count("\n") == 1
