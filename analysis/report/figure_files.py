@@ -45,8 +45,8 @@ _OPS_CAPTION = (
     "intensity of an op's eager bytes, its line ends at that of its fused bytes"
 )
 _TRACE_CAPTION = (
-    "Attained by the FLOP of each op and shape over the own time of its kernels. A marker stands "
-    "at the intensity of an op's eager bytes, its line ends at that of its fused bytes"
+    "Attained by the FLOP of each kind of op over the own time of its kernels. A marker stands at "
+    "the intensity of an op's eager bytes, its line ends at that of its fused bytes"
 )
 _KERNELS_CAPTION = (
     "Executed FLOP over each kernel's own duration and bytes. Durations are the profiler's, one "
@@ -193,10 +193,10 @@ class FigureFolder:
         ]
 
     def draw_trace(self, trace: PlacedTrace, file_name: str) -> list[FigureFile]:
-        """Draw the ops of a trace; none where none of them has a place."""
-        if not trace.ops.placed:
+        """Draw the kinds of ops of a trace; none where none of them has a place."""
+        if not trace.kinds.placed:
             return []
         colour = self.colours.get(trace.record.arch or "", OTHER_MODELS)
-        scene = op_scene(trace.ops, trace.used, colour=colour)
+        scene = op_scene(trace.kinds, trace.used, colour=colour)
         title = f"Ops of trace {trace.number}, {trace.label}"
         return [self._add_scene(scene, f"ops-{file_name}", title, _TRACE_CAPTION)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,8 +43,17 @@ class PlacedTrace:
 
     @cached_property
     def ops(self) -> OpPlaces:
-        """Its ops under the roof, by the own time of their kernels."""
-        return place_ops(_profile(self.record), self.used.roof if self.used else None)
+        """Its ops under the roof, a place per op and shape, by the own time of their kernels."""
+        return self._placed(map(_of_shape, self.record.ops))
+
+    @cached_property
+    def kinds(self) -> OpPlaces:
+        """The same, a place per kind of op and phase."""
+        return self._placed(_of_kinds(self.record.ops))
+
+    def _placed(self, ops: Iterable[OpTime]) -> OpPlaces:
+        roof = self.used.roof if self.used else None
+        return place_ops(_profile(self.record, tuple(ops)), roof)
 
     @property
     def placed_ops(self) -> list[tuple[TracedOp, OpPlace]]:
@@ -100,33 +110,45 @@ def roof_of(
     return found if isinstance(found, NoCeiling) else UsedCeiling(*found, None, _BY_NAME)
 
 
-def _profile(record: TraceRecord) -> OpProfile:
-    """The trace's ops as a profile's; those of one label, op, phase and shape are one."""
-
-    def whole(value: float | None) -> int | None:
-        return None if value is None else round(value)
-
-    ops = tuple(
-        OpTime(
-            label=f"{one.label} {one.shapes}".rstrip(),
-            op=one.op,
-            phase=one.phase,
-            calls=max(1, round(one.calls)),
-            time_s=one.time_s,
-            exclusive_s=one.exclusive_s,
-            flops=whole(one.flops),
-            elementwise_flops=whole(one.elementwise_flops),
-            eager_bytes=whole(one.eager_bytes),
-            fused_bytes=whole(one.fused_bytes),
-            missing=one.missing,
-        )
-        for one in record.ops
-    )
+def _profile(record: TraceRecord, ops: Sequence[OpTime]) -> OpProfile:
     walls_s = sorted(step.wall_s for step in record.steps)
     return OpProfile.of(
         "a trace's steps overlap: their own figures say it",
         method="the kernels' own durations in the trace",
         iterations=len(record.steps),
         step_time_s=walls_s[len(walls_s) // 2] if walls_s else 0.0,
-        ops=ops,
+        ops=tuple(ops),
+    )
+
+
+def _of_shape(one: TracedOp) -> OpTime:
+    """One op with one set of shapes, as a profile's."""
+    return _op_time(f"{one.label} {one.shapes}".rstrip(), [one])
+
+
+def _of_kinds(ops: Sequence[TracedOp]) -> list[OpTime]:
+    """The ops of one kind and phase added up, whatever their shapes, as in a profile."""
+    kinds: defaultdict[tuple[str, str, str | None, bool], list[TracedOp]] = defaultdict(list)
+    for one in ops:
+        kinds[one.label, one.op, one.phase, one.flops is None].append(one)
+    return [_op_time(label, alike) for (label, *_), alike in kinds.items()]
+
+
+def _op_time(label: str, alike: Sequence[TracedOp]) -> OpTime:
+    def total(name: str) -> int | None:
+        values = [getattr(one, name) for one in alike]
+        return None if None in values else round(sum(values))
+
+    return OpTime(
+        label=label,
+        op=alike[0].op,
+        phase=alike[0].phase,
+        calls=max(1, round(sum(one.calls for one in alike))),
+        time_s=sum(one.time_s for one in alike),
+        exclusive_s=sum(one.exclusive_s for one in alike),
+        flops=total("flops"),
+        elementwise_flops=total("elementwise_flops"),
+        eager_bytes=total("eager_bytes"),
+        fused_bytes=total("fused_bytes"),
+        missing=alike[0].missing,
     )
