@@ -25,7 +25,7 @@ from bench.records.complexity import CalledOp, OpWork
 _NO_LIST = "the profiler does not print what lists of tensors hold"
 _UNKNOWN_OP = "no op of this torch has this name and these arguments"
 _MOVES_NOTHING = "a view, an allocation, or a question about a tensor"
-_OTHER_OPS = "made of other ops"
+_OTHER_OPS = "made of other ops, which have rows of their own where they take time"
 
 #: `c10::ScalarType`, by which the values of arguments called dtype are printed.
 _SCALAR_TYPES = {
