@@ -152,6 +152,11 @@ _OF_BOUND: Mapping[Bound, tuple[str, ...]] = {
     "overhead": ("batch_size", "cuda_graphs", "compile", "fused_optimizer"),
     "compute": ("channels_last", "batch_size", "compile", "precision"),
 }
+#: The knobs help against launches; only the step's intervals show whether it is these.
+_WHICH_OVERHEAD = (
+    " Whether launches, slow kernels, copies or the host take the time, a trace says: mlproject "
+    "profile, then mlproject trace on its trace.json.gz."
+)
 #: A processor launches nothing; its overhead is of small kernels and idle cores.
 _CPU_OVERHEAD = ("threads", "channels_last", "allocator", "fused_optimizer", "batch_size",
                  "compile")  # fmt: skip
@@ -220,6 +225,7 @@ def find_next_knobs(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             headline=(
                 f"{group.label}: bound by {point.bound}{sure}. "
                 + " ".join(_sentences(knobs, f"{times(most_gain(point))}, {_limit(point)}"))
+                + (_WHICH_OVERHEAD if _unexplained(group, point) else "")
             ),
             evidence=(
                 f"{rate_of(group)}; {point.bound_because}",
@@ -228,6 +234,12 @@ def find_next_knobs(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             ),
             runs=names_of([group]),
         )
+
+
+def _unexplained(group: Group, point: RooflinePoint) -> bool:
+    """Whether neither a roof nor a profile says what takes most of a device's step."""
+    on_device = group.backend in ("cuda", "mps")
+    return point.bound == "overhead" and on_device and point.times.device_busy_s is None
 
 
 def _sentences(knobs: Mapping[str, str], most: str) -> Iterator[str]:

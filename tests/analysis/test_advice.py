@@ -193,6 +193,7 @@ KNOBS = [
     ("torch.compile", lambda: placed(ran()),
      lambda: placed(ran(), ran("b", 1.02, compile="default"))),
     ("threads", lambda: placed(ran(threads=1, **OVERHEAD)), lambda: placed(ran(**OVERHEAD))),
+    ("a trace says", lambda: placed(on_gpu(**OVERHEAD)), lambda: placed(ran(**OVERHEAD))),
     ("fused optimizer", lambda: placed(ran(fused_optimizer="false", **MEMORY)),
      lambda: placed(ran(**MEMORY))),
     ("allocator", lambda: placed(ran(allocator="system", **OVERHEAD)),
