@@ -43,8 +43,8 @@ def trace_sentences(trace: PlacedTrace) -> Iterator[str]:
     if all(step.device_busy_s is None for step in record.steps):
         yield "No device ran anything in the trace: times of ops are their own on the host."
     sentence = (
-        f"{percent(sum(op.share for op in places.placed))} of the ops' time has a place under the "
-        f"roof; {percent(places.without_flops_share)} went to ops without FLOP, and of "
+        f"{percent(sum(op.share for op in places.placed))} of the ops' time went to ops whose FLOP "
+        f"and bytes are known, {percent(places.without_flops_share)} to ops without FLOP, and of "
         f"{percent(places.unmatched_share)} the work is not known"
     )
     longest = next((op for op in places.unmatched if op.share >= _NAMED_SHARE), None)

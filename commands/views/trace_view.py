@@ -99,7 +99,9 @@ def _ops(trace: PlacedTrace, most: int) -> Table:
                 intensity,
             )
         )
-    headings = ("op", "shapes", "calls", "kernels ms", "exclusive ms", "of ops", *_WORK)
+    on_device = any(step.device_busy_s is not None for step in trace.record.steps)
+    own = "kernels ms" if on_device else "ms"
+    headings = ("op", "shapes", "calls", own, "exclusive ms", "of ops", *_WORK)
     title = f"The {len(rows)} longest of {len(trace.record.ops)} ops, per step"
     return text_table(headings, rows, title=title, left=(0, 1), name_characters=_NAME_CHARACTERS)
 
