@@ -22,6 +22,9 @@ ARCHITECTURES = ("resnet18", "resnet50", "vgg16", "mobilenet_v2")
 #: Two sizes each: one that leaves a device room, one near what people train with.
 BATCH_SIZES = {"cpu": (4, 8), "mps": (16, 64), "cuda": (64, 256)}
 ITERATIONS = {"cpu": (2, 10), "mps": (5, 30), "cuda": (10, 100)}  # warm-up, measured
+#: Arithmetic of half the bits is twice as fast where a device has it; two measurements of one speed
+#: differ by less than this.
+_NATIVE_GAIN = 1.3
 #: A worker's end (its record, the grace it is given) must fit before the time limit.
 _CLOSING_S = 25.0
 
@@ -76,7 +79,8 @@ def precisions(ceilings: CeilingsRecord) -> tuple[str, ...]:
     and `amp-fp16` would take most of the time.
     """
     peaks = {ceiling.math_mode: ceiling.peak_flops_per_s or 0.0 for ceiling in ceilings.ceilings}
-    faster = {mode for mode, peak in peaks.items() if peak > peaks.get("fp32", 0.0)}
+    least = _NATIVE_GAIN * peaks.get("fp32", 0.0)
+    faster = {mode for mode, peak in peaks.items() if peak > least}
     found = ["fp32", *(["tf32"] if "tf32" in peaks else [])]
     if {"bf16", "fp16"} & faster:
         found.append("amp")
