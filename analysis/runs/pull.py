@@ -130,9 +130,12 @@ def pull_records(
     campaign: str | None = None,
     tracking_uri: str | None = None,
     refresh: bool = False,
+    traces: bool = False,
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
 ) -> RecordSet:
     """Fetch the measurements that match, their profiles, and every measured ceiling of the server.
+
+    With `traces`, the traces that match too.
 
     Imported runs that match have no record, only what their ledgers say. Ceilings and profiles are
     looked for in all experiments: a machine's roof is the same in each, and a profile belongs to a
@@ -144,15 +147,16 @@ def pull_records(
     from tracking.reading.tracked_runs import download_records
 
     search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
-    wanted, imported, traces = (
+    kinds = ("measurement", "imported", *(("trace",) if traces else ()))
+    wanted, imported, *traced = (
         search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
-        for kind in ("measurement", "imported", "trace")
+        for kind in kinds
     )
     found = RecordSet(imported=sorted(map(imported_run, imported), key=Run.order))
-    if not wanted and not traces:
+    if not wanted and not any(traced):
         return found
     profiles = _of_configurations(wanted, search(PROFILES_FILTER))
-    runs = [*wanted, *traces, *search(CEILINGS_FILTER), *profiles]
+    runs = [*wanted, *chain.from_iterable(traced), *search(CEILINGS_FILTER), *profiles]
     records = download_records(runs, tracking_uri)
     for run, record in zip(watch(runs), records, strict=True):
         if isinstance(record, Exception):

@@ -81,7 +81,7 @@ def command(
 
     front = front_matter(title, author, notes)
     peaks = read_peaks(peaks_file) if peaks_file else ()
-    found = wanted.records(records, refresh=refresh, watch=watched)
+    found = wanted.records(records, refresh=refresh, traces=True, watch=watched)
 
     runs = found.runs(peaks)
     placed = recorded(runs)

@@ -292,9 +292,7 @@ def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
     first = found.imported[0]
     assert first.label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
     asked = [query for query, *_ in server.asked]
-    assert asked == [
-        runs_filter("", "old", kind=kind) for kind in ("measurement", "imported", "trace")
-    ]
+    assert asked == [runs_filter("", "old", kind=kind) for kind in ("measurement", "imported")]
 
 
 def test_records_from_disk_are_sorted_by_kind_and_campaign():

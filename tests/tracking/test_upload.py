@@ -38,7 +38,7 @@ def test_a_trace_becomes_a_run_with_its_file_and_comes_back(tracking, tmp_path):
     [row] = pull_runs(campaign="traces").to_dict("records")
     assert (row["kind"], row["arch"], row["batch_size"]) == ("trace", "resnet50", 32)
     assert row["device_busy_share"] == pytest.approx(0.7)
-    assert pull_records(campaign="traces").traces == [record]
+    assert pull_records(campaign="traces", traces=True).traces == [record]
 
 
 def long_record():
