@@ -35,6 +35,7 @@ from bench.profilers.traces.trace import (
     HostSpan,
     Trace,
     in_order,
+    printable,
     without_ambiguous_ids,
 )
 
@@ -145,7 +146,12 @@ class _Shared:
         self._list_bytes = 0
 
     def name(self, name: str | None) -> str:
-        return self._names.setdefault(name, name) if name else ""
+        if not name:
+            return ""
+        found = self._names.get(name)
+        if found is None:
+            found = self._names[name] = printable(name)
+        return found
 
     def thread(self, event: Event) -> tuple[Any, Any]:
         key = event.pid, event.tid
@@ -231,7 +237,7 @@ def _counter_range(event: Event) -> CounterRange:
     values: dict[str, float] = {}
     missing: dict[str, str] = {}
     for name, value in args.items() if isinstance(args, dict) else ():
-        if "__" not in name:
+        if "__" not in name or not name.isprintable():
             continue  # correlation, graph id and the like
         number = value if type(value) is int else _number(value)
         if number is None or not 0 <= number < 2**64:
@@ -307,6 +313,7 @@ def _facts(file: File) -> dict[str, Any]:
         ("record_shapes", file.with_shapes),
         ("cuda_runtime_version", file.cuda),
         ("hip_runtime_version", file.hip),
-        *((name, distributed.get(name)) for name in ("rank", "world_size", "backend")),
+        *((name, _whole(distributed.get(name))) for name in ("rank", "world_size")),
     )
-    return {name: value for name, value in asked if isinstance(value, (int, str))}
+    known = {name: value for name, value in asked if isinstance(value, (int, str))}
+    return {name: value for name, value in known.items() if isinstance(value, str) or value >= 0}

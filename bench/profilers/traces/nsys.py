@@ -14,7 +14,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench.profilers.traces.trace import DeviceKind, DeviceSpan, HostKind, HostSpan, Trace, in_order
+from bench.profilers.traces.trace import (
+    DeviceKind,
+    DeviceSpan,
+    HostKind,
+    HostSpan,
+    Trace,
+    in_order,
+    printable,
+)
 
 MAGIC = b"SQLite format 3\0"
 #: A span takes about 400 bytes of memory.
@@ -160,7 +168,7 @@ class _Database:
         for text in texts:
             name = text if isinstance(text, str) else self._names.get(text)
             if isinstance(name, str) and name:
-                return name[:_MOST_NAME]
+                return printable(name[:_MOST_NAME])
         return ""
 
     def _number(self, process: int | None, correlation: Any) -> int | None:

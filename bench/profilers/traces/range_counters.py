@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.errors import UserError
 from bench.profilers.files.ncu_figures import ProfileTotals, counters_of
 from bench.profilers.files.ncu_metrics import DURATION, WANTED, chip_of_capability
-from bench.profilers.traces.trace import CounterRange, Trace
+from bench.profilers.traces.trace import CounterRange, Trace, printable
 from bench.records import Counters
 from bench.records.verdict.kernel_names import kernel_name
 
@@ -61,7 +61,7 @@ def counter_totals(trace: Trace) -> ProfileTotals:
 
 
 def _add(totals: ProfileTotals, one: CounterRange) -> None:
-    kernel = NAMELESS if one.name is None else kernel_name(one.name)
+    kernel = NAMELESS if one.name is None else printable(kernel_name(one.name))
     totals.launches[kernel] += 1
     totals.names.update(one.values, one.missing)
     for metric, value in one.values.items():

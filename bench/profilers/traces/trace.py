@@ -32,6 +32,13 @@ _COMMUNICATION = re.compile(
 )
 
 
+def printable(name: str) -> str:
+    """Return `name` as one line: a trace of others could steer the terminal that shows it."""
+    if name.isprintable():
+        return name
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
+
+
 @cache
 def _communicates(name: str) -> bool:
     return _COMMUNICATION.search(name) is not None
@@ -132,7 +139,8 @@ class Trace:
     @property
     def device_name(self) -> str | None:
         """The name of the device that ran something; None where none did, or it is not said."""
-        return self._of_the_device(self.device_names)
+        name = self._of_the_device(self.device_names)
+        return name and printable(name)
 
     @property
     def device_cores(self) -> int | None:

@@ -225,3 +225,25 @@ def test_of_calls_within_each_other_the_outermost_is_the_launch(tmp_path):
         for name, ts in (("cuLaunchKernel", 12), ("cudaLaunchKernel", 10))
     ]
     assert read(tmp_path, *calls).launches[3].name == "cudaLaunchKernel"
+
+
+def test_names_cannot_steer_the_terminal_that_shows_them(tmp_path):
+    marked = event("user_annotation", name="step\x1b[2J\r\nover\u202e", pid=1)
+    device = {"id": 0, "name": "Sample\x1b]0;mine\x07GPU"}
+    trace = read(tmp_path, marked, event(name="k\x1b[31m"), deviceProperties=[device])
+    assert [span.name for span in trace.host] == ["step [2J over"]
+    assert [span.name for span in trace.device] == ["k [31m"]
+    assert trace.device_name == "Sample ]0;mine GPU"
+
+
+@pytest.mark.parametrize(
+    ("written", "known"),
+    [
+        ({"rank": 1, "world_size": 8}, {"rank": 1, "world_size": 8}),
+        ({"rank": "x", "world_size": "many"}, {}),
+        ({"rank": -1, "world_size": [2]}, {}),
+    ],
+)
+def test_ranks_are_counts_or_not_known(tmp_path, written, known):
+    facts = read(tmp_path, event(), distributedInfo=written).facts
+    assert {name: facts[name] for name in ("rank", "world_size") if name in facts} == known
