@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,9 @@ print(json.dumps({**repository_facts().values, "code_id": code_id()}))
 def main(arguments: list[str]) -> int:
     """Exit code: 0 the kit is written, 1 it is not and a line says why."""
     parser = argparse.ArgumentParser(prog="python -m bootstrap.kit_pack", description=__doc__)
-    parser.add_argument("--python-version", default="3.12", help="of the other machine")
+    parser.add_argument(
+        "--python-version", default="3.12", type=_python_version, help="of the other machine"
+    )
     parser.add_argument(
         "--machine", default="x86_64", choices=["x86_64", "aarch64"], help="its processor"
     )
@@ -44,6 +47,14 @@ def main(arguments: list[str]) -> int:
         return 1
     print(f"{kit} ({kit.stat().st_size / 1e6:.1f} MB)")
     return 0
+
+
+def _python_version(text: str) -> str:
+    """`3.12` of `3.12` or `3.12.4`: packages are made for the first two numbers."""
+    found = re.fullmatch(r"(3\.\d+)(\.\d+)?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no version of Python, such as 3.12")
+    return found[1]
 
 
 def pack(python_version: str, machine: str, out: Path) -> Path:

@@ -20,6 +20,7 @@ import mlproject
 from bench.doctor.installation import package_checks
 from bench.machine.repository import code_id, repository_facts
 from bootstrap import kit as kits
+from bootstrap import kit_pack
 from bootstrap.place import Place, SetupError
 from commands.views import options
 
@@ -111,6 +112,29 @@ def without(monkeypatch):
             lambda name, package=None: None if name in hidden else find_spec(name, package),
         )
     return hidden.update
+
+
+@pytest.mark.slow
+def test_a_trace_is_read_without_what_a_kit_leaves_out(tmp_path):
+    modules = {"markdown-it-py": "markdown_it"}
+    hidden = [modules.get(name, name) for name in kits.LEFT_OUT]
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 0, "dur": 5, "pid": 1, "tid": 1}
+    (tmp_path / "trace.json").write_text(json.dumps([event]))
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({hidden!r})); "
+        "import mlproject; sys.exit(mlproject.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "trace", tmp_path / "trace.json"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "add" in done.stdout
+
+
+def test_a_kit_is_for_the_first_two_numbers_of_a_version(capsys):
+    assert kit_pack._python_version("3.12.4") == "3.12"
+    with pytest.raises(SystemExit):
+        kit_pack.main(["--python-version", "python3"])
+    assert "'python3' is no version of Python" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [[], ["--track"]])

@@ -75,7 +75,8 @@ def command(
     matches, a wrong value, or an edited report in the folder; 3 written, but not logged.
     """
     from analysis import place_profiles, recorded
-    from analysis.report import front_matter, print_pdf, write_report
+    from analysis.report import print_pdf, write_report
+    from analysis.report.front_matter import front_matter
     from analysis.roofs.peaks import read_peaks
     from analysis.traces.placed import place_traces
 

@@ -11,7 +11,7 @@ from test_analysis_commands import invoke, records_on_disk
 
 import commands.analyse.report
 from analysis import place_runs
-from analysis.report import front_matter
+from analysis.report.front_matter import front_matter
 from analysis.report.opening import opening
 from analysis.report.report_folder import claim_folder, file_names, keep_sums
 from analysis.report.tables.group_tables import matrix_table, scatter_table
