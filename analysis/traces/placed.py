@@ -69,7 +69,8 @@ def place_traces(
 ) -> list[PlacedTrace]:
     """Place every trace under the roof of its device; `peaks` are a user's own datasheet figures.
 
-    The roof is the newest one measured on a device of that name, else the datasheet's.
+    The roof is the newest one measured on a device of that name, with as many multiprocessors
+    where both are known, else the datasheet's.
     """
     return [
         PlacedTrace(number, record, roof_of(record, ceilings, peaks))
@@ -88,6 +89,9 @@ def roof_of(
     for candidate in sorted(ceilings, key=lambda one: one.created, reverse=True):
         device = candidate.environment.device if candidate.environment else None
         if device is None or candidate.outcome != "ok":
+            continue
+        cores = {device.cores, record.device_cores} - {None}
+        if device.backend != "cuda" or len(cores) > 1:  # ROCm's are called cuda too
             continue
         if normalised(device.name) != normalised(record.device):
             continue

@@ -10,7 +10,7 @@ from bench.records.folders import RecordFolder
 
 @pytest.fixture
 def roofs():
-    device = samples.environment().device.model_copy(update={"name": "NVIDIA sample GPU"})
+    device = samples.device_info(backend="cuda", name="NVIDIA sample GPU", cores=80)
     return samples.ceilings_record(environment=samples.environment(device=device))
 
 
@@ -24,6 +24,16 @@ def test_a_traces_roof_is_that_of_a_device_of_its_name(roofs):
     assert "the datasheet table does not hold 'Sample GPU'" in other.ceiling.reason
     [v100] = place_traces([samples.trace_record(device="Tesla V100-SXM2-16GB")])
     assert v100.used.roof.peak_flops_per_s == 15.7e12
+
+
+@pytest.mark.parametrize(
+    ("measured", "traced"), [({}, {"device_cores": 14}), ({"backend": "cpu"}, {})]
+)
+def test_a_part_of_a_device_or_a_processor_of_its_name_is_no_roof(roofs, measured, traced):
+    device = roofs.environment.device.replaced(**measured)
+    other = roofs.model_copy(update={"environment": samples.environment(device=device)})
+    assert place_traces([samples.trace_record(device_cores=80)], [roofs])[0].used is not None
+    assert place_traces([samples.trace_record(**traced)], [other])[0].used is None
 
 
 @pytest.mark.slow
