@@ -80,9 +80,17 @@ def test_a_rank_that_waits_for_others_is_bound_by_communication_and_tracked(
     [run] = embedded.search_runs(["0"], f"tags.`{schema.KIND}` = 'trace'")
     names = {artifact.path for artifact in embedded.list_artifacts(run.info.run_id)}
     assert {"record.json", "trace.json.gz"} <= names
-    code, printed, _ = mlproject_command("trace", MI300X, "--track", "--whole", "--format", "csv")
-    assert code == 0  # the same trace: no second run
+    [kept] = Path("records").glob("trace-*/record.json")
+    written = kept.read_bytes()
+    code, printed, _ = mlproject_command("trace", MI300X, "--track", "--format", "csv")
+    assert code == 0  # read alike: the record that is tracked stays, and there is no second run
+    assert kept.read_bytes() == written
     assert len(embedded.search_runs(["0"], f"tags.`{schema.KIND}` = 'trace'")) == 1
+    code, printed, _ = mlproject_command("trace", MI300X, "--track", "--whole", "--format", "csv")
+    assert code == 0  # cut otherwise: a record and a run of its own
+    assert kept.read_bytes() == written
+    assert len(list(Path("records").glob("trace-*"))) == 2
+    assert len(embedded.search_runs(["0"], f"tags.`{schema.KIND}` = 'trace'")) == 2
     rows = list(csv.DictReader(io.StringIO(printed)))
     assert rows[0]["label"] == "communication"
     assert rows[0]["gflop"] == ""
@@ -101,6 +109,7 @@ def test_a_rank_that_waits_for_others_is_bound_by_communication_and_tracked(
             "no mark begins with 'epoch'; it has Optimizer.step, Optimizer",
         ),
         ([WORKERS[0], "--steps", "epoch", "--whole"], "--whole makes the trace one step"),
+        ([*WORKERS, "--format", "csv"], "--format csv: a table of one FILE"),
         ([WORKERS[0], "--arch", "resnet50"], "--batch-size is needed with it"),
         ([WORKERS[0], "--arch", "resnet5", "--batch-size", "2"], "arch='resnet5'"),
     ],
@@ -110,3 +119,60 @@ def test_what_cannot_be_read_or_meant_is_one_line(mlproject_command, arguments, 
     assert code == 2
     assert said in complaint
     assert complaint.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "told", [["--batch-size", "16"], ["--batch-size", "64"], ["--batch-size", "32", "--whole"]]
+)
+def test_a_step_that_is_not_one_batch_of_the_model_has_no_rate_of_images(mlproject_command, told):
+    given = ["--arch", "resnet50", *told, "--format", "json"]
+    code, printed, _ = mlproject_command("trace", WORKERS[0], *given)
+    assert code == 0
+    found = json.loads(printed)
+    assert found["throughput_images_per_s"] is None
+    assert found["step_flops"] is None
+    assert "GFLOP, and one of resnet50" in found["missing"]["throughput_images_per_s"]
+    assert any(sentence.startswith("no images/s: a traced") for sentence in found["findings"])
+
+
+def trace_of(folder, *spans):
+    """A file of these spans: category, name, begin and duration in microseconds."""
+    events = [
+        {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1}
+        for category, name, ts, dur in spans
+    ]
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    return folder / "trace.json"
+
+
+@pytest.mark.slow
+def test_steps_without_time_have_no_rate_of_images(mlproject_command, tmp_path):
+    path = trace_of(tmp_path, ("user_annotation", "ProfilerStep#1", 0, 0))
+    given = ["--arch", "squeezenet1_1", "--batch-size", "2", "--format", "json"]
+    code, printed, _ = mlproject_command("trace", path, *given)
+    assert code == 0
+    missing = json.loads(printed)["missing"]
+    assert missing["throughput_images_per_s"] == "the steps take no time"
+
+
+def test_a_trace_that_cannot_be_kept_is_one_line(mlproject_command, tmp_path, monkeypatch):
+    path = trace_of(tmp_path, ("cpu_op", "aten::add", 0, 5))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("commands.analyse.trace.shutil.copyfileobj", full)
+    code, _, complaint = mlproject_command("trace", path, "--track")
+    assert code == 2
+    assert "cannot be kept in" in complaint
+    assert complaint.count("\n") == 1
+    [record] = Path("records").glob("trace-*")
+    assert not (record / "trace.json.gz").exists()
+
+
+def test_a_trace_is_tracked_where_mlflow_is(mlproject_command, monkeypatch):
+    monkeypatch.setattr("commands.analyse.trace.mlflow_is_here", lambda: False)
+    code, _, complaint = mlproject_command("trace", WORKERS[0], "--track")
+    assert code == 2
+    assert "--track: this environment has no MLflow" in complaint

@@ -17,7 +17,7 @@ from analysis.roofs.roof import Roof
 from analysis.runs.bounds import ROOF_SHARE
 from analysis.runs.quantities import flops_rate, interval, percent
 from analysis.traces.explain import explain
-from analysis.traces.ops import OpRow
+from analysis.traces.ops import COMMUNICATION, OpRow
 from analysis.traces.placed import PlacedTrace, place_traces
 from analysis.traces.steps import StepSpans
 from analysis.traces.timeline import StepTime, device_windows
@@ -32,13 +32,20 @@ from bench.records import (
     TracedStep,
     TraceRecord,
 )
+from bench.records.base import ratio
 from bench.records.complexity import CallWork
 
+_OF_A_STEP = ("step_flops", "step_eager_bytes", "step_fused_bytes")
 _MODES: dict[str, MathMode] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
 #: Libraries name kernels that round fp32 to TF32.
 _TF32 = re.compile(r"tf32", re.IGNORECASE)
 #: Ops with less of the ops' time are not worth a name.
 _NAMED_SHARE = 0.05
+#: FLOP of a step's ops over the model's. Activations computed again make it 4/3 at most, layers
+#: that are not trained 1/3; a second batch, or twice the batch size, makes it 2.
+_MOST_FLOPS, _LEAST_FLOPS = 1.5, 0.75
+#: The ops' FLOP are all there where the work of no more of their time is unknown.
+_UNKNOWN_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,26 @@ class TracedModel:
     batch_size: int
     precision: str
     calls: Sequence[CallWork]
+
+    def total(self, work: str) -> int:
+        """Return the FLOP or bytes of all its calls, by the name of `CallWork`'s field."""
+        return sum(getattr(call, work) for call in self.calls)
+
+
+def _why_not_a_step(rows: Sequence[OpRow], model: TracedModel) -> str | None:
+    """Why the traced step is not one batch of `model`, by its ops' FLOP; None where it may be."""
+    seen, expected = sum(row.flops or 0.0 for row in rows), model.total("flops")
+    computing = [row for row in rows if row.label != COMMUNICATION]
+    time_s = sum(row.time_s for row in computing)
+    unknown_s = sum(row.time_s for row in computing if row.flops is None)
+    all_seen = time_s > 0 and unknown_s <= _UNKNOWN_SHARE * time_s
+    if seen <= _MOST_FLOPS * expected and not (all_seen and seen < _LEAST_FLOPS * expected):
+        return None
+    return (
+        f"a traced step has {seen / 1e9:.4g} GFLOP, and one of {model.arch} at batch "
+        f"{model.batch_size} {expected / 1e9:.4g}: another batch size or model, several batches "
+        "a step (--steps names other marks), or layers that are not trained"
+    )
 
 
 def trace_record(
@@ -66,16 +93,18 @@ def trace_record(
     step_s = step_time_s(trace, steps)
     counters, no_counters = _counters(trace)
     no_model = "no --arch and --batch-size say which model it is"
+    not_a_step = no_model if model is None else _why_not_a_step(rows, model)
+    whole = model if not_a_step is None else None
     return TraceRecord.of(
         "the trace does not say",
         {
-            **dict.fromkeys(("arch", "batch_size", "precision", "step_flops"), no_model),
-            **dict.fromkeys(("step_eager_bytes", "step_fused_bytes"), no_model),
-            "throughput_images_per_s": no_model,
+            **dict.fromkeys(("arch", "batch_size", "precision"), no_model),
+            **dict.fromkeys(_OF_A_STEP, not_a_step or ""),
+            "throughput_images_per_s": not_a_step or "the steps take no time",
             "math_mode": no_mode,
             "counters": no_counters,
         },
-        record_id=f"trace-{digest[:16]}",
+        record_id=f"trace-{digest[:16]}",  # until it is explained
         created=datetime.now(timezone.utc),
         source_file=Path(trace.path).name,
         source_sha256=digest,
@@ -88,11 +117,11 @@ def trace_record(
         arch=model and model.arch,
         batch_size=model and model.batch_size,
         precision=model and model.precision,
-        throughput_images_per_s=model and model.batch_size / step_s,
+        throughput_images_per_s=whole and ratio(whole.batch_size, step_s),
         step_time_s=step_s,
-        step_flops=model and sum(call.flops for call in model.calls),
-        step_eager_bytes=model and sum(call.eager_bytes for call in model.calls),
-        step_fused_bytes=model and sum(call.fused_bytes for call in model.calls),
+        step_flops=whole and whole.total("flops"),
+        step_eager_bytes=whole and whole.total("eager_bytes"),
+        step_fused_bytes=whole and whole.total("fused_bytes"),
         bound="not known",
         findings=(),
         advice=(),
@@ -111,6 +140,8 @@ def explained(
 ) -> PlacedTrace:
     """Return the trace under its roof, its record with what holds its steps back.
 
+    The record is named by the trace and by what was read of it, so that none replaces another.
+
     `number` is the trace's in a report.
     """
     [placed] = place_traces([record], ceilings, peaks)
@@ -120,7 +151,8 @@ def explained(
     found = explain(times, kernels)
     sentences = (*found.sentences, *([sentence] if sentence else []), *_of_model(placed))
     whole = record.replaced(bound=found.bound, findings=sentences, advice=found.advice)
-    return PlacedTrace(number, whole, placed.ceiling)
+    identity = f"trace-{record.source_sha256[:16]}-{_reading(whole)}"
+    return PlacedTrace(number, whole.replaced(record_id=identity), placed.ceiling)
 
 
 def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
@@ -144,6 +176,12 @@ def _counters(trace: Trace) -> tuple[Counters | None, str]:
         return read_counters(trace), ""
     except UserError as error:
         return None, str(error)
+
+
+def _reading(record: TraceRecord) -> str:
+    """Eight hex digits: another cut, model or roof makes another record of the same trace."""
+    text = record.model_dump_json(exclude={"record_id", "created"})
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _sha256(path: Path) -> str:
@@ -238,8 +276,10 @@ def _bound_of_kernels(trace: PlacedTrace, roof: Roof) -> tuple[str | None, str |
 def _of_model(placed: PlacedTrace) -> tuple[str, ...]:
     """What the whole step attains, where the model is known."""
     record = placed.record
-    if record.step_flops is None or record.throughput_images_per_s is None:
+    if record.arch is None:
         return ()
+    if record.step_flops is None or record.throughput_images_per_s is None:
+        return (f"no images/s: {record.missing['throughput_images_per_s']}",)
     rate = record.step_flops / record.step_time_s
     sentence = (
         f"a step of {record.arch} at batch {record.batch_size} in {record.precision} has "

@@ -13,7 +13,7 @@ import click
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
-from commands.views.options import peaks_option, records_option
+from commands.views.options import mlflow_is_here, peaks_option, records_option
 from commands.views.recorded import NOT_TRACKED, say_not_uploaded, upload_all, write_record
 
 if TYPE_CHECKING:
@@ -91,6 +91,10 @@ def command(
     parse_config({"campaign": campaign})
     if whole and mark is not None:
         raise UserError(f"steps={mark!r}: --whole makes the trace one step; give one of them")
+    if form == "csv" and len(files) > 1:
+        raise UserError("--format csv: a table of one FILE; --out writes one for each")
+    if tracked and not mlflow_is_here():
+        raise UserError("--track: this environment has no MLflow; track where it is installed")
     config = _config(arch, batch_size, precision, image_size)
     traces = _placed(files, mark, whole, config, campaign, records, peaks_file)
     if out is not None:
@@ -189,8 +193,15 @@ def _keep(traces: Sequence[PlacedTrace], files: Sequence[Path], records: Path) -
     folders: list[RecordFolder] = []
     for trace, path in zip(traces, files, strict=True):
         folder = RecordFolder(records / trace.record.record_id)
-        write_record(folder, trace.record, records)
-        _copy(path, folder)
+        if folder.readable_record() is None:  # read alike before: the record may be tracked
+            write_record(folder, trace.record, records)
+        try:
+            _copy(path, folder)
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be kept in {folder.path} ({error.strerror or error}); "
+                "choose another folder with --records"
+            ) from None
         folders.append(folder)
     try:
         counts = upload_all(folders, None)
@@ -201,15 +212,20 @@ def _keep(traces: Sequence[PlacedTrace], files: Sequence[Path], records: Path) -
 
 
 def _copy(path: Path, folder: RecordFolder) -> None:
-    """Put the trace beside its record, compressed if it is JSON."""
+    """Put the trace beside its record, whole or not at all, compressed if it is JSON."""
     with path.open("rb") as file:
         head = file.read(16)
+    is_database = head.startswith(b"SQLite format 3")
+    kept = folder.path / ("trace.sqlite" if is_database else "trace.json.gz")
     if path.stat().st_size > _MOST_BYTES:
         click.echo(f"mlproject: {path}: over {_MOST_BYTES / 1e6:.0f} MB, not kept", err=True)
-    elif head.startswith(b"SQLite format 3"):
-        shutil.copy(path, folder.path / "trace.sqlite")
-    elif head.startswith(b"\x1f\x8b"):
-        shutil.copy(path, folder.path / "trace.json.gz")
+        return
+    if kept.exists():
+        return
+    partial = kept.with_name(f"{kept.name}.partial")
+    if is_database or head.startswith(b"\x1f\x8b"):
+        shutil.copyfile(path, partial)
     else:
-        with path.open("rb") as source, gzip.open(folder.path / "trace.json.gz", "wb") as target:
+        with path.open("rb") as source, gzip.open(partial, "wb") as target:
             shutil.copyfileobj(source, target)
+    partial.replace(kept)
