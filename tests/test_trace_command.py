@@ -65,7 +65,7 @@ def test_two_traces_are_compared_and_their_ops_and_idle_time_explain_the_differe
     second = printed.split(WORKERS[1].name)[1]
     assert "Bound: input." not in second
     assert "Bound: computation." in second or "Bound: launches." in second
-    assert "B takes -49.7 ms" in printed
+    assert "B takes -50.8 ms" in printed
     assert "explained by ops and idle time: -50.5 ms, -52.4 ms of it idle time" in printed
 
 

@@ -108,7 +108,7 @@ def _ops(trace: PlacedTrace, most: int) -> Table:
 
 def print_comparison(comparison: TraceComparison, names: tuple[str, str], most_ops: int) -> None:
     """Print what of the difference between two traces' steps each op explains."""
-    before_s, after_s = comparison.wall_s
+    before_s, after_s = comparison.step_s
     click.echo(
         f"A {names[0]}: {_ms(before_s)} ms a step; B {names[1]}: {_ms(after_s)} ms; "
         f"B takes {_signed_ms(comparison.difference_s)} ms"

@@ -60,7 +60,14 @@ def test_two_traces_differ_by_their_ops_and_their_idle_time():
             samples.traced_op(label, op=label, time_s=2 * time_s, exclusive_s=time_s)
             for label, time_s in times_s.items()
         ]
-        step = samples.traced_step(wall_s=idle_s + sum(times_s.values()), idle_s=idle_s, idle=())
+        step = samples.traced_step(
+            wall_s=0.001,  # the host is ahead
+            computation_s=sum(times_s.values()),
+            exposed_communication_s=0.0,
+            exposed_copies_s=0.0,
+            idle_s=idle_s,
+            idle=(),
+        )
         return samples.trace_record(step, ops=tuple(ops))
 
     found = compare_traces(
