@@ -60,7 +60,7 @@ def bases():
     """Whole files of few events in every form, the last an export of Nsight Systems."""
     texts = [json.dumps(cut(name, 1)) for name in (V100, MI300X, ALEXNET)]
     files = [text.encode() for text in texts]
-    files += [json.dumps(cut(MI300X, 1)["traceEvents"]).encode(), gzip.compress(files[0])]
+    files += [json.dumps(cut(MI300X, 1)["traceEvents"]).encode(), gzip.compress(files[0], mtime=0)]
     files += [texts[1].encode("utf-16"), texts[1].replace('"ts": ', '"a": NaN, "ts": ').encode()]
     with tempfile.TemporaryDirectory() as folder:
         path = database(Path(folder), GENERAL, step(), step(77, 20_000, gpu=1))
@@ -82,7 +82,7 @@ def mutated(base, changes):
             "copy": head + piece + piece + tail,
             "cut": head,
             "digit": head + str(token % 10).encode() + content[at + 1 :],
-            "pack": gzip.compress(content, 1) if token % 8 == 0 else content,
+            "pack": gzip.compress(content, 1, mtime=0) if token % 8 == 0 else content,
         }[operation]
     return content
 
