@@ -1,4 +1,4 @@
-"""Why a device idles: each gap between its work, by what the host did meanwhile.
+"""Why a device idles: each gap between its work, by what the host did then.
 
 A gap ends with the next kernel, copy or fill. Until the call that launched it has returned, and for
 at least 20 us after that call began (a launch takes that long to arrive), the host held it up. What

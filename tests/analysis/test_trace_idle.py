@@ -107,7 +107,7 @@ SYNCHRONISED = ("synchronisation", "cudaStreamSynchronize", "aten::item")
 
 
 def test_a_call_that_waits_accounts_for_as_much_idle_time_as_it_took() -> None:
-    # The host waits for 90 us, and the device, which runs dry meanwhile, for 150 us.
+    # The host waits for 90 us, and the device, which runs dry then, for 150 us.
     spans = [*item(20, 110), host("cudaLaunchKernel", 240, 250, launched=2)]
     found = idle_us(spans, [work(2, 250, 1000)])
     assert found == {SYNCHRONISED: 90, ("launches", None, None): 60}

@@ -74,7 +74,7 @@ def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Found]:
 def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[Found]:
     """What one launched and the other did not.
 
-    Kernels that a library chooses anew in each process may differ, as long as both have some.
+    Kernels that a library chooses again in each process may differ, as long as both have some.
     """
     differences = ours.differences(theirs)
     if ours.unit != theirs.unit:
