@@ -1,4 +1,4 @@
-"""What a trace holds, whichever program recorded it: intervals on the host, on devices, and counters.
+"""What a trace holds: intervals on the host, on devices, and counters, from any program.
 
 Times are microseconds on the trace's own clock.
 """
