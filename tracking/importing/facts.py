@@ -37,7 +37,13 @@ _NOT_STATED = "the source does not say"
 
 @dataclass
 class Facts:
-    """What a file says of one result; names of facts as in the record and its metrics."""
+    """What a file says of one result; names of facts as in the record and its metrics.
+
+    `counts["batch_size"]` is of one device and one backward pass, `counts["image_size"]` in pixels
+    a side. `devices` are those of each machine, `nodes` the machines that trained together. What
+    follows `iteration_times_s` does not enter the record's id: a reader that comes to know a column
+    keeps its text in `extra`, as before, so that a file imported earlier is known again.
+    """
 
     format: SourceFormat
     line: int | None
@@ -47,6 +53,12 @@ class Facts:
     extra: dict[str, str] = field(default_factory=dict)
     measured_at: datetime | None = None
     iteration_times_s: tuple[float, ...] | None = None
+    devices: int | None = None
+    nodes: int | None = None
+    grad_accum_steps: int | None = None
+    parameters: float | None = None  # of the model
+    claimed_gflops: float | None = None  # GFLOP/s, all devices together
+    has_optimizer: bool = True  # False: its steps end with the backward pass
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,8 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
         raise ValueError("no model is named: add --set arch=NAME")
     if not _NAME.fullmatch(arch):
         raise ValueError(f"model={arch[:40]!r} is no model's name")
-    metrics = dict(facts.numbers)
+    claims = {"parameters": facts.parameters, "claimed_gflops": facts.claimed_gflops}
+    metrics = facts.numbers | {name: one for name, one in claims.items() if one is not None}
     throughput = metrics.pop("throughput_images_per_s", None)
     if throughput is None:
         throughput = _derived(facts)
@@ -95,11 +108,7 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
         campaign=source.campaign,
         arch=arch,
         **known,
-        params={
-            name: str(facts.counts[name])
-            for name in ("image_size", "iterations", "warmup_iters", "repeats")
-            if name in facts.counts
-        },
+        params=_params(facts),
         metrics=metrics,
         extra=facts.extra,
         missing={
@@ -108,6 +117,15 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
             if fact is None
         },
     )
+
+
+def _params(facts: Facts) -> dict[str, str]:
+    counts: dict[str, int | None] = {
+        **{n: facts.counts.get(n) for n in ("image_size", "iterations", "warmup_iters", "repeats")},
+        **{n: getattr(facts, n) for n in ("devices", "nodes", "grad_accum_steps")},
+    }
+    stated = {name: str(number) for name, number in counts.items() if number is not None}
+    return stated if facts.has_optimizer else stated | {"step": "forward and backward"}
 
 
 def facts_in_name(name: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator
@@ -57,6 +58,18 @@ _NUMBERS = {
     "peak_memory_mb": "peak_memory_mb gpu_mem_mb gpu_memory_mb max_memory_mb peak_gpu_memory_mb",
     "energy_j": "energy_j",
 }
+#: What a file says beside its result; the text stays among the file's own columns too.
+_BESIDE = {
+    "devices": "devices n_devices num_devices gpus n_gpus num_gpus gpu_count ngpu ngpus",
+    "nodes": "nodes n_nodes num_nodes",
+    "grad_accum_steps": "grad_accum_steps gradient_accumulation_steps grad_accum",
+    "parameters": "parameters n_parameters num_parameters n_params num_params",
+    "claimed_gflops": (
+        "claimed_gflops attained_gflops achieved_gflops gflops gflops_s gflop_s gflops_per_s "
+        "gflop_per_s gflops_per_sec attained_gflop_s attained_gflops_s attained_gflop_per_s "
+        "achieved_gflop_s achieved_gflops_s"
+    ),
+}
 #: Names of a time per iteration, without their unit.
 _ITERATION = {
     "iteration_time_ms_mean": (
@@ -75,7 +88,7 @@ _MS_FACTORS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3}
 def _named() -> dict[str, Meaning]:
     found = {
         name: Meaning(fact)
-        for names in (_TEXTS, _COUNTS, _NUMBERS)
+        for names in (_TEXTS, _COUNTS, _NUMBERS, _BESIDE)
         for fact, aliases in names.items()
         for name in aliases.split()
     }
@@ -89,16 +102,25 @@ def _named() -> dict[str, Meaning]:
     for unit, factor in _MS_FACTORS.items():
         for name in (f"{unit}_per_iter", f"{unit}_per_step", f"{unit}_per_iteration"):
             found[name] = Meaning("iteration_time_ms_mean", factor)
+    for name in _BESIDE["claimed_gflops"].split():
+        found[name.replace("gflop", "tflop")] = Meaning("claimed_gflops", 1e3)
+    for name in ("parameters_m", "params_m", "parameters_million", "params_million"):
+        found[name] = Meaning("parameters", 1e6)
     found["max_rss_kb"] = found["maxrss_kb"] = Meaning("max_rss_mb", 1024 / 1e6)  # KiB, as time -v
     return found
 
 
 _MEANINGS = _named()
 #: timm's benchmark.py gives its step times in milliseconds, without saying so in the name.
-_TIMM = {"train_step_time": Meaning("iteration_time_ms_mean")}
+_TIMM = {
+    "train_step_time": Meaning("iteration_time_ms_mean"),
+    "param_count": Meaning("parameters", 1e6),  # as it says: in millions
+}
 _TIMM_NAME = re.compile(
     r"benchmark-train-(?P<precision>[a-z0-9_]+)-n(?:chw|hwc)-pt\d+-(?:cu\d+-|cpu-)?(?P<env>[\w-]+)"
 )
+#: No image model has fewer: such a number counts millions, or something else.
+_LEAST_PARAMETERS = 10_000
 _EMPTY = frozenset(("", "-", "n/a", "na", "none", "null"))
 #: Deviations, and shares of a processor's time, may be zero.
 _MAY_BE_ZERO = ("_std", "user_s", "system_s")
@@ -166,7 +188,10 @@ def facts_of_timm_name(name: str) -> dict[str, str]:
 
 
 def _take(facts: Facts, meaning: Meaning, cell: str, table: Table) -> bool:
-    """Take a cell's fact; False where it is none after all, and the cell is kept as it is."""
+    """Take a cell's fact; False where the cell is also kept as it is."""
+    if meaning.fact in _BESIDE:
+        _take_beside(facts, meaning, cell, table)
+        return False
     if meaning.fact == "measured_at":
         try:
             facts.measured_at = instant(cell)
@@ -187,6 +212,18 @@ def _take(facts: Facts, meaning: Meaning, cell: str, table: Table) -> bool:
         number = table.number(cell, may_be_zero=meaning.fact.endswith(_MAY_BE_ZERO))
         facts.numbers[meaning.fact] = number * meaning.factor
     return True
+
+
+def _take_beside(facts: Facts, meaning: Meaning, cell: str, table: Table) -> None:
+    """Take what stands beside a result; what cannot be read costs no row."""
+    with contextlib.suppress(ValueError):
+        number = table.number(cell) * meaning.factor
+        if meaning.fact == "claimed_gflops":
+            facts.claimed_gflops = number
+        elif meaning.fact == "parameters":
+            facts.parameters = number if number >= _LEAST_PARAMETERS else None
+        else:
+            setattr(facts, meaning.fact, count(cell))
 
 
 def is_per_iteration(table: Table) -> bool:
@@ -234,6 +271,8 @@ def facts_of_iterations(table: Table, name: str) -> Facts:
             facts.counts[meaning.fact] = count(text)
         elif meaning.fact in ("env", "arch", "device", "backend", "precision", "label"):
             facts.texts[meaning.fact] = text
+        elif meaning.fact in _BESIDE:
+            _take_beside(facts, meaning, text, table)
     for fact, text in facts_in_name(name).items():
         if fact in ("batch_size", "repeat"):
             facts.counts.setdefault(fact, int(text))

@@ -197,6 +197,18 @@ def test_a_bad_cell_costs_its_row_and_is_named_by_line_and_column(read):
         assert "images_per_s" in problem.reason
 
 
+def test_what_stands_beside_a_result_is_read_and_its_text_kept(read):
+    header = "model,images_per_s,gpus,num_nodes,attained_tflops,params_m\n"
+    first, second = read(f"{header}resnet18,8,2,3,1.5,11.7\nvgg16,8,all,,fast,\n").records
+    assert (first.params["devices"], first.params["nodes"]) == ("2", "3")
+    assert first.metrics["claimed_gflops"] == 1500
+    assert first.metrics["parameters"] == pytest.approx(11.7e6)
+    assert first.extra["attained_tflops"] == "1.5"
+    assert "devices" not in second.params
+    assert "claimed_gflops" not in second.metrics
+    assert second.extra["gpus"] == "all"
+
+
 def test_rows_that_are_none_are_named_and_the_others_taken(read):
     found = read(
         "model,batch_size,images_per_s\nresnet18,8\n,8,5\nvgg16,8,100\nvgg11,x,100\n"
