@@ -8,34 +8,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
-from analysis.runs.groups import Group, agree, batch_curves, beside, group_runs, settings_key
+from analysis.runs.groups import (
+    CLIFF,
+    Group,
+    agree,
+    batch_curves,
+    before_cliff,
+    beside,
+    cliff_of,
+    group_runs,
+    settings_key,
+)
 from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
 from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import estimate_ratio
 
-#: A larger batch that loses more than 30 % has not merely passed its best size.
-CLIFF = 0.7
 #: Peak memory from this share of the device's on leaves no room for the driver's own.
 _FULL = 0.9
-
-
-def cliff_of(curve: Sequence[Group]) -> int | None:
-    """Return the place in `curve` (smallest batch first) of the first batch past a cliff.
-
-    None where there is none, and on a CPU, whose memory is the host's.
-    """
-    for place, (small, large) in enumerate(pairwise(curve), start=1):
-        estimate = estimate_ratio(large.repeats(), small.repeats())
-        surely = estimate.high if estimate.high is not None else estimate.ratio
-        if estimate.ratio < CLIFF and surely < 1 and large.backend != "cpu":
-            return place
-    return None
-
-
-def before_cliff(curve: Sequence[Group]) -> Sequence[Group]:
-    """Return the part of a curve that no spill has touched."""
-    return curve[: cliff_of(curve)]
 
 
 def least_failed_batch(group: Group, runs: Sequence[Run], above: int) -> tuple[int, Run] | None:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from analysis.findings.batches import before_cliff
 from analysis.findings.report_finding import ReportFinding, names_of
-from analysis.runs.groups import Group, agreeing_pairs, batch_curves, ran_otherwise
+from analysis.runs.groups import Group, agreeing_pairs, batch_curves, before_cliff, ran_otherwise
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, interval, three_digits
 from analysis.runs.what_ran import OF_PRECISION

@@ -27,8 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special
 
-from analysis.findings.batches import before_cliff
-from analysis.runs.groups import Group, batch_curves
+from analysis.runs.groups import Group, batch_curves, before_cliff
 from analysis.runs.placed import Run
 from analysis.runs.what_ran import follows
 from bench.errors import UserError

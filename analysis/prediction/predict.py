@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.findings.batches import cliff_of, least_failed_batch
+from analysis.findings.batches import least_failed_batch
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
-from analysis.runs.groups import Group
+from analysis.runs.groups import Group, cliff_of
 from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
 from bench.errors import UserError

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
 
 from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.placed import THROUGHPUT, Run
 from analysis.runs.what_ran import LIMITED, precision_label, settings_of
-from analysis.statistics.repeats import Repeats, joined
+from analysis.statistics.repeats import Repeats, estimate_ratio, joined
 from bench.records import Environment, RunRecord
 
 
@@ -120,6 +120,28 @@ def batch_curves(runs: Iterable[Run]) -> list[list[Group]]:
             key = settings_key(group.first, ("batch_size",))
             curves.setdefault(key, []).append(group)
     return [sorted(curve, key=lambda group: group.batch_size or 0) for curve in curves.values()]
+
+
+#: A larger batch that loses more than 30 % has not merely passed its best size.
+CLIFF = 0.7
+
+
+def cliff_of(curve: Sequence[Group]) -> int | None:
+    """Return the place in `curve` (smallest batch first) of the first batch past a cliff.
+
+    None where there is none, and on a CPU, whose memory is the host's.
+    """
+    for place, (small, large) in enumerate(pairwise(curve), start=1):
+        estimate = estimate_ratio(large.repeats(), small.repeats())
+        surely = estimate.high if estimate.high is not None else estimate.ratio
+        if estimate.ratio < CLIFF and surely < 1 and large.backend != "cpu":
+            return place
+    return None
+
+
+def before_cliff(curve: Sequence[Group]) -> Sequence[Group]:
+    """Return the part of a curve that no spill has touched."""
+    return curve[: cliff_of(curve)]
 
 
 def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:

@@ -9,13 +9,13 @@ import samples
 from observed import DRIFT, curve, observation, published, repeated
 
 from analysis.findings import KINDS, find_all
-from analysis.findings.batches import cliff_of, gain_per_doubling, knee_of
+from analysis.findings.batches import gain_per_doubling, knee_of
 from analysis.findings.differences import scatters, uplifts
 from analysis.findings.machines import speed_ups
 from analysis.findings.next_knob import most_gain
 from analysis.report.tables.group_tables import speed_up_table
 from analysis.report.tables.numbered_table import number_runs
-from analysis.runs.groups import batch_curves
+from analysis.runs.groups import batch_curves, cliff_of
 from analysis.runs.placed import place_runs
 from bench.records import Finding, Telemetry
 

@@ -7,8 +7,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from analysis.findings.batches import (
-    before_cliff,
-    cliff_of,
     gain_per_doubling,
     knee_of,
     percent_change,
@@ -25,7 +23,7 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.groups import Group, batch_curves
+from analysis.runs.groups import Group, batch_curves, before_cliff, cliff_of
 from analysis.runs.placed import Run
 from analysis.runs.quantities import percent
 
