@@ -6,7 +6,8 @@ from analysis.comparison.judgement import (
     compare_pairs,
     compared_metric,
 )
-from analysis.comparison.pairs import Pairing, pair_runs, read_sides
+from analysis.comparison.pairs import Pairing, pair_runs
+from analysis.comparison.sides import read_side, read_sides
 
 __all__ = [
     "METRICS",
@@ -15,5 +16,6 @@ __all__ = [
     "compare_pairs",
     "compared_metric",
     "pair_runs",
+    "read_side",
     "read_sides",
 ]

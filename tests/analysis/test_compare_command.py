@@ -5,7 +5,7 @@ import json
 import factories as make
 import numpy as np
 import pytest
-from observed import Server, published, published_runs, repeated
+from observed import published, repeated
 from test_analysis_commands import invoke, records_on_disk
 
 import commands.analyse.compare
@@ -75,35 +75,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="cannot write there"):
         invoke(commands.analyse.compare, a, b, "--out", tmp_path / "file" / "x")
-
-
-def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
-    ids = ["0" * 32, "1" * 32]
-    server = Server(monkeypatch, dict.fromkeys(ids, published_runs()[0]))
-    named, of_campaign = read_sides(", ".join(ids), "campaign=night")
-    assert [one.name for one in named] == [one.name for one in of_campaign] == ids
-    read_sides("params.arch = 'vgg16'", "campaign=night")
-    asked = [query for query, *_ in server.asked]
-    assert len(asked) == 8  # for each side measurements, then imported runs
-    assert f"attributes.run_id IN ('{ids[0]}', '{ids[1]}')" in asked[0]
-    assert "tags.`mlproject.campaign` = 'night'" in asked[2]
-    assert asked[4].endswith("params.arch = 'vgg16'")
-
-
-@pytest.mark.parametrize(
-    ("side", "message"),
-    [
-        ("campaign=none-such", "'campaign=none-such': no measurement matches"),
-        ("f" * 32, f"run {'f' * 32}: no tracked measurement has this id"),
-        (" ", "a side is empty"),
-        ("records=/no/such/folder", "no such folder"),
-    ],
-)
-def test_a_side_without_runs_is_one_line(monkeypatch, side, message):
-    Server(monkeypatch)
-    with pytest.raises(UserError, match=message) as refusal:
-        read_sides(side, side)
-    assert "\n" not in str(refusal.value)
 
 
 def test_machines_of_one_label_are_told_apart_across_the_sides(tmp_path):

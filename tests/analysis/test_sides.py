@@ -1,0 +1,109 @@
+"""What a side of a comparison names: short forms, run ids, filters; and what it says to a typo."""
+
+import factories as make
+import pytest
+from observed import Server, published_runs
+from test_analysis_commands import records_on_disk
+
+from analysis.comparison import read_side, read_sides
+from bench.errors import UserError
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """A server with the 48 published configurations of 7 machines."""
+    return Server(monkeypatch, {f"{n:032x}": run for n, run in enumerate(published_runs())})
+
+
+def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
+    ids = ["0" * 32, "1" * 32]
+    of_night = published_runs()[0]
+    of_night.tags["mlproject.campaign"] = "night"
+    server = Server(monkeypatch, dict.fromkeys(ids, of_night))
+    named, of_campaign = read_sides(", ".join(ids), "campaign=night")
+    assert [one.name for one in named] == [one.name for one in of_campaign] == ids
+    read_sides("params.arch = 'vgg16'", f"run={','.join(ids)}")
+    asked = [query for query, *_ in server.asked]
+    assert len(asked) == 8  # for each side measurements, then imported runs
+    assert f"attributes.run_id IN ('{ids[0]}', '{ids[1]}')" in asked[0]
+    assert "tags.`mlproject.campaign` = 'night'" in asked[2]
+    assert asked[4].endswith("params.arch = 'vgg16'")
+    assert asked[6] == asked[0]
+
+
+@pytest.mark.parametrize(
+    ("side", "count", "asked"),
+    [
+        ("env=rtx4090", 18, "tags.`mlproject.env` = 'rtx4090'"),
+        ("env='rtx4090' , arch=resnet50", 6,
+         "tags.`mlproject.env` = 'rtx4090' and params.arch = 'resnet50'"),
+        ("env=rtx4090,arch=resnet50,precision=amp,batch_size=128", 1, "params.arch = 'resnet50'"),
+        ("arch=resnet50,arch=vgg16,env=rtx4090", 12, "tags.`mlproject.env` = 'rtx4090'"),
+        ("device=Apple M3 Max CPU", 6, "tags.`mlproject.device` = 'Apple M3 Max CPU'"),
+        ("campaign=none,precision=amp", 15, "tags.`mlproject.campaign` = 'none'"),
+    ],
+)  # fmt: skip
+def test_short_forms_choose_runs_and_ask_the_server_for_few(published, side, count, asked):
+    found = read_side(side)
+    assert len(found) == count
+    assert published.asked[0][0].endswith(asked)
+
+
+@pytest.mark.parametrize(
+    ("side", "message"),
+    [
+        ("env=gcp-l4", "'env=gcp-l4': no measurement matches; env is one of colab_t4, gcp_l4, i9_"),
+        ("batch_size=8", "batch_size is one of 16, 32, 64, 128, 256$"),
+        ("env=mac_cpu,precision=amp", "; with env=mac_cpu precision is one of fp32$"),
+        ("compile=default", "no measurement matches; compile is in no run"),
+        ("campaign=none-such", "'campaign=none-such': no measurement matches; campaign is one of"),
+        ("envi=lab", "'envi' is no setting of a run; give env=, device=, campaign=, arch=, .*run="),
+        ("env=", "env='' is no value"),
+        ("env=it's", "is no value that a run can have"),
+        ("run=1,env=lab", "run='1': give the 32 digits"),
+        ("records=a,records=b", "records= stands there twice"),
+        ("f" * 32, f"run {'f' * 32}: no tracked measurement has this id"),
+        (" ", "a side is empty: give env="),
+        ("records=/no/such/folder", "no such folder"),
+    ],
+)
+def test_a_side_that_names_nothing_is_one_line(published, side, message):
+    with pytest.raises(UserError, match=message) as refusal:
+        read_side(side)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_value_is_what_ran_or_what_was_asked_for(tmp_path):
+    bf16 = {"math_mode": "bf16", "autocast_dtype": "bf16", "depthwise_fp32": True}
+    folder = records_on_disk(
+        tmp_path / "records",
+        make.run_record("auto", 64, settings={"batch_size": "auto"},
+                        resolved=make.resolved(batch_size=64)),
+        make.run_record("amp", settings={"precision": "amp"}, resolved=make.resolved(**bf16)),
+        make.run_record("bf16", settings={"precision": "amp-bf16", "campaign": "night"},
+                        resolved=make.resolved(**bf16)),
+    )  # fmt: skip
+
+    def named(*forms):
+        return {run.name for run in read_side(",".join((f"records={folder}", *forms)))}
+
+    assert named("batch_size=64") == named("batch_size=auto") == {"auto"}
+    assert named("precision=amp") == named("precision=amp-bf16") == {"amp", "bf16"}
+    assert named("precision=fp32") == {"auto"}
+    assert named("campaign=night") == named("run=bf16") == {"bf16"}
+    assert named("channels_last=true") == {"auto", "amp", "bf16"}
+    with pytest.raises(UserError, match=r"; with precision=amp batch_size is one of 10$"):
+        named("precision=amp", "batch_size=64")
+
+
+def test_machines_of_one_label_keep_their_numbers(tmp_path):
+    """The third of three processors that call themselves the same is not renamed the second."""
+    for name, model in (("a", 17), ("b", 2), ("c", 68)):
+        machine = make.environment(cpu_signature=f"family 26 model {model}")
+        records_on_disk(tmp_path / "records", make.run_record(name, environment=machine))
+    folder = f"records={tmp_path / 'records'}"
+    (one,), (other,) = read_sides(f"{folder},env=lab (1)", f"{folder},env=lab (3)")
+    assert [(one.name, one.env), (other.name, other.env)] == [("a", "lab (1)"), ("c", "lab (3)")]
+    assert len(read_side(f"{folder},env=lab")) == 3
+    with pytest.raises(UserError, match=r"env is one of lab, lab \(1\), lab \(2\), lab \(3\)"):
+        read_side(f"{folder},env=lab (4)")
