@@ -40,7 +40,7 @@ def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
         ("env=rtx4090,arch=resnet50,precision=amp,batch_size=128", 1, "params.arch = 'resnet50'"),
         ("arch=resnet50,arch=vgg16,env=rtx4090", 12, "tags.`mlproject.env` = 'rtx4090'"),
         ("device=Apple M3 Max CPU", 6, "tags.`mlproject.device` = 'Apple M3 Max CPU'"),
-        ("campaign=none,precision=amp", 15, "tags.`mlproject.campaign` = 'none'"),
+        ("campaign=none,precision=amp", 10, "tags.`mlproject.campaign` = 'none'"),
     ],
 )  # fmt: skip
 def test_short_forms_choose_runs_and_ask_the_server_for_few(published, side, count, asked):
