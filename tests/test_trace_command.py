@@ -57,16 +57,31 @@ def test_a_loader_in_the_steps_own_process_is_what_bounds_them(mlproject_command
 
 @pytest.mark.slow
 def test_two_traces_are_compared_and_their_ops_and_idle_time_explain_the_difference(
-    mlproject_command,
+    mlproject_command, tmp_path
 ):
-    code, printed, _ = mlproject_command("trace", *WORKERS, "--top", "3")
+    code, printed, _ = mlproject_command(
+        "trace", *WORKERS, "--top", "3", "--out", tmp_path / "page"
+    )
     assert code == 0
     assert "Bound: input." in printed
     second = printed.split(WORKERS[1].name)[1]
     assert "Bound: input." not in second
     assert "Bound: computation." in second or "Bound: launches." in second
-    assert "B takes -50.8 ms" in printed
-    assert "explained by ops and idle time: -50.5 ms, -52.4 ms of it idle time" in printed
+    summary = "B takes -50.8 ms, of which ops and idle time explain -50.5 ms, -52.4 ms of it idle"
+    assert summary in printed
+    assert summary in (tmp_path / "page" / "report.html").read_text("utf-8")
+
+    _, printed, _ = mlproject_command("trace", *WORKERS, "--format", "json")
+    found = json.loads(printed)
+    assert [trace["source_file"] for trace in found["traces"]] == [file.name for file in WORKERS]
+    changes = found["comparison"]["ops"]
+    explained_s = sum(op["difference_s"] for op in changes)
+    explained_s += found["comparison"]["idle_difference_s"]
+    assert explained_s == pytest.approx(found["comparison"]["explained_s"])
+    assert explained_s == pytest.approx(-0.0505, abs=1e-4)
+    with (tmp_path / "page" / "tables" / "trace-comparison.csv").open() as table:
+        added_ms = sum(float(row["difference_ms"]) for row in csv.DictReader(table))
+    assert added_ms == pytest.approx(sum(1e3 * op["difference_s"] for op in changes))
 
 
 @pytest.mark.slow

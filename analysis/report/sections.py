@@ -27,6 +27,7 @@ from analysis.report.tables.summary_table import summary_table
 from analysis.report.trace_sentences import trace_opening, trace_sentences
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
+from analysis.traces.compare import compare_two
 from analysis.traces.placed import PlacedTrace
 
 
@@ -181,6 +182,7 @@ def _inside(
     of_traces: Sequence[Table],
 ) -> list[Table]:
     """What is inside a step, by profiles and traces."""
+    compared = compare_two([trace.record for trace in traces])
     return [
         profile_tables.profiles_table(profiles),
         profile_tables.copies_table(profiles),
@@ -188,6 +190,7 @@ def _inside(
         *chain.from_iterable(of_profiles),
         trace_tables.steps_table(traces),
         trace_tables.idle_table(traces),
+        *([] if compared is None else [trace_tables.comparison_table(compared)]),
         *of_traces,
     ]
 

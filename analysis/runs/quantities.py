@@ -8,6 +8,11 @@ def three_digits(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
+def signed(value: float) -> str:
+    """Return three digits after the sign, such as +50.8."""
+    return ("+" if value >= 0 else "-") + three_digits(abs(value))
+
+
 def flops_rate(flops_per_s: float) -> str:
     """Format FLOP/s as GFLOP/s, or TFLOP/s from 10,000 GFLOP/s on."""
     if flops_per_s >= 1e13:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from analysis.runs.quantities import signed, three_digits
 from bench.records import TracedOp, TracedStep, TraceRecord
 
 Change = Literal["slower", "faster", "appeared", "vanished", "as before"]
@@ -53,11 +54,14 @@ class OpChange:
 class TraceComparison:
     """The steps of two traces and their ops, those that explain most of the difference first.
 
+    `names` are those of their files.
+
     Step figures are medians over the steps; `step_s` is what one costs its device, or its mark's
     duration where the trace has no device. The ops' exclusive times and the idle time add up to a
     step of the device, so their differences add up to `explained_s`.
     """
 
+    names: tuple[str, str]
     step_s: tuple[float, float]
     idle_s: tuple[float | None, float | None]
     ops: tuple[OpChange, ...]
@@ -74,6 +78,23 @@ class TraceComparison:
         return None if before_s is None or after_s is None else after_s - before_s
 
     @property
+    def changed(self) -> list[OpChange]:
+        """The ops that are not in both as before."""
+        return [op for op in self.ops if op.change != "as before" or op.difference_s]
+
+    @property
+    def summary(self) -> str:
+        """How much longer a step of B is, and what explains it."""
+        before, after = (f"{three_digits(1e3 * step_s)} ms" for step_s in self.step_s)
+        idle_s = self.idle_difference_s
+        idle = "" if idle_s is None else f", {_signed_ms(idle_s)} of it idle time"
+        return (
+            f"A {self.names[0]}: {before} a step; B {self.names[1]}: {after}; "
+            f"B takes {_signed_ms(self.difference_s)}, of which ops and idle time explain "
+            f"{_signed_ms(self.explained_s)}{idle}"
+        )
+
+    @property
     def explained_s(self) -> float:
         """What ops and idle time explain of the difference."""
         return sum(op.difference_s for op in self.ops) + (self.idle_difference_s or 0.0)
@@ -85,15 +106,23 @@ def compare_traces(a: TraceRecord, b: TraceRecord) -> TraceComparison:
     changes = [_change(ours.get(key), theirs.get(key)) for key in {**ours, **theirs}]
     changes.sort(key=lambda one: abs(one.difference_s), reverse=True)
     return TraceComparison(
+        names=(a.source_file, b.source_file),
         step_s=(_median_step_s(a.steps), _median_step_s(b.steps)),
         idle_s=(_median_idle_s(a.steps), _median_idle_s(b.steps)),
         ops=tuple(changes),
     )
 
 
-def are_ranks(a: TraceRecord, b: TraceRecord) -> bool:
-    """Whether the traces are of different ranks of one job, so that neither is before the other."""
-    return a.rank is not None and b.rank is not None and a.rank != b.rank
+def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | None:
+    """Return what the second of two traces has over the first.
+
+    None for more or fewer traces, and for different ranks of one job: neither is before the other.
+    """
+    if len(records) != 2:
+        return None
+    a, b = records
+    are_ranks = a.rank is not None and b.rank is not None and a.rank != b.rank
+    return None if are_ranks else compare_traces(a, b)
 
 
 _Identity = tuple[str, str, str | None, str]
@@ -125,6 +154,10 @@ def _change(before: list[TracedOp] | None, after: list[TracedOp] | None) -> OpCh
             total(after, "exclusive_s") or 0.0,
         ),
     )
+
+
+def _signed_ms(seconds: float) -> str:
+    return f"{signed(1e3 * seconds)} ms"
 
 
 def _median_step_s(steps: Sequence[TracedStep]) -> float:

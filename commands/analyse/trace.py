@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -167,22 +167,29 @@ def _placed(
 
 def _print(traces: Sequence[PlacedTrace], top: int, form: str) -> None:
     from analysis.report.tables.trace_tables import trace_ops_table
-    from analysis.traces.compare import are_ranks, compare_traces
-    from commands.views.trace_view import as_json, print_comparison, print_trace
+    from analysis.traces.compare import compare_two
+    from commands.views.trace_view import (
+        as_json,
+        comparison_as_json,
+        print_comparison,
+        print_trace,
+    )
 
     if form == "csv":
         for trace in traces:
             click.echo(trace_ops_table(trace, "ops").csv(), nl=False)
         return
+    compared = compare_two([trace.record for trace in traces])
     if form == "json":
-        rows = [as_json(trace) for trace in traces]
-        click.echo(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
+        facts: Any = [as_json(trace) for trace in traces]
+        if compared is not None:
+            facts = {"traces": facts, "comparison": comparison_as_json(compared)}
+        click.echo(json.dumps(facts if len(traces) > 1 else facts[0], indent=1))
         return
     for trace in traces:
         print_trace(trace, top)
-    if len(traces) == 2 and not are_ranks(*(trace.record for trace in traces)):
-        a, b = (trace.record for trace in traces)
-        print_comparison(compare_traces(a, b), (a.source_file, b.source_file), top)
+    if compared is not None:
+        print_comparison(compared, top)
 
 
 def _keep(traces: Sequence[PlacedTrace], files: Sequence[Path], records: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -106,34 +107,35 @@ def _ops(trace: PlacedTrace, most: int) -> Table:
     return text_table(headings, rows, title=title, left=(0, 1), name_characters=_NAME_CHARACTERS)
 
 
-def print_comparison(comparison: TraceComparison, names: tuple[str, str], most_ops: int) -> None:
+def print_comparison(comparison: TraceComparison, most_ops: int) -> None:
     """Print what of the difference between two traces' steps each op explains."""
-    before_s, after_s = comparison.step_s
-    click.echo(
-        f"A {names[0]}: {_ms(before_s)} ms a step; B {names[1]}: {_ms(after_s)} ms; "
-        f"B takes {_signed_ms(comparison.difference_s)} ms"
-    )
-    idle_s = comparison.idle_difference_s
-    idle = "" if idle_s is None else f", {_signed_ms(idle_s)} ms of it idle time"
-    click.echo(f"explained by ops and idle time: {_signed_ms(comparison.explained_s)} ms{idle}")
-    changed = [op for op in comparison.ops if op.change != "as before" or op.difference_s]
-    rows = [
-        (
-            " ".join(filter(None, (op.label, op.phase))),
-            _cut(op.shapes),
-            op.change,
-            _ms(op.time_s[0]),
-            _ms(op.time_s[1]),
-            _signed_ms(op.difference_s),
+    from analysis.report.tables.trace_tables import comparison_table
+
+    table = replace(comparison_table(comparison), shown=most_ops)
+    click.echo(comparison.summary)
+    output(_COLUMNS).print(
+        text_table(
+            [column.heading for column in table.visible],
+            [list(map(_cut, row)) for row in table.cells],
+            title=f"The {len(table.cells)} of {len(table.rows)} ops that explain most",
+            left=[n for n, column in enumerate(table.visible) if not column.numeric],
+            name_characters=_NAME_CHARACTERS,
         )
-        for op in changed[:most_ops]
-    ]
-    headings = ("op", "shapes", "change", "A ms", "B ms", "adds to the step")
-    title = f"The {len(rows)} of {len(changed)} ops that explain most"
-    table = text_table(
-        headings, rows, title=title, left=(0, 1, 2), name_characters=_NAME_CHARACTERS
     )
-    output(_COLUMNS).print(table)
+
+
+def comparison_as_json(comparison: TraceComparison) -> dict[str, Any]:
+    """Return what of the difference between two traces' steps each op explains, for programs."""
+    return {
+        **{name: value for name, value in asdict(comparison).items() if name != "ops"},
+        "difference_s": comparison.difference_s,
+        "idle_difference_s": comparison.idle_difference_s,
+        "explained_s": comparison.explained_s,
+        "ops": [
+            {**asdict(op), "change": op.change, "difference_s": op.difference_s}
+            for op in comparison.changed
+        ],
+    }
 
 
 def _cut(shapes: str) -> str:
@@ -144,12 +146,6 @@ def _cut(shapes: str) -> str:
 
 def _ms(seconds: float | None) -> str:
     return _scaled(seconds, 1e3)
-
-
-def _signed_ms(seconds: float) -> str:
-    from analysis.runs.quantities import three_digits
-
-    return ("+" if seconds >= 0 else "-") + three_digits(abs(1e3 * seconds))
 
 
 def _scaled(value: float | None, factor: float) -> str:

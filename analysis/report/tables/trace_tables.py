@@ -17,7 +17,8 @@ from analysis.report.tables.numbered_table import (
     whole,
 )
 from analysis.report.tables.profile_tables import eager_to_fused, remark_of
-from analysis.runs.quantities import percent
+from analysis.runs.quantities import percent, signed
+from analysis.traces.compare import OpChange, TraceComparison
 from analysis.traces.placed import PlacedTrace
 from bench.records import IdleTime, TracedOp, TracedStep, TraceRecord
 from bench.records.base import ratio
@@ -129,6 +130,34 @@ def trace_ops_table(trace: PlacedTrace, name: str) -> Table:
                lambda row: (row.place.intensity_min, row.place.intensity_max)
                if row.place.kind else (None, None), eager_to_fused),
         text("remark", "remark", lambda row: remark_of(row.place), wraps_em=14),
+        shown=_SHOWN,
+        sparse=True,
+    )  # fmt: skip
+
+
+def comparison_table(comparison: TraceComparison) -> Table:
+    """What each op that changed adds to a step of the second trace over the first's."""
+
+    def of_side(side: int) -> list[Column[OpChange]]:
+        letter = "AB"[side]
+        return [
+            number(f"{letter.lower()}_calls", f"{letter} calls", lambda row: row.calls[side]),
+            number(f"{letter.lower()}_time_ms", f"{letter} ms",
+                   lambda row: scaled(row.time_s[side], 1e3)),
+        ]  # fmt: skip
+
+    return make_table(
+        "trace-comparison",
+        comparison.summary,
+        comparison.changed,
+        text("label op", "op", lambda row: (row.label, row.op)),
+        text("phase", "phase", lambda row: row.phase),
+        text("shapes", "shapes", lambda row: row.shapes or None, wraps_em=14),
+        text("change", "change", lambda row: row.change),
+        *of_side(0),
+        *of_side(1),
+        number("difference_ms", "ms added to the step",
+               lambda row: 1e3 * row.difference_s, signed),
         shown=_SHOWN,
         sparse=True,
     )  # fmt: skip

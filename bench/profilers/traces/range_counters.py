@@ -20,9 +20,6 @@ from bench.records.verdict.kernel_names import kernel_name
 NAMELESS = "(no name in the trace)"
 #: Kineto's range over all kernels, and why such sums belong to no kernel.
 _WHOLE_RANGE = "__profile__"
-_REMEDY = (
-    "torch.profiler's _ExperimentalConfig(profiler_metrics=[...], profiler_measure_per_kernel=True)"
-)
 _NO_DURATION = "the trace splits one span evenly among the kernels, so theirs are not in it"
 
 
@@ -42,8 +39,8 @@ def counter_totals(trace: Trace) -> ProfileTotals:
     """Add up each metric of each kernel. Raises `UserError` as `read_counters` does."""
     if not trace.counters:
         raise UserError(
-            f"{trace.path}: holds no counters: record it with {_REMEDY}, "
-            f"or count with ncu and read its file"
+            f"{trace.path}: holds no counters; count with ncu and read its file, or with a torch "
+            "built with CUPTI's range profiler"
         )
     totals = ProfileTotals("CUPTI's range profiler in a trace", (Path(trace.path).name,))
     for device in {one.device for one in trace.counters}:
@@ -53,8 +50,8 @@ def counter_totals(trace: Trace) -> ProfileTotals:
     for one in trace.counters:
         if one.name == _WHOLE_RANGE:
             raise UserError(
-                f"{trace.path}: its counters are of one range over many kernels: "
-                f"record it with {_REMEDY}"
+                f"{trace.path}: its counters are of one range over many kernels: record it with "
+                "profiler_measure_per_kernel=True"
             )
         _add(totals, one)
     return totals
