@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +13,6 @@ from analysis.roofs.peaks import Peaks
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import PlacedRun, Run, distinguished, place, place_runs
 from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord, TraceRecord
-from bench.records.verdict.record_metrics import PHASES
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 
@@ -200,21 +198,79 @@ def pull_runs(
     the server refuses, a malformed filter too.
     """
     # Pandas and MLflow take a second to import, which the rest of the package does without.
-    from analysis.runs.run_table import runs_table
-    from tracking.reading.incremental import search_kept_runs
+    from analysis.runs.exchange.run_table import runs_table
 
-    search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
-    runs = [
-        run
-        for kind in ("measurement", "imported", "trace")
-        for run in search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
-    ]
-    runs.sort(key=lambda run: run.start_time, reverse=True)
-    profiles = search(PROFILES_FILTER) if runs else []
-    if not roofs:
-        return runs_table(runs, profiles)
-    others = [*search(CEILINGS_FILTER), *_of_configurations(runs, profiles)] if runs else []
-    return runs_table(runs, profiles, _places(runs, others, peaks, watch, tracking_uri))
+    chosen = _Chosen.search(filter_string, experiments, campaign, tracking_uri, refresh=refresh)
+    places = chosen.places(peaks, watch) if roofs else None
+    return runs_table(chosen.runs, chosen.profiles, places)
+
+
+def pull_points(
+    filter_string: str = "",
+    *,
+    experiments: Sequence[str] | None = None,
+    campaign: str | None = None,
+    tracking_uri: str | None = None,
+    refresh: bool = False,
+    peaks: Sequence[Peaks] = (),
+    watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
+) -> pd.DataFrame:
+    """Return one row per tracked run that has a place under its roof, newest first.
+
+    The columns are those of `pull_runs(roofs=True)`, with intensity and GFLOP/s as they were
+    placed; `docs/analysis.md` lists them. `plot_roofline` draws the table, also after rows were
+    chosen from it. The arguments, and what is raised, are those of `pull_runs`; its column
+    `not_placed` says why a run has no row here.
+    """
+    from analysis.runs.exchange.point_table import points_table
+
+    chosen = _Chosen.search(filter_string, experiments, campaign, tracking_uri, refresh=refresh)
+    return points_table(chosen.runs, chosen.profiles, chosen.places(peaks, watch))
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The tracked runs of a selection, newest first, and what explains them on their server."""
+
+    runs: list[TrackedRun]
+    profiles: list[TrackedRun]
+    ceilings: Callable[[], list[TrackedRun]]
+    tracking_uri: str | None
+
+    @classmethod
+    def search(
+        cls,
+        filter_string: str,
+        experiments: Sequence[str] | None,
+        campaign: str | None,
+        tracking_uri: str | None,
+        *,
+        refresh: bool,
+    ) -> _Chosen:
+        from tracking.reading.incremental import search_kept_runs
+
+        search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
+        runs = [
+            run
+            for kind in ("measurement", "imported", "trace")
+            for run in search(
+                runs_filter(filter_string, campaign, kind=kind), experiments=experiments
+            )
+        ]
+        runs.sort(key=lambda run: run.start_time, reverse=True)
+        profiles = search(PROFILES_FILTER) if runs else []
+        return cls(runs, profiles, partial(search, CEILINGS_FILTER), tracking_uri)
+
+    def places(
+        self,
+        peaks: Sequence[Peaks],
+        watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]],
+    ) -> dict[str, PlacedRun | str]:
+        """Place each run, or say why it has no place."""
+        others: list[TrackedRun] = []
+        if self.runs:
+            others = [*self.ceilings(), *_of_configurations(self.runs, self.profiles)]
+        return _places(self.runs, others, peaks, watch, self.tracking_uri)
 
 
 def _places(
@@ -249,46 +305,3 @@ def _why_not_placed(record: WholeRecord | Exception | None) -> str:
     if isinstance(record, TraceRecord):
         return "a trace: mlproject trace places its ops"
     return "imported" if record is None else f"no record: {record}"
-
-
-def pull_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
-    """Return the whole record of a tracked run, fetched once and then from this user's cache.
-
-    Raises `UserError` where the run holds none of this version or there is no store, and
-    `TrackingError`.
-    """
-    from tracking.reading.tracked_runs import download_record
-
-    return download_record(run_id, tracking_uri)
-
-
-def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> pd.DataFrame:
-    """Return one row per measured iteration of each run, in the order given.
-
-    Columns: `run_id`, `iteration` (from 0), `iteration_time_ms`, `data_wait_ms`, and the times of
-    the phases, `forward_time_ms` and so on, missing where they were not timed. A run without a
-    measurement, such as a failed one, has no rows. Raises as `pull_record`.
-    """
-    import pandas as pd
-
-    rows = []
-    for run_id in run_ids:
-        record = pull_record(run_id, tracking_uri)
-        if isinstance(record, RunRecord) and record.measurement is not None:
-            measured = record.measurement
-            phases = measured.phase_times_s or {}
-            timed = [phases.get(name, [math.nan] * len(measured.data_wait_s)) for name in PHASES]
-            times = zip(measured.iteration_times_s, measured.data_wait_s, *timed, strict=True)
-            rows += [
-                (run_id, iteration, *(1e3 * time_s for time_s in times_s))
-                for iteration, times_s in enumerate(times)
-            ]
-    columns = {
-        "run_id": "string",
-        "iteration": "Int64",
-        "iteration_time_ms": "float64",
-        "data_wait_ms": "float64",
-        **{f"{phase}_time_ms": "float64" for phase in PHASES},
-    }
-    table: pd.DataFrame = pd.DataFrame(rows, columns=list(columns)).astype(columns)
-    return table

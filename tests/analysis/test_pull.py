@@ -1,6 +1,7 @@
 """The pulled table: types, units, what is missing, and the filter that is asked."""
 
 import re
+import typing
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +9,21 @@ import factories as make
 import pandas as pd
 import pytest
 import samples
-from observed import Server, Tracked, published_runs, tracked
+from observed import PUBLISHED, Server, Tracked, published_runs, tracked
 
-from analysis import RecordSet, pull_iterations, pull_records, pull_runs
+from analysis import RecordSet, pull_iterations, pull_points, pull_records, pull_runs
 from analysis.roofs.peaks import datasheet_peaks
-from analysis.runs.run_table import runs_table
+from analysis.runs.exchange.run_table import runs_table
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict
+from bench.records.folders import AnyRecord
+from bench.records.verdict import record_metrics
 from bench.records.verdict.record_metrics import MEAN_SERIES
 from tracking import schema
+from tracking.importing import read_results
 from tracking.schema import PROFILES_FILTER, runs_filter
+from tracking.upload.run_content import content_of
 
 FILTER = "params.arch = 'a'"
 
@@ -122,6 +127,7 @@ EVERY_KIND = {
     "profile": make.profile(
         ops=samples.op_profile(device_busy_share=0.8), cpu_counters=samples.cpu_counters()
     ),
+    "trace": samples.trace_record(),
 }
 
 
@@ -132,6 +138,28 @@ def test_every_logged_metric_has_a_column(record):
     shown = {name for name in table.columns if not table[name].isna().all()}
     logged = {name for name in run.metrics if not name.startswith(schema.TELEMETRY_PREFIX)}
     assert logged - {schema.ITERATION_TIME_MS} <= shown
+
+
+def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch):
+    """Also those that no sample knows: what is unknown is logged as 1."""
+    monkeypatch.setattr(
+        record_metrics,
+        "_known",
+        lambda found: {name: 1.0 if value is None else value for name, value in found.items()},
+    )
+    imported = read_results(PUBLISHED, campaign="none", given={}).records[0]
+    ended_well = [record for name, record in EVERY_KIND.items() if name != "failed"]
+    records = [*ended_well, imported, make.ceilings_record()]
+    assert {type(record) for record in records} == set(
+        typing.get_args(typing.get_args(AnyRecord)[0])
+    )
+    columns = set(runs_table([], places={}).columns)
+    for record in records:
+        logged = {point.key for point in content_of(record).metrics}
+        series = {name for name in logged if name.startswith(schema.TELEMETRY_PREFIX)}
+        # a row has the one roof that its run stands under
+        named = {re.sub("^(peak_gflops)_(fp32|tf32|bf16|fp16)$", r"\1", name) for name in logged}
+        assert named - series - {schema.ITERATION_TIME_MS} <= columns
 
 
 def test_iterations_have_their_phases_where_these_were_timed(monkeypatch):
@@ -254,6 +282,54 @@ def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
     empty = pull_runs(roofs=True)
     assert {"bound", "not_placed"} <= {*empty.columns} <= {*table.reset_index().columns}
     assert "bound" not in pull_runs()
+
+
+def test_points_are_the_placed_rows_with_the_numbers_of_their_place(monkeypatch):
+    mine = make.environment(cloud_zone="europe-west4-b", cuda="12.8")
+    work, two = measurement_of_two_batches(), {"grad_accum_steps": 2}
+    runs = {
+        "r1": make.run_record(environment=mine),
+        "r2": make.run_record("run-2", settings=two, measurement=work),
+        "oom": make.failed_record(),
+        "old": published_runs()[0],
+        "c1": make.ceilings_record(),
+        "p1": make.profile(),
+    }
+    server = Server(monkeypatch, runs)
+    table = pull_points(FILTER, experiments=["night"], campaign="c").set_index("run_id")
+    assert server.asked[0][:2] == (runs_filter(FILTER, "c", kind="measurement"), ["night"])
+    assert sorted(table.index) == ["r1", "r2"]
+    one, other = table.loc["r1"], table.loc["r2"]
+    assert (one["attained_gflops"], one["intensity_min"], one["intensity_max"]) == (100, 4, 10)
+    assert (one["zone"], one["cuda"], one["precision_ran"]) == ("europe-west4-b", "12.8", "fp32")
+    assert (one["step_gflop"], one["step_gb_compulsory"], one["parameters"]) == (100, 5, 100)
+    assert (one["ceiling_record_id"], one["bound"]) == ("ceilings-1", "compute")
+    # two batches, one optimizer step: 200 GFLOP over 2 x 25 - 5 GB
+    assert other["intensity_min"] == pytest.approx(200 / 45)
+    assert pd.isna(other["intensity_counted"])
+    unplaced = set(pull_runs(roofs=True).columns) - {"run_id"} - set(table.columns)
+    assert {name for name in unplaced if not name.startswith("tags.")} == {"not_placed"}
+    monkeypatch.undo()
+    Server(monkeypatch)
+    empty = pull_points()
+    assert empty.empty
+    assert empty.dtypes.drop("run_id").equals(table.dtypes[empty.columns.drop("run_id")])
+
+
+def measurement_of_two_batches():
+    return make.measurement(images=20, step_s=2.0)
+
+
+def test_the_profile_that_does_not_fit_a_run_counts_nothing_in_its_point(monkeypatch):
+    counted = make.run_record(measurement=make.measurement(work=make.WORK))
+    Server(monkeypatch, {"r1": counted, "c1": make.ceilings_record(), "p1": make.profile()})
+    row = pull_points().iloc[0]
+    assert (row["intensity_counted"], row["traffic_amplification"]) == (5, 2)
+    other = make.profile(counters=samples.counters(*make.kernels(dram_gb=1.0)))  # under compulsory
+    monkeypatch.undo()
+    Server(monkeypatch, {"r1": counted, "c1": make.ceilings_record(), "p1": other})
+    assert pd.isna(pull_points().iloc[0]["intensity_counted"])
+    assert pull_runs().iloc[0]["intensity_counted"] == 100
 
 
 def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatch):

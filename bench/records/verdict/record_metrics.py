@@ -137,6 +137,7 @@ def summary(record: RunRecord) -> dict[str, float]:
             "step_gflop": model.step_flops / 1e9,
             "step_gb_eager": model.eager_bytes / 1e9,
             "step_gb_fused": model.fused_bytes / 1e9,
+            "step_gb_compulsory": model.compulsory_bytes / 1e9,
             "intensity_min": model.intensity_min,
             "intensity_max": model.intensity_max,
             **model_size(model),

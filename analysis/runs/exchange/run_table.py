@@ -59,6 +59,7 @@ _METRICS = (
     "iterations",
     "attained_gflops",
     "step_gflop",
+    "step_gb_compulsory",
     "step_gb_fused",
     "step_gb_eager",
     "intensity_min",
@@ -229,11 +230,14 @@ _OF_POINT: dict[str, tuple[Converter, Callable[[RooflinePoint], Any]]] = {
     "fraction_of_peak": (_real, lambda point: point.fraction_of_peak),
     "bound": (_text, lambda point: point.bound),
     "bound_sure": (_switch, lambda point: point.bound_sure),
+    "bound_because": (_text, lambda point: point.bound_because),
+    "precision_ran": (_text, lambda point: point.precision),
     "peak_gflops": (_real, lambda point: point.roof.peak_flops_per_s / 1e9),
     "peak_gb_per_s": (_real, lambda point: point.roof.peak_bytes_per_s / 1e9),
     "ceiling_kind": (_text, lambda point: point.ceiling.kind),
     "ceiling_source": (_text, lambda point: point.ceiling.source),
     "ceiling_date": (_text, lambda point: point.ceiling.date),
+    "ceiling_record_id": (_text, lambda point: point.ceiling_record_id),
     "findings_under_roof": (_text, lambda point: findings_text(point.findings)),
 }
 

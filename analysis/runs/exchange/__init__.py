@@ -1,0 +1,1 @@
+"""What runs exchange with the tracking server: tables and records from it, places back to it."""
