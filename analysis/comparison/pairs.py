@@ -22,15 +22,19 @@ _MACHINE = frozenset({"env", "device"})
 
 @dataclass(frozen=True)
 class Pairing:
-    """Pairs of configurations, and what has no counterpart.
+    """Pairs of configurations by one metric, and what has no counterpart.
 
-    `differing` are the settings that distinguish A from B; `why_alone` holds the reason why a group
-    of `only_a` or `only_b` has no counterpart, by the names of its runs; `software` is what else
-    differs overall; `left_out` names runs without the metric or without a result, with the reason.
+    `differing` are the settings that distinguish A from B. `crashed` are the configurations of A
+    whose runs of B all ended without a result, `only_a` the others without a counterpart.
+    `why_alone` holds the reason why a group of these, or of `only_b`, has no counterpart, by the
+    names of its runs; `software` is what else differs overall; `left_out` names runs without the
+    metric or without a result, with the reason.
     """
 
+    metric: str
     differing: tuple[str, ...]
     pairs: tuple[tuple[Group, Group], ...]
+    crashed: tuple[Group, ...]
     only_a: tuple[Group, ...]
     only_b: tuple[Group, ...]
     why_alone: Mapping[tuple[str, ...], str]
@@ -42,28 +46,37 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     """Pair the configurations of `a` and `b`.
 
     Raises `UserError` where a run is on both sides, where a side has no run with the metric, or
-    where no two configurations agree.
+    where no two configurations agree; but not where a configuration of `a` crashed in `b`.
     """
     if both := sorted({run.name for run in a} & {run.name for run in b}):
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
-    groups_a, groups_b = _grouped("A", a, metric), _grouped("B", b, metric)
-    of_a, of_b = _Side("A", a, groups_a), _Side("B", b, groups_b)
-    differing = _distinguishing(groups_a, groups_b)
+    groups_a, groups_b = _grouped("A", a, metric), group_runs(b, metric)
+    failed = [Group((run,)) for run in b if run.outcome != "ok"]
+    differing = _distinguishing(groups_a, groups_b) if groups_b else _of_failed(groups_a, failed)
     pairs = agreeing_pairs(groups_a, groups_b, differing)
-    if not pairs:
-        raise UserError(_no_pair(groups_a, groups_b, differing))
     used = {id(group) for pair in pairs for group in pair}
-    only_a = tuple(group for group in groups_a if id(group) not in used)
+    alone = [group for group in groups_a if id(group) not in used]
+    crashed = [
+        group
+        for group in alone
+        if any(agree(group, other, differing, as_asked=True) for other in failed)
+    ]
+    if not pairs and not crashed:
+        _grouped("B", b, metric)
+        raise UserError(_no_pair(groups_a, groups_b, differing))
     only_b = tuple(group for group in groups_b if id(group) not in used)
+    of_a, of_b = _Side("A", a, groups_a), _Side("B", b, groups_b)
     why_alone = {
         group.names: _why_alone(group, other, metric, differing)
-        for alone, other in ((only_a, of_b), (only_b, of_a))
-        for group in alone
+        for groups, other in ((alone, of_b), (only_b, of_a))
+        for group in groups
     }
     return Pairing(
+        metric=metric,
         differing=tuple(name for name in differing if not follows(name, differing)),
         pairs=tuple(pairs),
-        only_a=only_a,
+        crashed=tuple(crashed),
+        only_a=tuple(group for group in alone if group not in crashed),
         only_b=only_b,
         why_alone=why_alone,
         software=_software(a, b),
@@ -130,6 +143,15 @@ def _distinguishing(a: Sequence[Group], b: Sequence[Group]) -> tuple[str, ...]:
     if "precision" in ran and "depthwise_fp32" in names:
         ran = sorted({*ran, *OF_PRECISION})
     return tuple(name for name in ran if name != "batch_size")
+
+
+def _of_failed(a: Sequence[Group], failed: Sequence[Group]) -> tuple[str, ...]:
+    """The settings of failed runs that distinguish them: neither `auto` nor what is not known."""
+    return tuple(
+        name
+        for name in _distinguishing(a, failed)
+        if _ran(failed, name) - {None, "auto"} and not _asked(a, name) & _asked(failed, name)
+    )
 
 
 def _ran(groups: Iterable[Group], name: str) -> set[str | None]:

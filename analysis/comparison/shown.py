@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 
-from analysis.comparison.judgement import Comparison, Judgement
+from analysis.comparison.judgement import METRICS, Comparison, Judgement
 from analysis.comparison.pairs import Pairing
 from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, plain, say_empty
 from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
@@ -20,50 +21,110 @@ from analysis.runs.what_ran import OF_PRECISION
 _IN_LABEL = frozenset({"env", "arch", "batch_size", *OF_PRECISION})
 
 
-def comparison_table(comparisons: Sequence[Comparison], pairing: Pairing) -> Table:
-    """Return one row per pair, the ratio being B over A; CSV cells name the runs of both sides."""
-    metric = comparisons[0].metric
+@dataclass(frozen=True)
+class _Row:
+    """A pair, or a configuration of A that crashed in B."""
 
-    def setting(name: str) -> Column[Comparison]:
-        def values(one: Comparison) -> tuple[str, ...]:
-            # a record lacks only what had no effect in its run
-            return tuple(
-                side.first.settings.get(name, "unknown" if side.first.imported_from else "none")
-                for side in (one.a, one.b)
-            )
+    label: str
+    a: Group
+    b: Group | None
+    found: Comparison | None
+    verdict: str
+    because: str
 
-        return text(f"a_{name} b_{name}", name, values, lambda a, b: f"{a} -> {b}")
+    @classmethod
+    def of(cls, one: Comparison) -> _Row:
+        return cls(one.label, one.a, one.b, one, one.word, one.because)
 
-    def side(letter: str, group: Callable[[Comparison], Group]) -> Column[Comparison]:
-        def values(one: Comparison) -> tuple[float, int]:
-            repeats = group(one).repeats(metric.name)
-            return repeats.centre, repeats.count
+    def also_differs(self, besides: Collection[str]) -> str | None:
+        return self.found.also_differs(besides) or None if self.found else None
+
+
+def comparison_table(
+    comparisons: Sequence[Comparison], pairing: Pairing, crashed: Sequence[Group] | None = None
+) -> Table:
+    """Return one row per pair, the ratio being B over A, and one per configuration that crashed.
+
+    `crashed` are those of the pairing by default. CSV cells name the runs of both sides.
+    """
+    metric = METRICS[pairing.metric]
+    rows = [_Row.of(one) for one in comparisons] + [
+        _Row(group.label, group, None, None, "crashed", pairing.why_alone[group.names])
+        for group in (pairing.crashed if crashed is None else crashed)
+    ]
+
+    def setting(name: str) -> Column[_Row]:
+        def values(one: _Row) -> tuple[str | None, ...]:
+            return tuple(_setting(side, name) for side in (one.a, one.b))
+
+        return text(f"a_{name} b_{name}", name, values, lambda a, b: f"{a} -> {b}" if b else a)
+
+    def side(letter: str, group: Callable[[_Row], Group | None]) -> Column[_Row]:
+        def values(one: _Row) -> tuple[float | None, int | None]:
+            chosen = group(one)
+            repeats = chosen and chosen.repeats(metric.name)
+            return (repeats.centre, repeats.count) if repeats else (None, None)
 
         keys = f"{letter.lower()}_{metric.name} {letter.lower()}_repeats"
         return number(keys, letter, values, _centre_and_count)
 
+    def estimated(
+        keys: str, heading: str, value: Callable[[Comparison], Any], **how: Any
+    ) -> Column[_Row]:
+        nothing = (None,) * len(keys.split()) if " " in keys else None
+        return number(keys, heading, lambda one: value(one.found) if one.found else nothing, **how)
+
     shown = {*_IN_LABEL, *pairing.differing}
-    also: Column[Comparison] = text(
-        "also_differs", "ran with", lambda one: one.also_differs(shown) or None, wraps_em=12
+    also: Column[_Row] = text(
+        "also_differs", "ran with", lambda one: one.also_differs(shown), wraps_em=12
     )
     return make_table(
         "comparison",
         f"B against A by {metric.name} ({metric.unit})",
-        comparisons,
+        rows,
         text("configuration", "configuration", lambda one: one.label, wraps_em=14),
         *(setting(name) for name in pairing.differing if name not in _IN_LABEL),
-        *([also] if any(one.also_differs(shown) for one in comparisons) else []),
+        *([also] if any(one.also_differs(shown) for one in rows) else []),
         side("A", lambda one: one.a),
         side("B", lambda one: one.b),
-        number("ratio", "B / A", lambda one: one.estimate.ratio),
-        number("ratio_low ratio_high", "95 % interval",
-               lambda one: (one.estimate.low, one.estimate.high), interval),
-        number("p_corrected", "p", lambda one: one.p_different),
-        text("verdict", "verdict", lambda one: one.word),
+        estimated("ratio", "B / A", lambda found: found.estimate.ratio),
+        estimated("ratio_low ratio_high", "95 % interval",
+                  lambda found: (found.estimate.low, found.estimate.high), show=interval),
+        estimated("p_corrected", "p", lambda found: found.p_different),
+        text("verdict", "verdict", lambda one: one.verdict),
         text("because", "because", lambda one: one.because, wraps_em=20),
         text("a_runs", "runs of A", lambda one: " ".join(one.a.names)),
-        text("b_runs", "runs of B", lambda one: " ".join(one.b.names)),
+        text("b_runs", "runs of B", lambda one: " ".join(one.b.names) if one.b else None),
     )  # fmt: skip
+
+
+def _setting(side: Group | None, name: str) -> str | None:
+    """A setting as it ran; a record lacks only what had no effect in its run."""
+    if side is None:
+        return None
+    return side.first.settings.get(name, "unknown" if side.first.imported_from else "none")
+
+
+def without_runs(table: Table) -> Table:
+    """Return a comparison's table without the columns of run ids, which are for programs."""
+    kept = [n for n, column in enumerate(table.columns) if "runs" not in column.heading]
+    return replace(
+        table,
+        columns=tuple(table.columns[n] for n in kept),
+        rows=tuple(tuple(row[n] for n in kept) for row in table.rows),
+    )
+
+
+def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
+    """Return what a reader of the table must know beside it, a line each."""
+    lines = [f"also differs: {line}" for line in pairing.software]
+    for side, groups in (("A", pairing.only_a), ("B", pairing.only_b)):
+        lines += [f"only in {side}: {one.label} ({pairing.why_alone[one.names]})" for one in groups]
+    lines += [f"left out: {line}" for line in pairing.left_out]
+    undecided = sum(one.judgement == "undecided" for one in comparisons)
+    if undecided:
+        lines.append(f"{undecided} of {len(comparisons)} undecided: more repeats would decide")
+    return lines
 
 
 def _centre_and_count(value: float, count: int) -> str:

@@ -10,11 +10,27 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from commands.views.options import format_option, server_needed, writing
+from bench.errors import UserError
+from commands.views.options import server_needed, writing
 from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
+    from analysis.comparison.gate import Gate
+
+
+def _reasons(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> frozenset[str]:
+    from analysis.comparison.gate import DEFAULT_REASONS, REASONS
+
+    words = [word.strip() for text in given for word in text.split(",")]
+    if not words:
+        return frozenset(DEFAULT_REASONS)
+    found = {"slower" if word == "worse" else word for word in words} - {"none"}
+    if wrong := sorted(found - set(REASONS)):
+        raise UserError(f"fail-on={wrong[0]!r}: give some of {', '.join(REASONS)}, or none")
+    return frozenset(found)
 
 
 @click.command()
@@ -37,53 +53,65 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--fail-on",
-    type=click.Choice(["worse", "missing", "undecided"]),
     multiple=True,
-    default=["worse"],
-    show_default=True,
-    help="end with 1 where a configuration of B is so; missing: A has a result, B has none "
-    "(may be given again)",
+    callback=_reasons,
+    metavar="WORDS",
+    help="end with 1 where a configuration of B is slower (or worse), crashed, missing or "
+    "undecided; words with commas between them, or none  [default: slower,crashed,missing]",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="folder for the table (CSV, Markdown, LaTeX) and the picture (PNG, SVG)",
 )
-@format_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown"]),
+    default="text",
+    show_default=True,
+    help="markdown: ready for a comment on a pull request",
+)
 def command(
     a: str,
     b: str,
     metric: str,
     threshold: float,
     correction: str,
-    fail_on: tuple[str, ...],
+    fail_on: frozenset[str],
     out: Path | None,
     form: str,
 ) -> int:
     """Compare the runs of B with those of A, configuration by configuration.
 
-    A and B are each campaign=NAME, run ids with commas between them, records=FOLDER or an MLflow
+    A and B are each short forms with commas between them, such as env=gcp-l4,arch=resnet18 (env,
+    device, campaign, arch, precision, batch_size, run, records, any setting), run ids or an MLflow
     filter. Configurations are paired where they agree in all settings that A and B share; a batch
     size is compared with the same one alone.
 
-    Exit codes: 0 no regression; 1 B is slower (or worse) somewhere, or what --fail-on names; 2
-    nothing to compare, or a wrong value. A comparison of single runs decides nothing, so only
-    --fail-on undecided makes it fail.
+    Exit codes: 0 the gate passes; 1 it fails: B is slower (or worse) somewhere, or a configuration
+    of A crashed or is missing in B, or what --fail-on names; 2 nothing to compare, or a wrong
+    value. A comparison of single runs decides nothing, so only --fail-on undecided makes it fail.
     """
     from analysis.comparison import compare_pairs, compared_metric, pair_runs, read_sides
+    from analysis.comparison.gate import judge_gate
 
     chosen = compared_metric(metric)
     with server_needed():
         pairing = pair_runs(*read_sides(a, b), chosen.name)
     found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
+    gate = judge_gate(found, pairing, fail_on)
     if out is not None:
         _write(found, pairing, threshold, out)
     if form == "json":
-        click.echo(json.dumps(_facts(found, pairing)))
+        click.echo(json.dumps(_facts(found, pairing, gate)))
+    elif form == "markdown":
+        from analysis.comparison.comment import comment
+
+        click.echo(comment(found, pairing, gate, sides=(a, b), threshold=threshold), nl=False)
     else:
-        _print(found, pairing)
-    failed = {one.judgement for one in found} | ({"missing"} if pairing.only_a else set())
-    return int(not failed.isdisjoint(fail_on))
+        _print(found, pairing, gate)
+    return int(not gate.passed)
 
 
 def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out: Path) -> None:
@@ -105,8 +133,9 @@ def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out:
         save_figure(figure, out, "comparison")
 
 
-def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
+def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, object]:
     return {
+        "gate": {"passed": gate.passed, "failed": list(gate.failed), "counts": dict(gate.counts)},
         "told_apart_by": list(pairing.differing),
         "also_differs": list(pairing.software),
         "comparisons": [
@@ -124,6 +153,8 @@ def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
             }
             for one in found
         ],
+        "crashed": [group.label for group in pairing.crashed],
+        "why_crashed": [pairing.why_alone[group.names] for group in pairing.crashed],
         "only_a": [group.label for group in pairing.only_a],
         "only_b": [group.label for group in pairing.only_b],
         "why_only_a": [pairing.why_alone[group.names] for group in pairing.only_a],
@@ -132,36 +163,20 @@ def _facts(found: Sequence[Comparison], pairing: Pairing) -> dict[str, object]:
     }
 
 
-def _print(found: Sequence[Comparison], pairing: Pairing) -> None:
-    from analysis.comparison.shown import comparison_table
+def _print(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> None:
+    from analysis.comparison.shown import comparison_table, notes, without_runs
 
     console = output(140)
-    table = comparison_table(found, pairing)
-    shown = [place for place, column in enumerate(table.columns) if "runs" not in column.heading]
-    columns = [table.columns[place] for place in shown]
+    table = without_runs(comparison_table(found, pairing))
     view = text_table(
-        [column.heading for column in columns],
-        [[row[place] for place in shown] for row in table.cells],
-        left=[index for index, column in enumerate(columns) if not column.numeric],
+        [column.heading for column in table.columns],
+        table.cells,
+        left=[index for index, column in enumerate(table.columns) if not column.numeric],
     )
     difference = (
         ", ".join(pairing.differing) or "no setting: the same configurations in two sets of runs"
     )
     console.print(Text(f"{table.title}; A and B differ in {difference}"))
     console.print(view)
-    for line in _notes(found, pairing):
+    for line in (*notes(found, pairing), gate.sentence):
         console.print(Text(line))
-
-
-def _notes(found: Sequence[Comparison], pairing: Pairing) -> list[str]:
-    lines = [f"also differs: {line}" for line in pairing.software]
-    for side, groups in (("A", pairing.only_a), ("B", pairing.only_b)):
-        lines += [f"only in {side}: {one.label} ({pairing.why_alone[one.names]})" for one in groups]
-    lines += [f"left out: {line}" for line in pairing.left_out]
-    if pairing.only_a:
-        missing = f"{len(pairing.only_a)} of {len(pairing.only_a) + len({id(c.a) for c in found})}"
-        lines.append(f"missing: {missing} configurations of A have no counterpart in B")
-    undecided = sum(one.judgement == "undecided" for one in found)
-    if undecided:
-        lines.append(f"{undecided} of {len(found)} undecided: more repeats would decide")
-    return lines

@@ -36,25 +36,6 @@ def test_the_gate_fails_where_b_is_slower(tmp_path, step_s, word, code):
     assert "differ in no setting" in done.output
 
 
-@pytest.mark.parametrize(
-    ("fail_on", "code"),
-    [((), 0), (("worse",), 0), (("missing",), 1), (("undecided",), 1), (("worse", "missing"), 1)],
-)
-def test_a_run_of_b_that_failed_is_named_and_can_fail_the_gate(tmp_path, fail_on, code):
-    a = records_on_disk(tmp_path / "a", make.run_record("a10"), make.run_record("a20", 20))
-    crash = make.failed_record("b20", settings={"batch_size": 20}, environment=None)
-    b = records_on_disk(tmp_path / "b", make.run_record("b10"), crash)
-    options = [word for one in fail_on for word in ("--fail-on", one)]
-    done = invoke(commands.analyse.compare, f"records={a}", f"records={b}", *options)
-    assert done.return_value == code
-    text = " ".join(done.output.split())
-    assert (
-        "only in A: lab resnet18 fp32 batch 20 "
-        "(B has no result: oom, CUDA out of memory at batch 512)"
-    ) in text
-    assert "missing: 1 of 2 configurations of A have no counterpart in B" in text
-
-
 def test_the_files_hold_the_table_and_the_picture(tmp_path):
     a = runs_on_disk(tmp_path, "a", 1.0)
     b = runs_on_disk(tmp_path, "b", 0.9, channels_last="false")

@@ -158,7 +158,7 @@ def test_what_else_differs_failed_runs_and_runs_without_the_metric_are_named():
         ([observation("x")], [observation("x")], "run x is in A and in B"),
         ([], [observation("b")], r"A: none of its 0 runs has a .* \(no run matches\)"),
         (
-            [observation("a")],
+            [observation("a", arch="vgg16"), observation("a2", precision="amp")],
             [observation("b", outcome="oom", reason="no memory", metrics={})],
             r"B: none of its 1 runs .*b \(lab resnet18 fp32 batch 10\): oom, no memory",
         ),

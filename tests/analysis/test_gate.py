@@ -1,0 +1,172 @@
+"""`mlproject compare` as a gate: what fails it, what it says, and how often it is wrong."""
+
+import json
+import re
+
+import factories as make
+import numpy as np
+import pytest
+from observed import observation, repeated
+from test_analysis_commands import invoke, records_on_disk
+
+import commands.analyse.compare
+from analysis.comparison import METRICS, compare_pairs, pair_runs
+from analysis.comparison.comment import comment
+from analysis.comparison.gate import judge_gate
+from bench.errors import UserError
+
+THROUGHPUT = METRICS["throughput_images_per_s"]
+WOBBLE = (0.999, 1.0, 1.001)
+
+
+def measured(name, batch, step_s=1.0):
+    """Three repeats of a configuration."""
+    return [
+        make.run_record(f"{name}{batch}-{n}", batch, step_s * wobble, settings={"repeat": n})
+        for n, wobble in enumerate(WOBBLE, 1)
+    ]
+
+
+def crashed(name, batch, **known):
+    """A run that was killed before its machine was known."""
+    return make.failed_record(f"{name}{batch}", settings={"batch_size": batch}, **known)
+
+
+def sides(tmp_path, a, b):
+    return [f"records={records_on_disk(tmp_path / n, *runs)}" for n, runs in (("a", a), ("b", b))]
+
+
+UNKNOWN = {"environment": None}
+CASES = {
+    "same": (lambda: measured("b", 10) + measured("b", 20), ""),
+    "slower": (lambda: measured("b", 10) + measured("b", 20, 1.1), "slower"),
+    "crashed": (lambda: [*measured("b", 10), crashed("b", 20, **UNKNOWN)], "crashed"),
+    "crashed on a known machine": (lambda: [*measured("b", 10), crashed("b", 20)], "crashed"),
+    "all crashed": (lambda: [crashed("b", 10, **UNKNOWN), crashed("b", 20)], "crashed"),
+    "another one ran": (lambda: [crashed("b", 10), *measured("b", 40)], "crashed missing"),
+    "missing": (lambda: measured("b", 10), "missing"),
+    "single run": (lambda: [*measured("b", 10), *measured("b", 20)[:1]], ""),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--fail-on", "slower,missing,crashed"),
+        ("--fail-on", "worse", "--fail-on", "missing, crashed"),
+        ("--fail-on", "crashed"),
+        ("--fail-on", "none"),
+    ],
+    ids=" ".join,
+)
+def test_a_gate_fails_on_what_it_is_asked_for(tmp_path, case, options):
+    b, bad = CASES[case]
+    found = set(bad.split())
+    if options == ("--fail-on", "crashed"):
+        found &= {"crashed"}
+    elif "none" in options:
+        found = set()
+    a = measured("a", 10) + measured("a", 20)
+    done = invoke(commands.analyse.compare, *sides(tmp_path, a, b()), *options)
+    assert done.return_value == bool(found)
+    last = done.output.splitlines()[-1]
+    assert set(re.findall(r"\d (slower|crashed|missing)", last.split(";")[0])) >= found
+    assert last.startswith("The gate fails: " if found else "The gate passes: of 2 configurations")
+
+
+def test_a_configuration_that_crashed_is_a_row_with_its_reason(tmp_path):
+    a, b = measured("a", 10) + measured("a", 20), [*measured("b", 10), crashed("b", 20)]
+    named = sides(tmp_path, a, b)
+    done = invoke(commands.analyse.compare, *named, "--format", "json", "--out", tmp_path / "out")
+    facts = json.loads(done.output)
+    assert facts["gate"] == {
+        "passed": False, "failed": ["crashed"], "counts": {"crashed": 1, "tie": 1}
+    }  # fmt: skip
+    assert facts["crashed"] == ["lab resnet18 fp32 batch 20"]
+    assert facts["why_crashed"] == ["B has no result: oom, CUDA out of memory at batch 512"]
+    *_, row = (tmp_path / "out" / "comparison.csv").read_text().splitlines()
+    assert row.startswith("lab resnet18 fp32 batch 20,20.0")
+    assert ',,,,,,crashed,"B has no result: oom' in row
+    assert row.endswith(",a20-1 a20-2 a20-3,")
+
+
+def test_only_crashed_runs_are_a_table_and_not_a_wrong_value(tmp_path):
+    """Whatever `auto` became in A: a run that crashed knows what was asked for alone."""
+    limited = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    a = [
+        make.run_record("a", 64, settings={"batch_size": "auto", "precision": "amp"},
+                        resolved=make.resolved(batch_size=64, math_mode="bf16",
+                                               autocast_dtype="bf16", depthwise_fp32=True),
+                        environment=limited)
+    ]  # fmt: skip
+    b = make.failed_record(
+        "b", settings={"batch_size": "auto", "precision": "amp"}, environment=None
+    )
+    done = invoke(commands.analyse.compare, *sides(tmp_path, a, [b]))
+    assert done.return_value == 1
+    assert "crashed  B has no result: oom" in done.output
+    assert done.output.splitlines()[-1] == "The gate fails: 1 crashed"
+
+
+def test_a_run_that_ended_well_without_the_metric_is_missing_not_crashed():
+    a = [*repeated("a", [100, 101]), *repeated("c", [100, 101], batch_size=20)]
+    b = [*repeated("b", [100, 101]), observation("d", batch_size=20, metrics={})]
+    pairing = pair_runs(a, b, THROUGHPUT.name)
+    assert (len(pairing.crashed), len(pairing.only_a)) == (0, 1)
+
+
+def test_a_word_that_is_no_reason_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="fail-on='slow': give some of slower, crashed, missing, u"):
+        invoke(commands.analyse.compare, "a", "b", "--fail-on", "slow,missing")
+
+
+def judged(a, b, fail_on=("slower", "crashed", "missing")):
+    pairing = pair_runs(a, b, THROUGHPUT.name)
+    found = compare_pairs(pairing.pairs, THROUGHPUT)
+    return found, pairing, judge_gate(found, pairing, fail_on)
+
+
+def as_comment(a, b):
+    found, pairing, gate = judged(a, b)
+    return comment(found, pairing, gate, sides=("baseline=main", "campaign=pr_7"), threshold=0.02)
+
+
+def test_a_comment_opens_with_the_verdict_and_folds_what_is_long():
+    a = [run for n in range(20) for run in repeated(f"a{n}", [100, 100.1, 99.9], batch_size=n)]
+    b = [
+        run
+        for n in range(1, 20)
+        for run in repeated(f"b{n}", np.array([100, 100.1, 99.9]) * (0.9 if n == 5 else 1),
+                            batch_size=n)
+    ]  # fmt: skip
+    text = as_comment(a, b)
+    first, second, third = text.split("\n\n")[:3]
+    assert first == (
+        "**The gate fails: 1 slower, 1 missing; of the other 18 configurations 18 tie**"
+    )
+    assert second.startswith("B is campaign=pr_7, A is baseline=main, by throughput")
+    assert [line.split(" | ")[0] for line in third.splitlines()] == [
+        "| configuration", "| ---", "| lab resnet18 fp32 batch 5",
+    ]  # fmt: skip
+    assert "<summary>18 other configurations</summary>\n\n| configuration" in text
+    assert "- only in A: lab resnet18 fp32 batch 0 (B has batch 1, 2" in text
+    assert text.count("<details>") == text.count("</details>") == 1
+
+
+def test_a_comment_on_little_folds_nothing_and_on_much_stays_within_a_comment():
+    text = as_comment(repeated("a", [100, 100.1, 99.9]), repeated("b", [100, 100.1, 99.9]))
+    assert text.startswith("**The gate passes: of 1 configuration 1 tie**")
+    assert "details" not in text
+    many = [
+        [
+            run
+            for n in range(400)
+            for run in repeated(f"{side}{n}", [100.0, 101.0], batch_size=n, arch="a_long_name" * 5)
+        ]
+        for side in "ab"
+    ]
+    text = as_comment(*many)
+    assert len(text) < 65_536
+    assert "and 250 more rows" in text
