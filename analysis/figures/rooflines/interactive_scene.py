@@ -15,6 +15,7 @@ from analysis.figures.page import (
     page_axis,
     page_layout,
 )
+from analysis.figures.rooflines.drawn_point import DrawnPoint
 from analysis.figures.rooflines.run_scene import run_scene
 from analysis.figures.rooflines.scene import INTENSITY_LABEL, FlatRoof, Mark, Scene, Slope
 from analysis.runs.points import RooflinePoint
@@ -29,7 +30,7 @@ _NEAR_ROOFS = 1.4
 
 
 def interactive_roofline(
-    points: Sequence[RooflinePoint],
+    points: Sequence[RooflinePoint | DrawnPoint],
     *,
     ceilings: Iterable[Ceiling] = (),
     colours: Mapping[str, str] | None = None,

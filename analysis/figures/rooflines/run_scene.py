@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
+from analysis.figures.rooflines.drawn_point import DrawnPoint, Limit, drawn_point
 from analysis.figures.rooflines.scene import (
     FlatRoof,
     Line,
@@ -26,8 +26,6 @@ from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import (
     bytes_rate,
     flops_rate,
-    interval,
-    percent_interval,
     three_digits,
 )
 from bench.records import Ceiling
@@ -39,13 +37,6 @@ _SMALLEST_PT, _LARGEST_PT, _ONLY_PT = 3.2, 7.6, 4.0
 _CROWDED = 0.6
 #: Batch sizes that the legend names, spread over those that are there.
 _NAMED_SIZES = 4
-
-
-class _Limit(NamedTuple):
-    machine: str
-    flops_per_s: float
-    bytes_per_s: float
-    kind: str
 
 
 class _Machines:
@@ -61,7 +52,7 @@ class _Machines:
         several = len(self._names) > 1 and machine in self._names
         return f"M{self._names.index(machine) + 1}" if several else ""
 
-    def group(self, limit: _Limit) -> str:
+    def group(self, limit: Limit) -> str:
         short = self.short(limit.machine)
         return f"{short}: {limit.machine}, {limit.kind} roof" if short else f"{limit.kind} roof"
 
@@ -74,7 +65,7 @@ class _Machines:
 
 
 def run_scene(
-    points: Sequence[RooflinePoint],
+    points: Sequence[RooflinePoint | DrawnPoint],
     *,
     ceilings: Iterable[Ceiling] = (),
     colours: Mapping[str, str] | None = None,
@@ -85,29 +76,31 @@ def run_scene(
     `colours` maps models to colours, to keep them the same in several figures; `names` maps
     record ids to the names that hovering shows.
     """
-    modes = _limits(points, ceilings)
+    drawn = [
+        point if isinstance(point, DrawnPoint) else drawn_point(point, names or {})
+        for point in points
+    ]
+    modes = _limits(drawn, ceilings)
     machines = _Machines(limit.machine for limit in modes)
     by_height = sorted(modes, key=lambda limit: limit.flops_per_s)
     flat_roofs = tuple(_flat_roof(one, modes[one], machines) for one in by_height)
     slopes = _slopes(by_height, machines)
-    palette = colours or model_colours(point.arch for point in points)
-    crowded = len(points) > _CROWD
-    diameters = _diameters_pt((point.batch_size for point in points), crowded=crowded)
+    palette = colours or model_colours(point.arch for point in drawn)
+    crowded = len(drawn) > _CROWD
+    diameters = _diameters_pt((point.batch_size for point in drawn), crowded=crowded)
     marks = [
         mark
-        for point in points
+        for point in drawn
         for mark in _marks(
             point,
             palette.get(point.arch, OTHER_MODELS),
-            machines.short(point.env),
-            names or {},
+            machines.short(point.limit.machine),
             diameters[point.batch_size] ** 2,
             crowded=crowded,
         )
     ]
-    intensities = [end for point in points for end in (point.intensity_min, point.intensity_max)]
-    intensities += [p.intensity_counted for p in points if p.intensity_counted is not None]
-    rates = [point.attained_flops_per_s for point in points]
+    intensities = [end for point in drawn for end in point.intensities]
+    rates = [point.attained_flops_per_s for point in drawn]
     return Scene(
         rate="Attained",
         empty="no run has a place here",
@@ -116,7 +109,7 @@ def run_scene(
         flat_roofs=flat_roofs,
         marks=tuple(marks),
         legend=(
-            *_entries(points, palette, diameters),
+            *_entries(drawn, palette, diameters),
             *roof_entries(flat_roofs),
             *machines.entries(),
         ),
@@ -124,29 +117,28 @@ def run_scene(
     )
 
 
-def _limits(
-    points: Sequence[RooflinePoint], ceilings: Iterable[Ceiling]
-) -> dict[_Limit, list[str]]:
+def _limits(points: Sequence[DrawnPoint], ceilings: Iterable[Ceiling]) -> dict[Limit, list[str]]:
     """The limits that `points` were held against and those of `ceilings`, with their math modes.
 
     A roof belongs to the machine whose label the points carry that stand under it; one that no
     point stands under, to the machine of its device.
     """
-    machines = {point.ceiling.device: point.env for point in points}
-    owned = [(point.env, point.ceiling) for point in points]
-    owned += [(machines.get(one.device, one.device), one) for one in ceilings]
-    modes: dict[_Limit, list[str]] = {}
-    for machine, roof in owned:
-        if roof.peak_flops_per_s is None or roof.peak_bytes_per_s is None:
-            continue
-        limit = _Limit(machine, roof.peak_flops_per_s, roof.peak_bytes_per_s, roof.kind)
+    machines = {point.device: point.limit.machine for point in points}
+    owned = [(point.limit, point.math_mode) for point in points]
+    for one in ceilings:
+        if one.peak_flops_per_s is not None and one.peak_bytes_per_s is not None:
+            machine = machines.get(one.device, one.device)
+            limit = Limit(machine, one.peak_flops_per_s, one.peak_bytes_per_s, one.kind)
+            owned.append((limit, one.math_mode))
+    modes: dict[Limit, list[str]] = {}
+    for limit, mode in owned:
         names = modes.setdefault(limit, [])
-        if roof.math_mode not in names:
-            names.append(roof.math_mode)
+        if mode not in names:
+            names.append(mode)
     return modes
 
 
-def _flat_roof(limit: _Limit, modes: Sequence[str], machines: _Machines) -> FlatRoof:
+def _flat_roof(limit: Limit, modes: Sequence[str], machines: _Machines) -> FlatRoof:
     ridge = limit.flops_per_s / limit.bytes_per_s
     shared, rate = "/".join(modes), flops_rate(limit.flops_per_s)
     return FlatRoof(
@@ -164,7 +156,7 @@ def _flat_roof(limit: _Limit, modes: Sequence[str], machines: _Machines) -> Flat
     )
 
 
-def _slopes(limits: Iterable[_Limit], machines: _Machines) -> tuple[Slope, ...]:
+def _slopes(limits: Iterable[Limit], machines: _Machines) -> tuple[Slope, ...]:
     """A slope per machine, bandwidth and kind, up to the highest, the last, of its flat roofs."""
     highest = {(limit.machine, limit.bytes_per_s, limit.kind): limit for limit in limits}
     found = [
@@ -194,17 +186,10 @@ def _diameters_pt(batch_sizes: Iterable[int], *, crowded: bool) -> dict[int, flo
 
 
 def _marks(
-    point: RooflinePoint,
-    colour: str,
-    short: str,
-    names: Mapping[str, str],
-    area_pt2: float,
-    *,
-    crowded: bool,
+    point: DrawnPoint, colour: str, short: str, area_pt2: float, *, crowded: bool
 ) -> list[Mark]:
     """A marker of counted bytes, or one at each end of an interval with a line between them."""
-    counted = point.intensity_counted
-    ends = (point.intensity_min, point.intensity_max) if counted is None else (counted,)
+    ends = point.intensities
     opacity = 0.55 if crowded else 1.0
     line = Line(ends[-1], colour, 0.9 if crowded else 1.6, opacity)
     return [
@@ -213,13 +198,13 @@ def _marks(
             flops_per_s=point.attained_flops_per_s,
             shape=MARKERS[point.math_mode],
             colour=colour,
-            filled=counted is not None,
+            filled=point.counted,
             area_pt2=area_pt2,
             opacity=opacity,
             edge_pt=0.6 if crowded else 1.0,
             line=line if place + 1 < len(ends) else None,
             group=f"{short} {point.arch} {point.math_mode}".lstrip(),
-            hover=_hover(point, names),
+            hover=point.hover,
             name=short if place + 1 == len(ends) and not crowded else "",
             name_colour=colour,
         )
@@ -228,7 +213,7 @@ def _marks(
 
 
 def _entries(
-    points: Sequence[RooflinePoint], palette: Mapping[str, str], diameters: Mapping[int, float]
+    points: Sequence[DrawnPoint], palette: Mapping[str, str], diameters: Mapping[int, float]
 ) -> list[LegendEntry]:
     archs = {point.arch for point in points}
     modes = {point.math_mode for point in points}
@@ -243,7 +228,7 @@ def _entries(
         LegendEntry(f"batch {size}", grey, circle, "white", diameters[size])
         for size in _named_sizes(list(diameters))
     ]
-    counted = {point.intensity_counted is not None for point in points}
+    counted = {point.counted for point in points}
     if True in counted:
         entries.append(LegendEntry("bytes counted", grey, circle))
     if counted == {True, False}:
@@ -257,39 +242,3 @@ def _named_sizes(sizes: Sequence[int]) -> list[int]:
         return list(sizes)
     step = (len(sizes) - 1) / (_NAMED_SIZES - 1)
     return [sizes[round(place * step)] for place in range(_NAMED_SIZES)]
-
-
-def _hover(point: RooflinePoint, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Every number of a run."""
-    times, counted = point.times, point.intensity_counted
-    attainable = (point.attainable_min_flops_per_s / 1e9, point.attainable_max_flops_per_s / 1e9)
-    intensity = f"{interval(point.intensity_min, point.intensity_max)} (eager to fused bytes)"
-    if counted is not None:
-        intensity = f"{three_digits(counted)} counted, {intensity}"
-    return (
-        f"{point.env} {point.arch} {point.precision} ({point.math_mode}) batch {point.batch_size}",
-        f"run {names.get(point.record_id, point.record_id)}",
-        f"attained {flops_rate(point.attained_flops_per_s)}",
-        f"intensity {intensity} FLOP/byte",
-        _counters_line(point),
-        f"attainable {interval(*attainable)} GFLOP/s",
-        f"{percent_interval(point.fraction_of_roof_min, point.fraction_of_roof_max)} of the roof, "
-        f"{100 * point.fraction_of_peak:.0f} % of the compute peak",
-        f"step {three_digits(1e3 * times.measured_s)} ms: arithmetic at the roof "
-        f"{three_digits(1e3 * times.compute_s)} ms, traffic "
-        f"{interval(1e3 * times.memory_min_s, 1e3 * times.memory_max_s)} ms, "
-        f"data wait {100 * point.data_wait_share:.1f} %",
-        f"bound: {point.bound}{'' if point.bound_sure else ' (unsure)'}; {point.bound_because}",
-        f"roof: {point.device}, {point.ceiling.kind}, {point.ceiling.source}",
-        *(f"{finding.level}: {finding.message}" for finding in point.findings),
-    )
-
-
-def _counters_line(point: RooflinePoint) -> str:
-    if point.traffic_amplification is None:
-        return f"bytes not counted: {point.intensity_counted_missing}"
-    words = f"counted bytes are {three_digits(point.traffic_amplification)} times the fused ones"
-    executed = point.executed_per_algorithmic
-    if executed is None:
-        return words
-    return f"{words}, executed FLOP {three_digits(executed)} times the algorithmic ones"

@@ -21,6 +21,7 @@ from analysis.figures.axes import (
     say_empty,
     size_in,
 )
+from analysis.figures.rooflines.drawn_point import DrawnPoint
 from analysis.figures.rooflines.label_places import Names, Spot
 from analysis.figures.rooflines.run_scene import run_scene
 from analysis.figures.rooflines.scene import (
@@ -57,7 +58,7 @@ class _AlongSlope(Text):
 
 def draw_roofline(
     axes: Axes,
-    points: Sequence[RooflinePoint],
+    points: Sequence[RooflinePoint | DrawnPoint],
     *,
     ceilings: Iterable[Ceiling] = (),
     colours: Mapping[str, str] | None = None,
