@@ -1,8 +1,14 @@
 """From records and tracked runs to points, pictures and a report; needs no torch.
 
-`from analysis import place, draw_roofline` works in a script or a notebook. What is drawn and
-compared is imported when it is first used, since Matplotlib and SciPy take a second; more pictures
-are in `analysis.figures`, the report in `analysis.report`.
+For a script or a notebook:
+
+- tables of tracked runs: `pull_runs`, `pull_points` (those with a place under their roof),
+  `pull_iterations`; whole records: `pull_records`, `pull_record`;
+- answers: `plot_roofline`, `compare`, `predict`, `find_all`;
+- in steps of one's own: `place`, `group_runs`, `draw_roofline` and the rest.
+
+What is drawn and compared is imported when it is first used, since Matplotlib and SciPy take a
+second; more pictures are in `analysis.figures`, the report in `analysis.report`.
 """
 
 from __future__ import annotations
@@ -18,8 +24,10 @@ from analysis.runs.points import RooflinePoint
 from analysis.runs.pull import RecordSet, pull_points, pull_records, pull_runs
 
 if TYPE_CHECKING:
-    from analysis.comparison import compare_pairs, compared_metric, pair_runs
-    from analysis.figures import draw_roofline, save_figure, single_axes
+    from analysis.comparison import compare, compare_pairs, compared_metric, pair_runs
+    from analysis.figures import draw_roofline, plot_roofline, save_figure, single_axes
+    from analysis.findings import find_all
+    from analysis.prediction import predict
 
 __all__ = [
     "Group",
@@ -29,14 +37,18 @@ __all__ = [
     "RooflinePoint",
     "Run",
     "batch_curves",
+    "compare",
     "compare_pairs",
     "compared_metric",
     "draw_roofline",
+    "find_all",
     "group_runs",
     "pair_runs",
     "place",
     "place_profiles",
     "place_runs",
+    "plot_roofline",
+    "predict",
     "pull_iterations",
     "pull_points",
     "pull_record",
@@ -47,8 +59,14 @@ __all__ = [
     "single_axes",
 ]
 _LAZY = {
-    **dict.fromkeys(("compare_pairs", "compared_metric", "pair_runs"), "analysis.comparison"),
-    **dict.fromkeys(("draw_roofline", "save_figure", "single_axes"), "analysis.figures"),
+    **dict.fromkeys(
+        ("compare", "compare_pairs", "compared_metric", "pair_runs"), "analysis.comparison"
+    ),
+    **dict.fromkeys(
+        ("draw_roofline", "plot_roofline", "save_figure", "single_axes"), "analysis.figures"
+    ),
+    "find_all": "analysis.findings",
+    "predict": "analysis.prediction",
 }
 
 

@@ -1,5 +1,6 @@
 """Two sets of runs against each other: what differs, by how much, and how surely."""
 
+from analysis.comparison.compared_table import compare
 from analysis.comparison.judgement import (
     METRICS,
     Comparison,
@@ -13,6 +14,7 @@ __all__ = [
     "METRICS",
     "Comparison",
     "Pairing",
+    "compare",
     "compare_pairs",
     "compared_metric",
     "pair_runs",

@@ -10,6 +10,7 @@ from analysis.figures.page import figure_html
 from analysis.figures.rooflines.interactive_scene import interactive_figure, interactive_roofline
 from analysis.figures.rooflines.kernel_scene import kernel_scene
 from analysis.figures.rooflines.op_scene import op_scene
+from analysis.figures.rooflines.plot import plot_roofline
 from analysis.figures.rooflines.run_scene import run_scene
 from analysis.figures.rooflines.scene import Scene
 from analysis.figures.rooflines.static_scene import draw_roofline, draw_scene
@@ -25,6 +26,7 @@ __all__ = [
     "kernel_scene",
     "model_colours",
     "op_scene",
+    "plot_roofline",
     "run_scene",
     "save_figure",
     "single_axes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from analysis.figures.style import LegendEntry
 FONT_PT = 7.5
 #: Pixels per inch of the PNG: sharp on a phone, small in a report.
 _PNG_DPI = 200
+_NOTEBOOK_DPI = 120
 #: Room for one legend entry, and for the tick labels above the legend, in inches.
 _ENTRY_IN = 1.15
 _LEGEND_IN = 0.4
@@ -31,9 +33,18 @@ _CHARACTERS_PER_IN = 15
 _FEW_DECADES = 300
 
 
+class ShownFigure(Figure):
+    """A figure that a notebook shows as the last value of a cell, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = BytesIO()
+        self.savefig(file, format="png", dpi=_NOTEBOOK_DPI)
+        return file.getvalue()
+
+
 def single_axes(width_in: float = 6.5, height_in: float = 4.5) -> tuple[Figure, Axes]:
     """Return a figure with one Axes; 3.5 in is a column, 7 in a page."""
-    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    figure = ShownFigure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.add_subplot()
 

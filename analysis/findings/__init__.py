@@ -42,5 +42,11 @@ KINDS: Mapping[str, Callable[[Sequence[Run]], Iterator[ReportFinding]]] = {
 
 
 def find_all(runs: Sequence[Run]) -> list[ReportFinding]:
-    """Return what `runs` show; a kind that their data do not support has no finding."""
+    """Return what `runs` show, in the order of the report: faults first.
+
+    `runs` are such as `pull_records().runs()`. Each finding has a `kind`, a `headline` in words,
+    its `evidence` with numbers, the ids of the `runs` that it names, and for some an `advice`;
+    `pandas.DataFrame(find_all(runs))` is a table of them. A kind that the data do not support has
+    no finding; docs/analysis.md lists the kinds and when each is reported.
+    """
     return [finding for find in KINDS.values() for finding in find(runs)]

@@ -7,7 +7,8 @@ from analysis.prediction.curve import (
     fit_curve,
     measured_batches,
 )
-from analysis.prediction.predict import Prediction, memory_of, predict_batch
+from analysis.prediction.predicted_batch import Prediction, memory_of, predict_batch
+from analysis.prediction.predicted_table import predict
 
 __all__ = [
     "MeasuredBatch",
@@ -17,5 +18,6 @@ __all__ = [
     "fit_curve",
     "measured_batches",
     "memory_of",
+    "predict",
     "predict_batch",
 ]

@@ -1,0 +1,154 @@
+"""What a notebook calls: the same answers as the commands give, as tables and figures."""
+
+import json
+import subprocess
+import sys
+from io import StringIO
+
+import factories as make
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from matplotlib.figure import Figure
+from observed import Server, curve, observation, repeated
+
+import commands.analyse.compare
+import commands.analyse.predict
+from analysis import (
+    RecordSet,
+    compare,
+    find_all,
+    place_runs,
+    plot_roofline,
+    predict,
+    pull_points,
+    pull_records,
+)
+from analysis.figures import run_scene
+from analysis.figures.rooflines.drawn_point import drawn_rows
+from bench.errors import UserError
+
+PIXELS = b"\x89PNG"
+
+
+def of_tracked(monkeypatch, *records):
+    Server(monkeypatch, records=[*records, make.ceilings_record()])
+    return pull_points()
+
+
+def test_a_table_of_points_is_drawn_as_the_runs_are(monkeypatch):
+    records = [
+        make.run_record("a", measurement=make.measurement(work=make.WORK)),
+        make.run_record("b", 20, 2.0, settings={"arch": "vgg16"}),
+        make.failed_record("c"),
+        make.profile(timed_record_id="a"),
+    ]
+    table = of_tracked(monkeypatch, *records)
+    of_table = run_scene(drawn_rows(table))
+    points = [run.point for run in pull_records().runs() if run.point is not None]
+    of_runs = run_scene(points)
+    assert of_table.limits == of_runs.limits
+    assert of_table.legend == of_runs.legend
+    assert of_table.flat_roofs == of_runs.flat_roofs
+    assert of_table.slopes == of_runs.slopes
+    assert {place(mark) for mark in of_table.marks} == {place(mark) for mark in of_runs.marks}
+    assert [mark.filled for mark in of_table.marks].count(True) == 1  # the counted one
+    hover = next(mark.hover for mark in of_table.marks if mark.filled)
+    assert "intensity 5 counted, 4 to 10 (eager to fused bytes) FLOP/byte" in hover
+    assert "roof: Example CPU, measured, measured by mlproject ceilings" in hover
+
+
+def place(mark):
+    return (
+        mark.intensity_flop_per_byte,
+        mark.flops_per_s,
+        mark.shape,
+        mark.colour,
+        mark.filled,
+        mark.area_pt2,
+    )
+
+
+def test_the_roofline_of_chosen_rows_of_a_file_and_of_placed_runs(monkeypatch):
+    table = of_tracked(monkeypatch, make.run_record("a"), make.run_record("b", 20, 2.0))
+    again = pd.read_csv(StringIO(table.to_csv(index=False)))
+    runs = place_runs([make.run_record("a")], [make.ceilings_record()])
+    for points in (table, table[table["batch_size"] == 20], again, runs, table.iloc[:0]):
+        figure = plot_roofline(points)
+        assert isinstance(figure, Figure)
+        assert figure._repr_png_().startswith(PIXELS)
+    assert "batch 20" in plot_roofline(again, interactive=True).to_json()
+    with pytest.raises(UserError, match="points: the table has no column peak_gflops; give one of"):
+        plot_roofline(table.drop(columns="peak_gflops"))
+
+
+def test_several_devices_stand_under_the_roof_of_all_of_them():
+    record = make.run_record(settings={"nodes": 2}, measurement=make.measurement(images=20))
+    [run] = place_runs([record], [make.ceilings_record()])
+    assert [roof.flops_per_s for roof in run_scene([run.point]).flat_roofs] == [400e9]
+
+
+def test_compare_gives_the_commands_numbers(monkeypatch):
+    before = [make.run_record(f"a{n}", step_s=1 + n / 100) for n in range(3)]
+    after = [make.run_record(f"b{n}", step_s=0.5 + n / 100) for n in range(3)]
+    alone = make.run_record("a9", 20)
+    a, b = (RecordSet.of(side).runs() for side in ([*before, alone], after))
+    table = compare(a, b)
+    monkeypatch.setattr("analysis.comparison.read_sides", lambda *_: (a, b))
+    done = CliRunner().invoke(commands.analyse.compare.command, ["a", "b", "--format", "json"])
+    said = json.loads(done.output)
+    [told] = said["comparisons"]
+    row, only = table.iloc[0], table.iloc[1]
+    assert (row["configuration"], row["verdict"]) == (told["configuration"], told["verdict"])
+    for name in ("ratio", "ratio_low", "ratio_high", "p_corrected"):
+        assert row[name] == told[name]
+    assert (row["repeats_a"], row["repeats_b"], list(row["runs_a"])) == (3, 3, told["a_runs"])
+    assert row["b"] / row["a"] == pytest.approx(row["ratio"])
+    assert only["verdict"] == "only in A"
+    assert only["because"] == said["why_only_a"][0] == "B has batch 10"
+    assert pd.isna(only["ratio"])
+
+
+def test_compare_of_single_runs_has_no_interval_and_says_why():
+    table = compare([observation("a", 100)], [observation("b", 150)])
+    assert table.loc[0, "ratio"] == pytest.approx(1.5)
+    assert table.loc[0, ["ratio_low", "ratio_high", "p_corrected"]].isna().all()
+    assert table.loc[0, "verdict"] == "undecided"
+    assert "variance unknown" in table.loc[0, "because"]
+    with pytest.raises(UserError, match="metric='speed': compare one of"):
+        compare([observation("a")], [observation("b")], metric="speed")
+
+
+def test_predict_gives_the_commands_numbers(monkeypatch):
+    runs = curve({8: 80.0, 16: 130.0, 32: 180.0, 64: 230.0})
+    table = predict(runs, "resnet18", [24, 48])
+    monkeypatch.setattr(RecordSet, "runs", lambda _: runs)
+    Server(monkeypatch, records=[make.run_record()])
+    arguments = ["--arch", "resnet18", "--batch-size", "24", "--batch-size", "48"]
+    done = CliRunner().invoke(
+        commands.analyse.predict.command, [*arguments, "--format", "json"], catch_exceptions=False
+    )
+    for row, told in zip(table.to_dict("records"), json.loads(done.output), strict=True):
+        assert row.items() <= told.items()
+    assert predict(runs, "resnet18", 24)["images_per_s"][0] == table["images_per_s"][0]
+    with pytest.raises(UserError, match="vgg16"):
+        predict(runs, "vgg16", 24)
+
+
+def test_findings_become_a_table():
+    runs = [*repeated("a", [100, 101]), *repeated("b", [200, 201], precision="tf32")]
+    table = pd.DataFrame(find_all(runs))
+    assert list(table.columns) == ["kind", "headline", "evidence", "runs", "advice"]
+    assert "precision uplift" in set(table["kind"])
+
+
+@pytest.mark.slow
+def test_a_notebook_imports_in_no_time_and_without_torch():
+    code = (
+        "import sys, analysis; early = set(sys.modules); "
+        "[getattr(analysis, name) for name in analysis.__all__]; "
+        "heavy = {'pandas', 'scipy', 'matplotlib', 'mlflow', 'torch'}; "
+        "print(heavy & early, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set() False\n"
