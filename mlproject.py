@@ -38,6 +38,7 @@ PURPOSES = {
         "counters": "Add up the counters in Nsight Compute's files.",
     },
     "keep": {
+        "baseline": "Keep runs under a name on the server, for mlproject compare.",
         "dataset": "Generate, fetch, subset or check an image folder.",
         "sync": "Upload records that are not tracked yet; copy runs between servers.",
         "import": "Import the results of other programs from their files.",

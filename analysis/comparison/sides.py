@@ -2,7 +2,8 @@
 
 Short forms with commas between them, `env=gcp-l4,arch=resnet18`; run ids; or a filter of MLflow's.
 A short form is a setting of a run (`docs/comparing.md`), and its value is what ran or what was
-asked for. `records=FOLDER` reads a folder instead of the tracking server.
+asked for. `records=FOLDER` reads a folder instead of the tracking server, `baseline=NAME` what
+that name was set to.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from bench.records.folders import read_records
 from tracking import schema
 
 #: Short forms that most people need, in the order in which errors list them.
-_USUAL = ("env", "device", "campaign", "arch", "precision", "batch_size", "run", "records")
+_USUAL = ("env", "device", "campaign", "arch", "precision", "batch_size", "run", "records",
+          "baseline")  # fmt: skip
 _NAMES = {*_USUAL, *(RunConfig.model_fields.keys() - NO_SETTINGS)}
 #: What a tracking server can look for by itself; the rest is looked for among the runs it gives.
 _ON_SERVER = {
@@ -80,8 +82,8 @@ class _Side:
             return f" ({self.gathered.unreadable[0]})"
         if not self.conditions:
             return ""
-        on_disk = "records" in self.conditions
-        runs = self.gathered.with_unique_labels().runs() if on_disk else _all_tracked()
+        whole = not {"records", "baseline"}.isdisjoint(self.conditions)
+        runs = self.gathered.with_unique_labels().runs() if whole else _all_tracked()
         return _what_there_is(runs, self.conditions)
 
 
@@ -116,7 +118,7 @@ def _conditions(text: str) -> Conditions | None:
         if not value or set("'\"`\\") & set(value):
             raise UserError(f"{text!r}: {name}={value!r} is no value that a run can have")
         found.setdefault(name, []).append(value)
-    for name in ("records", "run"):
+    for name in ("records", "run", "baseline"):
         if len(found.get(name, ())) > 1:
             raise UserError(f"{text!r}: {name}= stands there twice; give it once")
     if "run" in found:
@@ -135,6 +137,8 @@ def _gathered(conditions: Conditions) -> RecordSet:
         if wrong := [one for one in conditions["run"] if not _RUN_ID.fullmatch(one)]:
             raise UserError(f"run={wrong[0]!r}: give the 32 digits of the run's id in MLflow")
         return _of_run_ids(conditions["run"])
+    if "baseline" in conditions:
+        return _of_baseline(conditions["baseline"][0])
     asked = (
         f"{_ON_SERVER[name]} = '{_NUMBER.sub('', values[0]) if name == 'env' else values[0]}'"
         for name, values in conditions.items()
@@ -153,8 +157,18 @@ def _of_run_ids(run_ids: Sequence[str]) -> RecordSet:
     return gathered
 
 
+def _of_baseline(name: str) -> RecordSet:
+    from tracking.baselines import find_baseline  # takes MLflow along
+
+    found = find_baseline(name)
+    try:
+        return _of_run_ids(found.run_ids)
+    except UserError as error:
+        raise UserError(f"baseline={name!r}, set at {found.set_at[:16]}: {error}") from None
+
+
 def _is_one_of(run: Run, name: str, values: Sequence[str]) -> bool:
-    return name == "records" or not _values(run, name).isdisjoint(values)
+    return name in ("records", "baseline") or not _values(run, name).isdisjoint(values)
 
 
 def _values(run: Run, name: str) -> set[str]:
@@ -195,7 +209,7 @@ def _what_there_is(runs: Iterable[Run], conditions: Conditions) -> str:
             among = f"with {', '.join(held)} " if held else ""
             return f"; {among}{name} {there}"
         left = matching
-        if name != "records":
+        if name not in ("records", "baseline"):
             held.append(f"{name}={' or '.join(values)}")
     return ""
 

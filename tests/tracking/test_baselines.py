@@ -1,0 +1,146 @@
+"""Named baselines on a real server: what a name means, and that it stays so."""
+
+import json
+import secrets
+
+import pytest
+import samples
+from stored_runs import filed
+
+from bench.errors import UserError
+from tracking import baselines
+from tracking.baselines import all_baselines, find_baseline, remove_baseline, set_baseline
+from tracking.upload.upload import upload
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def name(server, monkeypatch):
+    """A name of this test's own on the server that all tests share."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    return f"main-{secrets.token_hex(4)}"
+
+
+def measured(tmp_path, campaign, repeat=1):
+    record = samples.run_record(
+        config=samples.run_record().config.model_copy(
+            update={"campaign": campaign, "repeat": repeat}
+        )
+    )
+    return upload(*filed(tmp_path / "records", record))
+
+
+def test_a_baseline_stays_what_it_was_set_to(mlproject_command, tmp_path, name):
+    first = measured(tmp_path, name)
+    code, out, _ = mlproject_command("baseline", "set", name, f"campaign={name}")
+    assert (code, out) == (
+        0,
+        f"baseline {name}: 1 run of 1 configuration (campaign={name}), in the experiment Default\n",
+    )
+    second = measured(tmp_path, name, repeat=2)
+    assert find_baseline(name).run_ids == (first,)
+    code, out, _ = mlproject_command(
+        "compare", f"baseline={name}", f"run={second}", "--format", "json"
+    )
+    (one,) = json.loads(out)["comparisons"]
+    assert (code, one["a_runs"], one["b_runs"]) == (0, [first], [second])
+    mlproject_command("baseline", "set", name, f"campaign={name}")
+    assert set(find_baseline(name).run_ids) == {first, second}
+    listed = mlproject_command("baseline", "list")[1]
+    assert any(line.split()[:2] == [name, f"campaign={name}"] for line in listed.splitlines())
+    assert mlproject_command("baseline", "remove", name)[:2] == (
+        0, f"baseline {name}: removed; its 2 runs stay\n",
+    )  # fmt: skip
+    code, _, err = mlproject_command("compare", f"baseline={name}", f"run={second}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"baseline={name!r}: not set on this server" in err
+
+
+def test_a_deleted_run_is_named_with_the_baseline_that_holds_it(mlproject_command, tmp_path, name):
+    from tracking.store import open_client
+
+    gone, stays = measured(tmp_path, name), measured(tmp_path, name, repeat=2)
+    mlproject_command("baseline", "set", name, f"run={gone}")
+    open_client().delete_run(gone)
+    code, _, err = mlproject_command("compare", f"baseline={name}", f"run={stays}")
+    assert code == 2
+    assert f"baseline={name!r}, set at 20" in err
+    assert f"run {gone}: no tracked measurement has this id" in err
+
+
+def test_more_runs_than_a_tag_holds_and_lists_that_are_replaced(name):
+    many = [secrets.token_hex(16) for _ in range(400)]
+    set_baseline(name, "campaign=x", many)
+    assert find_baseline(name).run_ids == tuple(many)
+    set_baseline(f"{name}.0", "campaign=y", many[:1])  # a name that begins like the other
+    set_baseline(name, "campaign=x", many[:2])
+    assert find_baseline(name).run_ids == tuple(many[:2])
+    assert find_baseline(f"{name}.0").run_ids == tuple(many[:1])
+    (experiment,) = tags_of(name)
+    assert sum(key.startswith(f"mlproject.baseline_runs.{name}.") for key in experiment) == 2
+    remove_baseline(name)
+    remove_baseline(f"{name}.0")
+    assert not any(name in key for tags in everywhere() for key in tags)
+
+
+def everywhere():
+    from tracking.store import open_client
+
+    return [one.tags for one in open_client().search_experiments()]
+
+
+def tags_of(name):
+    return [tags for tags in everywhere() if f"mlproject.baseline.{name}" in tags]
+
+
+def test_a_write_that_fails_halfway_leaves_the_old_list(name, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    from tracking.store import TrackingError
+
+    set_baseline(name, "campaign=x", ["a" * 32])
+    real, calls = MlflowClient.set_experiment_tag, []
+
+    def once(client, where, key, value):
+        calls.append(key)
+        if len(calls) > 1:
+            raise ConnectionError("the network is gone")
+        real(client, where, key, value)
+
+    monkeypatch.setattr(MlflowClient, "set_experiment_tag", once)
+    monkeypatch.setattr(baselines, "AWAY_LIMIT_S", 0.0)
+    with pytest.raises(TrackingError):
+        set_baseline(name, "campaign=y", ["b" * 32])
+    assert find_baseline(name).run_ids == ("a" * 32,)
+
+
+def test_of_two_experiments_the_one_that_the_settings_name_counts(name, monkeypatch):
+    for where in ("one", "two"):
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", f"{name}-{where}")
+        set_baseline(name, f"campaign={where}", ["a" * 32])
+    assert find_baseline(name).side == "campaign=two"
+    assert [one.side for one in all_baselines() if one.name == name] == [
+        "campaign=one", "campaign=two",
+    ]  # fmt: skip
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME")
+    with pytest.raises(UserError, match=f"several experiments .*{name}-one, {name}-two"):
+        find_baseline(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("set", "a name", "campaign=x"), "no measurement matches"),
+        (("set", "main", "records={records}"), "is on disk; a baseline is of tracked runs"),
+        (("remove", "none-such"), "baseline='none-such': not set on this server"),
+    ],
+)
+def test_what_cannot_be_set_is_one_line(mlproject_command, tmp_path, name, arguments, message):
+    filed(tmp_path / "records")
+    words = [word.format(records=tmp_path / "records") for word in arguments]
+    code, _, err = mlproject_command("baseline", *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+    with pytest.raises(UserError, match="give up to 64 letters"):
+        set_baseline("a name", "x", ["a" * 32])
