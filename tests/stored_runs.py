@@ -5,7 +5,9 @@ from contextlib import closing, contextmanager
 
 import samples
 
+from bench.config import RunConfig
 from bench.launcher.exports import write_exports
+from bench.records import Verdict
 from bench.records.folders import RecordFolder
 from tracking import schema
 from tracking.upload.run_content import content_of
@@ -101,3 +103,35 @@ def assert_one_run(store, folder, record):
     [run_id] = store.runs_of(record.record_id)
     assert_equals_record(store, run_id, folder, record)
     return run_id
+
+
+def night(campaign="night-1"):
+    """Roofs, and resnet18 in fp32 and amp at four batch sizes, twice each: no two alike."""
+    ceilings = samples.ceiling(), samples.ceiling("bf16", peak_flops_per_s=8e11)
+    roofs = samples.ceilings_record(ceilings=ceilings)
+    return [roofs] + [
+        _swept(RunConfig(arch="resnet18", campaign=campaign, **settings))
+        for precision in ("fp32", "amp")
+        for batch in (8, 16, 32, 64)
+        for repeat in (1, 2)
+        for settings in [{"precision": precision, "batch_size": batch, "repeat": repeat}]
+    ]
+
+
+def _swept(config):
+    amp, batch = config.precision == "amp", config.batch_size
+    step_s = (0.02 + 0.03 * batch / 8) * (0.5 if amp else 1) * (1 + config.repeat / 100)
+    mode = {"math_mode": "bf16", "autocast_dtype": "bf16"} if amp else {}
+    work = {"eager_bytes": batch * 10**8, "fused_bytes": batch * 5 * 10**7}
+    return samples.run_record(
+        config,
+        resolved=samples.resolved(batch_size=batch, **mode),
+        measurement=samples.measurement((step_s,) * 6, batch),
+        complexity=samples.complexity(
+            batch_size=batch,
+            step_flops=batch * 10**9,
+            **work,
+            ops=(samples.CONVOLUTION.model_copy(update={"flops": batch * 10**9, **work}),),
+        ),
+        verdict=Verdict(level="clean", findings=()),
+    )

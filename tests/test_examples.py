@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import samples
-from stored_runs import filed
+from stored_runs import filed, night
 
 from bench import RunConfig, RunRecord, read_records
 from bench.machine import read_environment
@@ -36,11 +36,15 @@ def run(name, *options):
 
 def run_python(page, run_id=""):
     """Run a page's blocks of Python, `run_id` for the one it makes up; return what they define."""
-    text = (PROJECT / page).read_text("utf-8").replace(2 * "0123456789abcdef", run_id)
     names = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        exec(block, names)
+    for block in blocks_of(page):
+        exec(block.replace(2 * "0123456789abcdef", run_id), names)
     return names
+
+
+def blocks_of(page):
+    text = (PROJECT / page).read_text("utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_measure_and_place(tmp_path):
@@ -80,14 +84,32 @@ def test_pull_and_plot(tmp_path, embedded):
     assert (tmp_path / "figures" / "example.png").stat().st_size > 1000
 
 
-def test_the_python_of_the_page_on_analysis(tmp_path, embedded, mlproject_command):
+#: Pages whose Python is run below, and those that hold a fragment, with the reason why it is not.
+RUN = {"README.md", "docs/analysis.md", "docs/python.md"}
+NOT_RUN = {"docs/traces.md": "the loop of somebody's own training stands in it as `...`"}
+
+
+def test_every_page_with_python_is_run_or_has_a_reason_not_to_be():
+    pages = (path.relative_to(PROJECT).as_posix() for path in PROJECT.glob("docs/**/*.md"))
+    with_python = {page for page in (*pages, "README.md") if blocks_of(page)}
+    assert with_python == RUN | NOT_RUN.keys()
+
+
+def test_the_python_of_the_page_on_analysis(tmp_path, embedded, mlproject_command, capsys):
     records = tmp_path / "records"
-    config = RunConfig(campaign="night-1", precision="amp")
-    own = log_record(filed(records, samples.run_record(config))[1], records)
-    log_record(filed(records, samples.ceilings_record())[1], records)
-    names = run_python("docs/analysis.md", own)
-    assert [run.run_id for run in names["found"].itertuples()] == [own]
-    assert len(names["runs"]) == 1
+    roofs, *runs = night("night-1")
+    ids = [log_record(filed(records, record)[1], records) for record in (roofs, *runs)]
+    names = run_python("docs/analysis.md", ids[-1])
+    of_amp = {i for i, run in zip(ids[1:], runs, strict=True) if run.config.precision == "amp"}
+    assert set(names["found"]["run_id"]) == of_amp
+    assert set(names["points"]["run_id"]) == set(ids[1:])
+    assert sorted(names["best"].index) == [
+        ("sample-cpu", "resnet18", "amp-bf16"),
+        ("sample-cpu", "resnet18", "fp32"),
+    ]
+    assert set(names["faster"]["verdict"]) == {"faster"}
+    assert "precision uplift: " in capsys.readouterr().out
+    assert len(names["runs"]) == len(runs)
     assert (tmp_path / "roofline.png").stat().st_size > 1000
 
 
@@ -102,6 +124,7 @@ def test_the_python_of_the_readme_and_of_the_page_on_python(
     tracked = run_python("docs/python.md")["run_id"]
     assert (tmp_path / "figures" / "roofline.png").stat().st_size > 1000
     assert list(run_python("README.md")["table"]["run_id"]) == [tracked]
+    assert (tmp_path / "roofline.png").stat().st_size > 1000
 
 
 @pytest.mark.long
