@@ -107,8 +107,9 @@ def assert_one_run(store, folder, record):
 
 def night(campaign="night-1"):
     """Roofs, and resnet18 in fp32 and amp at four batch sizes, twice each: no two alike."""
-    ceilings = samples.ceiling(), samples.ceiling("bf16", peak_flops_per_s=8e11)
-    roofs = samples.ceilings_record(ceilings=ceilings)
+    peaks = {"fp32": 4e11, "bf16": 8e11}
+    ceilings = [samples.ceiling(mode, peak_flops_per_s=peak) for mode, peak in peaks.items()]
+    roofs = samples.ceilings_record(ceilings=tuple(ceilings))
     return [roofs] + [
         _swept(RunConfig(arch="resnet18", campaign=campaign, **settings))
         for precision in ("fp32", "amp")
