@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analysis.runs.groups import Group
 from analysis.runs.quantities import interval, percent, three_digits
-from analysis.statistics.repeats import RatioEstimate
+from analysis.statistics import RatioEstimate
 
 
 @dataclass(frozen=True)

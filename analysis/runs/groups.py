@@ -10,7 +10,8 @@ from operator import attrgetter
 from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.placed import THROUGHPUT, Run
 from analysis.runs.what_ran import LIMITED, precision_label, settings_of
-from analysis.statistics.repeats import Repeats, estimate_ratio, joined
+from analysis.statistics.ratios import estimate_ratio
+from analysis.statistics.repeats import Repeats, joined
 from bench.records import Environment, RunRecord
 
 
@@ -87,7 +88,9 @@ class Group:
 
     def repeats(self, metric: str = THROUGHPUT) -> Repeats:
         """Return the repeats of `metric`; raises what `Run.repeats` does."""
-        return joined([run.repeats(metric) for run in self.runs])
+        return joined(
+            [run.repeats(metric) for run in self.runs], [run.machine for run in self.runs]
+        )
 
     @property
     def batch_size(self) -> int | None:

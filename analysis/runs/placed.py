@@ -42,6 +42,7 @@ class Run:
     metrics: Mapping[str, float]
     campaign: str | None = None
     software: Mapping[str, str] = field(default_factory=dict)
+    machine: str | None = None  # tells it from others of its kind; None where that is not known
     iteration_times_s: tuple[float, ...] = ()
     count: int = 1
     deviations: Mapping[str, float] = field(default_factory=dict)
@@ -216,6 +217,7 @@ def place(
         metrics=summary(record),
         campaign=record.config.campaign,
         software=_software(record.environment) if record.environment else {},
+        machine=_machine(record.environment) if record.environment else None,
         iteration_times_s=record.measurement.iteration_times_s if record.measurement else (),
         record=record,
         point=point,
@@ -275,3 +277,8 @@ def _software(environment: Environment) -> dict[str, str]:
         "commit": environment.git_commit and environment.git_commit[:12],
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _machine(environment: Environment) -> str | None:
+    """A GPU by its UUID, wherever it stands; else the machine by what it calls itself."""
+    return environment.device.uuid or environment.host

@@ -1,13 +1,11 @@
 """Intervals that hold for repeats of windows of iterations; `docs/statistics.md` says why."""
 
+from analysis.statistics.ratios import Covers, RatioEstimate, estimate_ratio, mean_ratio
 from analysis.statistics.repeats import (
     CORRECTIONS,
-    RatioEstimate,
     RepeatEstimate,
     benjamini_hochberg,
-    estimate_ratio,
     holm,
-    mean_ratio,
     repeats_of,
 )
 from analysis.statistics.window_statistics import (
@@ -19,6 +17,7 @@ from analysis.statistics.window_statistics import (
 
 __all__ = [
     "CORRECTIONS",
+    "Covers",
     "RatioEstimate",
     "RepeatEstimate",
     "benjamini_hochberg",

@@ -17,7 +17,7 @@ from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_c
 from bench.machine.limits import memory_bytes
 from bench.machine.probes import ROOT, ProbedFacts, UnknownFactError, gather, value_or_none
 from bench.machine.repository import repository_facts
-from bench.machine.virtualization import container, virtualization
+from bench.machine.virtualization import container, host, virtualization
 from bench.records import DeviceInfo, Environment
 
 
@@ -43,6 +43,7 @@ def read_environment(
                 "cpu_cores_physical": physical_cores,
                 "storage": lambda: storage(records_folder),
                 "container": lambda: container(root),
+                "host": lambda: host(root),
                 "power_source": lambda: power_source(virtual.values["virtualization"]),
             }
         )

@@ -1,7 +1,8 @@
-"""What stands between this process and the hardware: a container, a hypervisor, or nothing."""
+"""Which machine this is, and what stands between this process and its hardware."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -140,3 +141,28 @@ def _from_processor(root: Path) -> str:
     if read_dmi(root):
         return "none"
     raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")
+
+
+def host(root: Path = ROOT) -> str:
+    """Return twelve hex digits that differ between machines and say nothing else of this one.
+
+    Made of what the system calls itself: on Linux the machine id with the host's name, since copies
+    of one disk share the id. Raises `UnknownFactError` in a container, which has an id of its own.
+    """
+    system = platform.system()
+    if system == "Darwin":
+        name = _apple_serial(output_of("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"))
+    elif system == "Windows":
+        name = registry_text(r"SOFTWARE\Microsoft\Cryptography", "MachineGuid")
+    elif (runtime := container(root)) != "none":
+        raise UnknownFactError(f"{runtime} does not show which machine it is on")
+    else:
+        name = f"{platform.node()} {text_of(root / 'etc/machine-id')}"
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
+def _apple_serial(listing: str) -> str:
+    for line in listing.splitlines():
+        if "IOPlatformUUID" in line:
+            return line.rpartition("= ")[2].strip('" ')
+    raise UnknownFactError("ioreg names no IOPlatformUUID")

@@ -68,6 +68,7 @@ class Environment(Facts):
     cpu_cores_usable: Count
     memory_bytes: Count
     storage: str | None  # file system of the records folder
+    host: str | None  # a hash that tells machines of one kind apart and says nothing else
     git_commit: str | None
     git_dirty: bool | None
     container: str | None  # "none" when known to be none

@@ -79,7 +79,7 @@ def test_records_of_both_schemas_are_one_report(tmp_path):
     }
     for name in ("config", "resolved"):
         del old[name]["allocator"], old[name]["depthwise_fp32"]
-    for name in ("cpu_signature", "variables"):
+    for name in ("cpu_signature", "variables", "host"):
         del old["environment"][name]
     for name in ("work", "ranks"):
         del old["measurement"][name]

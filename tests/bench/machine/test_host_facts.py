@@ -1,4 +1,6 @@
+import hashlib
 import os
+import platform
 from collections import namedtuple
 
 import psutil
@@ -6,7 +8,7 @@ import pytest
 
 from bench.machine import environment, limits
 from bench.machine.probes import UnknownFactError
-from bench.machine.virtualization import container, virtualization
+from bench.machine.virtualization import container, host, virtualization
 
 pytestmark = pytest.mark.usefixtures("on_linux")
 
@@ -41,6 +43,21 @@ def test_variables_name_a_container_and_its_image(tree):
     inside = tree({**BARE, ".dockerenv": ""})
     assert container(inside, image) == "docker (mlproject:7)"
     assert container(inside, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == "kubernetes"
+
+
+def test_a_machine_is_named_by_its_id_and_name_and_a_container_has_neither(tree, monkeypatch):
+    """The sums of `lab 1234` and `lab2 1234`: a copy of a disk has the id of the first."""
+    root = tree({**BARE, "etc/machine-id": "1234\n"})
+    monkeypatch.setattr(platform, "node", lambda: "lab")
+    assert host(root) == hashlib.sha256(b"lab 1234").hexdigest()[:12]
+    monkeypatch.setattr(platform, "node", lambda: "lab2")
+    assert host(root) == hashlib.sha256(b"lab2 1234").hexdigest()[:12]
+    with pytest.raises(UnknownFactError, match="docker does not show which machine"):
+        host(tree({".dockerenv": "", "etc/machine-id": "1234"}))
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    told = '  "IOPlatformUUID" = "AB-12"\n  "model" = <"Mac14">'
+    monkeypatch.setattr("bench.machine.virtualization.output_of", lambda *_: told)
+    assert host(root) == hashlib.sha256(b"AB-12").hexdigest()[:12]
 
 
 def test_containers_of_other_systems(tree, monkeypatch):
