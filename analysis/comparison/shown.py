@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 
+from analysis.comparison.covered import covered
 from analysis.comparison.judgement import METRICS, Comparison, Judgement
 from analysis.comparison.pairs import Pairing
 from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, plain, say_empty
@@ -121,6 +122,7 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
     for side, groups in (("A", pairing.only_a), ("B", pairing.only_b)):
         lines += [f"only in {side}: {one.label} ({pairing.why_alone[one.names]})" for one in groups]
     lines += [f"left out: {line}" for line in pairing.left_out]
+    lines += covered(comparisons)
     undecided = sum(one.judgement == "undecided" for one in comparisons)
     if undecided:
         lines.append(f"{undecided} of {len(comparisons)} undecided: more repeats would decide")

@@ -100,7 +100,20 @@ def limits(runs: Sequence[Run]) -> Iterator[str]:
             "have no interval."
         )
     if runs:
-        yield "Intervals are of repeats on the same machine, and take their logarithms as normal."
+        yield f"{_intervals(runs)} They take logarithms as normal."
+
+
+def _intervals(runs: Sequence[Run]) -> str:
+    machines = [len(group.repeats().machines) for group in group_runs(runs)]
+    alone = "repeats on one machine, and say nothing of others of its kind"
+    if max(machines, default=0) > 1:
+        return (
+            "Where a configuration ran on several machines of a kind its intervals are of machines "
+            f"of that kind; elsewhere they are of {alone}."
+        )
+    if min(machines, default=0) == 1:
+        return f"Intervals are of {alone}."
+    return "Intervals are of these runs alone: not all of their records say which machine ran."
 
 
 def profile_sentences(profile: PlacedProfile) -> Iterator[str]:

@@ -134,6 +134,8 @@ def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out:
 
 
 def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, object]:
+    from analysis.comparison.covered import machine_counts
+
     return {
         "gate": {"passed": gate.passed, "failed": list(gate.failed), "counts": dict(gate.counts)},
         "told_apart_by": list(pairing.differing),
@@ -150,6 +152,8 @@ def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[st
                 "p_corrected": one.p_different,
                 "verdict": one.word,
                 "because": one.because,
+                "interval_covers": one.estimate.covers,
+                **dict(zip(("a_machines", "b_machines"), machine_counts(one), strict=True)),
             }
             for one in found
         ],

@@ -26,7 +26,7 @@ def observation(name="r1", images_per_s=100.0, *, times_s=(), metrics=None, **ch
         key: changes.pop(key)
         for key in (
             *("outcome", "reason", "campaign", "software", "count", "deviations", "findings"),
-            *("asked", "distinction"),
+            *("asked", "distinction", "machine"),
         )
         if key in changes
     }

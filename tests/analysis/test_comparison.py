@@ -7,6 +7,7 @@ from observed import observation, published, published_runs, repeated
 from test_statistics import LONG, PHI, windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
+from analysis.comparison.covered import covered
 from analysis.comparison.shown import comparison_table
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import place_runs
@@ -303,6 +304,50 @@ def test_a_verdict_that_many_configurations_take_away_says_so():
     found = compare(a, b)[0]
     assert found.word == "undecided"
     assert "not among so many configurations" in found.because
+
+
+def on_machines(name, rates, **changes):
+    """One observation per rate of each machine: `rates` are by machine."""
+    return [
+        observation(f"{name}-{machine}-{number}", rate, machine=machine, **changes)
+        for machine, own in rates.items()
+        for number, rate in enumerate(own)
+    ]
+
+
+def test_an_interval_says_which_machines_it_is_of():
+    """Means of machines of 100 and 104 scatter, however alike the repeats of each are."""
+    one = on_machines("a", {"m1": [100.0, 100.1, 99.9]})
+    other = on_machines("b", {"m9": [110.0, 110.1, 109.9]}, env="other")
+    (found,) = compare(one, other)
+    assert found.estimate.covers == "this machine"
+    assert list(covered([found])) == [
+        "the intervals are of repeats on one machine, and say nothing of others of its kind"
+    ]
+    fleet = on_machines("c", {"m1": [100.0, 100.1], "m2": [104.0, 104.1]})
+    (found,) = compare(fleet, on_machines("d", {"m8": [110.0], "m9": [111.0]}, env="other"))
+    assert found.estimate.covers == "this kind of machine"
+    assert list(covered([found])) == [
+        "the intervals are of machines of this kind (A ran on 2, B on 2)"
+    ]
+    spread = np.log(104.05 / 100.05) ** 2 / 4 + np.log(111 / 110) ** 2 / 4
+    assert found.estimate.deviation == pytest.approx(np.sqrt(spread), rel=1e-3)
+    (found,) = compare(fleet, repeated("e", [110.0, 110.1], env="other"))
+    assert found.estimate.covers == "these runs"
+    (found,) = compare(fleet, other)
+    assert found.estimate.covers == "this machine"
+    assert "(A ran on 2, B on 1)" in next(covered([found]))
+    assert list(covered(compare([one[0]], [other[0]]))) == []  # single runs have no interval
+
+
+def test_on_the_same_machines_what_they_differ_in_does_not_count():
+    """Ratios 1.10 and 1.11 on machines that differ by half: Student's t with 1 degree."""
+    a = on_machines("a", {"m1": [100.0, 100.0], "m2": [150.0]})
+    (found,) = compare(a, on_machines("b", {"m2": [166.5], "m1": [110.0]}, precision="amp"))
+    assert found.estimate.ratio == pytest.approx(np.sqrt(1.10 * 1.11))
+    assert found.estimate.degrees == 1
+    assert found.estimate.deviation == pytest.approx(np.log(1.11 / 1.10) / 2)
+    assert found.estimate.covers == "this kind of machine"
 
 
 def test_published_repeats_are_used_as_they_were_summed_up():

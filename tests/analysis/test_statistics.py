@@ -71,14 +71,54 @@ def test_the_interval_of_a_ratio_covers_95_times_in_100(phi, ours, theirs):
     assert 0.93 <= covered <= 0.97
 
 
-@pytest.mark.parametrize("scatter", [0.5, 2.0])
+@pytest.mark.parametrize(("few", "many"), [(2, 5), LONG(2, 10), LONG(3, 10)])
+@pytest.mark.parametrize("scatter", [0.5, 1.0, 2.0])
 @pytest.mark.slow
-def test_two_repeats_against_five_are_never_judged_too_surely(scatter):
+def test_few_repeats_against_many_cover_95_times_in_100_however_the_many_scatter(
+    scatter, few, many
+):
     rng = np.random.default_rng(10)
-    a = windows(rng, (3000, 2), 0.5, between=0.03)
-    b = windows(rng, (3000, 5), 0.5, between=0.03 * scatter)
+    a = windows(rng, (4000, few), 0.5, between=0.03)
+    b = windows(rng, (4000, many), 0.5, between=0.03 * scatter)
     found = [estimate_ratio(repeats(x), repeats(y)) for x, y in zip(a, b, strict=True)]
-    assert np.mean([one.low <= 1 <= one.high for one in found]) >= 0.93
+    assert 0.93 <= np.mean([one.low <= 1 <= one.high for one in found]) <= 0.975
+
+
+def fleet(rng, machines, count, between, kind):
+    """Repeats of `machines` machines whose levels scatter by `between`, their repeats by 0.3 %."""
+    levels = between * rng.standard_normal((machines, 1))
+    rates = np.exp(levels + 0.003 * rng.standard_normal((machines, count)))
+    names = [f"{kind} {machine}" for machine in range(machines) for _ in range(count)]
+    return joined([repeats_of([rate]) for rate in rates.flat], names)
+
+
+@pytest.mark.parametrize(("machines", "count"), [(3, 5), (5, 2), LONG(2, 5), LONG(8, 1)])
+@pytest.mark.slow
+def test_with_several_machines_a_side_the_interval_covers_their_kind(machines, count):
+    """Machines that scatter by 0.6 %, as 39 published ones of one kind do."""
+    rng = np.random.default_rng(11)
+    sides = [[fleet(rng, machines, count, 0.006, kind) for _ in range(1500)] for kind in "ab"]
+    found = [estimate_ratio(a, b) for a, b in zip(*sides, strict=True)]
+    assert {one.covers for one in found} == {"this kind of machine"}
+    assert 0.93 <= np.mean([one.low <= 1 <= one.high for one in found]) <= 0.98
+    alone = [one.interval() for one in sides[0]]
+    assert 0.93 <= np.mean([one.low <= 1 <= one.high for one in alone]) <= 0.97
+
+
+def test_one_machine_a_side_is_covered_alone():
+    """The ratio of two machines is covered, that of their kinds (1) is not, and nothing says so."""
+    rng = np.random.default_rng(12)
+    inside = kind = 0
+    for _ in range(1500):
+        levels = 0.006 * rng.standard_normal((2, 1))
+        rates = np.exp(levels + 0.003 * rng.standard_normal((2, 5)))
+        a, b = (joined([repeats_of([rate]) for rate in one], ["m"] * 5) for one in rates)
+        found = estimate_ratio(a, b)
+        assert found.covers == "this machine"
+        inside += found.low <= math.exp(levels[0, 0] - levels[1, 0]) <= found.high
+        kind += found.low <= 1 <= found.high
+    assert 0.93 <= inside / 1500 <= 0.97
+    assert kind / 1500 < 0.6
 
 
 def test_one_window_on_each_side_gives_a_ratio_without_an_interval():
