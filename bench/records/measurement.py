@@ -180,7 +180,7 @@ class RunRecord(KeptRecord):
         return self
 
 
-SourceFormat = Literal["table", "iterations", "timm", "optimum-benchmark"]
+SourceFormat = Literal["table", "iterations", "timm", "optimum-benchmark", "dllogger"]
 
 
 class ImportedRecord(Facts):

@@ -15,7 +15,8 @@ from commands.views.recorded import NOT_TRACKED, say_not_uploaded, upload_all, w
 if TYPE_CHECKING:
     from bench.records.folders import RecordFolder
 
-_FACTS = ("arch", "env", "device", "backend", "precision", "batch_size", "repeat")
+_COUNTS = ("batch_size", "repeat", "image_size", "devices", "warmup_iters")
+_FACTS = ("arch", "env", "device", "backend", "precision", "time_unit", *_COUNTS)
 
 
 @click.command()
@@ -35,7 +36,7 @@ _FACTS = ("arch", "env", "device", "backend", "precision", "batch_size", "repeat
 def command(
     files: tuple[Path, ...], facts: tuple[str, ...], campaign: str, records: Path, tracked: bool
 ) -> int:
-    """Import results: ledgers, a CSV per run with a row per iteration, timm, optimum-benchmark.
+    """Import results: files, folders or zips of ledgers, iterations, timm, optimum, DLLogger.
 
     Each result becomes a record and a tracked run, marked as imported, with the line it comes
     from; results imported before are not changed. Exit codes: 0 all imported; 1 some rows could not
@@ -65,6 +66,7 @@ def command(
             "imported": new - before,
             "known already": known + found.repeated,
             "not taken": len(found.problems),
+            "other files": found.other_files,
         }
         counted = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
         click.echo(f"{path}: {counted or 'nothing in it'}")
@@ -89,7 +91,9 @@ def _checked_facts(pairs: tuple[str, ...]) -> dict[str, str]:
         name, _, text = pair.partition("=")
         if name not in _FACTS or not text.strip():
             raise UserError(f"set={pair!r}: give FACT=VALUE with one of {', '.join(_FACTS)}")
-        if name in ("batch_size", "repeat") and not (text.isascii() and text.isdigit()):
+        if name in _COUNTS and not (text.isascii() and text.isdigit()):
             raise UserError(f"set={pair!r}: give a whole number")
+        if name == "time_unit" and text.strip() not in ("s", "ms", "us"):
+            raise UserError(f"set={pair!r}: give s, ms or us")
         facts[name] = text.strip()
     return facts

@@ -32,6 +32,8 @@ _FAMILIES = re.compile(
     r"(?:^|_)((?:alexnet|convnext|densenet|efficientnet|googlenet|inception|maxvit|mnasnet|"
     r"mobilenet|regnet|resnet|resnext|shufflenet|squeezenet|swin|vgg|vit|wide_resnet)\w*)$"
 )
+#: Facts that a user may state and that are whole numbers.
+GIVEN_COUNTS = ("batch_size", "repeat", "image_size", "devices", "warmup_iters")
 _NOT_STATED = "the source does not say"
 
 
@@ -59,6 +61,22 @@ class Facts:
     parameters: float | None = None  # of the model
     claimed_gflops: float | None = None  # GFLOP/s, all devices together
     has_optimizer: bool = True  # False: its steps end with the backward pass
+    #: Other settings of the run, under the names of `RunConfig`.
+    params: dict[str, str] = field(default_factory=dict)
+    #: Why a fact is absent, where the source says more than nothing of it.
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line of a file that could not be taken, and why."""
+
+    line: int
+    reason: str
+
+
+class OtherWorkError(ValueError):
+    """A file of a known format with results of something else than training on images."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +105,7 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
         throughput = _derived(facts)
     if throughput is None:
         raise ValueError("no throughput, and no iteration time with its batch size")
+    facts.missing.setdefault("source_line", "the source is one whole file")
     known = {
         "device": texts.get("device"),
         "backend": _backend(texts.get("backend")),
@@ -112,7 +131,7 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
         metrics=metrics,
         extra=facts.extra,
         missing={
-            name: "the source is one whole file" if name == "source_line" else _NOT_STATED
+            name: facts.missing.get(name, _NOT_STATED)
             for name, fact in known.items()
             if fact is None
         },
@@ -125,6 +144,7 @@ def _params(facts: Facts) -> dict[str, str]:
         **{n: getattr(facts, n) for n in ("devices", "nodes", "grad_accum_steps")},
     }
     stated = {name: str(number) for name, number in counts.items() if number is not None}
+    stated |= facts.params
     return stated if facts.has_optimizer else stated | {"step": "forward and backward"}
 
 
@@ -148,9 +168,11 @@ def _completed(facts: Facts, source: Source) -> dict[str, str]:
     texts = dict(facts.texts)
     for more in (facts_in_name(texts.get("label", "")), source.given):
         for name, text in more.items():
-            if name in ("batch_size", "repeat"):
+            if name == "devices":
+                facts.devices = facts.devices or int(text)
+            elif name in GIVEN_COUNTS:
                 facts.counts.setdefault(name, int(text))
-            else:
+            elif name != "time_unit":
                 texts.setdefault(name, text)
     if label := texts.pop("label", None):
         facts.extra.setdefault("label", label)
@@ -162,6 +184,7 @@ def _derived(facts: Facts) -> float | None:
     batch = facts.counts.get("batch_size")
     if batch is None:
         return None
+    batch *= (facts.devices or 1) * (facts.nodes or 1)
     if facts.iteration_times_s:
         facts.extra["throughput_from"] = "batch size x iterations / sum of their times"
         return batch * len(facts.iteration_times_s) / sum(facts.iteration_times_s)

@@ -1,9 +1,7 @@
-"""A file of results: what kind it is, the good ones of it, and each bad one by its line."""
+"""Results behind a path: which reader knows a file, the good results, each bad one by its line."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,19 +9,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from bench.errors import UserError
-from bench.records import ImportedRecord, SourceFormat
-from tracking.importing.facts import Facts, Source, record_of
-from tracking.importing.optimum import facts_of_report, parse_json
-from tracking.importing.tabular import (
-    facts_of_iterations,
-    facts_of_row,
-    facts_of_timm_name,
-    is_per_iteration,
-    is_timm,
-    known_columns,
-    problems_of,
-)
-from tracking.importing.text_table import Table, decoded, parse_table, read_bytes
+from bench.records import ImportedRecord
+from tracking.importing.facts import BadLine, Facts, OtherWorkError, Source, record_of
+from tracking.importing.formats import likeliest_reader, reader_of
+from tracking.importing.source_files import SourceFile, Unreadable, holds_many, source_files
 
 
 @dataclass(frozen=True)
@@ -41,70 +30,77 @@ class Problem:
 
 @dataclass
 class Found:
-    """The results of a file; `repeated` counts rows that say what another row said."""
+    """The results of a path.
+
+    `repeated` counts results that say what another one said, `other_files` those of a folder or
+    zip that are of no known format, or of other work than training on images.
+    """
 
     records: list[ImportedRecord] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     repeated: int = 0
+    other_files: int = 0
 
 
 def read_results(path: Path, *, campaign: str, given: dict[str, str]) -> Found:
-    """Read the results in `path`: a table, or a report of optimum-benchmark.
+    """Read the results in a file, or in all files of a folder or a zip.
 
-    `given` are facts for where the file is silent: arch, env, device, backend, precision,
-    batch_size, repeat. A row that cannot be taken is a `Problem`; so is a file.
+    `given` are facts for where a file is silent: arch, env, device, backend, precision, batch_size,
+    repeat, image_size, devices, warmup_iters. A result that cannot be taken is a `Problem`; so is a
+    file, but in a folder or zip a file of something else is only counted.
     """
     found = Found()
+    many = holds_many(path)
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    ids: set[str] = set()
     try:
-        content = read_bytes(path)
-        text = decoded(content, path)
-        now = datetime.now(timezone.utc).replace(microsecond=0)
-        source = Source(path.name, hashlib.sha256(content).hexdigest(), campaign, given, now)
-        for facts in _read_facts(text, path, found):
-            _add(found, facts, source, path)
-    except (UserError, ValueError) as error:
-        reason = str(error).removeprefix(f"{path}: ")
-        found.problems.append(Problem(path, None, reason))
+        for file in source_files(path):
+            if isinstance(file, Unreadable):
+                found.problems.append(_problem(file.shown, file.error))
+                continue
+            source = Source(file.name, file.sha256, campaign, given, now)
+            _read_file(file, source, found, ids, many=many)
+    except UserError as error:
+        found.problems.append(_problem(path, error))
     return found
 
 
-def _read_facts(text: str, path: Path, found: Found) -> Iterator[Facts]:
-    if text.lstrip().startswith(("{", "[")):
-        yield facts_of_report(parse_json(text), path)
+def _read_file(
+    file: SourceFile, source: Source, found: Found, ids: set[str], *, many: bool
+) -> None:
+    """Add a file's results to what was found; with `many` it may be none."""
+    try:
+        text = file.text()
+    except UserError as error:
+        if many:
+            found.other_files += 1
+        else:
+            found.problems.append(_problem(file.shown, error))
         return
-    table = parse_table(text, path)
-    if is_per_iteration(table):
-        bad = [Problem(path, row.line, reason) for row, reason in problems_of(table)]
-        if bad:  # a run with a hole in it is no run
-            found.problems += bad
-            return
-        yield facts_of_iterations(table, path.stem)
+    reader = reader_of(file, text)
+    if reader is None and many:
+        found.other_files += 1
         return
-    yield from _facts_of_rows(table, path, found)
+    try:
+        for result in (reader or likeliest_reader(text)).read(file, text, source.given):
+            if isinstance(result, BadLine):
+                found.problems.append(Problem(file.shown, result.line, result.reason))
+            else:
+                _add(found, result, source, file.shown, ids)
+    except OtherWorkError as error:
+        if many:
+            found.other_files += 1
+        else:
+            found.problems.append(_problem(file.shown, error))
+    except (UserError, ValueError) as error:
+        found.problems.append(_problem(file.shown, error))
 
 
-def _facts_of_rows(table: Table, path: Path, found: Found) -> Iterator[Facts]:
-    kind: SourceFormat = "timm" if is_timm(table) else "table"
-    known = known_columns(table, kind)
-    if not any(
-        meaning.fact.startswith(("throughput", "iteration_time")) for meaning in known.values()
-    ):
-        raise ValueError(
-            f"no column of it is known as a throughput or a time ({', '.join(table.columns)[:200]})"
-        )
-    in_name = facts_of_timm_name(path.stem) if kind == "timm" else {}
-    for row in table.rows:
-        try:
-            if row.problem is not None:
-                raise ValueError(row.problem)
-            facts = facts_of_row(table, row, known, kind)
-            facts.texts = {**in_name, **facts.texts}
-            yield facts
-        except ValueError as error:
-            found.problems.append(Problem(path, row.line, str(error)))
+def _problem(path: Path, error: Exception) -> Problem:
+    return Problem(path, None, str(error).removeprefix(f"{path}: "))
 
 
-def _add(found: Found, facts: Facts, source: Source, path: Path) -> None:
+def _add(found: Found, facts: Facts, source: Source, path: Path, ids: set[str]) -> None:
     try:
         record = record_of(facts, source)
     except ValidationError as error:
@@ -114,7 +110,8 @@ def _add(found: Found, facts: Facts, source: Source, path: Path) -> None:
     except ValueError as error:
         found.problems.append(Problem(path, facts.line, str(error)))
     else:
-        if any(record.record_id == other.record_id for other in found.records):
+        if record.record_id in ids:
             found.repeated += 1
         else:
+            ids.add(record.record_id)
             found.records.append(record)

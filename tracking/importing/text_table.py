@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,8 +12,6 @@ from pathlib import Path
 
 from bench.errors import UserError
 
-#: A ledger of ten thousand runs is 2 MB; a longer file is no ledger.
-_MOST_BYTES = 64 * 2**20
 _MOST_COLUMNS = 500
 _CELL_CHARACTERS = 10_000
 _DELIMITERS = ",;\t|"
@@ -49,31 +46,6 @@ class Table:
         """
         read = not_negative if may_be_zero else positive
         return read(text, decimal_comma=self.delimiter != ",")
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes. Raises `UserError` for what is no file, too large or unreadable."""
-    try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise UserError(f"{path}: not a file")
-        if about.st_size > _MOST_BYTES:
-            raise UserError(f"{path}: {about.st_size >> 20} MiB; results are below 64 MiB")
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-
-
-def decoded(content: bytes, path: Path) -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 with its mark. Raises `UserError`."""
-    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        text = content.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text: save it as CSV UTF-8") from None
-    if "\0" in text:
-        raise UserError(f"{path}: not text")
-    return text
 
 
 def parse_table(text: str, path: Path) -> Table:

@@ -1,6 +1,7 @@
 """Files of other programs: what they say is taken, nothing is added, each bad row has its line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -277,9 +278,63 @@ def test_what_is_no_file_or_too_large_is_not_read(tmp_path):
     with (tmp_path / "huge.csv").open("wb") as file:
         file.truncate(65 * 2**20)  # a hole: takes no room
     for path, reason in {
-        tmp_path: "not a file",
+        Path("/dev/null"): "not a file",
         tmp_path / "nowhere.csv": "No such file",
         tmp_path / "huge.csv": "64 MiB",
     }.items():
         found = read_results(path, campaign="old", given={})
         assert reason in found.problems[0].reason
+
+
+def iterations(header, times=("0.5", "0.25", "0.25"), first=0):
+    rows = [f"{number},{time},7.1" for number, time in enumerate(times, first)]
+    return "\n".join([header, *rows]) + "\n"
+
+
+NAME = "cpu_resnet18_fp32_bs8.csv"
+
+
+@pytest.mark.parametrize(
+    ("header", "unit", "factor"),
+    [
+        ("iteration,batch_time,loss", None, 1),
+        ("batch,time_sec,loss", None, 1),
+        ("step,batch_time_ms,loss", None, 1e-3),
+        ("iteration,time,loss", "us", 1e-6),
+        ("iteration,batch_time,loss", "ms", 1e-3),
+    ],
+)
+def test_a_time_of_an_iteration_has_a_unit_by_name_or_by_the_user(read, header, unit, factor):
+    found = read(iterations(header), NAME, **({"time_unit": unit} if unit else {}))
+    assert found.problems == []
+    [record] = found.records
+    assert record.iteration_times_s == pytest.approx([each * factor for each in (0.5, 0.25, 0.25)])
+
+
+def test_rows_that_count_are_not_runs(read):
+    for header, reason in {
+        "iteration,time,images_per_s": "'time' names no unit: add --set time_unit=s, ms or us",
+        "step,elapsed,img_per_sec": "call it iteration_time_s",
+        "batch,images_per_s,loss": "call the counter repeat if rows are runs",
+    }.items():
+        for first in (0, 1):
+            found = read(iterations(header, first=first), NAME)
+            assert found.records == []
+            assert reason in found.problems[0].reason
+    ledger = "repeat,images_per_s,model\n0,5,a\n1,6,a\n2,5,a\n"
+    assert len(read(ledger).records) == 3
+
+
+def test_a_clock_is_not_the_time_of_an_iteration(read):
+    times = [f"{0.5 * n:.1f}" for n in range(1, 12)]
+    found = read(iterations("iteration,time_s,loss", times), NAME)
+    assert "grows from row to row" in found.problems[0].reason
+
+
+def test_a_new_epoch_counts_from_its_beginning(read):
+    rows = "epoch,iteration,batch_time\n0,0,0.5\n0,1,0.5\n1,0,0.25\n1,1,0.25\n"
+    [record] = read(rows, NAME).records
+    assert len(record.iteration_times_s) == 4
+    [record] = read(rows, NAME, warmup_iters="3").records
+    assert record.iteration_times_s == (0.25,)
+    assert "follows 1" in read(rows.replace("1,0,", "3,0,"), NAME).problems[0].reason

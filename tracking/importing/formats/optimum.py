@@ -6,12 +6,13 @@ Field names: `BenchmarkReport` and `TrainingConfig` of huggingface/optimum-bench
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.records.verdict.record_metrics import iteration_statistics_ms
-from tracking.importing.facts import Facts
-from tracking.importing.text_table import count, decoded, positive, read_bytes
+from tracking.importing.facts import Facts, OtherWorkError
+from tracking.importing.source_files import SourceFile
+from tracking.importing.text_table import count, positive
 
 
 def parse_json(text: str) -> Any:
@@ -22,16 +23,29 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deep") from None
 
 
-def facts_of_report(content: Any, path: Path) -> Facts:
-    """Return what a report says of training. Raises `ValueError` where it is none of images."""
-    config, report = _halves(content, path)
+def is_report(file: SourceFile, text: str) -> bool:
+    """Whether the text is a report, whole or the half that has the results."""
+    if not text.startswith("{"):
+        return False
+    try:
+        content = parse_json(text)
+    except ValueError:
+        return False
+    return isinstance(content, dict) and bool(
+        isinstance(content.get("report"), dict) or isinstance(content.get("train"), dict)
+    )
+
+
+def read_report(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Facts]:
+    """Yield what a report says of training. Raises `ValueError` where it is none of images."""
+    config, report = _halves(parse_json(text), file)
     training = report.get("train")
     if not isinstance(training, dict):
-        raise ValueError("no training in this report")
+        raise OtherWorkError("no training in this report")
     backend = _part(config, "backend")
     task = backend.get("task")
     if task is not None and "image" not in str(task):
-        raise ValueError(f"trains {str(task)[:60]!r}: its samples are no images")
+        raise OtherWorkError(f"trains {str(task)[:60]!r}: its samples are no images")
     if task is None:
         raise ValueError("no benchmark_config.json beside it says what was trained")
     facts = Facts("optimum-benchmark", None)
@@ -43,7 +57,7 @@ def facts_of_report(content: Any, path: Path) -> Facts:
     if rate is not None:
         facts.numbers["throughput_images_per_s"] = positive(repr(rate))
     _take_config(facts, config, backend)
-    return facts
+    yield facts
 
 
 def _take_config(facts: Facts, config: dict[str, Any], backend: dict[str, Any]) -> None:
@@ -70,14 +84,14 @@ def _take_config(facts: Facts, config: dict[str, Any], backend: dict[str, Any]) 
         facts.extra["gradient_accumulation_steps"] = str(accumulated)[:20]
 
 
-def _halves(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _halves(content: Any, file: SourceFile) -> tuple[dict[str, Any], dict[str, Any]]:
     """The configuration and the report; a report alone has its configuration beside it."""
     if not isinstance(content, dict):
         raise ValueError("no report of optimum-benchmark")
     if isinstance(content.get("report"), dict):
         return _part(content, "config"), content["report"]
-    beside = path.with_name("benchmark_config.json")
-    config = parse_json(decoded(read_bytes(beside), beside)) if beside.is_file() else {}
+    beside = file.near("benchmark_config.json")
+    config = {} if beside is None else parse_json(beside)
     return config if isinstance(config, dict) else {}, content
 
 
