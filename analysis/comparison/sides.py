@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.runs.imported import imported_run
+from analysis.runs.imported import run_of_tags
 from analysis.runs.placed import Run, distinguished
 from analysis.runs.pull import RecordSet, pull_records
 from analysis.runs.what_ran import NO_SETTINGS
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.records.folders import read_records
+from bench.records.folders import read_all
 from tracking import schema
 
 #: Short forms that most people need, in the order in which errors list them.
@@ -132,7 +132,7 @@ def _usual() -> str:
 
 def _gathered(conditions: Conditions) -> RecordSet:
     if "records" in conditions:
-        return RecordSet.of(read_records(Path(conditions["records"][0])))
+        return RecordSet.of(read_all(Path(conditions["records"][0])))
     if "run" in conditions:
         if wrong := [one for one in conditions["run"] if not _RUN_ID.fullmatch(one)]:
             raise UserError(f"run={wrong[0]!r}: give the 32 digits of the run's id in MLflow")
@@ -190,7 +190,7 @@ def _all_tracked() -> list[Run]:
     from tracking.reading.incremental import search_kept_runs  # takes MLflow along
 
     return [
-        imported_run(run)
+        run_of_tags(run)
         for kind in ("measurement", "imported")
         for run in search_kept_runs(schema.runs_filter(kind=kind))
     ]

@@ -13,6 +13,7 @@ from analysis.findings.faults import (
     find_foreign_processes,
     find_inconsistent_flops,
     find_shrinking_steps,
+    find_stated_flops,
     find_throttling,
 )
 from analysis.findings.machines import find_speed_ups
@@ -26,6 +27,7 @@ __all__ = ["KINDS", "ReportFinding", "find_all"]
 KINDS: Mapping[str, Callable[[Sequence[Run]], Iterator[ReportFinding]]] = {
     "above the roof": find_above_roof,
     "inconsistent FLOP": find_inconsistent_flops,
+    "stated GFLOP/s": find_stated_flops,
     "inconsistent times": find_shrinking_steps,
     "memory spill": find_memory_spills,
     "throttled": find_throttling,

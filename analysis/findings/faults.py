@@ -10,6 +10,7 @@ from analysis.runs.groups import batch_curves
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, percent, three_digits
 from analysis.statistics import estimate_ratio
+from bench.records.verdict.claimed_flops import CODE as CLAIMED
 from bench.records.verdict.drift import Drift
 
 
@@ -23,7 +24,33 @@ def find_above_roof(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             headline=f"Faster than the roof allows, not to be used: {counted(len(above), 'run')}.",
             evidence=_lines(found),
             runs=above,
-            advice="Measure the ceilings of that machine again, idle, and compare the work counts.",
+            advice=_roof_advice([run for run, _ in found]),
+        )
+
+
+def _roof_advice(runs: Sequence[Run]) -> str:
+    measured = "Measure the ceilings of that machine again, idle, and compare the work counts."
+    if all(run.imported_from is None for run in runs):
+        return measured
+    imported = "Read the source of the imported runs again: the rate, the devices, the model."
+    alone = all(run.imported_from is not None for run in runs)
+    return imported if alone else f"{measured} {imported}"
+
+
+def find_stated_flops(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+    """Yield one finding over the imported runs whose files state other GFLOP/s than their work."""
+    found = _said(runs, CLAIMED)
+    if found:
+        stating = sum("claimed_gflops" in run.metrics for run in runs)
+        yield ReportFinding(
+            kind="stated GFLOP/s",
+            headline=(
+                f"{len(_names(found))} of {counted(stating, 'imported run')} that state GFLOP/s "
+                "differ by over 3 % from images/s x FLOP of a training step."
+            ),
+            evidence=_lines(found),
+            runs=_names(found),
+            advice="Compare images/s of these runs, not the GFLOP/s that their files state.",
         )
 
 

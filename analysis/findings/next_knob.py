@@ -211,6 +211,8 @@ def find_next_knobs(runs: Sequence[Run]) -> Iterator[ReportFinding]:
     no_gain = {real.names for real, same in synthetic_pairs(groups) if not faster(same, real)}
     for group in fastest(group for group in groups if _point(group)).values():
         point = _point(group)
+        if group.first.imported_from:
+            continue  # what is on already is not known
         if point is None or most_gain(point) < MIN_GAIN or _slower_than_fp32(group, groups):
             continue
         if point.bound == "input" and group.names in no_gain:
@@ -273,7 +275,7 @@ def most_gain(point: RooflinePoint) -> float:
     step = point.times
     least_s = max(step.compute_s, step.memory_min_s)
     if point.bound == "input":
-        least_s = max(least_s, step.measured_s - step.data_wait_s)
+        least_s = max(least_s, step.measured_s - (step.data_wait_s or 0.0))
     return max(step.measured_s / least_s, 1.0)
 
 

@@ -37,7 +37,8 @@ from analysis.traces.placed import PlacedTrace
 _ROOFLINE_CAPTION = (
     "Up is faster, right is more arithmetic per byte. Colour is the model, the marker the "
     "arithmetic, its size the batch size; a line between two open markers is a run whose traffic "
-    "is known as an interval only. Grey lines are the roofs: solid if measured, dashed if from a "
+    "is known as an interval only, dashed if the run was imported and its work is modelled. Grey "
+    "lines are the roofs: solid if measured, dashed if from a "
     "datasheet"
 )
 _OPS_CAPTION = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis.findings.differences import uplifts
 from analysis.report.tables.summary_table import Answer, answers
-from analysis.runs.placed import Run, recorded
+from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, flops_rate, percent, percent_interval, three_digits
 
 #: What holds a step back, as the end of a sentence.
@@ -83,14 +83,17 @@ def _against_fp32(best: Answer, runs: Sequence[Run]) -> str:
 
 def _roof(best: Answer, measured: Sequence[Answer]) -> str:
     if not best.points:
-        reason = next((run.refusal for run in recorded(best.runs) if run.refusal), None)
-        return f"It has no place under a roof: {reason or 'an imported run has no count of work'}."
+        reason = next((run.refusal for run in best.runs if run.refusal), "no reason recorded")
+        return f"It has no place under a roof: {reason}."
     point = best.points[0]
     share = percent_interval(point.fraction_of_roof_min, point.fraction_of_roof_max)
     unsure = "" if point.bound_sure else ", as far as modelled traffic can say"
+    if point.imported_from and point.bound == "overhead":
+        unsure = ", or waiting for images, of which its file says nothing"
+    modelled = " by modelled work" if point.imported_from else ""
     one = (
-        f"It reaches {flops_rate(point.attained_flops_per_s)}, {share} of what the roof of its "
-        f"machine allows in {point.math_mode}: {_BOUND[point.bound]}{unsure}"
+        f"It reaches{modelled} {flops_rate(point.attained_flops_per_s)}, {share} of what the roof "
+        f"of its machine allows in {point.math_mode}: {_BOUND[point.bound]}{unsure}"
     )
     placed = [answer for answer in measured if answer.points]
     if len(placed) == 1:
@@ -109,7 +112,7 @@ def _roof(best: Answer, measured: Sequence[Answer]) -> str:
 
 
 def _sureness(runs: Sequence[Run], measured: Sequence[Answer]) -> str:
-    doubtful = sum(bool(run.problems) for run in recorded(runs))
+    doubtful = sum(bool(run.problems) for run in runs)
     care = (
         f"{doubtful} of {counted(len(runs), 'run')} {'needs' if doubtful == 1 else 'need'} care, "
         "for the reasons that are listed below as problems"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
@@ -25,6 +25,7 @@ from analysis.report.tables.numbered_table import RunNumbers, Table
 from analysis.report.tables.run_columns import utc
 from analysis.report.tables.summary_table import summary_table
 from analysis.report.trace_sentences import trace_opening, trace_sentences
+from analysis.runs.imported import ImportedRun, imported
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.traces.compare import compare_two
@@ -114,7 +115,7 @@ def make_content(
         front=front,
         written=utc(written),
         summary=sentences.summary(runs, profiles, traces),
-        problems=_problems(placed, profiles, unreadable),
+        problems=_problems(runs, profiles, unreadable, run_numbers),
         opening=opening(runs) if runs else trace_opening(traces),
         tables={table.name: replace(table, number=n) for n, table in enumerate(shown, start=1)},
         profiles=tuple(
@@ -169,9 +170,9 @@ def _of_runs(
         group_tables.scatter_table(runs, numbers),
         group_tables.scaling_table(runs, numbers),
         batch_tables.predictions_table(runs, numbers),
-        roof_tables.points_table(placed),
+        roof_tables.points_table(runs, numbers),
         roof_tables.intensities_table(placed),
-        roof_tables.ceilings_table(placed, run_ids),
+        roof_tables.ceilings_table(runs, run_ids),
     ]
 
 
@@ -205,20 +206,40 @@ def _behind(runs: Sequence[Run], placed: Sequence[PlacedRun], numbers: RunNumber
         run_tables.phases_table(placed),
         machine_tables.processes_table(placed),
         machine_tables.telemetry_table(placed),
-        group_tables.complexity_table(placed, numbers),
+        group_tables.complexity_table(runs, numbers),
         machine_tables.environments_table(placed),
     ]
 
 
 def _problems(
-    runs: Sequence[PlacedRun], profiles: Sequence[PlacedProfile], unreadable: Sequence[str]
+    runs: Sequence[Run],
+    profiles: Sequence[PlacedProfile],
+    unreadable: Sequence[str],
+    numbers: RunNumbers,
 ) -> tuple[Problem, ...]:
     return (
         *(Problem("record not read", (line,)) for line in unreadable),
-        *(Problem(f"Run {run.number}, {run.label}", run.problems) for run in runs if run.problems),
+        *(
+            Problem(f"Run {run.number}, {run.label}", run.problems)
+            for run in recorded(runs)
+            if run.problems
+        ),
+        *_of_imported(imported(runs), numbers),
         *(
             Problem(f"Profile {profile.number}, {profile.label}", profile.problems)
             for profile in profiles
             if profile.problems
         ),
     )
+
+
+def _of_imported(runs: Sequence[ImportedRun], numbers: RunNumbers) -> Iterator[Problem]:
+    """What is doubtful of each, and once each reason for which some have no place."""
+    for run in runs:
+        doubts = tuple(f"{f.level}: {f.message}" for f in run.findings if f.level != "note")
+        if doubts:
+            yield Problem(f"Run {numbers.by_name[run.name]}, {run.label}, imported", doubts)
+    for reason in dict.fromkeys(run.refusal for run in runs if run.refusal):
+        of_reason = [run.name for run in runs if run.refusal == reason]
+        words = f"{'Run' if len(of_reason) == 1 else 'Runs'} {numbers.words(of_reason)}, imported"
+        yield Problem(words, (f"not placed: {reason}",))

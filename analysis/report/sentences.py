@@ -60,7 +60,7 @@ def summary(
 def limits(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the limits that apply to `runs`."""
     results = recorded(runs)
-    points = [result.point for result in results if result.point]
+    points = [run.point for run in runs if run.point]
     yield (
         "FLOP are those of the algorithm (convolution, linear, matrix product, attention; a "
         "multiply-add is 2); elementwise work is left out of the rate, not of the time."
@@ -91,8 +91,10 @@ def limits(runs: Sequence[Run]) -> Iterator[str]:
         )
     if any(run.imported_from is not None for run in runs):
         yield (
-            "Imported runs are what their sources say. Without a record there is no count of their "
-            "work, so they have no place under a roof and no intensity."
+            "Imported runs are what their sources say. Their FLOP and bytes are a count of the "
+            "training step that a source names, and their roof is that of a device of the same "
+            "name: other code, another image size or another part would move them. What is assumed "
+            "stands in the table of imported runs; nothing is known of waiting for data."
         )
     if any(group.repeats().log_variance is None for group in group_runs(runs)):
         yield (

@@ -19,6 +19,7 @@ The first line that holds gives the bound:
    step.
 3. memory, unsure: only traffic near its eager maximum fills half of the step; counters decide.
 4. overhead: not even the eager bytes explain half: launches, small or slow kernels, the host.
+   Unsure where nothing is known of waiting for data, as in results of other programs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class StepTimes:
     """Seconds of one step: measured, waiting for data, and what the roof asks for."""
 
     measured_s: float
-    data_wait_s: float
+    data_wait_s: float | None  # None where it is not known
     compute_s: float
     memory_min_s: float  # fused bytes
     memory_max_s: float  # eager bytes
@@ -73,7 +74,7 @@ def decide_bound(times: StepTimes) -> BoundDecision:
     least_s = max(times.compute_s, times.memory_min_s)
     most_traffic_s = max(times.memory_min_s, min(times.memory_max_s, at_work_s))
     unused_s = step_s - (least_s if times.device_busy_s is None else at_work_s)
-    input_s = min(times.data_wait_s, max(unused_s, 0.0))
+    input_s = min(times.data_wait_s or 0.0, max(unused_s, 0.0))
     other_s = max(step_s - least_s - input_s, 0.0)
 
     if input_s > INPUT_SHARE * step_s and _reaches(input_s, other_s):
@@ -92,6 +93,8 @@ def decide_bound(times: StepTimes) -> BoundDecision:
         f"arithmetic ({_share(times.compute_s, step_s)}) and memory traffic "
         f"({at_most}{_share(most_traffic_s, step_s)}) do not explain half of the step"
     )
+    if times.data_wait_s is None:
+        return BoundDecision("overhead", False, f"{because}; waiting for data is not known")
     return BoundDecision("overhead", True, because)
 
 

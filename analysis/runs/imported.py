@@ -1,13 +1,33 @@
-"""Runs that were imported from a ledger: what a server holds of them, as no record does."""
+"""Results of other programs as runs: what their files say, and their modelled place under a roof.
+
+The step that a file names was counted when it was imported (`tracking/importing/work.py`). A file
+names a device, and neither its driver nor its power limit, so the roof is one of a device of that
+name. What the file does not say of the step stands in the findings of the run's place.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis.profiles.profiled_step import NOT_PROFILED, ProfiledStep
+from analysis.roofs.by_name import ceiling_by_name, highest_roof
+from analysis.roofs.ceilings import NoCeiling, UsedCeiling
+from analysis.roofs.peaks import Peaks
 from analysis.runs.placed import THROUGHPUT, Run
+from analysis.runs.points import (
+    Refusal,
+    RooflinePoint,
+    StepWork,
+    check_possible,
+    under_roof,
+)
 from analysis.runs.quantities import whole_number
 from analysis.runs.what_ran import NO_SETTINGS
 from bench.config import RunConfig
+from bench.records import CeilingsRecord, DeviceInfo, Finding, ImportedRecord, MathMode
+from bench.records.verdict.record_metrics import imported_summary, step_cost
 from tracking import schema
 
 if TYPE_CHECKING:
@@ -16,10 +36,89 @@ if TYPE_CHECKING:
 #: What a ledger may say of a run's throughput: deviation and number of repeats.
 _DEVIATION = "throughput_images_per_s_std"
 _REPEATS = "repeats"
+#: The finding that says what an imported run's place takes for granted.
+MODELLED = "modelled"
+#: Of a file's own settings those that a result of ours has too.
+_STATED = ("arch", "backend", "precision", "batch_size", "env", "device")
+_NO_PROFILE = ProfiledStep(None, NOT_PROFILED, None, None, None)
+#: In which arithmetic a roof is looked for, by that of the count. NVIDIA's libraries compute fp32
+#: convolutions in TF32 where the device has it, unless asked otherwise, which no file says: the
+#: higher roof is right or too high, never too low. Of the two 16-bit formats a datasheet may give
+#: the peak of one alone.
+_MODES: dict[MathMode, tuple[MathMode, ...]] = {
+    "fp32": ("fp32", "tf32"),
+    "tf32": ("tf32",),
+    "fp16": ("fp16", "bf16"),
+    "bf16": ("bf16", "fp16"),
+}
 
 
-def imported_run(run: TrackedRun) -> Run:
-    """Return an imported run by what its tags, parameters and metrics say."""
+@dataclass(frozen=True, kw_only=True)
+class ImportedRun(Run):
+    """A result of another program, with its modelled point or the reason why it has none."""
+
+    source: ImportedRecord
+
+    def order(self) -> tuple[str, str, str, int, int, str]:
+        """Return what sorts runs as a report does; repeats come as in their file."""
+        one = self.source
+        line = f"{one.source_file} {one.source_line or 0:09} {one.record_id}"
+        return *super().order()[:4], one.repeat or 0, line
+
+    def facts(self) -> dict[str, object]:
+        """Return the facts of `Run` with where the result comes from and what is assumed."""
+        return super().facts() | {
+            "record_id": self.source.record_id,
+            "source_file": self.source.source_file,
+            "source_line": self.source.source_line,
+            "assumed": list(self.source.assumed),
+        }
+
+
+def imported_run(
+    record: ImportedRecord,
+    ceilings: Sequence[CeilingsRecord] = (),
+    peaks: Sequence[Peaks] = (),
+    *,
+    run_id: str | None = None,
+) -> ImportedRun:
+    """Return an imported result as a run, placed under the roof of a device of its name.
+
+    `peaks` are datasheet figures of a user's own. Without a place it may still be impossible: what
+    exceeds every peak of that name is found.
+    """
+    placed = _placed(record, ceilings, peaks)
+    point = placed if isinstance(placed, RooflinePoint) else None
+    own = record.verdict.findings if record.verdict else ()
+    deviation = record.metrics.get(_DEVIATION)
+    known = {
+        name: text
+        for name, text in record.params.items()
+        if name in RunConfig.model_fields and name not in NO_SETTINGS
+    }
+    stated = {name: getattr(record, name) for name in _STATED}
+    return ImportedRun(
+        name=run_id or record.record_id,
+        settings=known | {name: str(fact) for name, fact in stated.items() if fact is not None},
+        metrics=imported_summary(record),
+        campaign=record.campaign,
+        count=max(whole_number(record.params.get(_REPEATS)) or 1, 1),
+        deviations={} if deviation is None else {THROUGHPUT: deviation},
+        imported_from=record.source_file,
+        source=record,
+        point=point,
+        findings=own + (point.findings if point else _beyond_any(record, peaks)),
+        refusal=placed.reason if isinstance(placed, Refusal) else None,
+    )
+
+
+def imported(runs: Iterable[Run]) -> list[ImportedRun]:
+    """Return the imported ones of `runs`."""
+    return [run for run in runs if isinstance(run, ImportedRun)]
+
+
+def run_of_tags(run: TrackedRun) -> Run:
+    """Return a tracked run by its tags, parameters and metrics alone, which takes no record."""
     known = {
         name: value
         for name, value in run.params.items()
@@ -31,7 +130,6 @@ def imported_run(run: TrackedRun) -> Run:
     for setting, tag in (("env", schema.ENV), ("device", schema.DEVICE)):
         if run.tags.get(tag):
             known[setting] = run.tags[tag]
-    deviation = run.metrics.get(_DEVIATION)
     return Run(
         name=run.run_id,
         settings=known,
@@ -39,7 +137,99 @@ def imported_run(run: TrackedRun) -> Run:
         reason=run.tags.get(schema.REASON),
         metrics=run.metrics,
         campaign=run.tags.get(schema.CAMPAIGN),
-        count=max(whole_number(run.params.get(_REPEATS)) or 1, 1),
-        deviations={} if deviation is None else {THROUGHPUT: deviation},
-        imported_from=run.tags.get(schema.SOURCE_FILE, "unknown"),
     )
+
+
+def _placed(
+    record: ImportedRecord, ceilings: Sequence[CeilingsRecord], peaks: Sequence[Peaks]
+) -> RooflinePoint | Refusal:
+    work, complexity = _work(record), record.complexity
+    if work is None or complexity is None:
+        return Refusal(f"no complexity: {record.missing.get('complexity', 'no throughput')}")
+    if record.precision is None:
+        return Refusal(f"in which precision it computed: {record.missing['precision']}")
+    if record.device is None:
+        return Refusal(f"on which device it ran: {record.missing['device']}")
+    used = _roof(record, record.device, complexity.math_mode, ceilings, peaks)
+    if isinstance(used, NoCeiling):
+        return Refusal(f"no ceiling: {used.reason}; report --peaks FILE takes figures of your own")
+    # The processes of one CPU share that machine's roof.
+    roofs = int(record.params.get("nodes", 1)) if record.backend == "cpu" else record.devices
+    return under_roof(
+        work,
+        used.roof.of_several(roofs),
+        used,
+        _NO_PROFILE,
+        record_id=record.record_id,
+        env=record.env or "unknown",
+        arch=record.arch,
+        precision=record.precision,
+        batch_size=complexity.batch_size,
+        device=record.device,
+        math_mode=used.ceiling.math_mode,
+        findings=(_note(record, used.instead_of_measured or "", used.ceiling.math_mode),),
+        imported_from=record.source_file,
+    )
+
+
+def _work(record: ImportedRecord) -> StepWork | None:
+    """FLOP, bytes and time of one step on all devices; without the optimizer where it had none."""
+    complexity, rate = record.complexity, record.throughput_images_per_s
+    if complexity is None or rate is None or not complexity.eager_bytes:
+        return None
+    batches, devices = record.grad_accum_steps, record.devices
+    cost = step_cost(complexity, batches)
+    left_out = [op for op in complexity.ops if op.phase == "optimizer" and "step" in record.params]
+    return StepWork(
+        flops=devices * cost.flops,
+        fused_bytes=devices * (cost.fused_bytes - sum(op.fused_bytes for op in left_out)),
+        eager_bytes=devices * (cost.eager_bytes - sum(op.eager_bytes for op in left_out)),
+        compulsory_bytes=devices * cost.compulsory_bytes if not left_out else 0.0,
+        step_s=devices * batches * complexity.batch_size / rate,
+        data_wait_s=None,
+    )
+
+
+def _roof(
+    record: ImportedRecord,
+    name: str,
+    counted: MathMode,
+    ceilings: Sequence[CeilingsRecord],
+    peaks: Sequence[Peaks],
+) -> UsedCeiling | NoCeiling:
+    """The roof of a device of that name in the first of its modes; for fp32 in the higher one."""
+    backend = record.backend or "cuda"
+    if backend not in ("cpu", "cuda", "mps"):
+        return NoCeiling(f"nothing is known of the backend {backend!r}")
+    device = DeviceInfo.of("its file does not say", name=name, backend=backend)
+
+    def of(mode: MathMode) -> UsedCeiling | NoCeiling:
+        because = "its roof is that of a device of this name"
+        return ceiling_by_name(device, mode, ceilings, peaks, because=because, env=record.env)
+
+    found = [of(mode) for mode in _MODES[counted]]
+    used = [one for one in found if isinstance(one, UsedCeiling)]
+    if counted != "fp32" or not used:
+        return used[0] if used else found[0]
+    measured = [one for one in used if one.record_id is not None]
+    return max(measured or used, key=lambda one: one.roof.peak_flops_per_s)
+
+
+def _note(record: ImportedRecord, roof: str, mode: MathMode) -> Finding:
+    """What of the place is taken for granted."""
+    words = [roof, *record.assumed]
+    if record.precision == "fp32" and mode == "tf32":
+        words.append("fp32 under the roof of tf32, which libraries use for it on this device")
+    return Finding(
+        code=MODELLED, level="note", message=f"imported, its work modelled; {'; '.join(words)}"
+    )
+
+
+def _beyond_any(record: ImportedRecord, peaks: Sequence[Peaks]) -> tuple[Finding, ...]:
+    """Findings for a result that no device of its name can have reached in any arithmetic."""
+    work = _work(record)
+    roof = None if record.device is None else highest_roof(record.device, peaks)
+    if work is None or roof is None:
+        return ()
+    roof = roof.of_several(record.devices)
+    return check_possible(work, work.times_under(roof), roof)

@@ -49,6 +49,7 @@ class Run:
     imported_from: str | None = None
     record: RunRecord | None = None
     point: RooflinePoint | None = None  # the place under the roof, if there is one
+    refusal: str | None = None  # why it has no place
     findings: tuple[Finding, ...] = ()  # of the measurement itself, then of its place
 
     @property
@@ -108,6 +109,43 @@ class Run:
             return None
         return window_drift(self.iteration_times_s)
 
+    @property
+    def verdict(self) -> Trust:
+        """The gravest of the findings; a run without any was judged by no rule."""
+        level = worst(finding.level for finding in self.findings)
+        return "not judged" if level == "clean" else level
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What a reader must know before using the run's numbers; empty for most runs."""
+        found = tuple(f"{f.level}: {f.message}" for f in self.findings if f.level != "note")
+        return found if self.refusal is None else (f"not placed: {self.refusal}", *found)
+
+    def facts(self) -> dict[str, object]:
+        """Return what a script wants of the run, ready for JSON; None for what is not known."""
+        point = self.point
+        return {
+            "run_id": self.name,
+            "label": self.label,
+            "env": self.env,
+            "arch": self.arch,
+            "precision": self.precision,
+            "batch_size": self.batch_size,
+            "math_mode": point.math_mode if point else None,
+            "images_per_s": self.metrics.get("throughput_images_per_s"),
+            "attained_gflop_per_s": self.metrics.get("attained_gflops"),
+            "intensity_min_flop_per_byte": self.metrics.get("intensity_min"),
+            "intensity_max_flop_per_byte": self.metrics.get("intensity_max"),
+            "intensity_counted_flop_per_byte": point.intensity_counted if point else None,
+            "ridge_flop_per_byte": point.roof.ridge_flop_per_byte if point else None,
+            "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
+            "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
+            "bound": point.bound if point else None,
+            "bound_sure": point.bound_sure if point else None,
+            "verdict": self.verdict,
+            "problems": list(self.problems),
+        }
+
     def order(self) -> tuple[str, str, str, int, int, str]:
         """Return what sorts runs as a report does: machine, model, precision, batch size."""
         repeat, name = 0, self.name
@@ -141,7 +179,6 @@ class PlacedRun(Run):
     """
 
     record: RunRecord
-    refusal: str | None
     run_id: str | None = None
     number: int = 1
 
@@ -150,36 +187,14 @@ class PlacedRun(Run):
         """The worse of the record's own verdict and of what its place under the roof shows."""
         return trust(self.record, self.findings)
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What a reader must know before using the run's numbers; empty for most runs."""
-        found = tuple(f"{f.level}: {f.message}" for f in self.findings if f.level != "note")
-        return found if self.refusal is None else (f"not placed: {self.refusal}", *found)
-
     def facts(self) -> dict[str, object]:
         """Return what a script wants of the run, ready for JSON; None for what is not known."""
-        point, resolved = self.point, self.record.resolved
-        return {
+        resolved = self.record.resolved
+        math_mode = resolved.math_mode if resolved else None
+        return super().facts() | {
             "run_id": self.run_id,
             "record_id": self.record.record_id,
-            "label": self.label,
-            "env": self.env,
-            "arch": self.arch,
-            "precision": self.precision,
-            "batch_size": self.batch_size,
-            "math_mode": resolved.math_mode if resolved else None,
-            "images_per_s": self.metrics.get("throughput_images_per_s"),
-            "attained_gflop_per_s": self.metrics.get("attained_gflops"),
-            "intensity_min_flop_per_byte": self.metrics.get("intensity_min"),
-            "intensity_max_flop_per_byte": self.metrics.get("intensity_max"),
-            "intensity_counted_flop_per_byte": point.intensity_counted if point else None,
-            "ridge_flop_per_byte": point.roof.ridge_flop_per_byte if point else None,
-            "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
-            "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
-            "bound": point.bound if point else None,
-            "bound_sure": point.bound_sure if point else None,
-            "verdict": self.verdict,
-            "problems": list(self.problems),
+            "math_mode": math_mode,
         }
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from analysis.profiles.profiled_step import profiled_step
+from analysis.profiles.profiled_step import ProfiledStep, profiled_step
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import Peaks
 from analysis.roofs.roof import CEILING_MARGIN, Roof
@@ -38,7 +39,7 @@ class StepWork:
     eager_bytes: float
     compulsory_bytes: float
     step_s: float
-    data_wait_s: float
+    data_wait_s: float | None  # None where it is not known
 
     @property
     def intensity_min(self) -> float:
@@ -149,6 +150,8 @@ class RooflinePoint:
     those that a profile counted, None with its reason. What is attainable, and so the fraction of
     the roof, follows from the counted bytes, else at both ends of the interval. Once at the roof,
     always at the roof: `fraction_of_roof_max` does not pass 1 unless the minimum does.
+    `imported_from` is the file of an imported run: its FLOP are modelled too, by what the file
+    names.
     """
 
     record_id: str
@@ -172,7 +175,7 @@ class RooflinePoint:
     fraction_of_roof_min: float
     fraction_of_roof_max: float
     fraction_of_peak: float
-    data_wait_share: float
+    data_wait_share: float | None
     times: StepTimes
     bound: Bound
     bound_sure: bool
@@ -181,6 +184,7 @@ class RooflinePoint:
     ceiling: Ceiling
     ceiling_record_id: str | None
     findings: tuple[Finding, ...]
+    imported_from: str | None = None
 
     @property
     def executed_per_algorithmic(self) -> float | None:
@@ -235,7 +239,36 @@ def _place(
     # The processes of one CPU share that machine's roof.
     roofs = record.config.nodes if resolved.backend == "cpu" else record.config.world_size
     roof = used.roof.of_several(roofs)
-    seen = profiled_step(record, work.step_s, used, profiles)
+    return under_roof(
+        work,
+        roof,
+        used,
+        profiled_step(record, work.step_s, used, profiles),
+        record_id=record.record_id,
+        env=environment.label,
+        arch=record.config.arch,
+        precision=precision_of(resolved),
+        batch_size=resolved.batch_size,
+        device=environment.device.name,
+        math_mode=resolved.math_mode,
+        findings=findings,
+    )
+
+
+def under_roof(
+    work: StepWork,
+    roof: Roof,
+    used: UsedCeiling,
+    seen: ProfiledStep,
+    *,
+    findings: tuple[Finding, ...],
+    **whose: Any,
+) -> RooflinePoint:
+    """Return the point of `work` under `roof`, that of all its devices together.
+
+    `seen` is what profiles saw of the step, `whose` the fields of the point that name its run. To
+    `findings` come those of a step that outruns the roof.
+    """
     times = work.times_under(roof, seen.dram_bytes, seen.device_busy_s)
     decision = decide_bound(times)
     attained = work.flops / work.step_s
@@ -244,13 +277,7 @@ def _place(
     attainable_max = roof.attainable_flops_per_s(counted or work.intensity_max)
     fraction_min = attained / attainable_max
     return RooflinePoint(
-        record_id=record.record_id,
-        env=environment.label,
-        arch=record.config.arch,
-        precision=precision_of(resolved),
-        batch_size=resolved.batch_size,
-        device=environment.device.name,
-        math_mode=resolved.math_mode,
+        **whose,
         attained_flops_per_s=attained,
         intensity_min=work.intensity_min,
         intensity_max=work.intensity_max,
@@ -265,7 +292,7 @@ def _place(
         fraction_of_roof_min=fraction_min,
         fraction_of_roof_max=max(fraction_min, min(1.0, attained / attainable_min)),
         fraction_of_peak=attained / roof.peak_flops_per_s,
-        data_wait_share=work.data_wait_s / work.step_s,
+        data_wait_share=None if work.data_wait_s is None else work.data_wait_s / work.step_s,
         times=times,
         bound=decision.bound,
         bound_sure=decision.sure,

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.peaks import Peaks
 from analysis.runs.imported import imported_run
-from analysis.runs.placed import PlacedRun, Run, distinguished, place, place_runs
-from bench.records import CeilingsRecord, Environment, ProfileRecord, RunRecord, TraceRecord
+from analysis.runs.placed import Run, distinguished, place, place_runs
+from bench.records import (
+    CeilingsRecord,
+    Environment,
+    ImportedRecord,
+    ProfileRecord,
+    RunRecord,
+    TraceRecord,
+)
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 
@@ -34,13 +41,13 @@ class RecordSet:
     profiles: list[ProfileRecord] = field(default_factory=list)
     run_ids: dict[str, str] = field(default_factory=dict)  # record id -> run id
     unreadable: list[str] = field(default_factory=list)
-    imported: list[Run] = field(default_factory=list)  # runs that no record is of
+    imported: list[ImportedRecord] = field(default_factory=list)
     traces: list[TraceRecord] = field(default_factory=list)
 
     @classmethod
     def of(
         cls,
-        records: Iterable[WholeRecord],
+        records: Iterable[WholeRecord | ImportedRecord],
         campaign: str | None = None,
     ) -> RecordSet:
         """Sort records from disk by kind; all but ceilings of `campaign`, if given."""
@@ -50,7 +57,7 @@ class RecordSet:
                 found.add(record)
         return found
 
-    def add(self, record: WholeRecord) -> None:
+    def add(self, record: WholeRecord | ImportedRecord) -> None:
         """Add a record to those of its kind."""
         if isinstance(record, RunRecord):
             self.measurements.append(record)
@@ -58,6 +65,8 @@ class RecordSet:
             self.profiles.append(record)
         elif isinstance(record, TraceRecord):
             self.traces.append(record)
+        elif isinstance(record, ImportedRecord):
+            self.imported.append(record)
         else:
             self.ceilings.append(record)
 
@@ -79,21 +88,27 @@ class RecordSet:
         return [*self.measurements, *self.ceilings, *self.profiles]
 
     def runs(self, peaks: Sequence[Peaks] = ()) -> list[Run]:
-        """Place every measurement, in report order; imported runs come after them.
+        """Place every measurement, in report order; imported results come after them.
 
         `peaks` are datasheet figures of a user's own.
         """
         placed = place_runs(
             self.measurements, self.ceilings, self.profiles, run_ids=self.run_ids, peaks=peaks
         )
-        return distinguished([*placed, *self.imported])
+        imported = [
+            imported_run(one, self.ceilings, peaks, run_id=self.run_ids.get(one.record_id))
+            for one in self.imported
+        ]
+        return distinguished([*placed, *sorted(imported, key=Run.order)])
 
 
-def _campaign(record: WholeRecord) -> str | None:
+def _campaign(record: WholeRecord | ImportedRecord) -> str | None:
     """The campaign of a record; None of ceilings, which belong to a machine."""
     if isinstance(record, CeilingsRecord):
         return None
-    return record.campaign if isinstance(record, TraceRecord) else record.config.campaign
+    if isinstance(record, TraceRecord | ImportedRecord):
+        return record.campaign
+    return record.config.campaign
 
 
 class _Labels:
@@ -131,15 +146,14 @@ def pull_records(
     traces: bool = False,
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]] = iter,
 ) -> RecordSet:
-    """Fetch the measurements that match, their profiles, and every measured ceiling of the server.
+    """Fetch the measurements and imported results that match, their profiles, and all ceilings.
 
     With `traces`, the traces that match too.
 
-    Imported runs that match have no record, only what their ledgers say. Ceilings and profiles are
-    looked for in all experiments: a machine's roof is the same in each, and a profile belongs to a
-    configuration. A run whose record cannot be read is named in `unreadable`, and the others are
-    used. `refresh` is as in `pull_runs`; `watch` wraps the runs while their records come in.
-    Raises `UserError` or `TrackingError` if the search itself fails.
+    Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
+    and a profile belongs to a configuration. A run whose record cannot be read is named in
+    `unreadable`, and the others are used. `refresh` is as in `pull_runs`; `watch` wraps the runs
+    while their records come in. Raises `UserError` or `TrackingError` if the search itself fails.
     """
     from tracking.reading.incremental import search_kept_runs  # takes MLflow along
     from tracking.reading.tracked_runs import download_records
@@ -150,11 +164,11 @@ def pull_records(
         search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
         for kind in kinds
     )
-    found = RecordSet(imported=sorted(map(imported_run, imported), key=Run.order))
-    if not wanted and not any(traced):
+    found = RecordSet()
+    if not wanted and not imported and not any(traced):
         return found
-    profiles = _of_configurations(wanted, search(PROFILES_FILTER))
-    runs = [*wanted, *chain.from_iterable(traced), *search(CEILINGS_FILTER), *profiles]
+    profiles = _of_configurations(wanted, search(PROFILES_FILTER)) if wanted else []
+    runs = [*wanted, *imported, *chain.from_iterable(traced), *search(CEILINGS_FILTER), *profiles]
     records = download_records(runs, tracking_uri)
     for run, record in zip(watch(runs), records, strict=True):
         if isinstance(record, Exception):
@@ -265,7 +279,7 @@ class _Chosen:
         self,
         peaks: Sequence[Peaks],
         watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]],
-    ) -> dict[str, PlacedRun | str]:
+    ) -> dict[str, Run | str]:
         """Place each run, or say why it has no place."""
         others: list[TrackedRun] = []
         if self.runs:
@@ -279,29 +293,27 @@ def _places(
     peaks: Sequence[Peaks],
     watch: Callable[[Sequence[TrackedRun]], Iterable[TrackedRun]],
     tracking_uri: str | None,
-) -> dict[str, PlacedRun | str]:
+) -> dict[str, Run | str]:
     """Place each run under its roof, or say why it has none; `others` hold roofs and profiles."""
     from tracking.reading.tracked_runs import download_records
 
-    asked = [*others, *(run for run in runs if run.tags.get(schema.IMPORTED) != "true")]
+    asked = [*others, *runs]
     fetched = download_records(asked, tracking_uri)
     records = {run.run_id: record for run, record in zip(watch(asked), fetched, strict=True)}
     known = RecordSet.of(one for one in records.values() if not isinstance(one, Exception))
     unread = [one for run in others if isinstance(one := records[run.run_id], Exception)]
     note = f"; of roofs and profiles {len(unread)} cannot be read: {unread[0]}" if unread else ""
-    places: dict[str, PlacedRun | str] = {}
+    places: dict[str, Run | str] = {}
     for run in runs:
-        record = records.get(run.run_id)
+        record = records[run.run_id]
         if isinstance(record, RunRecord):
             placed = place(record, known.ceilings, known.profiles, run_id=run.run_id, peaks=peaks)
             refusal = placed.refusal and f"{placed.refusal}{note}"
             places[run.run_id] = replace(placed, refusal=refusal)
+        elif isinstance(record, ImportedRecord):
+            places[run.run_id] = imported_run(record, known.ceilings, peaks, run_id=run.run_id)
+        elif isinstance(record, TraceRecord):
+            places[run.run_id] = "a trace: mlproject trace places its ops"
         else:
-            places[run.run_id] = _why_not_placed(record)
+            places[run.run_id] = f"no record: {record}"
     return places
-
-
-def _why_not_placed(record: WholeRecord | Exception | None) -> str:
-    if isinstance(record, TraceRecord):
-        return "a trace: mlproject trace places its ops"
-    return "imported" if record is None else f"no record: {record}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from analysis.profiles.op_places import OpPlace, OpPlaces, place_ops
-from analysis.roofs.ceilings import NoCeiling, UsedCeiling, datasheet_ceiling
-from analysis.roofs.peaks import Peaks, normalised
-from analysis.roofs.roof import Roof
+from analysis.roofs.by_name import ceiling_by_name
+from analysis.roofs.ceilings import NoCeiling, UsedCeiling
+from analysis.roofs.peaks import Peaks
 from bench.records import CeilingsRecord, DeviceInfo, OpProfile, OpTime, TracedOp, TraceRecord
 
 #: A trace names its device, and neither its driver nor its power limit.
@@ -86,32 +86,10 @@ def roof_of(
         return NoCeiling(f"which device it is: {record.missing['device']}")
     if record.math_mode is None:
         return NoCeiling(f"in which arithmetic it computes: {record.missing['math_mode']}")
-    for candidate in sorted(ceilings, key=lambda one: one.created, reverse=True):
-        device = candidate.environment.device if candidate.environment else None
-        if device is None or candidate.outcome != "ok":
-            continue
-        cores = {device.cores, record.device_cores} - {None}
-        if device.backend != "cuda" or len(cores) > 1:  # ROCm's are called cuda too
-            continue
-        if normalised(device.name) != normalised(record.device):
-            continue
-        for one in candidate.ceilings:
-            peaks_known = one.peak_flops_per_s and one.peak_bytes_per_s
-            if one.math_mode == record.math_mode and one.kind == "measured" and peaks_known:
-                roof = Roof(
-                    one.peak_flops_per_s or 0.0,
-                    one.peak_bytes_per_s or 0.0,
-                    one.burst_flops_per_s or 0.0,
-                    one.one_way_bytes_per_s or 0.0,
-                )
-                return UsedCeiling(
-                    one, roof, candidate.record_id, _BY_NAME, cache_roofs=candidate.cache_roofs
-                )
-    device = DeviceInfo.of(
+    device = DeviceInfo.of(  # ROCm's devices are called cuda too
         "the trace does not say", name=record.device, backend="cuda", cores=record.device_cores
     )
-    found = datasheet_ceiling(device, record.math_mode, peaks)
-    return found if isinstance(found, NoCeiling) else UsedCeiling(*found, None, _BY_NAME)
+    return ceiling_by_name(device, record.math_mode, ceilings, peaks, because=_BY_NAME)
 
 
 def _profile(record: TraceRecord, ops: Sequence[OpTime]) -> OpProfile:

@@ -218,13 +218,18 @@ def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[Recor
             yield folder
 
 
-def read_records(records: Path) -> list[WholeRecord]:
-    """Return every whole record below `records`, oldest first; half-written folders are left.
-
-    So are imported ones: they hold another program's results, not what they were made of.
-    """
+def read_all(records: Path) -> list[WholeRecord | ImportedRecord]:
+    """Return every whole record below `records`, oldest first; half-written folders are left."""
     found = (folder.read_record() for folder in record_folders(records))
-    return [each for each in found if each is not None and not isinstance(each, ImportedRecord)]
+    return [each for each in found if each is not None]
+
+
+def read_records(records: Path) -> list[WholeRecord]:
+    """Return the records of `read_all` but the imported ones.
+
+    They hold another program's results, not what they were made of.
+    """
+    return [each for each in read_all(records) if not isinstance(each, ImportedRecord)]
 
 
 def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -18,6 +19,8 @@ from bench.records.base import (
     PositiveRate,
     Record,
     Seconds,
+    Verdict,
+    lacking,
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment, ProcessFigures, Telemetry
@@ -184,11 +187,13 @@ SourceFormat = Literal["table", "iterations", "timm", "optimum-benchmark", "dllo
 
 
 class ImportedRecord(Facts):
-    """One result of another program, as its file has it; nothing is added or estimated.
+    """One result of another program, as its file has it; nothing measured is added or estimated.
 
     `iteration_times_s` are there only where the file has a row per iteration. `params`, `metrics`
     and `extra` hold what else the file says: `params` and `metrics` under this project's names,
-    `extra` under the file's own.
+    `extra` under the file's own. `complexity` is this project's count of the step that the file
+    names, of one batch on one device; `assumed` says what the file leaves open of that step.
+    `verdict` is about the file's own figures; None where none contradicts another.
     """
 
     schema_version: Literal[1] = 1
@@ -210,6 +215,25 @@ class ImportedRecord(Facts):
     throughput_images_per_s: PositiveRate | None
     measured_at: datetime | None
     iteration_times_s: tuple[PositiveRate, ...] | None
+    complexity: Complexity | None
+    verdict: Verdict | None
+    assumed: tuple[str, ...] = ()
     params: dict[str, str] = Field(default_factory=dict)
     metrics: dict[str, float] = Field(default_factory=dict)
     extra: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_today(cls, data: Any) -> Any:
+        why = dict.fromkeys(("complexity", "verdict"), "imported by a version that did not count")
+        return lacking(data, why) if isinstance(data, dict) else data
+
+    @property
+    def devices(self) -> int:
+        """Devices that trained together; one where the file does not say how many."""
+        return math.prod(int(self.params.get(name, 1)) for name in ("devices", "nodes"))
+
+    @property
+    def grad_accum_steps(self) -> int:
+        """Batches of each device in one step; one where the file does not say."""
+        return int(self.params.get("grad_accum_steps", 1))

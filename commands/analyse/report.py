@@ -21,7 +21,7 @@ from commands.views.recorded import NOT_TRACKED
 from commands.views.terminal import watched
 
 if TYPE_CHECKING:
-    from analysis import PlacedProfile, PlacedRun, RecordSet
+    from analysis import PlacedProfile, PlacedRun, Run
 
 
 @click.command()
@@ -104,11 +104,11 @@ def command(
     run_id = problem = None
     if records is None if logged is None else logged:
         run_id, problem = _log(out, wanted.campaign, len(runs))
-    _print(placed, profiles, found, path, run_id, form)
+    _print(runs, profiles, found.unreadable, path, run_id, form)
     if problem is not None:
         click.echo(f"mlproject: report not logged ({problem}); it lies in {out}", err=True)
         return NOT_TRACKED
-    verdicts = {one.verdict for one in placed} | {one.verdict for one in profiles}
+    verdicts = {one.verdict for one in runs} | {one.verdict for one in profiles}
     return int("invalid" in verdicts)
 
 
@@ -135,33 +135,41 @@ def _log(out: Path, campaign: str | None, runs: int) -> tuple[str | None, str | 
 
 
 def _print(
-    runs: Sequence[PlacedRun],
+    runs: Sequence[Run],
     profiles: Sequence[PlacedProfile],
-    found: RecordSet,
+    unreadable: Sequence[str],
     path: Path,
     run_id: str | None,
     form: str,
 ) -> None:
+    from analysis import recorded
+    from analysis.runs.imported import imported
+
     if form == "json":
         facts = {
-            "runs": [run.facts() for run in runs],
+            "runs": [run.facts() for run in recorded(runs)],
             "profiles": [profile.facts() for profile in profiles],
-            "imported": [{"run_id": one.name, "label": one.label} for one in found.imported],
-            "unreadable": found.unreadable,
+            "imported": [run.facts() for run in imported(runs)],
+            "unreadable": list(unreadable),
             "report": str(path),
             "report_run_id": run_id,
         }
         click.echo(json.dumps(facts))
         return
-    lines = [(run.name, f"{run.label}: {_line(run)}", run.problems) for run in runs]
+    lines = [(run.name, f"{run.label}: {_line(run)}", run.problems) for run in recorded(runs)]
     lines += [
         (one.name, f"profile of {one.label}: {one.verdict}", one.problems) for one in profiles
     ]
     for name, line, problems in lines:
         click.echo("\n    ".join([f"{name}  {line}", *problems]))
-    if found.imported:
-        click.echo(f"{len(found.imported)} imported runs")
-    for line in found.unreadable:
+    if elsewhere := imported(runs):
+        placed = sum(run.point is not None for run in elsewhere)
+        click.echo(f"{len(elsewhere)} imported runs, {placed} of them placed by modelled work")
+    for run in elsewhere:
+        for finding in run.findings:
+            if finding.level != "note":
+                click.echo(f"    {run.label}: {finding.level}: {finding.message}")
+    for line in unreadable:
         click.echo(f"record not read: {line}")
     click.echo(f"report: {path}")
     if run_id is not None:

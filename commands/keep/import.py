@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +13,12 @@ from bench.config import parse_config
 from bench.errors import UserError
 from commands.views.options import records_option, track_option
 from commands.views.recorded import NOT_TRACKED, say_not_uploaded, upload_all, write_record
+from commands.views.terminal import watched
 
 if TYPE_CHECKING:
+    from bench.records import Complexity, ImportedRecord
     from bench.records.folders import RecordFolder
+    from tracking.importing.work import Step
 
 _COUNTS = ("batch_size", "repeat", "image_size", "devices", "warmup_iters")
 _FACTS = ("arch", "env", "device", "backend", "precision", "time_unit", *_COUNTS)
@@ -45,32 +50,88 @@ def command(
     given = _checked_facts(facts)
     parse_config({"campaign": campaign})
     from bench.records.folders import RecordFolder
+    from bench.records.verdict.claimed_flops import judge_claims
     from tracking.importing import read_results
 
     folders: list[RecordFolder] = []
-    new = bad = 0
+    counted: dict[Step, Complexity | str] = {}
+    bad = 0
     for path in files:
         found = read_results(path, campaign=campaign, given=given)
-        before = new
-        for record in found.records:
-            folder = RecordFolder(records / record.record_id)
-            if not folder.record.is_file():
-                write_record(folder, record, records)
-                new += 1
-            folders.append(folder)
+        places = [RecordFolder(records / record.record_id) for record in found.records]
+        known = [place.record.is_file() for place in places]
+        results = judge_claims(_with_work(found.records, counted))
+        for place, result, is_known in zip(places, results, known, strict=True):
+            if not is_known:
+                write_record(place, result, records)
+        folders += places
         for problem in found.problems:
             click.echo(f"mlproject: {problem}", err=True)
         bad += len(found.problems)
-        known = len(found.records) - (new - before)
         parts = {
-            "imported": new - before,
-            "known already": known + found.repeated,
+            "imported": known.count(False),
+            "known already": known.count(True) + found.repeated,
             "not taken": len(found.problems),
             "other files": found.other_files,
         }
-        counted = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
-        click.echo(f"{path}: {counted or 'nothing in it'}")
+        words = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
+        click.echo(f"{path}: {words or 'nothing in it'}")
+        _say_places(results, records)
     return max(1 if bad else 0, _upload(folders) if tracked else 0)
+
+
+def _with_work(
+    results: Sequence[ImportedRecord], counted: dict[Step, Complexity | str]
+) -> list[ImportedRecord]:
+    """The results with the work of their steps, or why it was not counted; each step once."""
+    from tracking.importing.work import step_of, with_work
+
+    steps = [step_of(result) for result in results]
+    new = {step for step in steps if not isinstance(step, str)} - counted.keys()
+    in_order = sorted(new, key=lambda step: (step.arch, step.precision, step.batch_size))
+    for step in watched(in_order, "counting the work of their steps"):
+        counted[step] = _count(step)
+    return [
+        with_work(result, step if isinstance(step, str) else counted[step])
+        for result, step in zip(results, steps, strict=True)
+    ]
+
+
+def _count(step: Step) -> Complexity | str:
+    try:
+        from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
+        from bench.cost.estimate import cached_complexity
+    except ImportError as error:
+        return f"PyTorch cannot be used here ({error})"
+    spec = StepSpec(
+        step.arch, step.batch_size, step.precision, step.image_size, backend=step.backend
+    )
+    try:
+        return cached_complexity(spec, cache_bytes=DEFAULT_CACHE_BYTES)
+    except UserError as error:
+        return str(error)
+
+
+def _say_places(results: Sequence[ImportedRecord], records: Path) -> None:
+    """Say under which roofs the results stand, why others have none, and what cannot be true."""
+    from analysis.runs.imported import MODELLED, imported_run
+    from bench.records import CeilingsRecord
+    from bench.records.folders import readable_records
+
+    ceilings = [one for _, one in readable_records(records) if isinstance(one, CeilingsRecord)]
+    runs = [imported_run(result, ceilings) for result in results]
+    roofs = Counter(
+        f"{run.point.ceiling.device} ({run.point.ceiling.kind})" for run in runs if run.point
+    )
+    for roof, number in roofs.items():
+        click.echo(f"  {number} under the roof of {roof}, by modelled work")
+    for reason, number in Counter(run.refusal for run in runs if run.refusal).items():
+        click.echo(f"  {number} not placed: {reason}")
+    for run in runs:
+        line = "" if run.source.source_line is None else f"line {run.source.source_line}, "
+        for finding in run.findings:
+            if finding.code != MODELLED:
+                click.echo(f"  {line}{run.label}: {finding.message}")
 
 
 def _upload(folders: list[RecordFolder]) -> int:

@@ -134,11 +134,11 @@ class WantedRuns:
         if folder is not None and (self.filter_string or self.experiments):
             raise UserError("--records reads a folder: --filter and --experiment ask a server")
         from analysis import RecordSet, pull_records
-        from bench.records.folders import read_records
+        from bench.records.folders import read_all
 
         if folder is not None:
-            found = RecordSet.of(read_records(folder), self.campaign)
-            if not found.measurements and not found.traces:
+            found = RecordSet.of(read_all(folder), self.campaign)
+            if not found.measurements and not found.imported and not found.traces:
                 of_campaign = "" if self.campaign is None else f" of campaign {self.campaign!r}"
                 raise UserError(f"records={str(folder)!r}: holds no measurement{of_campaign}")
         else:

@@ -3,7 +3,7 @@
 import factories as make
 import numpy as np
 import pytest
-from observed import observation, published, published_runs, repeated
+from observed import observation, published, published_records, repeated
 from test_statistics import LONG, PHI, windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
@@ -377,7 +377,7 @@ def test_a_recorded_run_is_observed_with_its_settings():
 
 
 def test_an_imported_run_is_what_was_written_down():
-    seen = imported_run(published_runs()[0])
+    seen = imported_run(published_records()["line-2"])
     assert seen.label == "mac_cpu mobilenet_v2 fp32 batch 16"
     assert seen.imported_from == "published_runs.csv"
     assert (seen.count, seen.deviations) == (3, {"throughput_images_per_s": 0.19})

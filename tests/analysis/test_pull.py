@@ -9,7 +9,7 @@ import factories as make
 import pandas as pd
 import pytest
 import samples
-from observed import PUBLISHED, Server, Tracked, published_runs, tracked
+from observed import PUBLISHED, Server, Tracked, published_records, tracked
 
 from analysis import RecordSet, pull_iterations, pull_points, pull_records, pull_runs
 from analysis.roofs.peaks import datasheet_peaks
@@ -131,9 +131,9 @@ EVERY_KIND = {
 }
 
 
-@pytest.mark.parametrize("record", [*EVERY_KIND.values(), published_runs()[0]], ids=str)
+@pytest.mark.parametrize("record", [*EVERY_KIND.values(), published_records()["line-2"]], ids=str)
 def test_every_logged_metric_has_a_column(record):
-    run = record if isinstance(record, Tracked) else tracked(record)
+    run = tracked(record)
     table = runs_table([run], [run])
     shown = {name for name in table.columns if not table[name].isna().all()}
     logged = {name for name in run.metrics if not name.startswith(schema.TELEMETRY_PREFIX)}
@@ -243,10 +243,10 @@ def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
     doubtful = make.run_record("run-2", step_s=0.1)  # 1000 GFLOP/s under a roof of 200
     runs = {"r1": make.run_record(), "r2": doubtful, "oom": make.failed_record()}
     elsewhere = make.run_record("run-3", environment=make.environment(device=make.gpu()))
-    broken, imported = UserError("no record.json"), published_runs()[0]
+    broken, imported = UserError("no record.json"), published_records()["line-2"]
     damaged = UserError("record.json is damaged")
     damaged.kind = "ceilings"
-    server = Server(
+    Server(
         monkeypatch,
         {
             **{**runs, "gpu": elsewhere, "bad": broken, "old": imported},
@@ -268,10 +268,9 @@ def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
     assert table["not_placed"]["gpu"].startswith("no ceiling: ")
     assert table["not_placed"]["gpu"].endswith("1 cannot be read: record.json is damaged")
     assert table["not_placed"]["bad"] == "no record: no record.json"
-    assert table["not_placed"]["old"] == "imported"
+    assert table["not_placed"]["old"] == "no complexity: not counted"
     without = table.loc[["oom", "gpu", "bad", "old"]]
     assert without[["bound", "fraction_of_peak"]].isna().all(axis=None)
-    assert "old" not in server.fetched  # it has no record
     own = replace(datasheet_peaks()[0], names=frozenset({"example gpu"}), source="a letter")
     assert (
         pull_runs(roofs=True, peaks=[own]).set_index("run_id")["ceiling_source"]["gpu"]
@@ -291,7 +290,7 @@ def test_points_are_the_placed_rows_with_the_numbers_of_their_place(monkeypatch)
         "r1": make.run_record(environment=mine),
         "r2": make.run_record("run-2", settings=two, measurement=work),
         "oom": make.failed_record(),
-        "old": published_runs()[0],
+        "old": published_records()["line-2"],
         "c1": make.ceilings_record(),
         "p1": make.profile(),
     }
@@ -333,8 +332,9 @@ def test_the_profile_that_does_not_fit_a_run_counts_nothing_in_its_point(monkeyp
 
 
 def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatch):
-    ledger = {run.run_id: run for run in published_runs()}
-    Server(monkeypatch, {"r1": make.run_record(), **ledger})
+    records = published_records()
+    ledger = {name: tracked(record, name) for name, record in records.items()}
+    Server(monkeypatch, {"r1": make.run_record(), **records})
     table = pull_runs()
     assert len(table) == 49
     assert table["imported"].tolist().count(True) == 48
@@ -361,14 +361,16 @@ def test_gather_reads_each_record_once_and_names_what_it_could_not_read(monkeypa
 
 
 def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
-    server = Server(monkeypatch, {run.run_id: run for run in published_runs()})
+    server = Server(monkeypatch, published_records())
     found = pull_records(campaign="old")
-    assert len(found.imported) == 48
-    assert found.runs() == found.imported
-    first = found.imported[0]
-    assert first.label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
+    assert found.imported == list(published_records().values())
+    runs = found.runs()
+    assert len(runs) == 48
+    assert runs[0].label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
+    assert runs[0].name.startswith("line-")
     asked = [query for query, *_ in server.asked]
-    assert asked == [runs_filter("", "old", kind=kind) for kind in ("measurement", "imported")]
+    wanted = [runs_filter("", "old", kind=kind) for kind in ("measurement", "imported")]
+    assert asked == [*wanted, runs_filter(kind="ceilings")]
 
 
 def test_records_from_disk_are_sorted_by_kind_and_campaign():

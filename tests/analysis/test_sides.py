@@ -2,7 +2,7 @@
 
 import factories as make
 import pytest
-from observed import Server, published_runs
+from observed import Server, published_records
 from test_analysis_commands import records_on_disk
 
 from analysis.comparison import read_side, read_sides
@@ -12,23 +12,24 @@ from bench.errors import UserError
 @pytest.fixture
 def published(monkeypatch):
     """A server with the 48 published configurations of 7 machines."""
-    return Server(monkeypatch, {f"{n:032x}": run for n, run in enumerate(published_runs())})
+    records = published_records().values()
+    return Server(monkeypatch, {f"{n:032x}": one for n, one in enumerate(records)})
 
 
 def test_campaigns_run_ids_and_filters_are_asked_for(monkeypatch):
     ids = ["0" * 32, "1" * 32]
-    of_night = published_runs()[0]
-    of_night.tags["mlproject.campaign"] = "night"
-    server = Server(monkeypatch, dict.fromkeys(ids, of_night))
+    first, second, *_ = published_records().values()
+    of_night = [one.replaced(campaign="night") for one in (first, second)]
+    server = Server(monkeypatch, dict(zip(ids, of_night, strict=True)))
     named, of_campaign = read_sides(", ".join(ids), "campaign=night")
     assert [one.name for one in named] == [one.name for one in of_campaign] == ids
     read_sides("params.arch = 'vgg16'", f"run={','.join(ids)}")
     asked = [query for query, *_ in server.asked]
-    assert len(asked) == 8  # for each side measurements, then imported runs
+    assert len(asked) == 12  # for each side measurements, imported runs and ceilings
     assert f"attributes.run_id IN ('{ids[0]}', '{ids[1]}')" in asked[0]
-    assert "tags.`mlproject.campaign` = 'night'" in asked[2]
-    assert asked[4].endswith("params.arch = 'vgg16'")
-    assert asked[6] == asked[0]
+    assert "tags.`mlproject.campaign` = 'night'" in asked[3]
+    assert asked[6].endswith("params.arch = 'vgg16'")
+    assert asked[9] == asked[0]
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,8 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
         campaign=source.campaign,
         arch=arch,
         **known,
+        complexity=None,
+        verdict=None,
         params=_params(facts),
         metrics=metrics,
         extra=facts.extra,
@@ -134,7 +136,8 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
             name: facts.missing.get(name, _NOT_STATED)
             for name, fact in known.items()
             if fact is None
-        },
+        }
+        | {"complexity": "not counted", "verdict": "none of its figures contradicts another"},
     )
 
 

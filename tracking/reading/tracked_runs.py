@@ -90,15 +90,13 @@ def search_runs(
 
 
 @tracking_call
-def download_record(
-    run_id: str, tracking_uri: str | None = None, artifact_uri: str | None = None
-) -> WholeRecord:
+def download_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
     """Return the record of a run, from the cache of this user where it was fetched before.
 
-    Who knows the run's `artifact_uri` spares the server a question. Raises `UserError` where the
-    run holds no record of this version, or one that was imported, and `TrackingError`.
+    Raises `UserError` where the run holds no record of this version, or one that was imported, and
+    `TrackingError`.
     """
-    record = _download(run_id, tracking_uri, artifact_uri)
+    record = download_any(run_id, tracking_uri)
     if isinstance(record, ImportedRecord):
         raise UserError(f"run {run_id}: imported from {record.source_file}, not measured by us")
     return record
@@ -106,12 +104,17 @@ def download_record(
 
 def download_records(
     runs: Iterable[TrackedRun], tracking_uri: str | None = None
-) -> Iterator[WholeRecord | UserError | TrackingError]:
-    """Yield the record of each run in the order given, or why there is none; fetches several."""
+) -> Iterator[WholeRecord | ImportedRecord | UserError | TrackingError]:
+    """Yield the record of each run in the order given, or why there is none; fetches several.
 
-    def fetched(run: TrackedRun) -> WholeRecord | UserError | TrackingError:
+    Those of imported runs too.
+    """
+
+    def fetched(
+        run: TrackedRun,
+    ) -> WholeRecord | ImportedRecord | UserError | TrackingError:
         try:
-            return download_record(run.run_id, tracking_uri, run.artifact_uri)
+            return download_any(run.run_id, tracking_uri, run.artifact_uri)
         except (UserError, TrackingError) as error:
             return error
 
@@ -130,9 +133,14 @@ def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[Whol
                 yield download_record(run.run_id)
 
 
-def _download(
-    run_id: str, tracking_uri: str | None, artifact_uri: str | None
+@tracking_call
+def download_any(
+    run_id: str, tracking_uri: str | None = None, artifact_uri: str | None = None
 ) -> WholeRecord | ImportedRecord:
+    """Return the record of a run, an imported one too; else as `download_record`.
+
+    Who knows the run's `artifact_uri` spares the server a question.
+    """
     if not _RUN_ID.fullmatch(run_id):
         raise UserError(f"run {run_id[:80]!r}: no run's id")
     cached = cache_folder() / "records" / f"{run_id}.json"

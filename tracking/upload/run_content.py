@@ -17,7 +17,12 @@ from bench.records import (
 )
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
-from bench.records.verdict.record_metrics import profile_summary, summary, trace_summary
+from bench.records.verdict.record_metrics import (
+    imported_summary,
+    profile_summary,
+    summary,
+    trace_summary,
+)
 from tracking import schema
 
 #: The columns of an imported file, below this; the record artifact holds all of them.
@@ -31,8 +36,7 @@ _OfConfig: TypeAlias = RunRecord | ProfileRecord
 def content_of(record: AnyRecord) -> schema.Content:
     """Return the params, tags, metrics and status that a record becomes on the server."""
     if isinstance(record, ImportedRecord):
-        metrics = record.metrics | _stated(record, "throughput_images_per_s", "batch_size")
-        points = _summary_points(record, metrics) + _iteration_points(
+        points = _summary_points(record, imported_summary(record)) + _iteration_points(
             record.created.timestamp(), record.iteration_times_s or ()
         )
         names = ("arch", "backend", "precision", "batch_size", "repeat", "env", "campaign")
@@ -265,6 +269,7 @@ def _trace_tags(record: TraceRecord) -> dict[str, str]:
 
 
 def _imported_tags(record: ImportedRecord) -> dict[str, str]:
+    verdict = record.verdict
     env, precision = record.env or "unknown", record.precision or "unknown"
     name = f"{env}_{record.arch}_{precision}_bs{record.batch_size or '-unknown'}"
     if record.repeat is not None:
@@ -275,6 +280,9 @@ def _imported_tags(record: ImportedRecord) -> dict[str, str]:
     note = f"**{schema.safe(name)}**: imported from {where}, not measured here"
     if record.throughput_images_per_s is not None:
         note += f"\n\n{record.throughput_images_per_s:.4g} images/s"
+    if record.complexity is not None:
+        assumed = "".join(f"; assumed: {each}" for each in record.assumed)
+        note += f"\n\nFLOP and bytes are modelled, of a training step of its model{assumed}"
     known = {
         schema.KIND: record.kind,
         schema.RECORD_ID: record.record_id,
@@ -285,6 +293,9 @@ def _imported_tags(record: ImportedRecord) -> dict[str, str]:
         schema.SOURCE_SHA256: record.source_sha256,
         schema.SOURCE_FORMAT: record.source_format,
         schema.SOURCE_LINE: record.source_line,
+        # A clean verdict says that a run was judged, and only its stated FLOP/s were.
+        schema.VERDICT: verdict.level if verdict and verdict.level != "clean" else None,
+        schema.FINDINGS: findings_text(verdict.findings) if verdict else None,
         schema.ENV: record.env,
         schema.DEVICE: record.device,
         schema.RUN_NAME: name,

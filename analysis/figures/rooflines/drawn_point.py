@@ -21,11 +21,23 @@ if TYPE_CHECKING:
 
 #: What a table must have for its rows to be drawn, of the columns of `pull_points`.
 _COLUMNS = (
-    *("env", "device", "arch", "precision_ran", "math_mode", "batch_size", "run_id", "bound"),
+    *(
+        "env",
+        "device",
+        "arch",
+        "precision_ran",
+        "math_mode",
+        "batch_size",
+        "run_id",
+        "bound",
+        "imported",
+    ),
     *("intensity_min", "intensity_max", "intensity_counted", "attained_gflops"),
     *("peak_gflops", "peak_gb_per_s", "ceiling_kind", "ceiling_source"),
     *("fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak"),
 )
+#: Of a run that another program measured.
+_IMPORTED = "imported, its work is modelled"
 
 
 class Limit(NamedTuple):
@@ -41,7 +53,8 @@ class Limit(NamedTuple):
 class DrawnPoint:
     """A run's place and what says which run it is. `limit` is the roof that it stands under.
 
-    `intensities` are the two ends of an interval in FLOP/byte, or the counted one alone.
+    `intensities` are the two ends of an interval in FLOP/byte, or the counted one alone. The FLOP
+    of an `imported` run are modelled as well.
     """
 
     arch: str
@@ -51,6 +64,7 @@ class DrawnPoint:
     limit: Limit
     intensities: tuple[float, ...]
     attained_flops_per_s: float
+    imported: bool
     hover: tuple[str, ...]
 
     @property
@@ -70,6 +84,7 @@ def drawn_point(point: RooflinePoint, names: Mapping[str, str]) -> DrawnPoint:
         limit=Limit(point.env, roof.peak_flops_per_s, roof.peak_bytes_per_s, point.ceiling.kind),
         intensities=(point.intensity_min, point.intensity_max) if counted is None else (counted,),
         attained_flops_per_s=point.attained_flops_per_s,
+        imported=point.imported_from is not None,
         hover=_hover(point, names),
     )
 
@@ -103,10 +118,12 @@ def _drawn_row(row: Mapping[str, Any]) -> DrawnPoint:
         limit=Limit(row["env"], *limit),
         intensities=(counted,) if known else ends,
         attained_flops_per_s=attained,
+        imported=bool(row["imported"]),
         hover=(
             f"{row['env']} {row['arch']} {row['precision_ran']} ({row['math_mode']}) "
             f"batch {row['batch_size']}",
             f"run {row['run_id']}",
+            *([_IMPORTED] if row["imported"] else []),
             f"attained {flops_rate(attained)}",
             f"intensity {three_digits(counted) + ' counted, ' if known else ''}"
             f"{interval(*ends)} (eager to fused bytes) FLOP/byte",
@@ -128,6 +145,7 @@ def _hover(point: RooflinePoint, names: Mapping[str, str]) -> tuple[str, ...]:
     return (
         f"{point.env} {point.arch} {point.precision} ({point.math_mode}) batch {point.batch_size}",
         f"run {names.get(point.record_id, point.record_id)}",
+        *([] if point.imported_from is None else [f"{_IMPORTED}: {point.imported_from}"]),
         f"attained {flops_rate(point.attained_flops_per_s)}",
         f"intensity {intensity} FLOP/byte",
         _counters_line(point),
@@ -137,11 +155,15 @@ def _hover(point: RooflinePoint, names: Mapping[str, str]) -> tuple[str, ...]:
         f"step {three_digits(1e3 * times.measured_s)} ms: arithmetic at the roof "
         f"{three_digits(1e3 * times.compute_s)} ms, traffic "
         f"{interval(1e3 * times.memory_min_s, 1e3 * times.memory_max_s)} ms, "
-        f"data wait {100 * point.data_wait_share:.1f} %",
+        f"data wait {_share(point.data_wait_share)}",
         f"bound: {point.bound}{'' if point.bound_sure else ' (unsure)'}; {point.bound_because}",
         f"roof: {point.device}, {point.ceiling.kind}, {point.ceiling.source}",
         *(f"{finding.level}: {finding.message}" for finding in point.findings),
     )
+
+
+def _share(share: float | None) -> str:
+    return "not known" if share is None else f"{100 * share:.1f} %"
 
 
 def _counters_line(point: RooflinePoint) -> str:

@@ -17,7 +17,7 @@ from analysis.figures.page import (
 )
 from analysis.figures.rooflines.drawn_point import DrawnPoint
 from analysis.figures.rooflines.run_scene import run_scene
-from analysis.figures.rooflines.scene import INTENSITY_LABEL, FlatRoof, Mark, Scene, Slope
+from analysis.figures.rooflines.scene import INTENSITY_LABEL, FlatRoof, Line, Mark, Scene, Slope
 from analysis.runs.points import RooflinePoint
 from bench.records import Ceiling
 
@@ -92,11 +92,16 @@ def _marks_trace(marks: Sequence[Mark], unit_flops_per_s: float) -> go.Scatter:
         y=ys,
         text=texts,
         mode="lines+markers" if lines else "markers",
-        line={"color": lines[0].colour, "width": lines[0].width_pt} if lines else None,
+        line=_line(lines[0]) if lines else None,
         marker=marker,
         name=html.escape(first.group),
         hovertemplate="%{text}<extra></extra>",
     )
+
+
+def _line(line: Line) -> dict[str, object]:
+    dash = "dash" if line.dashed else "solid"
+    return {"color": line.colour, "width": line.width_pt, "dash": dash}
 
 
 def _vertices(mark: Mark) -> list[float]:

@@ -2,8 +2,9 @@
 
 Colour is the model, the marker the math mode, its size the batch size. Without counters a run is a
 horizontal interval of intensity with an open marker at each end; a counted run is one filled
-marker. Roofs are grey, solid if measured and dashed if from a datasheet, and carry their names and
-rates. Where there are several machines, their short names stand at their roofs and their runs.
+marker. The line of an imported run is dashed: its FLOP are modelled too. Roofs are grey, solid if
+measured and dashed if from a datasheet, and carry their names and rates. Where there are several
+machines, their short names stand at their roofs and their runs.
 """
 
 from __future__ import annotations
@@ -191,7 +192,8 @@ def _marks(
     """A marker of counted bytes, or one at each end of an interval with a line between them."""
     ends = point.intensities
     opacity = 0.55 if crowded else 1.0
-    line = Line(ends[-1], colour, 0.9 if crowded else 1.6, opacity)
+    line = Line(ends[-1], colour, 0.9 if crowded else 1.6, opacity, dashed=point.imported)
+    origin = " imported" if point.imported else ""
     return [
         Mark(
             intensity_flop_per_byte=end,
@@ -203,7 +205,7 @@ def _marks(
             opacity=opacity,
             edge_pt=0.6 if crowded else 1.0,
             line=line if place + 1 < len(ends) else None,
-            group=f"{short} {point.arch} {point.math_mode}".lstrip(),
+            group=f"{short} {point.arch} {point.math_mode}{origin}".lstrip(),
             hover=point.hover,
             name=short if place + 1 == len(ends) and not crowded else "",
             name_colour=colour,
@@ -228,11 +230,15 @@ def _entries(
         LegendEntry(f"batch {size}", grey, circle, "white", diameters[size])
         for size in _named_sizes(list(diameters))
     ]
-    counted = {point.counted for point in points}
+    measured = [point for point in points if not point.imported]
+    counted = {point.counted for point in measured}
     if True in counted:
         entries.append(LegendEntry("bytes counted", grey, circle))
     if counted == {True, False}:
         entries.append(LegendEntry("bytes modelled", grey, circle, "white", line_pt=1.6))
+    if len(measured) < len(points):
+        label = "imported, modelled"
+        entries.append(LegendEntry(label, grey, circle, "white", line_pt=1.2, dashed=True))
     return entries
 
 

@@ -58,6 +58,7 @@ class Line:
     colour: str
     width_pt: float
     opacity: float
+    dashed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

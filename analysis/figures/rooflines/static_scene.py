@@ -115,6 +115,7 @@ def _draw_mark(axes: Axes, mark: Mark, unit_flops_per_s: float) -> None:
             [y, y],
             color=line.colour,
             linewidth=line.width_pt,
+            linestyle="--" if line.dashed else "-",
             alpha=line.opacity,
             zorder=3,
         )

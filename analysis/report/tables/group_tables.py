@@ -23,6 +23,7 @@ from analysis.runs.groups import (
     on_one_device,
     scaling_efficiency,
 )
+from analysis.runs.imported import ImportedRun
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.quantities import interval, percent
 from analysis.statistics import RatioEstimate, RepeatEstimate
@@ -64,8 +65,11 @@ def _asked(runs: Sequence[Run], name: str) -> str | None:
     return ", ".join(sorted({f"{getattr(config, name)}" for config in configs})) or None
 
 
-def complexity_table(runs: Sequence[PlacedRun], numbers: RunNumbers) -> Table:
-    """Work, traffic and memory of one training step, once per model, batch size and precision."""
+def complexity_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """Work, traffic and memory of one training step, once per model, batch size and precision.
+
+    Of imported runs it is the step that their files name, with its precision.
+    """
 
     def key(one: Complexity) -> tuple[str, int, int, str]:
         return one.arch, one.image_size, one.batch_size, one.precision
@@ -73,7 +77,7 @@ def complexity_table(runs: Sequence[PlacedRun], numbers: RunNumbers) -> Table:
     found: dict[tuple[str, int, int, str], Complexity] = {}
     names: dict[tuple[str, int, int, str], list[str]] = {}
     for run in runs:
-        if (counted := run.record.complexity) is not None:
+        if (counted := _complexity(run)) is not None:
             found.setdefault(key(counted), counted)
             names.setdefault(key(counted), []).append(run.name)
     return make_table(
@@ -100,6 +104,12 @@ def complexity_table(runs: Sequence[PlacedRun], numbers: RunNumbers) -> Table:
         number("activations_gb", "activations", lambda one: one.memory.activations_bytes / 1e9),
         text("runs", "runs", lambda one: numbers.listed(names[key(one)])),
     )  # fmt: skip
+
+
+def _complexity(run: Run) -> Complexity | None:
+    if isinstance(run, ImportedRun):
+        return run.source.complexity if run.source.precision else None
+    return run.record.complexity if run.record else None
 
 
 def _ends(estimate: RepeatEstimate | RatioEstimate) -> tuple[float | None, float | None]:

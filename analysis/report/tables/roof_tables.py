@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from analysis.profiles.profiled_step import NO_COUNTERS, NOT_PROFILED
-from analysis.report.tables.numbered_table import Table, make_table, number, text
+from analysis.report.tables.numbered_table import (
+    RunNumbers,
+    Table,
+    make_table,
+    number,
+    text,
+    whole,
+)
 from analysis.report.tables.run_columns import (
     CONFIGURATION,
+    MODELLED,
     NUMBERED,
     bound_words,
     day,
     of_the_roof,
 )
-from analysis.runs.placed import PlacedRun
+from analysis.runs.placed import PlacedRun, Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import interval, percent, percent_interval
 
+AnyRun = TypeVar("AnyRun", bound=Run)
 
-def _at(value: Callable[[RooflinePoint], Any]) -> Callable[[PlacedRun], Any]:
+
+def _at(value: Callable[[RooflinePoint], Any]) -> Callable[[AnyRun], Any]:
     """What a run's place has, None where the run has no place."""
     return lambda run: value(run.point) if run.point else None
 
 
-def points_table(runs: Sequence[PlacedRun]) -> Table:
-    """Every placed run under its own roof, and what holds it back."""
+def points_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
+    """Every placed run under its own roof, and what holds it back; of imported runs modelled."""
     return make_table(
         "points",
         "Places under the roof, and what holds each run back",
         (run for run in runs if run.point),
-        NUMBERED,
-        CONFIGURATION,
+        whole("number run", "no.", lambda run: (numbers.by_name[run.name], run.name)),
+        text("label", "configuration", lambda run: run.label, wraps_em=12),
+        text("work", "work", lambda run: MODELLED if run.imported_from else None, wraps_em=6),
         number("attained_gflops", "attained GFLOP/s",
                _at(lambda point: point.attained_flops_per_s / 1e9)),
         number("attainable_min_gflop_per_s attainable_max_gflop_per_s", "attainable",
@@ -49,6 +60,7 @@ def points_table(runs: Sequence[PlacedRun]) -> Table:
         text("ceiling_kind ceiling_date ceiling_source", "roof",
              _at(lambda point: (point.ceiling.kind, point.ceiling.date, point.ceiling.source)),
              lambda kind, moment, _: f"{kind} {day(moment)}"),
+        sparse=True,
     )  # fmt: skip
 
 
@@ -92,7 +104,7 @@ def _was_counted(point: RooflinePoint) -> bool:
     return not reason.startswith((NOT_PROFILED, NO_COUNTERS))
 
 
-def ceilings_table(runs: Sequence[PlacedRun], run_ids: Mapping[str, str]) -> Table:
+def ceilings_table(runs: Sequence[Run], run_ids: Mapping[str, str]) -> Table:
     """The roofs that the runs stand under, once each; `run_ids` maps records to tracked runs."""
 
     def run_id(point: RooflinePoint) -> str | None:

@@ -10,6 +10,8 @@ from analysis.runs.placed import PlacedRun
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import three_digits
 
+#: What stands beside the place of an imported run: FLOP and bytes are of the step its file names.
+MODELLED = "imported, modelled"
 NUMBERED: Column[PlacedRun] = whole("number run", "no.", lambda run: (run.number, run.name))
 CONFIGURATION: Column[PlacedRun] = text(
     "label", "configuration", lambda run: run.label, wraps_em=12

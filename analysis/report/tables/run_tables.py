@@ -15,6 +15,7 @@ from analysis.report.tables.numbered_table import (
     whole,
 )
 from analysis.report.tables.run_columns import BATCH, NUMBERED, OF_RUN, metric, utc
+from analysis.runs.imported import ImportedRun, imported
 from analysis.runs.phases import PhaseSplit, phase_split
 from analysis.runs.placed import THROUGHPUT, PlacedRun, Run
 from analysis.runs.quantities import percent, three_digits
@@ -118,13 +119,13 @@ def _share(time_ms: float, share: float) -> str:
 
 
 def imported_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Runs that were measured elsewhere, with what their source says and nothing more."""
-    of_each: list[Column[Run]] = of_run(lambda run: run)
+    """Runs that were measured elsewhere, as their source says, and what was counted of them."""
+    of_each: list[Column[ImportedRun]] = of_run(lambda run: run)
     machine, model, precision = of_each
     return make_table(
         "imported",
         "Imported measurements",
-        (run for run in runs if run.imported_from is not None),
+        imported(runs),
         whole("number", "no.", lambda run: numbers.by_name[run.name]),
         text("run", "run", lambda run: run.name),
         text("source", "source", lambda run: run.imported_from),
@@ -136,4 +137,11 @@ def imported_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         whole("repeats", "repeats", lambda run: run.count),
         number("throughput_images_per_s", "images/s", lambda run: run.throughput_images_per_s),
         number("sd_images_per_s", "SD", lambda run: run.deviations.get(THROUGHPUT)),
-    )
+        number("claimed_gflops", "GFLOP/s, stated", lambda run: run.metrics.get("claimed_gflops")),
+        number("attained_gflops", "GFLOP/s, counted",
+               lambda run: run.metrics.get("attained_gflops")),
+        text("assumed", "assumed of its step",
+             lambda run: "; ".join(run.source.assumed) or None, wraps_em=8),
+        text("not_placed", "not placed because", lambda run: run.refusal, wraps_em=16),
+        sparse=True,
+    )  # fmt: skip

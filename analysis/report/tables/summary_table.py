@@ -16,7 +16,7 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.report.tables.run_columns import bound_words, of_the_roof
+from analysis.report.tables.run_columns import MODELLED, bound_words, of_the_roof
 from analysis.runs.groups import Group, group_runs, settings_key
 from analysis.runs.placed import Run, recorded
 from analysis.runs.points import RooflinePoint
@@ -36,11 +36,15 @@ class Answer(NamedTuple):
 
     @property
     def verdict(self) -> str | None:
-        """The worst of its runs' verdicts, or how they ended; None of imported runs."""
+        """The worst of its runs' verdicts, or how they ended; of imported ones that they are."""
         if self.group is None:
             return ", ".join(sorted({run.outcome for run in self.runs}))
-        verdicts = {run.verdict for run in recorded(self.runs)}
-        return next((level for level in _WORST_FIRST if level in verdicts), None)
+        verdicts = {run.verdict for run in self.runs}
+        worst = next((level for level in _WORST_FIRST if level in verdicts), None)
+        if recorded(self.runs):
+            return worst
+        words = MODELLED if self.points else "imported"
+        return words if worst == "not judged" else f"{worst}; {words}"
 
 
 _WORST_FIRST = ("invalid", "suspect", "not judged", "clean")

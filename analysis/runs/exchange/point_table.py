@@ -11,7 +11,7 @@ from analysis.runs.exchange.run_table import runs_table
 from analysis.runs.points import RooflinePoint
 
 if TYPE_CHECKING:
-    from analysis.runs.placed import PlacedRun
+    from analysis.runs.placed import Run
     from tracking.reading.tracked_runs import TrackedRun
 
 #: Of the iteration as it was placed: with several batches an iteration, each moves fewer bytes than
@@ -28,7 +28,7 @@ _OF_ITERATION: Mapping[str, Callable[[RooflinePoint], float | None]] = {
 def points_table(
     runs: Sequence[TrackedRun],
     profiles: Sequence[TrackedRun],
-    places: Mapping[str, PlacedRun | str],
+    places: Mapping[str, Run | str],
 ) -> pd.DataFrame:
     """Return one row per run that has a place, in the order given, as `runs_table` has it."""
     points = {

@@ -16,7 +16,7 @@ from bench.records.verdict.record_metrics import MEAN_SERIES, PHASES
 from tracking import schema
 
 if TYPE_CHECKING:
-    from analysis.runs.placed import PlacedRun
+    from analysis.runs.placed import Run
     from analysis.runs.points import RooflinePoint
     from tracking.reading.tracked_runs import TrackedRun
 
@@ -105,7 +105,7 @@ _PROFILE_METRICS = (
 def runs_table(
     runs: Sequence[TrackedRun],
     profiles: Sequence[TrackedRun] = (),
-    places: Mapping[str, PlacedRun | str] | None = None,
+    places: Mapping[str, Run | str] | None = None,
 ) -> pd.DataFrame:
     """Return one row per run, in the order given, with what its profile found.
 
@@ -158,7 +158,12 @@ def runs_table(
     for metric in _PROFILE_METRICS:
         columns[metric] = _real([one and one.metrics.get(metric) for one in looked_into])
     if places is not None:
-        columns |= _roof_columns([places[run.run_id] for run in runs])
+        placed = [places[run.run_id] for run in runs]
+        columns |= _roof_columns(placed)
+        modes = [
+            None if isinstance(one, str) else one.point and one.point.math_mode for one in placed
+        ]
+        columns["math_mode"] = columns["math_mode"].fillna(_text(modes))  # of imported runs
     for tag in sorted({tag for run in runs for tag in run.tags if not _is_ours(tag)}):
         columns[f"tags.{tag}"] = _text([run.tags.get(tag) for run in runs])
     table: pd.DataFrame = pd.DataFrame(columns)
@@ -242,7 +247,7 @@ _OF_POINT: dict[str, tuple[Converter, Callable[[RooflinePoint], Any]]] = {
 }
 
 
-def _roof_columns(places: Sequence[PlacedRun | str]) -> dict[str, pd.Series[Any]]:
+def _roof_columns(places: Sequence[Run | str]) -> dict[str, pd.Series[Any]]:
     """`verdict_under_roof` is the run's own verdict, or a worse one that the roof shows."""
     points = [None if isinstance(one, str) else one.point for one in places]
     found = {

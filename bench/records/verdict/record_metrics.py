@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bench.records import (
     Complexity,
+    ImportedRecord,
     Measurement,
     OpProfile,
     ProfileRecord,
@@ -36,6 +37,20 @@ MEAN_SERIES = (
 )
 #: Phases of an iteration whose mean time is a metric, `<phase>_time_s`.
 PHASES = ("data", "forward", "backward", "optimizer")
+
+
+#: What of a step's work depends on its precision.
+_OF_PRECISION = (
+    "step_gb_eager",
+    "step_gb_fused",
+    "step_gb_compulsory",
+    "intensity_min",
+    "intensity_max",
+    "weights_mb",
+    "gradients_mb",
+    "optimizer_mb",
+    "activations_mb",
+)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -87,6 +102,19 @@ def telemetry_means(telemetry: Telemetry) -> dict[str, float]:
     }
 
 
+def step_work(complexity: Complexity) -> dict[str, float]:
+    """Return FLOP, bytes and size of one batch's step on one device, by the cost model."""
+    return {
+        "step_gflop": complexity.step_flops / 1e9,
+        "step_gb_eager": complexity.eager_bytes / 1e9,
+        "step_gb_fused": complexity.fused_bytes / 1e9,
+        "step_gb_compulsory": complexity.compulsory_bytes / 1e9,
+        "intensity_min": complexity.intensity_min,
+        "intensity_max": complexity.intensity_max,
+        **model_size(complexity),
+    }
+
+
 def model_size(complexity: Complexity) -> dict[str, float]:
     """Return parameters, multiply-adds and memory of one batch's step on one device."""
     memory = complexity.memory
@@ -133,15 +161,7 @@ def summary(record: RunRecord) -> dict[str, float]:
         rate = "loader_images_per_s" if record.config.data_only else "throughput_images_per_s"
         found[rate] = measured.throughput_images_per_s
     if model is not None:
-        found |= {
-            "step_gflop": model.step_flops / 1e9,
-            "step_gb_eager": model.eager_bytes / 1e9,
-            "step_gb_fused": model.fused_bytes / 1e9,
-            "step_gb_compulsory": model.compulsory_bytes / 1e9,
-            "intensity_min": model.intensity_min,
-            "intensity_max": model.intensity_max,
-            **model_size(model),
-        }
+        found |= step_work(model)
     found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
     if process is not None:
         found |= {name: getattr(process, name) for name in ("real_s", "user_s", "system_s")}
@@ -225,6 +245,25 @@ def profile_summary(record: ProfileRecord) -> dict[str, float]:
             "cache_miss_share": ratio(cpu.cache_misses, cpu.cache_references),
             "branch_miss_share": ratio(cpu.branch_misses, cpu.branches),
         }
+    return _known(found)
+
+
+def imported_summary(record: ImportedRecord) -> dict[str, float]:
+    """Return the metrics of `record` by their names in the schema; what is unknown is left out.
+
+    Work and attained FLOP/s are by the cost model, where it counted the step that the file names.
+    Bytes are left out where the file does not say in which precision it computed.
+    """
+    found: dict[str, float | None] = dict(record.metrics)
+    found["throughput_images_per_s"] = record.throughput_images_per_s
+    found["batch_size"] = record.batch_size
+    if record.complexity is not None:
+        found |= step_work(record.complexity)
+        if record.precision is None:
+            found |= dict.fromkeys(_OF_PRECISION)
+        rate = record.throughput_images_per_s
+        work = record.complexity.step_flops_per_image
+        found["attained_gflops"] = None if rate is None else rate * work / 1e9
     return _known(found)
 
 

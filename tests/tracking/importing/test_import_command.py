@@ -1,6 +1,10 @@
-"""`mlproject import`: records and tracked runs, marked, once, whatever else happens."""
+"""`mlproject import`: records and tracked runs, marked, once, whatever else happens.
+
+Models that torchvision does not have are not counted, which takes no torch.
+"""
 
 import json
+import sys
 
 import pytest
 from servers import free_port
@@ -14,8 +18,8 @@ from tracking.store import open_client
 
 TABLE = (
     "source,env,device,backend,arch,precision,batch_size,repeats,images_per_s,odd col/umn\n"
-    "report-a,mac_cpu,Apple M3 Max CPU,cpu,mobilenet_v2,fp32,16,3,1.74,x\n"
-    "report-a,gcp_l4,NVIDIA L4,cuda,resnet50,amp,256,7,382.52,<b>y</b>\n"
+    "report-a,mac_cpu,Apple M3 Max CPU,cpu,lanet,fp32,16,3,1.74,x\n"
+    "report-a,gcp_l4,NVIDIA L4,cuda,dinet,amp,256,7,382.52,<b>y</b>\n"
 )
 RUN = "iteration,iteration_time_s\n0,0.5\n1,0.25\n2,0.25\n"
 
@@ -24,7 +28,7 @@ RUN = "iteration,iteration_time_s\n0,0.5\n1,0.25\n2,0.25\n"
 def place(tmp_path, monkeypatch, embedded):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "table.csv").write_text(TABLE)
-    (tmp_path / "cpu_resnet18_fp32_bs8_run2.csv").write_text(RUN)
+    (tmp_path / "cpu_resnet_own_fp32_bs8_run2.csv").write_text(RUN)
     return tmp_path
 
 
@@ -34,13 +38,13 @@ def imported():
 
 @pytest.mark.slow
 def test_results_become_runs_under_our_names_marked_with_their_source(place):
-    assert main(["import", "table.csv", "cpu_resnet18_fp32_bs8_run2.csv"]) == 0
+    assert main(["import", "table.csv", "cpu_resnet_own_fp32_bs8_run2.csv"]) == 0
     runs = imported()
-    l4 = runs["gcp_l4_resnet50_amp_bs256"]
+    l4 = runs["gcp_l4_dinet_amp_bs256"]
     assert l4.status == "FINISHED"
     assert l4.metrics == {"throughput_images_per_s": 382.52, "batch_size": 256.0}
     assert l4.params == {
-        "arch": "resnet50",
+        "arch": "dinet",
         "backend": "cuda",
         "precision": "amp",
         "batch_size": "256",
@@ -56,7 +60,7 @@ def test_results_become_runs_under_our_names_marked_with_their_source(place):
     assert l4.tags[schema.DEVICE] == "NVIDIA L4"
     assert l4.tags["imported.source"] == "report-a"
     assert l4.tags["imported.odd_col_umn"] == "<b>y</b>"
-    own = runs["cpu_resnet18_fp32_bs8_run2"]
+    own = runs["cpu_resnet_own_fp32_bs8_run2"]
     history = open_client().get_metric_history(own.run_id, schema.ITERATION_TIME_MS)
     assert [point.value for point in history] == [500.0, 250.0, 250.0]
     assert own.metrics["throughput_images_per_s"] == pytest.approx(24.0)
@@ -76,7 +80,7 @@ def test_importing_twice_adds_nothing(place, capsys):
 
 
 def test_a_bad_row_is_named_and_the_good_ones_go_in(place, capsys):
-    (place / "table.csv").write_text(TABLE + "report-a,x,y,cuda,vgg16,fp32,64,3,nan,z\n")
+    (place / "table.csv").write_text(TABLE + "report-a,x,y,cuda,dinet,fp32,64,3,nan,z\n")
     assert main(["import", "table.csv"]) == 1
     said = capsys.readouterr()
     assert "table.csv:4: images_per_s: 'nan' is not a number" in said.err
@@ -105,6 +109,51 @@ def test_an_imported_run_is_no_measurement_of_ours(place, capsys):
     assert "382.52" in capsys.readouterr().out
 
 
+COUNTED = (
+    "env,device,arch,precision,batch_size,images_per_s,attained_gflops\n"
+    "gcp_l4,NVIDIA L4,resnet18,fp32,8,400,1420\n"  # the forward pass alone
+    "gcp_l4,NVIDIA L4,resnet18,fp32,8,600,6389\n"
+    "old,Voodoo 2,resnet18,fp32,8,4,\n"
+)
+
+
+@pytest.mark.slow
+def test_work_is_counted_once_and_places_results_with_and_without_a_server(place, capsys):
+    (place / "table.csv").write_text(COUNTED)
+    assert main(["import", "table.csv"]) == 0
+    said = capsys.readouterr().out
+    assert "2 under the roof of NVIDIA L4 (datasheet), by modelled work" in said
+    assert "1 not placed: no ceiling: the datasheet table does not hold 'Voodoo 2'" in said
+    assert "line 2, gcp_l4 resnet18 fp32 batch 8: its file states 1420 GFLOP/s" in said
+    assert "are 4259: the stated figure fits the forward pass alone" in said
+    assert "line 3" not in said
+    (placed,) = search_runs("metrics.throughput_images_per_s = 400")
+    assert placed.metrics["step_gflop"] == pytest.approx(8 * 10.648412160)
+    assert placed.metrics["attained_gflops"] == pytest.approx(400 * 10.648412160)
+    assert placed.metrics["claimed_gflops"] == 1420
+    assert schema.VERDICT not in placed.tags  # no one judged the measurement
+    assert "note: its file states 1420" in placed.tags[schema.FINDINGS]
+    assert main(["report", "--records", "records", "--out", "from-disk"]) == 0
+    assert "3 imported runs, 2 of them placed by modelled work" in capsys.readouterr().out
+    assert main(["report", "--no-log", "--out", "from-server", "--format", "json"]) == 0
+    tracked = json.loads(capsys.readouterr().out)["imported"]
+    assert [run["bound"] for run in tracked] == ["overhead", "memory", None]
+    for folder in ("from-disk", "from-server"):
+        page = (place / folder / "report.md").read_text("utf-8")
+        assert "| imported, modelled |" in page
+        assert "1 of 2 imported runs that state GFLOP/s differ" in page
+        assert (place / folder / "figures" / "roofline.png").is_file()
+
+
+def test_results_are_imported_without_torch_too(place, monkeypatch, capsys):
+    (place / "table.csv").write_text(COUNTED)
+    monkeypatch.setitem(sys.modules, "bench.cost", None)
+    assert main(["import", "table.csv", "--no-track"]) == 0
+    said = capsys.readouterr().out
+    assert "table.csv: 3 imported" in said
+    assert "3 not placed: no complexity: PyTorch cannot be used here" in said
+
+
 def test_a_wrong_value_is_one_line(place, capsys):
     for words, why in {
         "--set speed=9": "FACT=VALUE",
@@ -121,9 +170,9 @@ def test_hostile_text_stays_text_and_facts_of_the_user_fill_what_files_leave_ope
         "env,batch_size,images_per_s,=cmd|' /C calc'!A0,../../x\n"
         "../../../etc/passwd,8,100,=1+1,${jndi:ldap://x}\n"
     )
-    assert main(["import", "evil.csv", "--set", "arch=resnet18", "--set", "env=lab"]) == 0
+    assert main(["import", "evil.csv", "--set", "arch=dinet", "--set", "env=lab"]) == 0
     [run] = imported().values()
-    assert run.name == "etc-passwd_resnet18_unknown_bs8"  # facts of the user fill gaps alone
+    assert run.name == "etc-passwd_dinet_unknown_bs8"  # facts of the user fill gaps alone
     assert run.params["env"] == "etc-passwd"
     assert {path.name for path in place.iterdir() if path.is_dir()} <= {"cache", "records"}
     [folder] = record_folders(place / "records")
