@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, datasheet_ceiling
 from analysis.roofs.peaks import Peaks, datasheet_peaks, normalised
 from analysis.roofs.roof import Roof
 from bench.records import CeilingsRecord, DeviceInfo, MathMode
+
+#: Words by which published results name exactly one part, in any order, and its driver's name.
+_PUBLISHED: Mapping[frozenset[str], str] = {
+    frozenset(words.split()): name
+    for words, name in {
+        "a100 sxm 40gb": "NVIDIA A100-SXM4-40GB",
+        "a100 sxm4 40gb": "NVIDIA A100-SXM4-40GB",
+        "a100 pcie 40gb": "NVIDIA A100-PCIE-40GB",
+        "a100 sxm 80gb": "NVIDIA A100-SXM4-80GB",
+        "a100 sxm4 80gb": "NVIDIA A100-SXM4-80GB",
+        "a100 pcie 80gb": "NVIDIA A100 80GB PCIe",
+        "a30 pcie 24gb": "NVIDIA A30",
+        "h100 sxm 80gb": "NVIDIA H100 80GB HBM3",
+        "h100 sxm5 80gb": "NVIDIA H100 80GB HBM3",
+        "h100 pcie 80gb": "NVIDIA H100 PCIe",
+        "h200 sxm 140gb": "NVIDIA H200",
+        "h200 sxm 141gb": "NVIDIA H200",
+        "gh200 96gb": "NVIDIA GH200 480GB",
+        "v100 sxm2 16gb": "Tesla V100-SXM2-16GB",
+        "v100 sxm2 32gb": "Tesla V100-SXM2-32GB",
+        "v100 pcie 16gb": "Tesla V100-PCIE-16GB",
+        "v100 pcie 32gb": "Tesla V100-PCIE-32GB",
+    }.items()
+}
+
+
+def driver_name(published: str) -> str:
+    """Return a device's name as its driver gives it, where a published one means one part."""
+    words = frozenset(re.split(r"[\s_-]+", normalised(published)))
+    return _PUBLISHED.get(words, published)
 
 
 def ceiling_by_name(
@@ -62,7 +93,8 @@ def highest_roof(device: str, peaks: Sequence[Peaks]) -> Roof | None:
 
     What passes them is impossible, whichever part it was and whatever it computed in.
     """
-    rows = [row for row in (*peaks, *datasheet_peaks()) if normalised(device) in row.names]
+    name = normalised(driver_name(device))
+    rows = [row for row in (*peaks, *datasheet_peaks()) if name in row.names]
     if not rows:
         return None
     return Roof(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.profiles.profiled_step import NOT_PROFILED, ProfiledStep
-from analysis.roofs.by_name import ceiling_by_name, highest_roof
+from analysis.roofs.by_name import ceiling_by_name, driver_name, highest_roof
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling
 from analysis.roofs.peaks import Peaks
 from analysis.runs.placed import THROUGHPUT, Run
@@ -201,7 +201,7 @@ def _roof(
     backend = record.backend or "cuda"
     if backend not in ("cpu", "cuda", "mps"):
         return NoCeiling(f"nothing is known of the backend {backend!r}")
-    device = DeviceInfo.of("its file does not say", name=name, backend=backend)
+    device = DeviceInfo.of("its file does not say", name=driver_name(name), backend=backend)
 
     def of(mode: MathMode) -> UsedCeiling | NoCeiling:
         because = "its roof is that of a device of this name"

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _COUNTS = ("batch_size", "repeat", "image_size", "devices", "warmup_iters")
 _FACTS = ("arch", "env", "device", "backend", "precision", "time_unit", *_COUNTS)
 
+#: Why results have no place, of those printed.
+_MOST_REASONS = 8
+
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -125,13 +128,22 @@ def _say_places(results: Sequence[ImportedRecord], records: Path) -> None:
     )
     for roof, number in roofs.items():
         click.echo(f"  {number} under the roof of {roof}, by modelled work")
-    for reason, number in Counter(run.refusal for run in runs if run.refusal).items():
+    reasons = Counter(run.refusal for run in runs if run.refusal).most_common()
+    for reason, number in reasons[:_MOST_REASONS]:
         click.echo(f"  {number} not placed: {reason}")
+    if rest := reasons[_MOST_REASONS:]:
+        others = sum(number for _, number in rest)
+        click.echo(f"  {others} not placed for {len(rest)} other reasons, which report has")
     for run in runs:
-        line = "" if run.source.source_line is None else f"line {run.source.source_line}, "
+        source = run.source
+        where = (
+            source.source_file
+            if source.source_line is None
+            else (f"{source.source_file}:{source.source_line}")
+        )
         for finding in run.findings:
             if finding.code != MODELLED:
-                click.echo(f"  {line}{run.label}: {finding.message}")
+                click.echo(f"  {where}: {run.label}: {finding.level}: {finding.message}")
 
 
 def _upload(folders: list[RecordFolder]) -> int:

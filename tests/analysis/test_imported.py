@@ -12,7 +12,8 @@ from analysis.report.tables.numbered_table import number_runs
 from analysis.report.tables.roof_tables import points_table
 from analysis.report.tables.run_tables import imported_table
 from analysis.report.tables.summary_table import summary_table
-from analysis.roofs.peaks import datasheet_peaks
+from analysis.roofs import by_name
+from analysis.roofs.peaks import datasheet_peaks, normalised
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import distinguished, place_runs
 from analysis.runs.pull import pull_points, pull_records, pull_runs
@@ -63,6 +64,26 @@ def test_a_result_stands_under_the_datasheet_of_its_devices_very_name():
     assert run.refusal is None
     for name in ("L4 (NVIDIA)", "NVIDIA L4S", "L"):  # no part of a name is enough
         assert "does not hold" in imported_run(result(device=name)).refusal
+
+
+@pytest.mark.parametrize(
+    ("published", "name"),
+    [
+        ("NVIDIA H100-SXM5-80GB", "NVIDIA H100 80GB HBM3"),
+        ("H100 80GB SXM5", "NVIDIA H100 80GB HBM3"),
+        ("A100_SXM4_40GB", "NVIDIA A100-SXM4-40GB"),
+        ("H200 140GB SXM", "NVIDIA H200"),
+    ],
+)
+def test_names_of_published_results_mean_one_part(published, name):
+    assert imported_run(result(device=published)).point.ceiling.device == name
+    assert imported_run(result(device="H100")).point is None  # three parts
+    assert imported_run(result(device="B200 192GB")).point is None
+
+
+def test_every_published_name_leads_to_a_row_of_the_datasheets():
+    known = {name for row in datasheet_peaks() for name in row.names}
+    assert {normalised(name) for name in by_name._PUBLISHED.values()} <= known
 
 
 def test_fp32_is_held_against_tf32_where_that_is_higher_and_says_so():

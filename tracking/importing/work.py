@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.config.architectures import check_architecture, torchvision_architectures
+from bench.config.architectures import torchvision_architectures
 from bench.records import Backend, Complexity, ImportedRecord
 
 #: Precisions of files, as the cost model names them. CUDA's and Metal's autocast is fp16 unless
@@ -16,6 +16,7 @@ from bench.records import Backend, Complexity, ImportedRecord
 _PRECISIONS = ("fp32", "tf32", "amp", "amp-bf16", "amp-fp16")
 _HALF = {"fp16": "amp-fp16", "float16": "amp-fp16", "bf16": "amp-bf16", "bfloat16": "amp-bf16"}
 _BACKENDS: dict[str, Backend] = {"cpu": "cpu", "cuda": "cuda", "mps": "mps"}
+NOT_TORCHVISIONS = "its model is not one of torchvision's"
 #: A file whose model has another number of parameters does not mean torchvision's.
 _PARAMETERS = 0.01
 
@@ -36,9 +37,10 @@ class Step:
 
 def step_of(record: ImportedRecord) -> Step | str:
     """Return the step whose work a result is, or why it cannot be counted."""
-    if record.arch not in torchvision_architectures() or ":" in record.arch:
-        # A file's name for a model is never imported: that would run code that the file names.
-        return _why_unknown(record.arch)
+    if record.arch not in torchvision_architectures():
+        # Also where it reads like module:callable: code that a file names is not run.
+        known = torchvision_architectures()
+        return NOT_TORCHVISIONS if known else "torchvision is not installed: run make setup"
     if record.batch_size is None:
         return f"no batch size: {record.missing['batch_size']}"
     backend = _BACKENDS.get(record.backend or "", "cuda")
@@ -49,14 +51,6 @@ def step_of(record: ImportedRecord) -> Step | str:
         precision = "amp-bf16" if backend == "cpu" else "amp-fp16"
     size = record.params.get("image_size")
     return Step(record.arch, record.batch_size, precision, int(size) if size else None, backend)
-
-
-def _why_unknown(arch: str) -> str:
-    try:
-        check_architecture(arch)
-    except ValueError as error:
-        return f"arch={arch[:60]!r}: {error}"
-    return f"arch={arch[:60]!r}: code that a file names is not run"
 
 
 def with_work(record: ImportedRecord, counted: Complexity | str) -> ImportedRecord:

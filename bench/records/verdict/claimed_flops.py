@@ -30,20 +30,26 @@ class _Claim(NamedTuple):
 
 
 def judge_claims(records: Sequence[ImportedRecord]) -> list[ImportedRecord]:
-    """Return the results of one file, with a verdict where a row's own GFLOP/s are not its work.
+    """Return the results of files, with a verdict where a row's own GFLOP/s are not its work.
 
     Those that differ by over 3 % get a finding with both figures and the convention that the stated
-    one fits: a note where a count of other work explains it, suspect where another row's value
-    does, or nothing.
+    one fits: a note where a count of other work explains it, suspect where the value of another row
+    of its file does, or nothing.
     """
-    claims = {claim.record.record_id: claim for one in records if (claim := _claim(one))}
-    sound = [claim for claim in claims.values() if claim.fits]
-    return [
-        one
-        if (claim := claims.get(one.record_id)) is None or claim.fits
-        else one.replaced(verdict=Verdict.of([_found(claim, sound)]))
-        for one in records
-    ]
+    claims = {one.record_id: claim for one in records if (claim := _claim(one)) is not None}
+    sound: dict[str, list[_Claim]] = {}
+    for claim in claims.values():
+        if claim.fits:
+            sound.setdefault(claim.record.source_sha256, []).append(claim)
+    judged = []
+    for one in records:
+        claim = claims.get(one.record_id)
+        if claim is not None and not claim.fits:
+            found = _found(claim, sound.get(one.source_sha256, ()))
+            judged.append(one.replaced(verdict=Verdict.of([found])))
+        else:
+            judged.append(one)
+    return judged
 
 
 def _claim(record: ImportedRecord) -> _Claim | None:

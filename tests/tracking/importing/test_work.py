@@ -43,8 +43,8 @@ def test_a_step_is_what_the_file_says_of_it(read, row, step):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("resnet_18,9,fp32,8,cpu,", "not a torchvision classification model; did you mean resnet"),
-        ("os:getcwd,9,fp32,8,cpu,", "code that a file names is not run"),
+        ("resnet_18,9,fp32,8,cpu,", "its model is not one of torchvision's"),
+        ("os:getcwd,9,fp32,8,cpu,", "its model is not one of torchvision's"),
         ("resnet18,9,fp32,,cpu,", "no batch size: the source does not say"),
         ("resnet18,9,int8,8,cpu,", "no step is counted in the precision 'int8'"),
     ],
