@@ -11,6 +11,7 @@ from matplotlib.ticker import ScalarFormatter
 
 from analysis.comparison.covered import covered
 from analysis.comparison.judgement import METRICS, Comparison, Judgement
+from analysis.comparison.odd_machines import odd_in
 from analysis.comparison.pairs import Pairing
 from analysis.figures.axes import FONT_PT, legend_below, legend_key, log_ticks, plain, say_empty
 from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
@@ -123,6 +124,12 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
         lines += [f"only in {side}: {one.label} ({pairing.why_alone[one.names]})" for one in groups]
     lines += [f"left out: {line}" for line in pairing.left_out]
     lines += covered(comparisons)
+    for side, groups in (
+        ("A", [one.a for one in comparisons]),
+        ("B", [one.b for one in comparisons]),
+    ):
+        runs = {run.name: run for group in groups for run in group.runs}
+        lines += odd_in(side, list(runs.values()), pairing.metric)
     undecided = sum(one.judgement == "undecided" for one in comparisons)
     if undecided:
         lines.append(f"{undecided} of {len(comparisons)} undecided: more repeats would decide")

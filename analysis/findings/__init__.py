@@ -18,6 +18,7 @@ from analysis.findings.faults import (
 )
 from analysis.findings.machines import find_speed_ups
 from analysis.findings.next_knob import find_next_knobs
+from analysis.findings.odd_machines import find_odd_machines
 from analysis.findings.report_finding import ReportFinding
 from analysis.runs.placed import Run
 
@@ -33,6 +34,7 @@ KINDS: Mapping[str, Callable[[Sequence[Run]], Iterator[ReportFinding]]] = {
     "throttled": find_throttling,
     "drifting": find_drift,
     "foreign process": find_foreign_processes,
+    "odd machine": find_odd_machines,
     "input-bound": find_input_bound,
     "launch-bound": find_launch_bound,
     "precision uplift": find_precision_uplift,
