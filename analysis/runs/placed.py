@@ -270,7 +270,9 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 def distinguished(runs: Sequence[AnyRun]) -> list[AnyRun]:
     """Return `runs`, each with its settings that differ from others of its label."""
     known = [
-        {**run.settings, "source": run.imported_from or "measured"} if run.outcome == "ok" else {}
+        {**run.settings, "source": "imported" if run.imported_from else "measured"}
+        if run.outcome == "ok"
+        else {}
         for run in runs
     ]
     return [

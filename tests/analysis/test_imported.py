@@ -6,6 +6,8 @@ import factories as make
 import pytest
 from observed import Server
 
+from analysis.figures.rooflines.run_scene import run_scene
+from analysis.figures.rooflines.scene import ENTRY_IN
 from analysis.findings import find_all
 from analysis.report.opening import opening
 from analysis.report.tables.numbered_table import number_runs
@@ -239,3 +241,23 @@ def test_the_older_of_two_roofs_of_a_name_is_not_taken():
     assert found.point.ceiling_record_id == "new"
     failed = roofs("failed", 3, 9e12).model_copy(update={"outcome": "crashed"})
     assert imported_run(record, [failed, roofs("new", 2, 7e12)]).point.ceiling_record_id == "new"
+
+
+def test_logs_of_one_configuration_are_repeats_and_no_file_tells_them_apart():
+    first, second = result(), result(11.0)
+    second = second.replaced(source_file="other.csv")
+    one, other = distinguished([imported_run(first), imported_run(second)])
+    assert (one.distinction, other.distinction) == ("", "")
+    (summary,) = summary_table([one, other], number_runs([one, other])).cells
+    assert summary[4] == "2"
+
+
+def test_long_names_of_machines_leave_room_for_the_picture():
+    names = [f"a-cloud-with-a-very-long-label-{number}-192-222-52-{number}" for number in (1, 2)]
+    scene = run_scene([imported_run(result(env=name)).point for name in names])
+    labels = [entry.label for entry in scene.legend if entry.label.startswith("M")]
+    assert all(len(label) <= len("M1: ") + 28 for label in labels)
+    assert scene.legend_entry_in > ENTRY_IN
+    assert [mark.line.dashed for mark in scene.marks if mark.line] == [True, True]
+    assert "imported, modelled" in [entry.label for entry in scene.legend]
+    assert run_scene([imported_run(result()).point]).legend_entry_in == ENTRY_IN

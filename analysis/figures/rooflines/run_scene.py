@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from analysis.figures.rooflines.drawn_point import DrawnPoint, Limit, drawn_point
 from analysis.figures.rooflines.scene import (
+    ENTRY_IN,
     FlatRoof,
     Line,
     Mark,
@@ -23,6 +24,7 @@ from analysis.figures.rooflines.scene import (
     roof_entries,
 )
 from analysis.figures.style import MARKERS, OTHER_MODELS, ROOF_GREYS, LegendEntry, model_colours
+from analysis.profiles.kernel_places import shortened
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import (
     bytes_rate,
@@ -36,6 +38,8 @@ _CROWD = 40
 #: Diameters of markers: of a figure's smallest and largest batch, and of the only one.
 _SMALLEST_PT, _LARGEST_PT, _ONLY_PT = 3.2, 7.6, 4.0
 _CROWDED = 0.6
+#: Of a machine's name in the legend, and what a letter takes of its width.
+_MACHINE_LETTERS, _LETTER_IN = 28, 0.07
 #: Batch sizes that the legend names, spread over those that are there.
 _NAMED_SIZES = 4
 
@@ -59,7 +63,9 @@ class _Machines:
 
     def entries(self) -> list[LegendEntry]:
         return [
-            LegendEntry(f"{short}: {machine}", self.grey(machine), line_pt=1.2)
+            LegendEntry(
+                f"{short}: {shortened(machine, _MACHINE_LETTERS)}", self.grey(machine), line_pt=1.2
+            )
             for machine in self._names
             if (short := self.short(machine))
         ]
@@ -102,6 +108,7 @@ def run_scene(
     ]
     intensities = [end for point in drawn for end in point.intensities]
     rates = [point.attained_flops_per_s for point in drawn]
+    named = machines.entries()
     return Scene(
         rate="Attained",
         empty="no run has a place here",
@@ -112,8 +119,9 @@ def run_scene(
         legend=(
             *_entries(drawn, palette, diameters),
             *roof_entries(flat_roofs),
-            *machines.entries(),
+            *named,
         ),
+        legend_entry_in=max([ENTRY_IN, *(_LETTER_IN * len(one.label) for one in named)]),
         name_pt=5.5,
     )
 

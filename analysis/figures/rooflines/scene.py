@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from analysis.figures.style import LegendEntry, Marker
 
+#: Columns of the legend are so wide, unless an entry needs more.
+ENTRY_IN = 1.15
 #: What the horizontal axis shows.
 INTENSITY_LABEL = "Arithmetic intensity (FLOP/byte)"
 
@@ -116,7 +118,7 @@ class Scene:
     marks: tuple[Mark, ...] = ()
     region: Region | None = None
     legend: tuple[LegendEntry, ...] = ()
-    legend_entry_in: float = 1.15
+    legend_entry_in: float = ENTRY_IN
     name_pt: float = 7.0
     note: str = ""
 
