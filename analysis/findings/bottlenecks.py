@@ -139,7 +139,7 @@ def _why_starved(run: Run) -> str | None:
     if point is None or point.bound != "overhead" or point.times.device_busy_s is None:
         return None
     busy = point.times.device_busy_s / point.times.measured_s
-    words = f"the device was busy {percent(busy)} of the step; {point.bound_because}"
+    words = f"the device was at work {percent(busy)} of the step; {point.bound_because}"
     return words if busy < 1 / 2 else None
 
 

@@ -105,6 +105,7 @@ class ProfiledStep:
     """What the profiles of a run show of one step of it; bytes are None with the reason.
 
     `executed_flops` and `device_busy_s` are None where no profile without a fault has them.
+    The device's busy time leaves out communication that nothing hides.
     """
 
     dram_bytes: int | None
@@ -145,9 +146,9 @@ def profiled_step(
     sound = [one for one in fitting if faults[one.record_id] is None]
     executed = (executed_flops(one) for one in sound)
     busy = (
-        one.ops.device_busy_share * one.ops.step_time_s
+        one.ops.computing_s
         for one in sound
-        if one.ops is not None and one.ops.device_busy_share is not None
+        if one.ops is not None and one.ops.computing_s is not None
     )
     counted = [
         (one.counters.dram_bytes, one.record_id)

@@ -159,7 +159,10 @@ def _of_ops(ops: OpProfile, places: OpPlaces) -> Iterator[str]:
     else:
         gap = ops.launch_gap_s
         gaps = "" if gap is None else f", {three_digits(1e3 * gap)} ms idle between kernels"
-        yield f"The device was busy {percent(ops.device_busy_share)} of the profiled step{gaps}."
+        waited_s = ops.exposed_communication_s
+        waits = f", {three_digits(1e3 * waited_s)} ms of it communication alone" if waited_s else ""
+        busy = percent(ops.device_busy_share)
+        yield f"The device was busy {busy} of the profiled step{waits}{gaps}."
     if ops.copies is None:
         yield _ended(f"Copies are not known: {ops.missing['copies']}")
     if places.unmatched:

@@ -21,8 +21,7 @@ from bench.profilers.ops.op_nest import Nest
 from bench.profilers.ops.timed_step import Kind, SeenOp
 from bench.profilers.traces import HostSpan, Trace
 from bench.records.complexity import CalledOp, CallWork, OpWork, plain_label
-
-COMMUNICATION = "communication"
+from bench.records.profile import COMMUNICATION
 
 _WORK = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
 _NOT_IN_MODEL = "no call of the model: a view, an allocation, or the backend's own way"

@@ -17,7 +17,7 @@ from analysis.roofs.roof import Roof
 from analysis.runs.bounds import ROOF_SHARE
 from analysis.runs.quantities import flops_rate, interval, percent
 from analysis.traces.explain import explain
-from analysis.traces.ops import COMMUNICATION, OpRow
+from analysis.traces.ops import OpRow
 from analysis.traces.placed import PlacedTrace, place_traces
 from analysis.traces.steps import StepSpans
 from analysis.traces.timeline import StepTime, device_windows
@@ -34,6 +34,7 @@ from bench.records import (
 )
 from bench.records.base import ratio
 from bench.records.complexity import CallWork
+from bench.records.profile import COMMUNICATION
 
 _OF_A_STEP = ("step_flops", "step_eager_bytes", "step_fused_bytes")
 _MODES: dict[str, MathMode] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}

@@ -54,13 +54,13 @@ class StepTime:
 
     name: str
     wall_s: float  # the mark's duration
-    device_busy_s: float | None
-    computation_s: float | None
-    exposed_communication_s: float | None
-    exposed_copies_s: float | None
-    idle_s: float | None
-    communication_s: float | None  # hidden or not
-    loader_s: float | None  # the host's, in marks of a loader, hidden or not
+    device_busy_s: float | None = None
+    computation_s: float | None = None
+    exposed_communication_s: float | None = None
+    exposed_copies_s: float | None = None
+    idle_s: float | None = None
+    communication_s: float | None = None  # hidden or not
+    loader_s: float | None = None  # the host's, in marks of a loader, hidden or not
     idle: tuple[IdleCause, ...] = ()  # longest first; they add up to idle_s
     missing: dict[str, str] = field(default_factory=dict)  # the reason of each None
 
@@ -168,12 +168,6 @@ def _without_device(step: StepSpans) -> StepTime:
     return StepTime(
         name=step.name,
         wall_s=step.wall_s,
-        device_busy_s=None,
-        computation_s=None,
-        exposed_communication_s=None,
-        exposed_copies_s=None,
-        idle_s=None,
-        communication_s=None,
         loader_s=loader_s,
         missing={**dict.fromkeys(_OF_DEVICE, NO_DEVICE), **missing},
     )

@@ -67,7 +67,7 @@ def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, s
         accounts = folder.read_ranks()
         if len(accounts) == config.devices and all(each.outcome == "ok" for each in accounts):
             return "ok", None
-        return failure_cause(folder, unmeasured(config, folder, *watch.death(), watch.started))
+        return failure_cause(folder, *watch.death(), config.world_size)
 
 
 def launch_ceilings(
@@ -117,7 +117,10 @@ def finish(
 ) -> R:
     """Add what only the launcher knows, judge the whole, and write it with its exports."""
     if isinstance(record, RunRecord) and record.outcome != "ok":
-        facts["outcome"], facts["reason"] = failure_cause(folder, record)
+        ranks = record.config.world_size
+        facts["outcome"], facts["reason"] = failure_cause(
+            folder, record.outcome, record.reason, ranks
+        )
     missing = {name: why_missing for name, fact in facts.items() if fact is None}
     verdict = judge(record.model_copy(update=facts))
     whole = record.replaced(missing, **facts, verdict=verdict)
@@ -127,18 +130,20 @@ def finish(
     return whole
 
 
-def failure_cause(folder: RecordFolder, record: RunRecord) -> tuple[Outcome, str | None]:
-    """Return the outcome and the reason of the rank that failed first.
+def failure_cause(
+    folder: RecordFolder, outcome: Outcome, reason: str | None, ranks: int
+) -> tuple[Outcome, str | None]:
+    """Return the outcome and the reason of the rank, of so many, that failed first.
 
-    When one rank ends, the others lose their connection to it, and rank 0 reports only that. A
-    measurement on one device, or one that went well, keeps the outcome and reason of `record`.
+    When one rank ends, the others lose their connection to it, and rank 0 reports only that. Work
+    on one device, or work that went well, keeps its own `outcome` and `reason`.
     """
     failed = [account for account in folder.read_ranks() if account.outcome != "ok"]
-    if record.outcome == "ok" or not failed:
-        return record.outcome, record.reason
+    if outcome == "ok" or not failed:
+        return outcome, reason
     first = min(failed, key=_precedence)
     alike = all(account.reason == first.reason for account in failed)
-    together = alike and len(failed) == record.config.world_size
+    together = alike and len(failed) == ranks
     return first.outcome, first.reason if together else f"rank {first.rank}: {first.reason}"
 
 

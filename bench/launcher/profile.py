@@ -13,7 +13,8 @@ from typing import Any
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.exports import write_exports
-from bench.launcher.watch import WorkerWatch
+from bench.launcher.measurement import failure_cause
+from bench.launcher.watch import RanksWatch, WorkerWatch
 from bench.machine.allocator import allocator_settings
 from bench.profilers.base import Attempt, Section, Tool
 from bench.profilers.ncu import NcuTool
@@ -107,6 +108,9 @@ def _try_tool(
         found.why_not[name] = str(found.reason)
         return
     tool = TOOLS[name]()
+    if config.world_size > 1 and not tool.counts_ranks:
+        found.why_not[name] = f"devices={config.devices}: {name} counts one process; use devices=1"
+        return
     # While `auto` is not resolved, the backend that the tool is made for.
     meant: Backend = "cuda" if name == "ncu" else "cpu"
     asked = meant if config.backend == "auto" else config.backend
@@ -145,13 +149,21 @@ def _run(
     }
     write_atomically(inside.config, json.dumps(asked))
     environment = {**allocator_settings(config), **attempt.environment}
-    watch = WorkerWatch("profile", inside, on_event, prefix=attempt.prefix, environment=environment)
+    if config.world_size == 1:
+        watch = WorkerWatch(
+            "profile", inside, on_event, prefix=attempt.prefix, environment=environment
+        )
+    else:
+        watch = RanksWatch(config, inside, on_event, kind="profile-ranks")
     watch.wait()
     inside.leave()
     step = inside.read_worker()
     if not isinstance(step, ProfiledStep):
         outcome, reason = watch.death()
         step = ProfiledStep.of(reason, tool=tool.name, outcome=outcome, reason=reason)
+    if step.outcome != "ok":
+        cause = failure_cause(inside, step.outcome, step.reason, config.world_size)
+        step = step.replaced(outcome=cause[0], reason=cause[1])
     return step, tool.explain(inside.console.read_text(encoding="utf-8", errors="replace"))
 
 

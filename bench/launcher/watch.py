@@ -181,8 +181,10 @@ class RanksWatch(WorkerWatch):
     it would ask their image loaders too.
     """
 
-    def __init__(self, config: RunConfig, folder: RecordFolder, on_event: OnEvent) -> None:
-        super().__init__("ranks", folder, on_event, environment=allocator_settings(config))
+    def __init__(
+        self, config: RunConfig, folder: RecordFolder, on_event: OnEvent, *, kind: str = "ranks"
+    ) -> None:
+        super().__init__(kind, folder, on_event, environment=allocator_settings(config))
         self._nodes = config.nodes
         self._devices: SeveralDevices | None = None
 

@@ -32,8 +32,8 @@ class Tool(ABC):
     """A tool: whether it can work here, what it starts, and what it found."""
 
     name: ClassVar[ToolName]
-    #: Whether the worker counts whole windows (`iters` iterations) or a single step.
-    whole_window: ClassVar[bool] = False
+    #: Whether it can examine every process of a step on several devices.
+    counts_ranks: ClassVar[bool] = False
 
     def obstacle(self, backend: Backend) -> str | None:
         """Return why it cannot work here, with the remedy, or None if it is worth trying."""

@@ -28,12 +28,17 @@ _ONE_TIME = {
 }
 
 
+#: The label of ops whose kernels exchange data with other ranks.
+COMMUNICATION = "communication"
+
+
 class OpTime(Facts):
     """All calls of one kind of op in one phase of one step.
 
     `label` distinguishes kinds that differ under the roof: `convolution 1x1`,
     `depthwise convolution 3x3`, `batch_norm`. Work is the cost model's (`bench.cost`), None
-    where the profiled op has no counterpart there. `time_s` is what its kernels took, each its own
+    where the profiled op has no counterpart there. An op that communicates is `communication`: its
+    time is also that of waiting for other ranks. `time_s` is what its kernels took, each its own
     duration; of `exclusive_s` no nanosecond is in two ops, so it adds up to the device's busy time.
     Where nothing overlaps, both are the same; a rate is work over `time_s`.
     """
@@ -84,6 +89,23 @@ class OpProfile(Facts):
     def ops_time_s(self) -> float:
         """Time of all ops together; more than the step's where the device ran several at once."""
         return sum(op.time_s for op in self.ops)
+
+    @property
+    def exposed_communication_s(self) -> float | None:
+        """The time in which the device only communicated, or waited for other ranks.
+
+        None where ops ran on the host, which does not show it.
+        """
+        if self.device_busy_share is None:
+            return None
+        return sum(op.exclusive_s or 0.0 for op in self.ops if op.label == COMMUNICATION)
+
+    @property
+    def computing_s(self) -> float | None:
+        """The device's busy time but for exposed communication; None where it is not known."""
+        if self.device_busy_share is None:
+            return None
+        return self.device_busy_share * self.step_time_s - (self.exposed_communication_s or 0.0)
 
     @property
     def exclusive_s(self) -> float:

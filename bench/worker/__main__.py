@@ -23,6 +23,8 @@ _WORKERS = {
     "profile": ("bench.worker.profile", "profile"),
     "ranks": ("bench.worker.agent", "run_ranks"),
     "rank": ("bench.worker.rank", "measure_rank"),
+    "profile-ranks": ("bench.worker.agent", "profile_ranks"),
+    "profile-rank": ("bench.worker.rank", "profile_rank"),
 }
 
 #: Workers that have nothing left to do once their account is written. An orderly end of torch takes
@@ -41,7 +43,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     folder = RecordFolder(Path(path))
     # torch's elastic launcher numbers the processes that share one measurement and its journal.
-    who = {"rank": int(os.environ["RANK"]), "pid": os.getpid()} if kind == "rank" else {}
+    who = {"rank": int(os.environ["RANK"]), "pid": os.getpid()} if kind.endswith("rank") else {}
     journal = JournalWriter(folder.journal, always=who)
     journal.note("started")
     # torch is imported from here on: the line above separates an import from a start that hangs.

@@ -1,4 +1,4 @@
-"""One machine's part of a measurement on several devices: the elastic launcher of its ranks."""
+"""One machine's part of work on several devices: the elastic launcher of its ranks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bench.machine.limits import describe_exit, oom_kills
 from bench.records import RankAccount
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
+from bench.worker.profile import asked_config
 
 #: The machines of one measurement need not be started at the same time.
 _MEETING_TIMEOUT_S = 600
@@ -26,13 +27,22 @@ _RUN_ID = "mlproject"
 
 
 def run_ranks(folder: RecordFolder, journal: JournalWriter) -> None:
-    """Run this machine's ranks to their end; write the account of each that could not itself."""
-    config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
+    """Measure with this machine's ranks; write the account of each that could not itself."""
+    _run(folder, RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8")), "rank")
+
+
+def profile_ranks(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Profile with this machine's ranks; write the account of each that could not itself."""
+    _run(folder, asked_config(folder), "profile-rank")
+
+
+def _run(folder: RecordFolder, config: RunConfig, worker: str) -> None:
+    """Run the ranks to their end, each a worker of that name."""
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_S)
     kills_before = oom_kills()
     try:
         elastic_launch(_launch_config(config), sys.executable)(
-            *("-m", "bench.worker", "rank", str(folder.path))
+            *("-m", "bench.worker", worker, str(folder.path))
         )
     except ChildFailedError as error:
         kills = oom_kills()

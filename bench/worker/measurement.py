@@ -80,12 +80,16 @@ class WorkerMeasurement:
 
         What a profiler leaves in the process must not enter the window: where it leaves nothing,
         the last warm-up iteration is profiled, else one more after the window. The first iteration
-        is like no other: it makes gradients and momentum.
+        is like no other: it makes gradients and momentum. Nor is the second of several ranks, in
+        which DistributedDataParallel orders its buckets, and which may be the last.
         """
         with self.setup.opened() as ready:
             has_model = not ready.config.data_only
             in_warm_up = (
-                has_model and ready.config.warmup_iters > 1 and not ready.device.profiler_stays
+                has_model
+                and ready.config.warmup_iters > 1
+                and ready.config.world_size == 1
+                and not ready.device.profiler_stays
             )
             profiled = partial(self._profile, ready.device)
             ready.journal.note("notice", text=str(ready.limits))

@@ -17,10 +17,11 @@ from bench.errors import UnsupportedError, UserError
 from bench.profilers.ops.op_times import profile_ops
 from bench.profilers.ops.torch_profiler import work_set
 from bench.profilers.perf.perf_control import counting
-from bench.records import ProfiledStep, ToolName
+from bench.records import Outcome, ProfiledStep, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
+from bench.training.team import Team
 from bench.worker.outcome import attempt, or_reason
 from bench.worker.step_setup import ReadyStep, StepSetup
 
@@ -30,40 +31,74 @@ Found = dict[str, Any]
 
 def profile(folder: RecordFolder, journal: JournalWriter) -> None:
     """Profile the configuration in `folder` and write `worker.json`, however it ends."""
-    asked = json.loads(folder.config.read_text(encoding="utf-8"))
-    tool: ToolName = asked["tool"]
-    setup = StepSetup(RunConfig.model_validate(asked["config"]), journal)
-    found: Found = dict.fromkeys(("work", "iterations", "window_s", "ops"))
-    why: dict[str, str] = {}
-
-    def run() -> None:
-        with setup.opened() as ready:
-            ready.warm_up(window=tool == "perf")
-            _TOOLS[tool](ready, found, why, asked["task"])
-
-    outcome, reason = attempt(run)
+    step = StepProfile(folder, journal)
+    outcome, reason = attempt(step.run)
     journal.note("ended", outcome=outcome)
-    account = ProfiledStep.of(
-        reason or f"{tool} does not give it to the worker",
-        why,
-        tool=tool,
-        outcome=outcome,
-        reason=reason,
-        resolved=setup.resolved,
-        environment=or_reason("environment", lambda: setup.environment(folder), why),
-        complexity=or_reason("complexity", setup.complexity, why),
-        **found,
-    )
-    folder.release_reserve()
-    folder.write(folder.worker, account)
+    step.write_account(outcome, reason)
+
+
+def asked_config(folder: RecordFolder) -> RunConfig:
+    """Return the configuration whose step is profiled in `folder`."""
+    return RunConfig.model_validate(_asked(folder)["config"])
+
+
+def _asked(folder: RecordFolder) -> dict[str, Any]:
+    asked: dict[str, Any] = json.loads(folder.config.read_text(encoding="utf-8"))
+    return asked
+
+
+class StepProfile:
+    """One step under one tool, kept where an interrupt or a crash leaves its parts readable."""
+
+    def __init__(
+        self, folder: RecordFolder, journal: JournalWriter, team: Team | None = None
+    ) -> None:
+        asked = _asked(folder)
+        self._folder = folder
+        self._tool: ToolName = asked["tool"]
+        self._task: dict[str, str] = asked["task"]
+        self._setup = StepSetup(RunConfig.model_validate(asked["config"]), journal, team)
+        self._found: Found = dict.fromkeys(("work", "iterations", "window_s", "ops"))
+        self._why: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Warm up, then run the step under the tool."""
+        with self._setup.opened() as ready:
+            ready.warm_up(window=self._tool == "perf")
+            _TOOLS[self._tool](ready, self._found, self._why, self._task)
+
+    def write_account(self, outcome: Outcome, reason: str | None) -> None:
+        """Write `worker.json`: what was found up to where it ended."""
+        why, setup = self._why, self._setup
+        account = ProfiledStep.of(
+            reason or f"{self._tool} does not give it to the worker",
+            why,
+            tool=self._tool,
+            outcome=outcome,
+            reason=reason,
+            resolved=setup.resolved,
+            environment=or_reason("environment", lambda: setup.environment(self._folder), why),
+            complexity=or_reason("complexity", setup.complexity, why),
+            **self._found,
+        )
+        self._folder.release_reserve()
+        self._folder.write(self._folder.worker, account)
 
 
 def _torch(ready: ReadyStep, found: Found, why: dict[str, str], task: dict[str, str]) -> None:
-    """PyTorch's profiler: time per op, beside the cost model's work of the same op."""
+    """PyTorch's profiler: time per op, beside the cost model's work of the same op.
+
+    Of several ranks each profiles its own step, so that none is slower than the others; the trace
+    is kept of rank 0 alone.
+    """
     found["work"] = work_set(ready.step, ready.device)
+    is_first = ready.team.shard.rank == 0
     try:
         found["ops"] = ops = profile_ops(
-            ready.step, ready.device, _op_work(ready), trace_file=Path(task["trace"])
+            ready.step,
+            ready.device,
+            _op_work(ready),
+            trace_file=Path(task["trace"]) if is_first else None,
         )
         found["iterations"] = ops.iterations
     except UserError as error:  # kernels may not be seen; counters perhaps may

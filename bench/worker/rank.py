@@ -1,4 +1,4 @@
-"""One rank of a measurement on several devices; rank 0 gives the account of the whole."""
+"""One rank of a measurement or a profile on several devices; rank 0 gives the account of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 from bench.config import RunConfig
 from bench.records import DistributedFigures, Outcome, RankAccount, RankFigures
@@ -15,6 +17,7 @@ from bench.records.journal import JournalWriter
 from bench.training.team.ddp import DdpTeam
 from bench.worker.measurement import WorkerMeasurement, write_account
 from bench.worker.outcome import attempt
+from bench.worker.profile import StepProfile, asked_config
 from bench.worker.step_setup import ReadyStep
 
 #: Steps with communication, and as many without: a tenth of the window's, so that slow steps do
@@ -37,9 +40,27 @@ def measure_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     """Measure this rank's part, write `rank-N.json`, and as rank 0 `worker.json`."""
     config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
     team = DdpTeam(config, os.environ)
-    signal.signal(signal.SIGTERM, team.interrupt)
     measurement = RankMeasurement(config, journal, team)
-    outcome, reason = attempt(measurement.run)
+    _take_part(folder, journal, team, measurement.run, partial(write_account, folder, measurement))
+
+
+def profile_rank(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Profile this rank's step, write `rank-N.json`, and as rank 0 `worker.json`."""
+    team = DdpTeam(asked_config(folder), os.environ)
+    step = StepProfile(folder, journal, team)
+    _take_part(folder, journal, team, step.run, step.write_account)
+
+
+def _take_part(
+    folder: RecordFolder,
+    journal: JournalWriter,
+    team: DdpTeam,
+    run: Callable[[], None],
+    write_whole: Callable[[Outcome, str | None], None],
+) -> None:
+    """Do this rank's part with `run`, and leave its account; `write_whole` gives rank 0's."""
+    signal.signal(signal.SIGTERM, team.interrupt)
+    outcome, reason = attempt(run)
     # The elastic launcher asks the ranks to end as soon as one has failed: the account comes first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ended_unix_s = time.time()
@@ -56,7 +77,7 @@ def measure_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     if outcome != "ok":
         _report_failure(team, folder, account)
     if account.rank == 0:
-        write_account(folder, measurement, outcome, reason)
+        write_whole(outcome, reason)
     _end(team, outcome)
 
 

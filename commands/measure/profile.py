@@ -68,11 +68,8 @@ def command(
     name and cannot work here; 3 profiled but not uploaded; 130 interrupted.
     """
     config, timed = _asked(context, values, records, timed_id)
-    if config.world_size > 1:
-        raise UserError(
-            f"devices={config.devices}, nodes={config.nodes}: a profile looks at one device's "
-            "step; use devices=1 and nodes=1"
-        )
+    if config.nodes > 1:
+        raise UserError(f"nodes={config.nodes}: a profile is of one machine; use nodes=1")
     if config.data_only:
         raise UserError("data_only=true: a profile looks at a training step; use data_only=false")
     from bench.launcher.profile import launch_profile

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.traces.ops import COMMUNICATION, OpTable
+from analysis.traces.ops import OpTable
 from analysis.traces.steps import cut_steps
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace, read_trace
 from bench.records.complexity import CalledOp, CallWork, OpWork
+from bench.records.profile import COMMUNICATION
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 MI300X = "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"

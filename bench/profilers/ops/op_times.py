@@ -14,6 +14,7 @@ from bench.profilers.ops.timed_step import Kind, Recorder, TimedStep
 from bench.profilers.ops.torch_profiler import Profiled, ProfiledOnDevice, pack_trace
 from bench.records import Backend, OpProfile, OpTime, Phase
 from bench.records.complexity import CallWork, plain_label
+from bench.records.profile import COMMUNICATION
 from bench.training.devices import Device
 
 # Sums of several steps, one record per kind of op
@@ -61,6 +62,8 @@ def _name(share: Share) -> _Name:
     if isinstance(call := share.call, CallWork):
         return call.label, call.op, call.phase, None
     seen = share.seen
+    if seen.runs and all(run.communicates for run in seen.runs):
+        return COMMUNICATION, seen.name, seen.phase, "communication: also waits for other ranks"
     label = {Kind.OP: plain_label(seen.name), Kind.REGION: "compiled graph"}
     return label.get(seen.kind, seen.name), seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
 

@@ -15,6 +15,7 @@ class TorchTool(Tool):
     """One worker, which times its own ops (`bench.profilers.ops.profile_ops`)."""
 
     name: ClassVar[ToolName] = "torch"
+    counts_ranks: ClassVar[bool] = True
 
     def attempts(self, folder: Path) -> Sequence[Attempt]:
         """Return the one worker, which leaves the trace of a step in `folder`."""

@@ -96,7 +96,6 @@ class PerfTool(Tool):
     """Counts the worker's threads between two commands, and beside it all memory controllers."""
 
     name: ClassVar[ToolName] = "perf"
-    whole_window: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._choice = Choice((), ())

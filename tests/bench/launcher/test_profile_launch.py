@@ -69,6 +69,25 @@ def test_a_profile_explains_the_timed_run_of_the_same_work(tmp_path, perf, monke
     assert "install" in record.missing["cpu_counters"]
 
 
+@pytest.mark.long
+def test_of_several_devices_every_rank_is_profiled_and_rank_0_reports(tmp_path, perf):
+    asked = small_run(devices=2)
+    timed = launch_measurement(asked, RecordFolder.create(tmp_path))
+    folder, record = profiled(tmp_path, asked)
+    assert record.outcome == "ok", record.reason
+    assert record.timed_record_id == timed.record_id
+    assert record.verdict.level == "clean", record.verdict
+    phases = {op.phase for op in record.ops.ops}
+    assert phases == {"forward", "backward", "optimizer"}
+    assert "c10d.allreduce_" in {op.op for op in record.ops.ops}
+    assert (folder.path / "trace.json.gz").exists()
+    assert record.missing["cpu_counters"] == "devices=2: perf counts one process; use devices=1"
+    _, record = profiled(tmp_path, asked.model_copy(update={"arch": "ranked_models:raises"}))
+    assert record.outcome == "crashed"
+    assert record.reason.startswith("rank 1: ")
+    assert "had enough" in record.reason
+
+
 def test_a_tool_that_was_asked_for_and_is_not_here_is_unsupported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     _, record = profiled(tmp_path, tools=["ncu"])

@@ -20,6 +20,7 @@ from bench.profilers.ops.timed_step import Kind, SeenOp, TimedStep
 from bench.profilers.ops.torch_tool import TorchTool
 from bench.profilers.traces import read_trace
 from bench.records import OpProfile, ProfiledStep
+from bench.records.profile import COMMUNICATION
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
 from bench.training.step import TrainingStep, make_optimizer
@@ -224,6 +225,22 @@ def test_on_a_gpu_an_op_is_the_time_of_its_kernels(monkeypatch):
     (copies,) = profile.copies
     assert (copies.direction, copies.calls, copies.bytes) == ("host to device", 2, 6144)
     assert profile.step_time_s == pytest.approx(0.0012)
+
+
+def test_communication_is_a_class_of_its_own_and_no_work_of_the_device(monkeypatch):
+    trace = TraceWriter()
+    trace.device("void relu(float*)", 100, 200, trace.host("aten::relu", 0, 10, [[8, 8]]))
+    told = trace.host("record_param_comms", 20, 10, [[64]])
+    trace.device("ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", 250, 200, told, stream=20)
+    trace.device("void add(float*)", 460, 40, trace.host("aten::add", 40, 10, [[8, 8]]))
+    profile = profile_on_card(monkeypatch, trace.trace)
+    (waits,) = [op for op in profile.ops if op.label == COMMUNICATION]
+    assert waits.op.startswith("ncclDevKernel_AllReduce")
+    assert (waits.time_s, waits.exclusive_s) == pytest.approx((200e-6, 150e-6))
+    assert "other ranks" in waits.missing["flops"]
+    assert profile.device_busy_share * 1200e-6 == pytest.approx(390e-6)
+    assert profile.exposed_communication_s == pytest.approx(150e-6)
+    assert profile.computing_s == pytest.approx(240e-6)
 
 
 def test_a_replayed_graph_is_its_kernels_without_phases(monkeypatch):
