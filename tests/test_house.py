@@ -176,7 +176,8 @@ def test_main_takes_every_setting_with_its_default():
     def as_text(value):
         return str(value).lower() if isinstance(value, bool) else str(value)
 
-    parameters = ENTRY_POINTS["main"]["parameters"]
+    parameters = dict(ENTRY_POINTS["main"]["parameters"])
+    assert parameters.pop("repeats")["default"] == 1  # how often, and no setting of a measurement
     assert {name: as_text(given["default"]) for name, given in parameters.items()} == {
         name: as_text(field.default) for name, field in RunConfig.model_fields.items()
     }

@@ -1,6 +1,7 @@
 """The literal `mlflow run .`, with neither conda nor pyenv on the path."""
 
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -73,22 +74,29 @@ def mlflow_run(place, *options, **parameters):
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
-def test_it_measures_real_images_into_one_tracked_run(place, images, monkeypatch):
+def test_it_measures_real_images_into_one_tracked_run_per_repeat(place, images, monkeypatch):
     quiet = "MLFLOW_LOGGING_LEVEL=$${MLFLOW_LOGGING_LEVEL:-WARNING} mlflow run ."
     assert quiet in (PROJECT / "Makefile").read_text("utf-8")
     monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "WARNING")
-    done = mlflow_run(place, **SMALL, arch="resnet18", data=images, workers="1")
+    done = mlflow_run(place, **SMALL, arch="resnet18", data=images, workers="1", repeats="2")
     assert done.returncode == 0, done.stderr
     assert " INFO mlflow" not in done.stderr  # a line of 1,500 characters among them
-    [run] = search_runs()
-    assert run.status == "FINISHED"
-    assert run.tags[schema.KIND] == "measurement"
-    assert run.params["resolved_batch_size"] == "2"
-    assert run.metrics["throughput_images_per_s"] > 0
-    [record] = read_records(place / "records")
-    assert download_record(run.run_id) == record
-    assert record.config.data == str(images)
-    assert record.outcome == "ok"
+    runs = search_runs()
+    assert len(runs) == 2
+    for run in runs:
+        assert run.status == "FINISHED"
+        assert run.tags[schema.KIND] == "measurement"
+        assert run.params["resolved_batch_size"] == "2"
+        assert run.metrics["throughput_images_per_s"] > 0
+    records = read_records(place / "records")
+    of_runs = {record.record_id: record for record in (download_record(r.run_id) for r in runs)}
+    assert of_runs == {record.record_id: record for record in records}
+    assert sorted(record.config.repeat for record in records) == [1, 2]
+    assert len({record.config_id for record in records}) == 1
+    assert {record.config.data for record in records} == {str(images)}
+    assert {record.outcome for record in records} == {"ok"}
+    mean = math.sqrt(math.prod(run.metrics["throughput_images_per_s"] for run in runs))
+    assert f"2 repeats: {mean:.4g} images/s, 95 % interval" in done.stdout
     assert not list(place.rglob("hacked"))
     assert not (PROJECT / "hacked").exists()
 

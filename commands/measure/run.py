@@ -1,14 +1,17 @@
-"""`mlproject run`: one configuration, one fresh worker, one record, one tracked run."""
+"""`mlproject run`: one configuration; per repeat a fresh worker, a record and a tracked run."""
 
 from __future__ import annotations
 
-from functools import partial
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bench.config import RunConfig
+from bench.errors import UserError
 from bench.records import RunRecord
 from commands.views.options import (
     checked_config,
@@ -19,31 +22,83 @@ from commands.views.options import (
 )
 from commands.views.recorded import EXIT_CODES, measured, verdict_fact
 
+if TYPE_CHECKING:
+    from bench.records.folders import RecordFolder
+    from bench.records.journal import OnEvent
+
 
 @click.command()
 @one_option_per_field
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="tracked runs of it, each in a fresh process; from two on, their mean has an interval",
+)
 @records_option
 @track_option
 @format_option
-def command(records: Path, tracked: bool, form: str, **values: str) -> int:
-    """Measure one configuration as one tracked run.
+def command(repeats: int, records: Path, tracked: bool, form: str, **values: str) -> int:
+    """Measure one configuration as one tracked run, or several.
 
     The record is on disk before anything is uploaded. Exit codes: 0 measured and tracked; 1 no
     whole measurement (out of memory, crash), recorded with its reason; 2 a wrong value; 3 measured
-    but not uploaded; 130 interrupted. With nodes above 1, the machine whose NODE_RANK is 0 keeps
-    the record; the others take part and write none.
+    but not uploaded; 130 interrupted. Of several repeats the first that is not 0 counts; an
+    interrupt ends them all. With nodes above 1, the machine whose NODE_RANK is 0 keeps the record;
+    the others take part and write none.
     """
     config = checked_config(values)
     from bench.config.nodes import node_rank
 
+    if repeats > 1 and config.nodes > 1:
+        raise UserError(f"repeats={repeats}: with nodes above 1 start each repeat on every machine")
     if node_rank(config) > 0:
         return _take_part(config)
     # The launcher comes last: psutil and NVML cost time that a wrong value should not.
     from bench.launcher.measurement import launch_measurement
 
-    title = f"{config.arch} {config.precision}"
-    launch = partial(launch_measurement, config)
-    return measured(records, title, launch, _facts, tracked=tracked, form=form)
+    done: list[RunRecord] = []
+
+    def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
+        repeat = config.model_copy(update={"repeat": config.repeat + len(done)})
+        done.append(launch_measurement(repeat, folder, on_event))
+        return done[-1]
+
+    codes = []
+    while len(done) < repeats and EXIT_CODES["interrupted"] not in codes:
+        repeat = f", repeat {len(done) + 1} of {repeats}" if repeats > 1 else ""
+        title = f"{config.arch} {config.precision}{repeat}"
+        codes.append(measured(records, title, launch, _facts, tracked=tracked, form=form))
+        # The run that `mlflow run` made holds the first repeat; the others get runs of their own.
+        os.environ.pop("MLFLOW_RUN_ID", None)
+    if repeats > 1:
+        _print_mean(done, form)
+    return next(filter(None, codes), 0)
+
+
+def _print_mean(records: Sequence[RunRecord], form: str) -> None:
+    """Print what the repeats that measured something say together."""
+    from analysis.statistics.repeats import repeats_of
+    from bench.records.verdict.record_metrics import summary
+
+    name = "throughput_images_per_s"
+    values = [value for record in records if (value := summary(record).get(name))]
+    facts: dict[str, Any] = {"repeats": len(values)}
+    if values:
+        together = repeats_of(values).interval()
+        facts |= {
+            f"{name}_mean": together.value,
+            f"{name}_low": together.low,
+            f"{name}_high": together.high,
+        }
+    if form == "json":
+        click.echo(json.dumps(facts))
+    elif values:
+        interval = ""
+        if together.low is not None and together.high is not None:
+            interval = f", 95 % interval {together.low:.4g} to {together.high:.4g}"
+        click.echo(f"  {len(values)} repeats: {together.value:.4g} images/s{interval}")
 
 
 def _take_part(config: RunConfig) -> int:
