@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
+from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.findings.batches import find_batch_knees, find_memory_spills
 from analysis.findings.bottlenecks import find_input_bound, find_launch_bound
 from analysis.findings.differences import find_precision_uplift, find_variability
@@ -24,8 +26,9 @@ from analysis.runs.placed import Run
 
 __all__ = ["KINDS", "ReportFinding", "find_all"]
 
+Search = Callable[[Sequence[Run]], Iterator[ReportFinding]]
 #: Kind -> its search; faults first, then what holds runs back, then what they are worth.
-KINDS: Mapping[str, Callable[[Sequence[Run]], Iterator[ReportFinding]]] = {
+KINDS: Mapping[str, Search] = {
     "above the roof": find_above_roof,
     "inconsistent FLOP": find_inconsistent_flops,
     "stated GFLOP/s": find_stated_flops,
@@ -45,12 +48,14 @@ KINDS: Mapping[str, Callable[[Sequence[Run]], Iterator[ReportFinding]]] = {
 }
 
 
-def find_all(runs: Sequence[Run]) -> list[ReportFinding]:
+def find_all(runs: Sequence[Run], prices: Prices = NO_PRICES) -> list[ReportFinding]:
     """Return what `runs` show, in the order of the report: faults first.
 
     `runs` are such as `pull_records().runs()`. Each finding has a `kind`, a `headline` in words,
     its `evidence` with numbers, the ids of the `runs` that it names, and for some an `advice`;
     `pandas.DataFrame(find_all(runs))` is a table of them. A kind that the data do not support has
-    no finding; docs/analysis.md lists the kinds and when each is reported.
+    no finding; docs/analysis.md lists the kinds and when each is reported. With `prices` those
+    about machines say what a million images cost.
     """
-    return [finding for find in KINDS.values() for finding in find(runs)]
+    priced: Mapping[str, Search] = {"machine speed-up": partial(find_speed_ups, prices=prices)}
+    return [finding for kind in KINDS for finding in priced.get(kind, KINDS[kind])(runs)]

@@ -1,137 +1,101 @@
-"""How much faster one machine is than another, at the configurations that both measured."""
+"""How much faster one machine is than another, and what that costs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
 
-from analysis.findings.report_finding import ReportFinding, names_of
-from analysis.runs.groups import Group, agreeing_pairs, batch_curves, before_cliff, ran_otherwise
+from analysis.comparison.machines.prices import NO_PRICES, Prices
+from analysis.comparison.machines.speedups import MachinePair, SharedConfiguration, machine_pairs
+from analysis.findings.report_finding import ReportFinding
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, interval, three_digits
-from analysis.runs.what_ran import OF_PRECISION
-from analysis.statistics import RatioEstimate, estimate_ratio, mean_ratio
-
-_MACHINE = ("env", "device", "backend")
-_Pairs = tuple[tuple[Group, Group], ...]
+from analysis.statistics import RatioEstimate
 
 
-@dataclass(frozen=True)
-class SpeedUp:
-    """Images/s of the machine `fast` over those of `slow`, in one model and precision.
-
-    `pairs` are the configurations of both, (slow, fast), which agree in what was asked for. `mean`
-    is the geometric mean of their ratios; its interval, of repeats alone, needs repeats in each.
-    """
-
-    slow: str
-    fast: str
-    pairs: _Pairs
-
-    @property
-    def arch(self) -> str:
-        """The model."""
-        return self.pairs[0][0].arch
-
-    @property
-    def precision(self) -> str:
-        """The precision of both, such as `amp-fp16 -> amp-bf16` where the two ran otherwise."""
-        return _precision(self.pairs[0])
-
-    @property
-    def estimates(self) -> list[RatioEstimate]:
-        """The ratio of each configuration."""
-        return [estimate_ratio(fast.repeats(), slow.repeats()) for slow, fast in self.pairs]
-
-    @property
-    def mean(self) -> RatioEstimate:
-        """The geometric mean of the ratios."""
-        return mean_ratio(self.estimates)
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The least and the largest ratio."""
-        ratios = [estimate.ratio for estimate in self.estimates]
-        return min(ratios), max(ratios)
-
-    @property
-    def ran_with(self) -> str:
-        """The other settings that differ between the two, as they ran: `threads 2 -> 16`."""
-        besides = {*_MACHINE, *OF_PRECISION}
-        found = (ran_otherwise(slow, fast, besides) for slow, fast in self.pairs)
-        return "; ".join(dict.fromkeys(text for text in found if text))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The ids of all its runs."""
-        return names_of(group for pair in self.pairs for group in pair)
-
-
-def speed_ups(runs: Sequence[Run]) -> list[SpeedUp]:
-    """Return each two machines' speed-up in each model and precision that both measured.
-
-    Batches past a memory spill are left out, as they show the spill and not the machine.
-    """
-    machines: dict[str, list[Group]] = {}
-    for curve in batch_curves(runs):
-        machines.setdefault(curve[0].env, []).extend(before_cliff(curve))
-    found = []
-    for one, other in combinations(machines.values(), 2):
-        pairs = tuple(agreeing_pairs(one, other, {*_MACHINE, *_unknown(one, other)}))
-        if not pairs:
-            continue
-        if SpeedUp(one[0].env, other[0].env, pairs).mean.ratio < 1:
-            pairs = tuple((fast, slow) for slow, fast in pairs)
-        series: dict[tuple[str, str], _Pairs] = {}
-        for pair in pairs:
-            key = (pair[0].arch, _precision(pair))
-            series[key] = (*series.get(key, ()), pair)
-        found += [SpeedUp(part[0][0].env, part[0][1].env, part) for part in series.values()]
-    return found
-
-
-def _precision(pair: tuple[Group, Group]) -> str:
-    slow, fast = (group.precision_label for group in pair)
-    return slow if slow == fast else f"{slow} -> {fast}"
-
-
-def _unknown(one: Sequence[Group], other: Sequence[Group]) -> set[str]:
-    """The settings that the ledgers of one side lack: a record lacks those without any effect."""
-    if not any(group.first.imported_from for group in (*one, *other)):
-        return set()
-    names = [{name for group in side for name in group.first.settings} for side in (one, other)]
-    return names[0] ^ names[1]
-
-
-def find_speed_ups(runs: Sequence[Run]) -> Iterator[ReportFinding]:
+def find_speed_ups(runs: Sequence[Run], prices: Prices = NO_PRICES) -> Iterator[ReportFinding]:
     """Yield a finding for each two machines with a configuration in common."""
-    machines: dict[tuple[str, str], list[SpeedUp]] = {}
-    for one in speed_ups(runs):
-        machines.setdefault((one.slow, one.fast), []).append(one)
-    for (slow, fast), found in machines.items():
-        whole = SpeedUp(slow, fast, tuple(pair for one in found for pair in one.pairs))
-        number = len(whole.pairs)
-        mean = f", {_mean(whole.mean)} in the geometric mean" if number > 1 else ""
-        yield ReportFinding(
-            kind="machine speed-up",
-            headline=(
-                f"{fast} is {interval(*whole.ends)} times as fast as {slow}{mean} "
-                f"({counted(number, 'common configuration')})."
-            ),
-            evidence=tuple(map(_line, found)),
-            runs=whole.names,
+    for pair in machine_pairs(runs, prices):
+        if pair.counted:
+            yield ReportFinding(
+                kind="machine speed-up",
+                headline=_headline(pair),
+                evidence=(
+                    *(_line(one) for one in pair.by_series() if one.counted),
+                    *(f"{_label(one)}: {one.note}" for one in pair.shared if one.spilled),
+                    *_prices(pair, prices),
+                ),
+                runs=pair.names,
+            )
+
+
+def _headline(pair: MachinePair) -> str:
+    """Of one configuration what was trained, of several from where to where."""
+    number = len(pair.counted)
+    assert pair.mean is not None  # something counts  # noqa: S101
+    assert pair.ends is not None  # noqa: S101
+    if number == 1:
+        (one,) = pair.counted
+        words = f"{pair.b} trains {_label(one)} {_mean(pair.mean)} times as fast as {pair.a}"
+    else:
+        words = (
+            f"{pair.b} is {interval(*pair.ends)} times as fast as {pair.a}, {_mean(pair.mean)} in "
+            f"the geometric mean ({counted(number, 'common configuration')})"
         )
+    return f"{words}{_cost_words(pair)}."
 
 
-def _line(one: SpeedUp) -> str:
-    ran = f"; ran with {one.ran_with}" if one.ran_with else ""
-    if len(one.pairs) == 1:
-        batch = one.pairs[0][0].batch_size
-        return f"{one.arch} {one.precision}: {_mean(one.mean)} times at batch {batch}{ran}"
+def _cost_words(pair: MachinePair) -> str:
+    """What a million images cost: of several configurations by how much more or less."""
+    if len(pair.counted) == 1:
+        cost = _costs(pair.counted[0])
+        return f"; {cost}" if cost else ""
+    ratio = pair.cost_ratio
+    return "" if ratio is None else f"; an image costs {three_digits(ratio)} times as much"
+
+
+def _costs(one: SharedConfiguration) -> str:
+    """`a million images cost 0.42 USD against 1.3 USD`, as far as prices are known."""
+    ours, theirs = (one.b.cost or one.b.spot_cost, one.a.cost or one.a.spot_cost)
+    if ours is None or theirs is None:
+        return ""
+    spot = [" (spot)" if cost.price.spot else "" for cost in (ours, theirs)]
+    return f"a million images cost {ours}{spot[0]} against {theirs}{spot[1]}"
+
+
+def _prices(pair: MachinePair, prices: Prices) -> Iterator[str]:
+    """The prices behind the costs, with their dates and sources."""
+    known: dict[str, None] = {}
+    for one in pair.counted:
+        for label, side in ((pair.b, one.b), (pair.a, one.a)):
+            for cost in (side.cost, side.spot_cost):
+                if cost is not None:
+                    known[f"price of {label}: {cost.price.words(prices.today)}"] = None
+    yield from known
+
+
+def _label(one: SharedConfiguration) -> str:
+    arch, precision = one.series
+    return f"{arch} {precision} batch {one.comparison.a.batch_size}"
+
+
+def _line(series: MachinePair) -> str:
+    """One model and precision."""
+    assert series.mean is not None  # something counts  # noqa: S101
+    assert series.ends is not None  # noqa: S101
+    ran = f"; ran with {series.ran_with}" if series.ran_with else ""
+    name = " ".join(series.counted[0].series)
+    mean = _mean(series.mean)
+    if len(series.counted) == 1:
+        (one,) = series.counted
+        cost = _costs(one)
+        words = f"{name}: {mean} times at batch {one.comparison.a.batch_size}"
+        return f"{words}{f', {cost}' if cost else ''}{ran}"
+    cheapest = min(series.counted, key=lambda one: -one.comparison.b.throughput_images_per_s)
+    cost = _costs(cheapest)
+    at = f"; at batch {cheapest.comparison.a.batch_size} {cost}" if cost else ""
     return (
-        f"{one.arch} {one.precision}: {interval(*one.ends)} times, {_mean(one.mean)} in the mean "
-        f"of {len(one.pairs)} batch sizes{ran}"
+        f"{name}: {interval(*series.ends)} times, {mean} in the mean of "
+        f"{len(series.counted)} batch sizes{at}{ran}"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from analysis.comparison.machines.across import AcrossMachines
 from analysis.figures.charts.batch_charts import batch_chart, prediction_panel, spans_widely
 from analysis.figures.charts.batch_curves import (
     Curve,
@@ -28,6 +29,7 @@ from analysis.figures.charts.row_charts import (
     real_synthetic_chart,
     variability_chart,
 )
+from analysis.figures.charts.speed_up_chart import speed_up_charts
 from analysis.figures.style import OTHER_MODELS
 from analysis.findings.report_finding import names_of
 from analysis.findings.waiting import synthetic_pairs
@@ -74,6 +76,27 @@ def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
     return [
         folder.add_chart(one.chart, one.name, one.title, one.caption, one.runs) for one in figures
     ]
+
+
+def draw_across(across: AcrossMachines, folder: FigureFolder) -> list[FigureFile]:
+    """Draw how many times as fast as the reference each machine is; nothing where none shares."""
+    caption = (
+        f"Images/s over those of {across.reference} at the same configuration, with the 95 % "
+        "interval; open where neither machine has repeats. Batches that spilled out of memory and "
+        "two precisions of one name are in the table only"
+    )
+    found = []
+    for page, part in enumerate(speed_up_charts(across.against, folder.colours), start=1):
+        found.append(
+            folder.add_chart(
+                part.chart,
+                "times-as-fast" + (f"-{page}" if page > 1 else ""),
+                f"Times as fast as {across.reference}",
+                caption,
+                part.runs,
+            )
+        )
+    return found
 
 
 def _over_batches(

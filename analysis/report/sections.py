@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 
+from analysis.comparison.machines.across import AcrossMachines
 from analysis.findings import ReportFinding, find_all
 from analysis.report import sentences
 from analysis.report.front_matter import FrontMatter
@@ -15,12 +16,12 @@ from analysis.report.report_folder import file_names
 from analysis.report.tables import (
     batch_tables,
     group_tables,
-    machine_tables,
     profile_tables,
     roof_tables,
     run_tables,
     trace_tables,
 )
+from analysis.report.tables.machines import machine_tables, speed_up_tables
 from analysis.report.tables.numbered_table import RunNumbers, Table
 from analysis.report.tables.run_columns import utc
 from analysis.report.tables.summary_table import summary_table
@@ -70,6 +71,7 @@ class Content:
     problems: tuple[Problem, ...]
     opening: tuple[str, ...]
     tables: Mapping[str, Table]
+    across: tuple[str, ...]  # sentences about several machines
     profiles: tuple[ProfileSection, ...]
     traces: tuple[TraceSection, ...]
     findings: tuple[ReportFinding, ...]
@@ -89,6 +91,7 @@ def make_content(
     written: datetime,
     run_numbers: RunNumbers,
     front: FrontMatter,
+    across: AcrossMachines,
 ) -> Content:
     """Return a report's words and tables; `unreadable` names runs without a readable record."""
     placed = recorded(runs)
@@ -105,7 +108,7 @@ def make_content(
     shown = [
         table
         for table in (
-            *_of_runs(runs, placed, run_ids, run_numbers),
+            *_of_runs(runs, placed, run_ids, run_numbers, across),
             *_inside(profiles, of_profiles, traces, of_traces),
             *_behind(runs, placed, run_numbers),
         )
@@ -136,7 +139,8 @@ def make_content(
             )
             for trace, table in zip(traces, of_traces, strict=True)
         ),
-        findings=tuple(find_all(runs)),
+        across=tuple(across.sentences),
+        findings=tuple(find_all(runs, across.prices)),
         run_words=run_numbers.words,
         commands=sentences.commands(placed),
         has_runs=bool(runs),
@@ -160,11 +164,14 @@ def _of_runs(
     placed: Sequence[PlacedRun],
     run_ids: Mapping[str, str],
     numbers: RunNumbers,
+    across: AcrossMachines,
 ) -> list[Table]:
     """What the runs show, in the order of the report."""
     return [
         summary_table(runs, numbers),
-        group_tables.speed_up_table(runs, numbers),
+        speed_up_tables.against_table(across, numbers),
+        speed_up_tables.prices_table(across),
+        speed_up_tables.speed_up_table(across.pairs, numbers),
         group_tables.uplift_table(runs, numbers),
         batch_tables.gains_table(runs, numbers),
         group_tables.scatter_table(runs, numbers),

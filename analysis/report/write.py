@@ -13,11 +13,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from analysis.comparison.machines.across import across_machines
+from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.figures import model_colours
 from analysis.report.figure_files import FigureFolder
 from analysis.report.front_matter import FrontMatter
 from analysis.report.report_folder import claim_folder, keep_sums
-from analysis.report.run_figures import draw_runs
+from analysis.report.run_figures import draw_across, draw_runs
 from analysis.report.sections import Content, make_content, named_profiles, named_traces
 from analysis.report.tables.numbered_table import markdown_text, number_runs
 from analysis.runs.placed import Run
@@ -36,6 +38,8 @@ def write_report(
     unreadable: Sequence[str] = (),
     written: datetime | None = None,
     front: FrontMatter | None = None,
+    prices: Prices = NO_PRICES,
+    reference: str | None = None,
     on_moved: Callable[[Path], None] = lambda aside: None,
 ) -> Path:
     """Write the report of `runs` into `folder` and return the path of `report.html`.
@@ -43,9 +47,12 @@ def write_report(
     `profiles` and `traces` have sections of their own. Beside it: `report.md`, `figures/*.png`
     and `.svg`, `tables/*.csv`, `.md` and `.tex`, and the sums of all. `run_ids` maps record ids,
     those of ceilings too, to tracked runs; `unreadable` names runs that could not be read; `front`
-    is what a person adds. An earlier report in the folder is replaced; one whose edits cannot be
-    seen is moved, and `on_moved` gets its new place. Raises `UserError` without a run or a trace,
-    for a folder that holds anything else or an edited report, or where nothing can be written.
+    is what a person adds; `prices` are those of machines; `reference` is the machine that the
+    others are held against, by default the one with most configurations in common. An earlier
+    report in the folder is replaced; one whose edits cannot be seen is moved, and `on_moved` gets
+    its new place. Raises `UserError` without a run or a trace, for a `reference` or a price of a
+    machine that is not there, for a folder that holds anything else or an edited report, or where
+    nothing can be written.
     """
     if not runs and not traces:
         raise UserError("no measurements to report: run mlproject run first")
@@ -53,7 +60,10 @@ def write_report(
     when = written or datetime.now(timezone.utc)
     run_numbers = number_runs(runs)
     about = front or FrontMatter()
-    content = make_content(runs, profiles, traces, ids, unreadable, when, run_numbers, about)
+    across = across_machines(runs, prices, reference)
+    content = make_content(
+        runs, profiles, traces, ids, unreadable, when, run_numbers, about, across
+    )
     points = [run.point for run in runs if run.point]
     archs = [run.arch for run in runs] + [one.record.arch or "" for one in traces]
     colours = model_colours([*archs, *(profile.record.config.arch for profile in profiles)])
@@ -65,6 +75,7 @@ def write_report(
         place = FigureFolder(folder / "figures", colours, run_numbers, (run.env for run in runs))
         figures = {
             "roofline": place.draw_roofline(points, ids) if points else None,
+            "across": draw_across(across, place),
             "of_runs": draw_runs(runs, place),
             "of_machines": place.draw_machines(points, ids),
             "of_traces": {

@@ -17,11 +17,13 @@ from commands.views.options import (
     refresh_option,
     wanted_runs_options,
 )
+from commands.views.price_options import price_options
 from commands.views.recorded import NOT_TRACKED
 from commands.views.terminal import watched
 
 if TYPE_CHECKING:
     from analysis import PlacedProfile, PlacedRun, Run
+    from analysis.comparison.machines.prices import Prices
 
 
 @click.command()
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
 @refresh_option
 @records_instead_option
 @peaks_option
+@price_options
+@click.option(
+    "--reference",
+    metavar="ENV",
+    help="machine that the others are held against; by default the one with most configurations "
+    "in common",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -61,6 +70,8 @@ def command(
     refresh: bool,
     records: Path | None,
     peaks_file: Path | None,
+    prices: Prices,
+    reference: str | None,
     out: Path,
     printed: bool,
     logged: bool | None,
@@ -97,6 +108,8 @@ def command(
         run_ids=found.run_ids,
         unreadable=found.unreadable,
         front=front,
+        prices=prices,
+        reference=reference,
         on_moved=_say_moved,
     )
     if printed:

@@ -8,12 +8,12 @@ import pytest
 import samples
 from observed import DRIFT, curve, observation, published, repeated
 
+from analysis.comparison.machines.speedups import machine_pairs
 from analysis.findings import KINDS, find_all
 from analysis.findings.batches import gain_per_doubling, knee_of
 from analysis.findings.differences import scatters, uplifts
-from analysis.findings.machines import speed_ups
 from analysis.findings.next_knob import most_gain
-from analysis.report.tables.group_tables import speed_up_table
+from analysis.report.tables.machines.speed_up_tables import speed_up_table
 from analysis.report.tables.numbered_table import number_runs
 from analysis.runs.groups import batch_curves, cliff_of
 from analysis.runs.placed import place_runs
@@ -331,8 +331,8 @@ def test_one_machine_against_another_by_hand():
     slow = curve({8: 100, 16: 100, 32: 100}, env="slow")
     fast = curve({8: 200, 16: 800, 64: 900}, env="fast", backend="cuda")
     runs = [*slow, *(replace(run, name=f"fast-{run.name}") for run in fast)]
-    (found,) = speed_ups(runs)
-    assert (found.slow, found.fast, found.ends) == ("slow", "fast", pytest.approx((2, 8)))
+    (found,) = machine_pairs(runs)
+    assert (found.a, found.b, found.ends) == ("slow", "fast", pytest.approx((2, 8)))
     assert found.mean.ratio == pytest.approx(4)
     assert found.mean.low is None  # single runs
     (shown,) = of_kind(runs, "machine speed-up")
@@ -341,8 +341,8 @@ def test_one_machine_against_another_by_hand():
     )
     assert set(shown.runs) == {"b8", "b16", "fast-b8", "fast-b16"}
     # another model, precision or batch size is nothing in common
-    assert speed_ups(curve({8: 1}, env="a") + curve({8: 2}, env="b", precision="amp")) == []
-    assert speed_ups(slow) == []
+    assert machine_pairs(curve({8: 1}, env="a") + curve({8: 2}, env="b", precision="amp")) == []
+    assert machine_pairs(slow) == []
 
 
 def test_the_interval_of_a_machines_speed_up_by_hand():
@@ -354,12 +354,12 @@ def test_the_interval_of_a_machines_speed_up_by_hand():
         for batch in (8, 16)
         for run in repeated(f"{env}{batch}", rate * wobble, env=env, batch_size=batch)
     ]
-    (found,) = speed_ups(runs)
+    (found,) = machine_pairs(runs)
     assert found.mean.ratio == pytest.approx(3)
     assert found.mean.deviation == pytest.approx(0.01 / np.sqrt(3))
     assert found.mean.degrees == pytest.approx(8)
     assert np.log(found.mean.high / 3) == pytest.approx(2.306 * 0.01 / np.sqrt(3), rel=1e-3)
-    table = speed_up_table(runs, number_runs(runs))
+    table = speed_up_table([found], number_runs(runs))
     assert table.cells[0][:6] == ["fast", "slow", "resnet18", "fp32", "2", "3"]
 
 
@@ -376,10 +376,16 @@ def test_machines_that_ran_otherwise_say_so():
             resolved=make.resolved(threads=8),
         ),
     )
-    (found,) = speed_ups(runs)
-    assert (found.slow, found.fast) == ("a", "b")
-    assert found.precision == "amp-bf16 -> fp32 (amp asked for)"
+    (found,) = machine_pairs(runs)
+    assert (found.a, found.b) == ("a", "b")
+    (one,) = found.shared
+    assert one.series == ("resnet18", "amp-bf16 -> fp32 (amp asked for)")
     assert found.ran_with == "threads 4 -> 8"
+    # like with like: another precision enters no mean but one that says so
+    assert (one.note, found.mean) == ("ran in amp-bf16 and fp32", None)
+    (series,) = found.by_series()
+    assert series.mean.ratio == pytest.approx(2)
+    assert of_kind(runs, "machine speed-up") == []
 
 
 def test_a_processor_kept_from_its_instructions_has_no_counterpart_on_a_whole_one():
@@ -388,8 +394,8 @@ def test_a_processor_kept_from_its_instructions_has_no_counterpart_on_a_whole_on
         make.run_record(f"{number}", environment=make.environment(label=label, **variables))
         for number, (label, variables) in enumerate([("a", limited), ("b", {}), ("b", limited)])
     )
-    assert speed_ups(observed(a, b)) == []
-    (found,) = speed_ups(observed(a, b, b_limited))
+    assert machine_pairs(observed(a, b)) == []
+    (found,) = machine_pairs(observed(a, b, b_limited))
     assert {*found.names} == {"0", "2"}
 
 

@@ -14,7 +14,7 @@ from analysis import place_profiles, place_runs
 from analysis.report import write_report
 from analysis.report.sentences import run_command, summary
 from analysis.report.tables.group_tables import scaling_table
-from analysis.report.tables.machine_tables import environments_table
+from analysis.report.tables.machines.machine_tables import environments_table
 from analysis.report.tables.numbered_table import (
     latex_text,
     make_table,

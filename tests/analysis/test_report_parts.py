@@ -15,7 +15,7 @@ from analysis.report.front_matter import front_matter
 from analysis.report.opening import opening
 from analysis.report.report_folder import claim_folder, file_names, keep_sums
 from analysis.report.tables.group_tables import matrix_table, scatter_table
-from analysis.report.tables.machine_tables import (
+from analysis.report.tables.machines.machine_tables import (
     environments_table,
     processes_table,
     telemetry_table,

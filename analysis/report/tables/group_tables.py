@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from analysis.findings.differences import Scatter, Uplift, scatters, uplifts
-from analysis.findings.machines import speed_ups
 from analysis.findings.report_finding import names_of
 from analysis.report.tables.numbered_table import (
     Column,
@@ -136,25 +135,6 @@ def uplift_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         text("note", "note", lambda one: "memory spilled" if one.spilled else one.note,
              wraps_em=10),
         text("runs", "runs", lambda one: numbers.listed((*one.low.names, *one.full.names))),
-    )  # fmt: skip
-
-
-def speed_up_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Each machine against each slower one, in the models and precisions that both measured."""
-    return make_table(
-        "speed-ups",
-        "How many times as fast one machine is as another, at the same configurations",
-        speed_ups(runs),
-        text("machine", "machine", lambda one: one.fast),
-        text("slower_machine", "against", lambda one: one.slow),
-        text("arch", "model", lambda one: one.arch),
-        text("precision", "precision", lambda one: one.precision),
-        whole("configurations", "common batch sizes", lambda one: len(one.pairs)),
-        number("ratio", "times as fast, mean", lambda one: one.mean.ratio),
-        number("ratio_low ratio_high", "95 % interval", lambda one: _ends(one.mean), interval),
-        number("least_ratio largest_ratio", "least to most", lambda one: one.ends, interval),
-        text("ran_with", "ran with", lambda one: one.ran_with or None, wraps_em=10),
-        text("runs", "runs", lambda one: numbers.listed(one.names)),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ _NEEDED = ("machine", "currency", "date", "source")
 _PRICES = ("price_per_h", "spot_price_per_h")
 _OPTIONAL = ("zone",)
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_RATE = re.compile(r"(\S+?)\s*([A-Za-z]{3})?\s*/\s*h\b(.*)")
+_RATE = re.compile(r"([^\sA-Za-z/]+|[A-Za-z]+)\s*([A-Za-z]{3})?\s*/\s*h\b(.*)")
 _EXAMPLE = "write --price gcp-l4=0.71/h, or --price 'gcp-l4=0.21 EUR/h spot 2026-11-01'"
 
 
@@ -47,21 +47,24 @@ class Price:
     source: str
     zone: str = ""
 
+    def age_days(self, today: date) -> int | None:
+        """Return how many days the price's date lies back, None without one."""
+        return None if self.day is None else (today - self.day).days
+
+    def is_old(self, today: date) -> bool:
+        """Whether the price is so old that it may be another by now; False without a date."""
+        days = self.age_days(today)
+        return days is not None and days > (_FRESH_SPOT_DAYS if self.spot else _FRESH_DAYS)
+
     def words(self, today: date) -> str:
         """Return the price with its date, its age and its source."""
         kind = " spot" if self.spot else ""
-        return (
-            f"{three_digits(self.per_h)} {self.currency}/h{kind}, {self.age(today)}, {self.source}"
-        )
-
-    def age(self, today: date) -> str:
-        """Return the date and how many days it lies back, with a warning where that is many."""
-        if self.day is None:
-            return "undated"
-        days = (today - self.day).days
-        fresh = _FRESH_SPOT_DAYS if self.spot else _FRESH_DAYS
-        old = ", old: look it up again" if days > fresh else ""
-        return f"of {self.day} ({counted(days, 'day')} ago{old})"
+        days = self.age_days(today)
+        when = "undated"
+        if days is not None:
+            old = ", old: look it up again" if self.is_old(today) else ""
+            when = f"of {self.day} ({counted(days, 'day')} ago{old})"
+        return f"{three_digits(self.per_h)} {self.currency}/h{kind}, {when}, {self.source}"
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,8 @@ class Prices:
             return "no price was given"
         price = self._of(group, self.of_options, spot) or self._of(group, self.of_table, spot)
         if price is None:
-            names = ", ".join(dict.fromkeys(filter(None, _names(group))))
-            return f"no {'spot ' if spot else ''}price was given for {names}"
+            kind = "spot price" if spot else "price"
+            return f"no {kind} was given for its label, machine type or device"
         machines = whole_number(group.first.settings.get("nodes")) or 1
         per_s = price.per_h * machines / 3600
         return Cost(1e6 * per_s / group.throughput_images_per_s, price)

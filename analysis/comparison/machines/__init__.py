@@ -1,0 +1,1 @@
+"""One machine beside another: how fast, how efficient, at what cost."""

@@ -1,0 +1,1 @@
+"""Tables of machines: one beside another, their sensors, their facts."""
