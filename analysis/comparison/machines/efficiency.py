@@ -8,7 +8,7 @@ from statistics import fmean
 
 from analysis.comparison.machines.prices import NO_PRICES, Cost, Prices
 from analysis.runs.groups import Group
-from analysis.runs.placed import PlacedRun, Run
+from analysis.runs.placed import Run
 
 _ENERGY = "energy_j_per_image"
 
@@ -39,7 +39,9 @@ def efficiency_of(group: Group, prices: Prices = NO_PRICES) -> Efficiency:
     cost, spot_cost = prices.cost(group), prices.cost(group, spot=True)
     missing = {}
     if not points:
-        missing["mfu"] = missing["fraction_of_roof"] = _why_not_placed(group.first)
+        missing["mfu"] = missing["fraction_of_roof"] = (
+            group.first.refusal or "not placed under a roof"
+        )
     if not energies:
         missing[_ENERGY] = _why_no_energy(group.first)
     for name, found in (("cost", cost), ("spot_cost", spot_cost)):
@@ -56,12 +58,6 @@ def efficiency_of(group: Group, prices: Prices = NO_PRICES) -> Efficiency:
         spot_cost=None if isinstance(spot_cost, str) else spot_cost,
         missing=missing,
     )
-
-
-def _why_not_placed(run: Run) -> str:
-    if isinstance(run, PlacedRun):
-        return run.refusal or "no place under a roof"
-    return "imported: its file counts no work" if run.imported_from else "not placed"
 
 
 def _why_no_energy(run: Run) -> str:
