@@ -183,7 +183,17 @@ class RunRecord(KeptRecord):
         return self
 
 
-SourceFormat = Literal["table", "iterations", "timm", "optimum-benchmark", "dllogger"]
+SourceFormat = Literal[
+    "table",
+    "iterations",
+    "timm",
+    "optimum-benchmark",
+    "dllogger",
+    "mlperf",
+    "milabench",
+    "wide-table",
+    "wide-iterations",
+]
 
 
 class ImportedRecord(Facts):

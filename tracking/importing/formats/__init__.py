@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tracking.importing.facts import BadLine, Facts
 from tracking.importing.formats.dllogger import is_dllogger, read_dllogger
 from tracking.importing.formats.iterations import is_iterations, read_iterations
+from tracking.importing.formats.mlperf import is_mlperf, read_mlperf
 from tracking.importing.formats.optimum import is_report, read_report
 from tracking.importing.formats.rows import is_rows, read_rows
 from tracking.importing.source_files import SourceFile
@@ -28,6 +29,7 @@ class Reader:
 #: In this order: a table of rows is what no other reader knows.
 _READERS = (
     Reader(is_dllogger, read_dllogger),
+    Reader(is_mlperf, read_mlperf),
     Reader(is_report, read_report),
     Reader(is_iterations, read_iterations),
     Reader(is_rows, read_rows),

@@ -19,7 +19,7 @@ from typing import Any
 from bench.records.verdict.record_metrics import iteration_statistics_ms
 from tracking.importing.facts import BadLine, Facts, OtherWorkError
 from tracking.importing.formats.machine_names import gpu_in_name
-from tracking.importing.formats.optimum import parse_json
+from tracking.importing.json_text import parse_json
 from tracking.importing.source_files import SourceFile
 from tracking.importing.text_table import count, not_negative, positive
 

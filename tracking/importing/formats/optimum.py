@@ -5,22 +5,14 @@ Field names: `BenchmarkReport` and `TrainingConfig` of huggingface/optimum-bench
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.records.verdict.record_metrics import iteration_statistics_ms
 from tracking.importing.facts import Facts, OtherWorkError
+from tracking.importing.json_text import parse_json, part
 from tracking.importing.source_files import SourceFile
 from tracking.importing.text_table import count, positive
-
-
-def parse_json(text: str) -> Any:
-    """Return what a JSON text says; NaN and infinity are none. Raises `ValueError`."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except RecursionError:
-        raise ValueError("nested too deep") from None
 
 
 def is_report(file: SourceFile, text: str) -> bool:
@@ -42,18 +34,18 @@ def read_report(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterat
     training = report.get("train")
     if not isinstance(training, dict):
         raise OtherWorkError("no training in this report")
-    backend = _part(config, "backend")
+    backend = part(config, "backend")
     task = backend.get("task")
     if task is not None and "image" not in str(task):
         raise OtherWorkError(f"trains {str(task)[:60]!r}: its samples are no images")
     if task is None:
         raise ValueError("no benchmark_config.json beside it says what was trained")
     facts = Facts("optimum-benchmark", None)
-    times = _part(training, "latency").get("values")
+    times = part(training, "latency").get("values")
     if isinstance(times, list) and times:
         facts.iteration_times_s = tuple(positive(repr(each)) for each in times)
         facts.numbers |= iteration_statistics_ms(facts.iteration_times_s)
-    rate = _part(training, "throughput").get("value")
+    rate = part(training, "throughput").get("value")
     if rate is not None:
         facts.numbers["throughput_images_per_s"] = positive(repr(rate))
     _take_config(facts, config, backend)
@@ -61,7 +53,7 @@ def read_report(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterat
 
 
 def _take_config(facts: Facts, config: dict[str, Any], backend: dict[str, Any]) -> None:
-    environment = _part(config, "environment")
+    environment = part(config, "environment")
     for fact, text in {
         "arch": backend.get("model"),
         "backend": backend.get("device"),
@@ -72,7 +64,7 @@ def _take_config(facts: Facts, config: dict[str, Any], backend: dict[str, Any]) 
     }.items():
         if isinstance(text, str) and text.strip():
             facts.texts[fact] = text.strip()[:200]
-    arguments = _part(_part(config, "scenario"), "training_arguments")
+    arguments = part(part(config, "scenario"), "training_arguments")
     if (batch := arguments.get("per_device_train_batch_size")) is not None:
         facts.counts["batch_size"] = count(repr(batch))
     for name in ("name", "optimum_benchmark_version"):
@@ -89,16 +81,7 @@ def _halves(content: Any, file: SourceFile) -> tuple[dict[str, Any], dict[str, A
     if not isinstance(content, dict):
         raise ValueError("no report of optimum-benchmark")
     if isinstance(content.get("report"), dict):
-        return _part(content, "config"), content["report"]
+        return part(content, "config"), content["report"]
     beside = file.near("benchmark_config.json")
     config = {} if beside is None else parse_json(beside)
     return config if isinstance(config, dict) else {}, content
-
-
-def _part(whole: dict[str, Any], name: str) -> dict[str, Any]:
-    part = whole.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number")
