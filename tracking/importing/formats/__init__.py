@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tracking.importing.facts import BadLine, Facts
 from tracking.importing.formats.dllogger import is_dllogger, read_dllogger
 from tracking.importing.formats.iterations import is_iterations, read_iterations
+from tracking.importing.formats.milabench import is_milabench, read_milabench
 from tracking.importing.formats.mlperf import is_mlperf, read_mlperf
 from tracking.importing.formats.optimum import is_report, read_report
 from tracking.importing.formats.rows import is_rows, read_rows
@@ -30,6 +31,7 @@ class Reader:
 _READERS = (
     Reader(is_dllogger, read_dllogger),
     Reader(is_mlperf, read_mlperf),
+    Reader(is_milabench, read_milabench),
     Reader(is_report, read_report),
     Reader(is_iterations, read_iterations),
     Reader(is_rows, read_rows),
