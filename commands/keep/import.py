@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracking.importing.work import Step
 
 _COUNTS = ("batch_size", "repeat", "image_size", "devices", "warmup_iters")
-_FACTS = ("arch", "env", "device", "backend", "precision", "time_unit", *_COUNTS)
+_FACTS = ("arch", "env", "device", "backend", "precision", "unit", *_COUNTS)
 
 #: Why results have no place, of those printed.
 _MOST_REASONS = 8
@@ -166,7 +166,7 @@ def _checked_facts(pairs: tuple[str, ...]) -> dict[str, str]:
             raise UserError(f"set={pair!r}: give FACT=VALUE with one of {', '.join(_FACTS)}")
         if name in _COUNTS and not (text.isascii() and text.isdigit()):
             raise UserError(f"set={pair!r}: give a whole number")
-        if name == "time_unit" and text.strip() not in ("s", "ms", "us"):
-            raise UserError(f"set={pair!r}: give s, ms or us")
+        if name == "unit" and text.strip() not in ("s", "ms", "us", "images/s"):
+            raise UserError(f"set={pair!r}: give s, ms, us or images/s")
         facts[name] = text.strip()
     return facts

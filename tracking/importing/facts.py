@@ -103,7 +103,7 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
     throughput = metrics.pop("throughput_images_per_s", None)
     if throughput is None:
         throughput = _derived(facts)
-    if throughput is None:
+    if throughput is None and not (facts.iteration_times_s and facts.missing.get("batch_size")):
         raise ValueError("no throughput, and no iteration time with its batch size")
     facts.missing.setdefault("source_line", "the source is one whole file")
     known = {
@@ -151,6 +151,11 @@ def _params(facts: Facts) -> dict[str, str]:
     return stated if facts.has_optimizer else stated | {"step": "forward and backward"}
 
 
+def is_model(name: str) -> bool:
+    """Whether a name is of a family of image models: `resnet50`, `wide_resnet50_2`."""
+    return (found := _FAMILIES.fullmatch(name)) is not None and found[1] == name
+
+
 def facts_in_name(name: str) -> dict[str, str]:
     """Return what a label such as `rtx4090_resnet50_amp_bs64_run1` says of its run."""
     found = _LABEL.fullmatch(name)
@@ -175,7 +180,7 @@ def _completed(facts: Facts, source: Source) -> dict[str, str]:
                 facts.devices = facts.devices or int(text)
             elif name in GIVEN_COUNTS:
                 facts.counts.setdefault(name, int(text))
-            elif name != "time_unit":
+            elif name != "unit":
                 texts.setdefault(name, text)
     if label := texts.pop("label", None):
         facts.extra.setdefault("label", label)

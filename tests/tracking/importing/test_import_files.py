@@ -305,7 +305,7 @@ NAME = "cpu_resnet18_fp32_bs8.csv"
     ],
 )
 def test_a_time_of_an_iteration_has_a_unit_by_name_or_by_the_user(read, header, unit, factor):
-    found = read(iterations(header), NAME, **({"time_unit": unit} if unit else {}))
+    found = read(iterations(header), NAME, **({"unit": unit} if unit else {}))
     assert found.problems == []
     [record] = found.records
     assert record.iteration_times_s == pytest.approx([each * factor for each in (0.5, 0.25, 0.25)])
@@ -313,7 +313,7 @@ def test_a_time_of_an_iteration_has_a_unit_by_name_or_by_the_user(read, header, 
 
 def test_rows_that_count_are_not_runs(read):
     for header, reason in {
-        "iteration,time,images_per_s": "'time' names no unit: add --set time_unit=s, ms or us",
+        "iteration,time,images_per_s": "'time' names no unit: add --set unit=s, ms or us",
         "step,elapsed,img_per_sec": "call it iteration_time_s",
         "batch,images_per_s,loss": "call the counter repeat if rows are runs",
     }.items():

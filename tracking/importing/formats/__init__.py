@@ -12,6 +12,7 @@ from tracking.importing.formats.milabench import is_milabench, read_milabench
 from tracking.importing.formats.mlperf import is_mlperf, read_mlperf
 from tracking.importing.formats.optimum import is_report, read_report
 from tracking.importing.formats.rows import is_rows, read_rows
+from tracking.importing.formats.wide_tables import is_wide, read_wide
 from tracking.importing.source_files import SourceFile
 
 
@@ -33,6 +34,7 @@ _READERS = (
     Reader(is_mlperf, read_mlperf),
     Reader(is_milabench, read_milabench),
     Reader(is_report, read_report),
+    Reader(is_wide, read_wide),
     Reader(is_iterations, read_iterations),
     Reader(is_rows, read_rows),
 )

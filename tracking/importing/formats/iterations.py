@@ -76,7 +76,7 @@ def _facts_of(
     table: Table, rows: list[Row], column: str, given: Mapping[str, str], name: str
 ) -> Facts:
     """What the rows say of their run; `name` is the file's, without its ending."""
-    factor_s = (time_factor_ms(column, given.get("time_unit")) or 1.0) / 1e3
+    factor_s = (time_factor_ms(column, given.get("unit")) or 1.0) / 1e3
     times = tuple(table.number(row.cells[column]) * factor_s for row in rows)
     if len(times) >= _CLOCK_ROWS and all(a < b for a, b in pairwise(times)):
         raise ValueError(f"{column!r} grows from row to row: a clock, not an iteration's time")
@@ -93,8 +93,8 @@ def _facts_of(
             facts.texts[meaning.fact] = text
         elif meaning.fact in BESIDE:
             take_beside(facts, meaning, text, table)
-    if plain(column) == "batch_time" and "time_unit" not in given:
-        facts.extra["time_unit"] = "seconds, as PyTorch's ImageNet example measures batch_time"
+    if plain(column) == "batch_time" and "unit" not in given:
+        facts.extra["unit"] = "seconds, as PyTorch's ImageNet example measures batch_time"
     for fact, text in facts_in_name(name).items():
         if fact in ("batch_size", "repeat"):
             facts.counts.setdefault(fact, int(text))
@@ -120,7 +120,7 @@ def _counts(table: Table, column: str) -> bool:
 
 
 def _time_column(table: Table, given: Mapping[str, str]) -> str | None:
-    unit = given.get("time_unit")
+    unit = given.get("unit")
     return next((each for each in table.columns if time_factor_ms(each, unit) is not None), None)
 
 
@@ -128,7 +128,7 @@ def _no_time(table: Table) -> str:
     counter = _counter(table)
     what = f"column {counter!r} counts iterations, but "
     if times := [each for each in table.columns if plain(each) in TIME_NAMES]:
-        return f"{what}{times[0]!r} names no unit: add --set time_unit=s, ms or us"
+        return f"{what}{times[0]!r} names no unit: add --set unit=s, ms or us"
     return (
         f"{what}no column is known as the time of one ({', '.join(table.columns)[:200]}): "
         "call it iteration_time_s or iteration_time_ms; call the counter repeat if rows are runs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _GPU = re.compile(
-    r"(?:\d{1,2}x)?(TitanRTX|QuadroRTX\d{4}|(?:AdaA|GH|[ABHLTV])\d{2,4}|"
+    r"(?:(?P<count>\d{1,2})x)?(?P<gpu>TitanRTX|QuadroRTX\d{4}|(?:AdaA|GH|[ABHLTV])\d{2,4}|"
     r"\d{4}(?:Ti|SuperMaxQ|Super|Max-?Q)?)[A-Za-z]*"
 )
 _VARIANT = re.compile(r"\d{2,3}GB|SXM\d?|PCIe\d?|NVL")
@@ -21,5 +21,12 @@ def gpu_in_name(label: str) -> str | None:
                 if not _VARIANT.fullmatch(following):
                     break
                 variants.append(following)
-            return " ".join([gpu[1], *variants])
+            return " ".join([gpu["gpu"], *variants])
     return None
+
+
+def gpus_in_name(label: str) -> int | None:
+    """Return how many GPUs a label names: 8 of `8xH100_80GB`; None where it has no number."""
+    found = (_GPU.fullmatch(word) for word in label.split("_"))
+    gpu = next((one for one in found if one is not None), None)
+    return int(gpu["count"]) if gpu is not None and gpu["count"] else None
