@@ -9,7 +9,11 @@ from tracking.importing import read_results
 TIMES = "resnet18,vgg16\n10.0,40.0\n20.0,80.0\n"
 TRAINED = "GeForce_RTX_3090__half_model_train_benchmark.csv"
 CONFIG = {"WARM_UP": 5, "NUM_TEST": 2, "BATCH_SIZE": 12, "GPU_COUNT": 1}
-MACHINES = ",ssd,resnet50,vgg16\nLambda_8xH100_80GB_SXM5_99_v2,6501.0,21880.0,0.0\n2x4090_v1,300,2000,900\n"
+MACHINES = (
+    ",ssd,resnet50,vgg16\n"
+    "Lambda_8xH100_80GB_SXM5_99_v2,6501.0,21880.0,0.0\n"
+    "2x4090_v1,300,2000,900\n"
+)
 
 
 @pytest.fixture
