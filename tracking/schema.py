@@ -44,6 +44,17 @@ VERDICT = "mlproject.verdict"
 #: What the verdict rests on, as `level: message; level: message`.
 FINDINGS = "mlproject.findings"
 OUTCOME = "mlproject.outcome"
+#: Where a run stands under its roof, which may be measured after it: what holds it back, the
+#: verdict with what the roof shows, and the roof: its source, and the record that measured it.
+BOUND = "mlproject.bound"
+VERDICT_UNDER_ROOF = "mlproject.verdict_under_roof"
+ROOF = "mlproject.roof"
+ROOF_RECORD_ID = "mlproject.roof_record_id"
+#: The kind of a run that sums up repeats, and nothing was measured for; the record id of the
+#: oldest of them, which it is found again by; and that all of it is there.
+SUMMARY = "repeats"
+SUMMARY_OF = "mlproject.summary_of"
+SUMMARY_WHOLE = "mlproject.summary_whole"
 REASON = "mlproject.reason"
 #: Set last: a run that carries it holds the whole record.
 UPLOADED = "mlproject.uploaded"
@@ -102,6 +113,30 @@ class Content:
     tags: dict[str, str]
     metrics: Sequence[Point]
     status: str
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What a run carries beside its record: what also rests on other records, such as a roof."""
+
+    metrics: dict[str, float]
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True)
+class RepeatsSummary:
+    """A run that sums up repeats of one configuration on one machine in one campaign.
+
+    `key` is the record id of the oldest, `run_ids` are those of all.
+    """
+
+    key: str
+    name: str
+    campaign: str
+    run_ids: tuple[str, ...]
+    params: dict[str, str]
+    metrics: dict[str, float]
+    tags: dict[str, str]
 
 
 def machine_tag(fact: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from commands.views.filled_in import fill_in
 from commands.views.options import (
     WantedRuns,
     format_option,
@@ -55,7 +56,8 @@ if TYPE_CHECKING:
     "--log/--no-log",
     "logged",
     default=None,
-    help="log the report to the tracking server; on unless --records is given",
+    help="log the report to the tracking server, and put bound, share of the roof and means of "
+    "repeats there for MLflow's pages; on unless --records is given",
 )
 @click.option("--title", help="title of the report instead of the usual one")
 @click.option("--author", help="who wrote it, below the title")
@@ -115,9 +117,12 @@ def command(
     if printed:
         print_pdf(path)
     run_id = problem = None
+    filled = ""
     if records is None if logged is None else logged:
         run_id, problem = _log(out, wanted.campaign, len(runs))
-    _print(runs, profiles, found.unreadable, path, run_id, form)
+        if records is None and problem is None:
+            filled = fill_in(found, runs, wanted)
+    _print(runs, profiles, found.unreadable, path, run_id, filled, form)
     if problem is not None:
         click.echo(f"mlproject: report not logged ({problem}); it lies in {out}", err=True)
         return NOT_TRACKED
@@ -153,6 +158,7 @@ def _print(
     unreadable: Sequence[str],
     path: Path,
     run_id: str | None,
+    filled: str,
     form: str,
 ) -> None:
     from analysis import recorded
@@ -166,6 +172,7 @@ def _print(
             "unreadable": list(unreadable),
             "report": str(path),
             "report_run_id": run_id,
+            "on_server": filled or None,
         }
         click.echo(json.dumps(facts))
         return
@@ -187,6 +194,8 @@ def _print(
     click.echo(f"report: {path}")
     if run_id is not None:
         click.echo(f"logged as run {run_id}")
+    if filled:
+        click.echo(f"on the server: {filled}")
 
 
 def _line(run: PlacedRun) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bench.records.journal import OnEvent
     from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
+    from tracking.upload.upload import Placing
 
     AnyDelivery: TypeAlias = "NoDelivery | Delivery"
 
@@ -104,13 +105,15 @@ def _upload(
 ) -> tuple[str | None, str | None]:
     """Return the run id, or the reason why there is none."""
     began_s = time.monotonic()
+    from analysis.runs.exchange.additions import RoofsBeside
     from tracking.retry import RetryPolicy
     from tracking.store import TrackingError
     from tracking.upload.upload import upload
 
     left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
     try:
-        return upload(folder, record, fresh=fresh, ask=RetryPolicy(max(left_s, _AT_LEAST_S))), None
+        ask = RetryPolicy(max(left_s, _AT_LEAST_S))
+        return upload(folder, record, fresh=fresh, ask=ask, place=RoofsBeside()), None
     except TrackingError as error:
         return None, str(error)
 
@@ -159,9 +162,10 @@ def open_delivery(campaign: str, kind: str, *, tracked: bool) -> AnyDelivery:
     """Return what brings the campaign's records to the server; `kind` is sweep or tune."""
     if not tracked:
         return NoDelivery()
+    from analysis.runs.exchange.additions import RoofsBeside
     from tracking.upload.delivery import Delivery
 
-    return Delivery(campaign, kind=kind)
+    return Delivery(campaign, kind=kind, place=RoofsBeside())
 
 
 def write_record(folder: RecordFolder, record: ImportedRecord | TraceRecord, records: Path) -> None:
@@ -182,13 +186,15 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
     A folder that cannot be read, or that the server refuses, is named and the others go on.
     Raises `TrackingError` where the server can be used for nothing now.
     """
+    from analysis.runs.exchange.additions import RoofsBeside
     from tracking.store import TrackingError
     from tracking.upload.upload_state import LockedError
 
+    place = RoofsBeside()
     counts = Counter(dict.fromkeys(_FATES, 0))
     for folder in folders:
         try:
-            fate = _uploaded(folder, target)
+            fate = _uploaded(folder, target, place)
         except (LockedError, UserError, TrackingError) as error:
             if isinstance(error, LockedError) or isinstance(error.__cause__, LockedError):
                 fate = "being uploaded by another process"
@@ -202,7 +208,7 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
     return counts
 
 
-def _uploaded(folder: RecordFolder, target: str | None) -> str:
+def _uploaded(folder: RecordFolder, target: str | None, place: Placing) -> str:
     """Upload one folder's record, made whole first where its launcher died; return its fate."""
     from bench.launcher.recover import recover
     from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
@@ -221,6 +227,7 @@ def _uploaded(folder: RecordFolder, target: str | None) -> str:
         return "still measuring"
     if record.record_id != folder.record_id:
         raise UserError(f"holds the record {record.record_id[:80]!r}: name the folder so")
-    run_id = upload(folder, record, target, ask=RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S))
+    ask = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    run_id = upload(folder, record, target, ask=ask, place=place)
     click.echo(f"  {folder.record_id} -> run {run_id}")
     return "uploaded"

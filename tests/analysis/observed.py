@@ -9,7 +9,9 @@ from analysis.runs.placed import Run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
 from tracking.importing import read_results
+from tracking.upload.additions import Added
 from tracking.upload.run_content import content_of
+from tracking.upload.summary_runs import Summarised
 
 PUBLISHED = Path(__file__).with_name("data") / "published_runs.csv"
 
@@ -110,6 +112,17 @@ class Server:
             self.logged.append((folder, name, tags))
             return "report-run"
 
+        def add_to_runs(additions):
+            self.added = additions
+            return Added(new=len(additions))
+
+        def write_summaries(summaries, campaigns):
+            self.summaries = summaries
+            return Summarised(made=len(summaries))
+
+        self.added, self.summaries = {}, []
+        monkeypatch.setattr("tracking.upload.additions.add_to_runs", add_to_runs)
+        monkeypatch.setattr("tracking.upload.summary_runs.write_summaries", write_summaries)
         monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_any", download)

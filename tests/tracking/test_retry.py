@@ -159,7 +159,7 @@ def sent(monkeypatch):
         def __init__(self):
             self.held, self.refused, self.away = [], set(), False
 
-        def upload(self, folder, record):
+        def upload(self, folder, record, place=None):
             if self.away:
                 raise TrackingError("http://x: nothing answers there")
             if folder.record_id in self.refused:

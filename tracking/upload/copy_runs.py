@@ -84,11 +84,16 @@ class Copier:
         self._names: dict[str, str] = {}  # source id -> name
 
     def runs(self, filter_string: str = "") -> list[Run]:
-        """Return the source's active runs that match: parents before children, then by age."""
+        """Return the source's active runs that match: parents before children, then by age.
+
+        Not those that sum up repeats: a report of the target's own makes these.
+        """
         store = self._from
         experiments = all_experiments(store.client, store)
         self._names = {each.experiment_id: each.name for each in experiments}
-        return _parents_first(list(all_runs(store.client, store, list(self._names), filter_string)))
+        found = all_runs(store.client, store, list(self._names), filter_string)
+        kinds = ((run, run.data.tags.get(schema.KIND)) for run in found)
+        return _parents_first([run for run, kind in kinds if kind != schema.SUMMARY])
 
     def copy(self, run: Run) -> State:
         """Copy one run unless the target has it; a copy that was cut is completed."""

@@ -21,7 +21,7 @@ from tracking.reading.tracked_runs import TrackedRun, search_runs
 from tracking.retry import AWAY_LIMIT_S, RetryPolicy
 from tracking.store import TrackingError, open_client, server_errors
 from tracking.upload.owner import owner_tags
-from tracking.upload.upload import is_uploaded, log_all, upload
+from tracking.upload.upload import Placing, is_uploaded, log_all, upload
 
 #: A server that is away costs seconds per try, between two measurements.
 _TRY_AGAIN_S = 60.0
@@ -32,13 +32,15 @@ class Delivery:
     """Uploads each record as it is made; a server that fails costs no measurement.
 
     `problem` is why something did not get there, or None. `project_run` is the run that
-    `mlflow run` made for this process, if it made one; `kind` says what it then is.
+    `mlflow run` made for this process, if it made one; `kind` says what it then is. `place` gives
+    what a run carries beside its record.
     """
 
     campaign: str
     kind: str = "sweep"
     clock: Clock = time.monotonic
     project_run: str | None = None
+    place: Placing | None = None
 
     def __post_init__(self) -> None:
         self._not_before_s = 0.0
@@ -115,7 +117,7 @@ class Delivery:
                 try:
                     record = self._left[0].read_record()
                     if record is not None:
-                        upload(self._left[0], record)
+                        upload(self._left[0], record, place=self.place)
                 except (TrackingError, UserError, OSError) as error:
                     if isinstance(error, TrackingError) and error.away:
                         raise

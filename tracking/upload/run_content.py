@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from bench.records import (
@@ -33,8 +34,19 @@ _KEY_CHARACTERS = 200
 _OfConfig: TypeAlias = RunRecord | ProfileRecord
 
 
-def content_of(record: AnyRecord) -> schema.Content:
-    """Return the params, tags, metrics and status that a record becomes on the server."""
+def content_of(record: AnyRecord, beside: schema.Addition | None = None) -> schema.Content:
+    """Return the params, tags, metrics and status that a record becomes on the server.
+
+    `beside` is what its run carries besides.
+    """
+    content = _content_of(record)
+    if beside is None:
+        return content
+    points = [*content.metrics, *_summary_points(record, beside.metrics)]
+    return replace(content, tags=content.tags | beside.tags, metrics=points)
+
+
+def _content_of(record: AnyRecord) -> schema.Content:
     if isinstance(record, ImportedRecord):
         points = _summary_points(record, imported_summary(record)) + _iteration_points(
             record.created.timestamp(), record.iteration_times_s or ()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -38,6 +38,8 @@ ARTIFACTS = (
     "trace.sqlite",
     schema.RECORD_ARTIFACT,
 )
+#: What a run is to carry beside its record, if that is known.
+Placing: TypeAlias = Callable[[RecordFolder, AnyRecord], schema.Addition | None]
 #: Folders that tools leave in a profile's, kept as they are.
 _ARTIFACT_FOLDERS = ("ncu", "perf")
 
@@ -50,14 +52,16 @@ def upload(
     *,
     fresh: bool = False,
     ask: RetryPolicy | None = None,
+    place: Placing | None = None,
 ) -> str:
     """Bring `record` to the server and return its run id; a whole copy there is left as it is.
 
     Under `mlflow run` the record fills the run that MLflow made, named by `MLFLOW_RUN_ID`;
     otherwise a new run with the record's own times. A run that an earlier attempt left
     incomplete is completed. `fresh`: this process has just made the record, so that only a folder
-    which remembers an attempt has to be looked for on the server. Raises `TrackingError` once `ask`
-    gives up, or if the server refuses; nothing on disk is lost by it.
+    which remembers an attempt has to be looked for on the server. `place` gives what the run
+    carries beside its record. Raises `TrackingError` once `ask` gives up, or if the server refuses;
+    nothing on disk is lost by it.
     """
     server = public_uri(tracking_uri)
     ask = ask or RetryPolicy(AWAY_LIMIT_S)
@@ -66,7 +70,7 @@ def upload(
         if known is not None and known.whole and known.run_id:
             return known.run_id
         client = open_client(tracking_uri)
-        content = content_of(record)
+        content = content_of(record, place(folder, record) if place else None)
         if isinstance(record, ProfileRecord) and record.timed_record_id:
             timed = chosen_run(client, ask, RECORD, record.timed_record_id)
             if timed is not None:

@@ -26,7 +26,7 @@ _COLUMNS = (
         "device",
         "arch",
         "precision_ran",
-        "math_mode",
+        "math_mode_ran",
         "batch_size",
         "run_id",
         "bound",
@@ -100,7 +100,8 @@ def drawn_rows(table: pd.DataFrame) -> list[DrawnPoint]:
             "placed runs, such as pull_records().runs()"
         )
     placed = table[table["peak_gflops"].notna() & table["attained_gflops"].notna()]
-    rows: list[dict[str, Any]] = placed[list(_COLUMNS)].to_dict("records")
+    known = placed[list(_COLUMNS)].fillna({"env": "unknown", "device": "unknown"})
+    rows: list[dict[str, Any]] = known.to_dict("records")
     return [_drawn_row(row) for row in rows]
 
 
@@ -112,7 +113,7 @@ def _drawn_row(row: Mapping[str, Any]) -> DrawnPoint:
     limit = (1e9 * row["peak_gflops"], 1e9 * row["peak_gb_per_s"], row["ceiling_kind"])
     return DrawnPoint(
         arch=row["arch"],
-        math_mode=row["math_mode"],
+        math_mode=row["math_mode_ran"],
         batch_size=int(row["batch_size"]),
         device=row["device"],
         limit=Limit(row["env"], *limit),
@@ -120,7 +121,7 @@ def _drawn_row(row: Mapping[str, Any]) -> DrawnPoint:
         attained_flops_per_s=attained,
         imported=bool(row["imported"]),
         hover=(
-            f"{row['env']} {row['arch']} {row['precision_ran']} ({row['math_mode']}) "
+            f"{row['env']} {row['arch']} {row['precision_ran']} ({row['math_mode_ran']}) "
             f"batch {row['batch_size']}",
             f"run {row['run_id']}",
             *([_IMPORTED] if row["imported"] else []),

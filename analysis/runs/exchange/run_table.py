@@ -237,6 +237,7 @@ _OF_POINT: dict[str, tuple[Converter, Callable[[RooflinePoint], Any]]] = {
     "bound_sure": (_switch, lambda point: point.bound_sure),
     "bound_because": (_text, lambda point: point.bound_because),
     "precision_ran": (_text, lambda point: point.precision),
+    "math_mode_ran": (_text, lambda point: point.math_mode),
     "peak_gflops": (_real, lambda point: point.roof.peak_flops_per_s / 1e9),
     "peak_gb_per_s": (_real, lambda point: point.roof.peak_bytes_per_s / 1e9),
     "ceiling_kind": (_text, lambda point: point.ceiling.kind),

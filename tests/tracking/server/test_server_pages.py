@@ -5,6 +5,7 @@ The pictures lie in the test's temporary folder.
 
 import json
 import math
+import re
 import shutil
 
 import pytest
@@ -147,6 +148,26 @@ def test_the_table_of_runs_shows_our_columns(opened, page):
         heads.filter(has_text=column).first.wait_for()
     page.get_by_role("gridcell", name="Sample CPU").first.wait_for()
     page.get_by_role("gridcell", name="mobilenet_v2").first.wait_for()
+
+
+def test_the_table_sorts_runs_by_their_share_of_the_roof(opened, page):
+    order = "orderByKey=metrics.%60fraction_of_roof_max%60&orderByAsc=false"
+    opened(f"/experiments/{{experiment}}/runs?{order}&workspace=default")
+    page.get_by_text("Sort: fraction_of_roof_max").wait_for()
+    links = page.get_by_role("link", name=re.compile("^sample-cpu_"))
+    links.first.wait_for()
+    names = [name for name in links.all_inner_texts() if "_run" in name]
+    shares = {arch: 1 / step_s for arch, step_s in STEPS_S.items()}
+    archs = [name.removeprefix("sample-cpu_").partition("_fp32")[0] for name in names]
+    assert len(archs) == 2 * len(STEPS_S)
+    assert archs == sorted(archs, key=lambda arch: -shares[arch])
+
+
+def test_means_of_repeats_are_charted_alone(opened, page):
+    only = "searchFilter=tags.%60mlproject.kind%60%20%3D%20%27repeats%27"
+    opened(f"/experiments/{{experiment}}/runs?compareRunsMode=CHART&{only}&workspace=default")
+    page.get_by_text(f"{len(STEPS_S)} matching runs").wait_for()
+    page.get_by_text("images_per_s_mean", exact=True).wait_for()
 
 
 def test_three_runs_side_by_side(opened, page, campaign):

@@ -1,0 +1,65 @@
+"""What `mlproject report` puts on the server beside the report: places of runs, and their means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from commands.views.options import WantedRuns
+
+if TYPE_CHECKING:
+    from analysis import RecordSet, Run
+    from tracking.upload.additions import Added
+    from tracking.upload.summary_runs import Summarised
+
+
+def fill_in(found: RecordSet, runs: Sequence[Run], wanted: WantedRuns) -> str:
+    """Put places of runs and means of repeats on the server, and say what was done in one line.
+
+    A choice of runs that may cut a group of repeats leaves the means as they are, and so does a
+    record that could not be read. What the server refuses is said, and no failure of the report.
+    """
+    from analysis import recorded
+    from analysis.runs.exchange.additions import addition_of, campaigns_of, summaries_of
+    from tracking.store import TrackingError
+    from tracking.upload.additions import add_to_runs
+    from tracking.upload.summary_runs import write_summaries
+
+    additions = {run.name: addition_of(run) for run in runs}
+    placed = recorded(runs)
+    known = {run_id: addition for run_id, addition in additions.items() if addition is not None}
+    whole = not (wanted.filter_string or wanted.experiments or found.unreadable)
+    try:
+        added = add_to_runs(known)
+        if added.refused:
+            return _added_words(added)
+        means = write_summaries(summaries_of(placed), campaigns_of(placed)) if whole else None
+    except TrackingError as error:
+        return f"bound and share of the roof are not on all runs of the server ({error})"
+    return "; ".join(filter(None, (_added_words(added), _means_words(means))))
+
+
+def _added_words(added: Added) -> str:
+    if added.refused:
+        return f"bound and share of the roof not put on {added.refused} runs ({added.why})"
+    counts = {"new on": added.new, "changed on": added.changed, "as before on": added.same}
+    words = [f"{what} {_runs(count)}" for what, count in counts.items() if count]
+    if added.left:
+        words.append(f"{_runs(added.left)} left for the next report")
+    return f"bound and share of the roof: {', '.join(words)}" if words else ""
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
+
+
+def _means_words(means: Summarised | None) -> str:
+    if means is None:
+        return ""
+    counts = {"new": means.made, "changed": means.changed, "as before": means.same}
+    counts |= {
+        "removed": means.removed,
+        "outdated, for the server's admin to delete": means.outdated,
+    }
+    words = [f"{count} {what}" for what, count in counts.items() if count]
+    return f"means of repeats: {', '.join(words)}" if words else ""
