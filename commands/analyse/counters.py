@@ -14,13 +14,16 @@ from rich.text import Text
 
 from bench.errors import UserError
 from bench.profilers.files.ncu_metrics import CHIPS, metrics_for_chip
-from commands.views.options import table_option
+from bench.records import ProfileRecord, RunRecord
+from commands.views.options import records_option, server_needed, table_option, track_option
+from commands.views.recorded import finish, profile_facts
 from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
     from bench.profilers.files.ncu_metrics import Translation
     from bench.records import Counters, CpuCounters, KernelTotals
 
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 _MAX_LIST_BYTES = 1 << 16
 _FIGURES = ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes")
 _TOTALS = ("kernels", *_FIGURES, "pcie_bytes", "intensity_dram")
@@ -49,20 +52,44 @@ _Entry: TypeAlias = tuple[dict[str, Any], Callable[[], None]]
     type=click.Choice(CHIPS),
     help="print the metrics to collect on a chip, and the ncu command (metric_names_ncu.txt)",
 )
+@click.option(
+    "--attach",
+    metavar="RUN",
+    help="keep what FILES count of one step as a profile of this measurement: a record in "
+    "--records, or a tracked run's id",
+)
+@records_option
+@track_option
 def command(
-    files: tuple[Path, ...], form: str, per_kernel: bool, merge: bool, chip: str | None
+    files: tuple[Path, ...],
+    form: str,
+    per_kernel: bool,
+    merge: bool,
+    chip: str | None,
+    attach: str | None,
+    records: Path,
+    tracked: bool,
 ) -> int:
     """Add up FILES of Nsight Compute: any CSV that ncu prints, or an .ncu-rep report.
 
     A figure that a file does not have is null, with the missing metric. A FILE of perf stat is read
     too. A FILE that lists metrics to collect is printed with nvprof's names, which ncu does not
-    know, replaced by ncu's. Exit codes: 0 printed; 2 a file that cannot be read (the others are
-    printed).
+    know, replaced by ncu's. With --attach, several FILES are passes over the same launches. Exit
+    codes: 0 printed; 2 a file that cannot be read (the others are printed); 3 attached, but not
+    uploaded.
     """
     if chip is not None:
         click.echo(_metric_names(chip))
     elif not files:
         raise UserError("no FILE: name a file that ncu wrote, or --print-metrics CHIP")
+    if attach is not None:
+        return _attach(files, attach, records, tracked=tracked, form=form)
+    _add_up(files, form, per_kernel=per_kernel, merge=merge)
+    return 0
+
+
+def _add_up(files: tuple[Path, ...], form: str, *, per_kernel: bool, merge: bool) -> None:
+    """Print each file's figures; a file that cannot be read does not hide the others."""
     entries: list[_Entry] = []
     refusals: list[UserError] = []
     if merge and files:
@@ -81,7 +108,31 @@ def command(
         click.echo(f"mlproject: {refusal}", err=True)
     if refusals:
         raise refusals[-1]
-    return 0
+
+
+def _attach(files: tuple[Path, ...], run: str, records: Path, *, tracked: bool, form: str) -> int:
+    """Keep the counters in `files` as a profile of `run`, with the checks that a profile gets."""
+    from bench.launcher.attach import attach_counters
+
+    folder = attach_counters(files, _timed(run, records), records)
+    record = folder.read_record()
+    assert isinstance(record, ProfileRecord)  # it has just been written  # noqa: S101
+    return finish(folder, record, profile_facts(record), tracked=tracked, form=form)
+
+
+def _timed(run: str, records: Path) -> RunRecord:
+    """Return the measurement named by its record or by its tracked run."""
+    from bench.launcher.profile import read_timed
+
+    if _RUN_ID.fullmatch(run) is None:
+        return read_timed(records, run)
+    from tracking.reading.tracked_runs import download_record
+
+    with server_needed():
+        record = download_record(run)
+    if not isinstance(record, RunRecord):
+        raise UserError(f"attach={run!r}: holds no measurement but a {record.kind}")
+    return record
 
 
 def _merged(passes: tuple[Path, ...], *, per_kernel: bool) -> _Entry:

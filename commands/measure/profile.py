@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import click
 from click.core import ParameterSource
@@ -18,7 +18,7 @@ from commands.views.options import (
     records_option,
     track_option,
 )
-from commands.views.recorded import measured, verdict_fact
+from commands.views.recorded import measured, profile_facts
 
 if TYPE_CHECKING:
     from bench.records import RunRecord
@@ -80,7 +80,7 @@ def command(
         return launch_profile(config, folder, names, timed, on_event)
 
     title = f"{config.arch} {config.precision}"
-    return measured(records, title, launch, _facts, tracked=tracked, form=form)
+    return measured(records, title, launch, profile_facts, tracked=tracked, form=form)
 
 
 def _asked(
@@ -100,14 +100,3 @@ def _asked(
         )
     timed = read_timed(records, timed_id)
     return timed.config, timed
-
-
-def _facts(record: ProfileRecord) -> dict[str, Any]:
-    from bench.records.verdict.record_metrics import profile_summary
-
-    facts: dict[str, Any] = {"explains": record.timed_record_id}
-    facts |= {name: float(f"{value:.4g}") for name, value in profile_summary(record).items()}
-    for section in ("ops", "counters", "cpu_counters"):
-        if getattr(record, section) is None:
-            facts[f"no {section}"] = record.missing[section]
-    return facts | verdict_fact(record.verdict)

@@ -17,7 +17,7 @@ from bench.records.folders import MeasuredRecord, RecordFolder
 from commands.views.worker_progress import WorkerProgress
 
 if TYPE_CHECKING:
-    from bench.records import ImportedRecord, RunRecord, TraceRecord, Verdict
+    from bench.records import ImportedRecord, ProfileRecord, RunRecord, TraceRecord, Verdict
     from bench.records.journal import OnEvent
     from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
@@ -124,6 +124,18 @@ def verdict_fact(verdict: Verdict | None) -> dict[str, str]:
         return {}
     messages = findings_text(verdict.findings)
     return {"verdict": verdict.level + (f" ({messages})" if messages else "")}
+
+
+def profile_facts(record: ProfileRecord) -> dict[str, Any]:
+    """Return what a profile shows in a few numbers, and why a section is missing."""
+    from bench.records.verdict.record_metrics import profile_summary
+
+    facts: dict[str, Any] = {"explains": record.timed_record_id}
+    facts |= {name: float(f"{value:.4g}") for name, value in profile_summary(record).items()}
+    for section in ("ops", "counters", "cpu_counters"):
+        if getattr(record, section) is None:
+            facts[f"no {section}"] = record.missing[section]
+    return facts | verdict_fact(record.verdict)
 
 
 def say_not_uploaded(problem: object, safe: str = "the records are safe on disk") -> None:

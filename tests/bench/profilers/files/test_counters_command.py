@@ -1,10 +1,13 @@
 """`mlproject counters` as a user runs it."""
 
 import json
+from pathlib import Path
 
 import pytest
+import samples
 from ncu_files import DRAM, DURATION, Launch, Style, launches, truth, written
 
+from bench.records.folders import RecordFolder
 from mlproject import main
 
 TABLE = launches(6)
@@ -161,3 +164,45 @@ def test_wrong_values_end_with_2_and_one_line(arguments, words, capsys, monkeypa
     assert main(["counters", *arguments]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+def timed_run(records, work, backend="cuda"):
+    """A record of a measurement whose step launched `work`."""
+    timed = samples.run_record(
+        resolved=samples.resolved(backend=backend),
+        measurement=samples.measurement(work=samples.work_set(**work)),
+        complexity=samples.complexity(
+            eager_bytes=10**7, fused_bytes=5 * 10**6, compulsory_bytes=10**6
+        ),
+    )
+    folder = RecordFolder.create(records, timed.record_id)
+    folder.close(timed)
+    return timed
+
+
+@pytest.mark.parametrize(
+    ("work", "level"), [({"relu": 3, "gemm": 3}, "clean"), ({"relu": 2, "gemm": 3}, "invalid")]
+)
+def test_counters_by_hand_become_a_profile_with_its_checks(file, tmp_path, capsys, work, level):
+    records = tmp_path / "records"
+    timed = timed_run(records, work)
+    path = file(written(TABLE))
+    attach = ["--attach", timed.record_id, "--records", str(records), "--no-track"]
+    assert main(["counters", path, *attach, "--format", "json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    record = RecordFolder(Path(facts["record"])).read_record()
+    assert record.timed_record_id == timed.record_id == facts["explains"]
+    assert record.counters.flops == truth(TABLE)["flops"]
+    assert record.verdict.level == level, record.verdict
+    assert ("relu" in str(record.verdict)) == (level == "invalid")
+    [kept] = record.counters.files
+    assert Path(facts["record"], kept).read_text() == written(TABLE)
+    assert "by hand" in record.missing["ops"]
+
+
+def test_counters_are_attached_to_runs_of_nvidia_gpus_alone(file, tmp_path, capsys):
+    timed = timed_run(tmp_path / "records", {"relu": 3}, backend="cpu")
+    arguments = ["--attach", timed.record_id, "--records", str(tmp_path / "records")]
+    assert main(["counters", file(written(TABLE)), *arguments]) == 2
+    assert "this step ran on cpu" in capsys.readouterr().err
+    assert [folder.name for folder in (tmp_path / "records").iterdir()] == [timed.record_id]
