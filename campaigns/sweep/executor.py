@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from bench.config import RunConfig
-from bench.records import Environment, Outcome, RunRecord
+from bench.records import Environment, Outcome, ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import Event
 from campaigns.sweep.past import PastRun, PastRuns
 from campaigns.sweep.plan import Plan
 
 #: Brings a finished record to where it is kept besides the disk.
-Deliver = Callable[[RecordFolder, RunRecord], None]
+Deliver = Callable[[RecordFolder, RunRecord | ProfileRecord], None]
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,19 @@ class SweepWatch:
     def ended(self, turn: Turn) -> None:
         """A planned run has ended."""
 
+    def profiling(self, config: RunConfig) -> None:
+        """The step of a measured configuration is about to be profiled."""
+
+    def profiled(self, record: ProfileRecord) -> None:
+        """A profile has ended."""
+
 
 @dataclass(frozen=True)
 class SweepOrder:
     """A plan, where its records go and how it is measured.
 
-    `elsewhere` are runs of the campaign that only the server knows.
+    `elsewhere` are runs of the campaign that only the server knows. `profile` are the tools of
+    the profile of each configuration, `auto` for those that the device has; none if it is empty.
     """
 
     plan: Plan
@@ -63,6 +70,7 @@ class SweepOrder:
     retry_failed: bool
     settle_s: float
     elsewhere: tuple[PastRun, ...] = ()
+    profile: tuple[ToolName | Literal["auto"], ...] = ()
 
 
 class Executor(Protocol):

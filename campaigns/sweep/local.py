@@ -1,14 +1,18 @@
-"""A sweep on this machine: one fresh worker after the other, taken up again where it was."""
+"""A sweep on this machine: one fresh worker after the other, taken up again where it was.
+
+A profile of a configuration, where it is asked for, comes after its first run without a doubt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Iterable, Iterator
 
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
-from bench.records import Environment
+from bench.launcher.profile import launch_profile
+from bench.records import Environment, ProfileRecord, RunRecord
 from bench.records.environment import environment_id
-from bench.records.folders import RecordFolder
+from bench.records.folders import AnyRecord, RecordFolder, readable_records
 from campaigns.sweep.executor import (
     Deliver,
     SweepOrder,
@@ -44,6 +48,8 @@ class LocalExecutor:
             yield turn
             if turn.record is not None and turn.record.outcome == "interrupted":
                 return
+            if turn.outcome == "ok":
+                device.profile(config, deliver, watch)
 
 
 class _SweptDevice:
@@ -55,6 +61,13 @@ class _SweptDevice:
         here = environment_id(environment)
         self._past = PastRuns(order.records, order.campaign, here, order.elsewhere)
         self._settler = Settler.of_device(self._device) if order.settle_s else None
+        self._here = here
+        before = readable_records(order.records) if order.profile else ()
+        self._profiled = {
+            record.config_id
+            for record in _of_campaign(before, order.campaign, here)
+            if isinstance(record, ProfileRecord) and record.outcome != "interrupted"
+        }
 
     def earlier(self, config: RunConfig) -> Turn | None:
         """Return what an earlier run says of this one, or None if it has to be measured."""
@@ -75,3 +88,49 @@ class _SweptDevice:
             record = launch_measurement(config, folder, watch.on_event)
             deliver(folder, record)
         return Turn.of(record)
+
+    def profile(self, config: RunConfig, deliver: Deliver, watch: SweepWatch) -> None:
+        """Profile the step of a configuration that has a run without a doubt, and no profile yet.
+
+        Raises `KeyboardInterrupt` where it was interrupted: the next sweep makes it again.
+        """
+        asked = self._order.profile
+        if not asked or config.config_id in self._profiled:
+            return
+        timed = self._clean_run(config)
+        if timed is None:
+            return
+        with exclusive(self._device, lambda: watch.waiting(self._device.name)):
+            watch.profiling(config)
+            tools = None if "auto" in asked else tuple(tool for tool in asked if tool != "auto")
+            folder = RecordFolder.create(self._order.records)
+            record = launch_profile(timed.config, folder, tools, timed, watch.on_event)
+            deliver(folder, record)
+        watch.profiled(record)
+        if record.outcome == "interrupted":
+            raise KeyboardInterrupt
+        self._profiled.add(config.config_id)
+
+    def _clean_run(self, config: RunConfig) -> RunRecord | None:
+        """The newest run of the configuration here against which nothing but notes speaks."""
+        records = readable_records(self._order.records, newest_first=True)
+        for record in _of_campaign(records, self._order.campaign, self._here):
+            if not isinstance(record, RunRecord) or record.config_id != config.config_id:
+                continue
+            if record.verdict is not None and record.verdict.level in ("clean", "note"):
+                return record
+        return None
+
+
+def _of_campaign(
+    records: Iterable[tuple[RecordFolder, AnyRecord]], campaign: str, here: str
+) -> Iterator[RunRecord | ProfileRecord]:
+    """The measurements and profiles of the campaign on the device `here`."""
+    for _, record in records:
+        if (
+            isinstance(record, RunRecord | ProfileRecord)
+            and record.config.campaign == campaign
+            and record.environment is not None
+            and environment_id(record.environment) == here
+        ):
+            yield record

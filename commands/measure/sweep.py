@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
 from bench.errors import UserError
+from bench.records import ToolName
 from commands.views.options import records_option, track_option
 from commands.views.recorded import EXIT_CODES, NOT_TRACKED, open_delivery, say_not_uploaded
 
@@ -72,6 +73,13 @@ _MATRICES = Path(__file__).resolve().parents[2] / "matrices"
     is_flag=True,
     help="print the runs, also those of devices that are not here, and an estimate of their time",
 )
+@click.option(
+    "--profile",
+    type=click.Choice(["auto", *get_args(ToolName)]),
+    multiple=True,
+    help="also profile each configuration with this tool, after its first run without a doubt; "
+    "auto: torch, and the counters that the device has",
+)
 @records_option
 @track_option
 def command(
@@ -89,6 +97,7 @@ def command(
     address: str | None,
     node_wait_s: float,
     dry_run: bool,
+    profile: tuple[ToolName | Literal["auto"], ...],
     records: Path,
     tracked: bool,
 ) -> int:
@@ -103,6 +112,8 @@ def command(
     name = matrix or matrix_named
     if name is None:
         raise UserError("matrix: give a YAML file, or smoke, classic or datacenter")
+    if profile and executor == "ray":
+        raise UserError(f"profile={profile[0]}: made on this machine; use --executor local")
     from campaigns.sweep.executor import SweepOrder
     from campaigns.sweep.matrix import read_matrix
     from campaigns.sweep.plan import plan_runs
@@ -136,7 +147,7 @@ def command(
             click.echo(f"left out: {block}", err=True)
         delivery = open_delivery(campaign, "sweep", tracked=tracked)
         delivery.begin({"matrix": name, "seed": str(asked.seed)})
-        order = SweepOrder(plan, campaign, records, retry_failed, settle_s)
+        order = SweepOrder(plan, campaign, records, retry_failed, settle_s, profile=profile)
         interrupted = _sweep(where, order, delivery, turns)
     return _close(turns, len(plan.runs), delivery, interrupted=interrupted)
 

@@ -163,7 +163,7 @@ class NoDelivery:
     def catch_up(self, records: Path) -> None:
         """Upload nothing."""
 
-    def deliver(self, folder: RecordFolder, record: RunRecord) -> None:
+    def deliver(self, folder: RecordFolder, record: RunRecord | ProfileRecord) -> None:
         """Upload nothing."""
 
     def end(self, note: str, *, interrupted: bool) -> None:

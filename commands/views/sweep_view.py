@@ -15,7 +15,7 @@ from campaigns.sweep.executor import SweepWatch, Turn
 from commands.views.terminal import Bar, duration_text, output, text_table
 
 if TYPE_CHECKING:
-    from bench.records import Environment, RunRecord
+    from bench.records import Environment, ProfileRecord, RunRecord
     from campaigns.sweep.executor import Executor
     from campaigns.sweep.plan import Plan, PlannedBlock
 
@@ -73,6 +73,16 @@ class SweepProgress(Bar, SweepWatch):
         self._progress.advance(self._task)
         self._progress.console.print(_line(turn), highlight=False, soft_wrap=True)
         self._progress.refresh()
+
+    def profiling(self, config: RunConfig) -> None:
+        """Name the configuration whose step is profiled."""
+        self._show(f"profile of {run_label(config)}")
+
+    def profiled(self, record: ProfileRecord) -> None:
+        """Leave a line for the profile."""
+        label, why = run_label(record.config), record.reason or ""
+        line = "  ".join(filter(None, [f"profile of {label}", record.outcome, why]))
+        self._progress.console.print(line, highlight=False, soft_wrap=True)
 
     def _show(self, text: str) -> None:
         self._progress.update(self._task, description=text)

@@ -12,7 +12,7 @@ from typing import cast
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
-from bench.records import Outcome, RunRecord
+from bench.records import Outcome, ProfileRecord, RunRecord
 from bench.records.folders import RecordFolder, record_folders
 from bench.records.journal import Clock
 from campaigns.sweep.past import PastRun
@@ -93,7 +93,7 @@ class Delivery:
                 self._left.append(folder)
         self._try_left()
 
-    def deliver(self, folder: RecordFolder, record: RunRecord) -> None:
+    def deliver(self, folder: RecordFolder, record: RunRecord | ProfileRecord) -> None:
         """Upload one more record, after whatever is still left of the ones before."""
         self._left.append(folder)
         self._try_left()

@@ -1,6 +1,7 @@
 """A plan measured by real workers: to the end, taken up again, and by two sweeps at once."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from worker_processes import small_run
 
+from bench.records import Verdict
 from bench.records.folders import read_records
 from campaigns.sweep.executor import SweepOrder, SweepWatch
 from campaigns.sweep.local import LocalExecutor
@@ -34,8 +36,9 @@ def broken():
     return config(model="raises_later")
 
 
-def swept(machine, records, *configs, watch=None, deliver=None, retry_failed=False):
-    order = SweepOrder(Plan(configs, {}, ()), "c", records, retry_failed, settle_s=0.0)
+def swept(machine, records, *configs, watch=None, deliver=None, retry_failed=False, profile=()):
+    plan = Plan(configs, {}, ())
+    order = SweepOrder(plan, "c", records, retry_failed, settle_s=0.0, profile=profile)
     deliver = deliver or (lambda *_: None)
     return list(LocalExecutor(machine).sweep(order, deliver, watch or SweepWatch()))
 
@@ -144,3 +147,33 @@ def test_a_killed_sweep_loses_nothing_and_repeats_nothing(machine, tmp_path):
     again = swept(machine, records, *plan())
     assert states(again) == [("measured before", "ok"), ("measured", "ok")]
     assert Counter(r.config.batch_size for r in read_records(records)) == {2: 1, 4: 1}
+
+
+@pytest.mark.long
+def test_a_configuration_is_profiled_once_after_its_first_run_without_a_doubt(
+    machine, tmp_path, monkeypatch
+):
+    doubts = [[("busy-host", "suspect", "other processes")], [], []]
+    monkeypatch.setattr(
+        "bench.launcher.measurement.judge", lambda record: Verdict.of(doubts.pop(0))
+    )
+    delivered = []
+
+    def deliver(folder, record):
+        delivered.append(record)
+
+    repeats = [config(repeat=number) for number in (1, 2, 3)]
+    swept(machine, tmp_path, *repeats, deliver=deliver, profile=("torch",))
+    kinds = [record.kind for record in delivered]
+    assert kinds == ["measurement", "measurement", "profile", "measurement"]
+    profile = delivered[2]
+    assert profile.timed_record_id == delivered[1].record_id
+    assert profile.ops is not None
+    assert "perf was not tried" in profile.missing["cpu_counters"]
+    # The next sweep measures nothing, and profiles what an earlier one did not.
+    swept(machine, tmp_path, *repeats, deliver=deliver, profile=("torch",))
+    assert len(delivered) == 4
+    shutil.rmtree(tmp_path / profile.record_id)
+    swept(machine, tmp_path, *repeats, deliver=deliver, profile=("torch",))
+    assert [record.kind for record in delivered[4:]] == ["profile"]
+    assert delivered[4].timed_record_id == delivered[3].record_id  # the newest of them
