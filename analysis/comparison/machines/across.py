@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analysis.comparison.covered import covered
 from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.comparison.machines.speedups import (
     MachinePair,
@@ -42,7 +43,7 @@ class AcrossMachines:
                 f"{_listed(self.machines)} share no configuration: measure the same model, "
                 "precision and batch size on each."
             ]
-        return [self._about_reference(), *self._about_missing()]
+        return [self._about_reference(), *self._about_intervals(), *self._about_missing()]
 
     def _about_reference(self) -> str:
         """Against which machine the others are held, and which are not."""
@@ -62,6 +63,10 @@ class AcrossMachines:
         if alone:
             words += f" Nothing in common with it: {_listed(alone)}."
         return words
+
+    def _about_intervals(self) -> list[str]:
+        comparisons = [one.comparison for pair in self.against for one in pair.shared]
+        return [f"{line[0].upper()}{line[1:]}." for line in covered(comparisons)]
 
     def _about_missing(self) -> list[str]:
         """Why shares, energy or costs are not in the tables, by machine."""
