@@ -11,12 +11,17 @@ import click
 from rich.text import Text
 
 from bench.errors import UserError
+from commands.views import machines_view
 from commands.views.options import server_needed, writing
+from commands.views.price_options import price_options
 from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
     from analysis.comparison.gate import Gate
+    from analysis.comparison.machines.prices import Prices
+    from analysis.comparison.machines.speedups import MachinePair
+    from analysis.runs.placed import Run
 
 
 def _reasons(
@@ -72,6 +77,7 @@ def _reasons(
     show_default=True,
     help="markdown: ready for a comment on a pull request",
 )
+@price_options
 def command(
     a: str,
     b: str,
@@ -81,13 +87,15 @@ def command(
     fail_on: frozenset[str],
     out: Path | None,
     form: str,
+    prices: Prices,
 ) -> int:
     """Compare the runs of B with those of A, configuration by configuration.
 
     A and B are each short forms with commas between them, such as env=gcp-l4,arch=resnet18 (env,
     device, campaign, arch, precision, batch_size, run, records, any setting), run ids or an MLflow
     filter. Configurations are paired where they agree in all settings that A and B share; a batch
-    size is compared with the same one alone.
+    size is compared with the same one alone. Of two machines, or with a price, shares of the roof
+    and of the peak, energy and cost stand beside the speed.
 
     Exit codes: 0 the gate passes; 1 it fails: B is slower (or worse) somewhere, or a configuration
     of A crashed or is missing in B, or what --fail-on names; 2 nothing to compare, or a wrong
@@ -98,20 +106,50 @@ def command(
 
     chosen = compared_metric(metric)
     with server_needed():
-        pairing = pair_runs(*read_sides(a, b), chosen.name)
+        sides = read_sides(a, b)
+    pairing = pair_runs(*sides, chosen.name)
     found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
     gate = judge_gate(found, pairing, fail_on)
+    machines = _machines(sides, found, pairing, prices)
     if out is not None:
         _write(found, pairing, threshold, out)
+        if machines is not None:
+            machines_view.write_machines(machines, out)
     if form == "json":
-        click.echo(json.dumps(_facts(found, pairing, gate)))
+        facts = _facts(found, pairing, gate)
+        click.echo(
+            json.dumps(facts | {"machines": machines and machines_view.machine_facts(machines)})
+        )
     elif form == "markdown":
         from analysis.comparison.comment import comment
 
         click.echo(comment(found, pairing, gate, sides=(a, b), threshold=threshold), nl=False)
+        if machines is not None:
+            click.echo(machines_view.machines_markdown(machines, prices), nl=False)
     else:
-        _print(found, pairing, gate)
+        _print(found, pairing, gate, machines, prices)
     return int(not gate.passed)
+
+
+def _machines(
+    sides: tuple[Sequence[Run], Sequence[Run]],
+    found: Sequence[Comparison],
+    pairing: Pairing,
+    prices: Prices,
+) -> MachinePair | None:
+    """The two machines, where the sides differ in machine or a price is given."""
+    from analysis.comparison.machines.across import between
+    from analysis.runs.placed import THROUGHPUT
+
+    if pairing.metric != THROUGHPUT:
+        if prices:
+            raise UserError(
+                f"--price: a cost follows from images/s; leave out --metric {pairing.metric}"
+            )
+        return None
+    if not found or not (prices or {"env", "device"} & set(pairing.differing)):
+        return None
+    return between(*sides, found, pairing.differing, prices)
 
 
 def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out: Path) -> None:
@@ -167,7 +205,13 @@ def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[st
     }
 
 
-def _print(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> None:
+def _print(
+    found: Sequence[Comparison],
+    pairing: Pairing,
+    gate: Gate,
+    machines: MachinePair | None,
+    prices: Prices,
+) -> None:
     from analysis.comparison.shown import comparison_table, notes, without_runs
 
     console = output(140)
@@ -182,5 +226,7 @@ def _print(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> None:
     )
     console.print(Text(f"{table.title}; A and B differ in {difference}"))
     console.print(view)
+    if machines is not None:
+        machines_view.print_machines(console, machines, prices)
     for line in (*notes(found, pairing), gate.sentence):
         console.print(Text(line))

@@ -104,3 +104,61 @@ def test_the_forest_takes_nothing_one_and_too_many():
     assert len(axes.get_yticks()) == 60
     assert axes.get_title(loc="left") == "lab resnet18 fp32; and 20 nearer to 1"
     assert np.ptp(forest(compare_pairs(pairs[:1], THROUGHPUT)).get_xlim()) > 0.05
+
+
+def two_machines_on_disk(tmp_path):
+    sides = []
+    for label, step_s in (("one", 1.0), ("two", 0.8)):
+        machine = make.environment(label=label)
+        runs = [
+            make.run_record(
+                f"{label}-{repeat}",
+                step_s=step_s * wobble,
+                environment=machine,
+                settings={"repeat": repeat},
+            )
+            for repeat, wobble in enumerate((0.999, 1.0, 1.001), 1)
+        ]
+        roof = make.ceilings_record(label, environment=machine)
+        sides.append(f"records={records_on_disk(tmp_path / label, roof, *runs)}")
+    return sides
+
+
+def test_of_two_machines_shares_energy_and_cost_stand_beside_the_speed(tmp_path):
+    sides = two_machines_on_disk(tmp_path)
+    prices = ("--price", "one=3.6/h 2025-01-01", "--price", "two=3.6/h")
+    done = invoke(commands.analyse.compare, *sides, *prices, "--out", tmp_path / "out")
+    text = " ".join(done.output.split())
+    assert "B is 1.25 times as fast as A (95 %: 1.25); an image" in text
+    assert "an image costs 0.8 times as much" in text
+    assert "80 USD 100 USD 0.8" in text
+    assert "MFU B MFU A" in text
+    assert "No energy of one and two (" in text
+    assert "price of one: 3.6 USD/h, of 2025-01-01 (" in text
+    assert "old: look it up again), given by --price" in text
+    csv = (tmp_path / "out" / "machines.csv").read_text("utf-8")
+    assert "reference_price_date" in csv
+    assert "2025-01-01" in csv
+    facts = json.loads(invoke(commands.analyse.compare, *sides, "--format", "json").output)
+    assert facts["machines"]["mean_ratio"] == pytest.approx(1.25, rel=1e-3)
+    (one,) = facts["machines"]["configurations"]
+    assert one["a"]["mfu"] == pytest.approx(0.5, rel=1e-2)
+    assert one["b"]["mfu"] == pytest.approx(0.625, rel=1e-2)
+    assert one["a"]["cost"] is None
+    assert one["a"]["missing"]["cost"] == "no price was given"
+    markdown = invoke(commands.analyse.compare, *sides, *prices, "--format", "markdown").output
+    assert "| two | resnet18 | fp32 | 10 |" in markdown
+    assert "- price of two: 3.6 USD/h, undated, given by --price" in markdown
+
+
+def test_one_machine_has_its_cost_where_a_price_is_given_and_only_by_images_per_s(tmp_path):
+    sides = runs_on_disk(tmp_path, "a", 1.0), runs_on_disk(tmp_path, "b", 0.9)
+    assert "MFU" not in invoke(commands.analyse.compare, *sides).output
+    priced = (*sides, "--price", "lab=1/h")
+    assert "an image costs 0.9 times as much" in " ".join(
+        invoke(commands.analyse.compare, *priced).output.split()
+    )
+    with pytest.raises(UserError, match="a cost follows from images/s"):
+        invoke(commands.analyse.compare, *priced, "--metric", "real_s")
+    with pytest.raises(UserError, match="no run is of a machine"):
+        invoke(commands.analyse.compare, *sides, "--price", "other=1/h")

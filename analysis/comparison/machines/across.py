@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from analysis.comparison.covered import covered
+from analysis.comparison.judgement import Comparison
 from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.comparison.machines.speedups import (
     MachinePair,
     choose_reference,
     machine_names,
     machine_pairs,
+    shared_configurations,
+    spilled_batches,
 )
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted
+
+_WHAT = {
+    "mfu": "share of roof and peak (MFU)",
+    "energy_j_per_image": "energy",
+    "cost": "cost",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +52,11 @@ class AcrossMachines:
                 f"{_listed(self.machines)} share no configuration: measure the same model, "
                 "precision and batch size on each."
             ]
-        return [self._about_reference(), *self._about_intervals(), *self._about_missing()]
+        return [
+            self._about_reference(),
+            *self._about_intervals(),
+            *missing_sentences(self.against, self.prices),
+        ]
 
     def _about_reference(self) -> str:
         """Against which machine the others are held, and which are not."""
@@ -68,46 +81,50 @@ class AcrossMachines:
         comparisons = [one.comparison for pair in self.against for one in pair.shared]
         return [f"{line[0].upper()}{line[1:]}." for line in covered(comparisons)]
 
-    def _about_missing(self) -> list[str]:
-        """Why shares, energy or costs are not in the tables, by machine."""
-        found: list[str] = []
-        for what, name in (
-            ("share of roof and peak (MFU)", "mfu"),
-            ("energy", "energy_j_per_image"),
-            ("cost", "cost"),
-        ):
-            reasons: dict[str, str] = {}
-            for pair in self.against:
-                for one in pair.shared:
-                    for label, side in ((pair.a, one.a), (pair.b, one.b)):
-                        if name in side.missing:
-                            reasons.setdefault(label, side.missing[name])
-            if not reasons:
-                continue
-            if name == "cost" and not self.prices:
-                found.append(
-                    "No cost: it needs the price of an hour, such as "
-                    f"--price {self.reference}=0.71/h."
-                )
-                break
-            by_reason: dict[str, list[str]] = {}
-            for label, reason in reasons.items():
-                by_reason.setdefault(reason, []).append(label)
-            whole = "; ".join(
-                f"{_listed(labels)} ({reason})" for reason, labels in by_reason.items()
-            )
-            found.append(f"No {what} of {whole}.")
-        currencies = {
-            cost.price.currency
-            for pair in self.against
-            for one in pair.shared
-            for side in (one.a, one.b)
-            for cost in (side.cost, side.spot_cost)
-            if cost is not None
-        }
-        if len(currencies) > 1:
-            found.append(f"Costs in {_listed(sorted(currencies))} are not set against each other.")
-        return found
+
+def missing_sentences(pairs: Sequence[MachinePair], prices: Prices) -> list[str]:
+    """Return why shares, energy or costs of `pairs` are not known, by machine."""
+    sides = [
+        (label, side)
+        for pair in pairs
+        for one in pair.shared
+        for label, side in ((pair.a, one.a), (pair.b, one.b))
+    ]
+    found: list[str] = []
+    for name, what in _WHAT.items():
+        labels: dict[str, dict[str, None]] = {}  # by reason
+        for label, side in sides:
+            if name in side.missing:
+                labels.setdefault(side.missing[name], {})[label] = None
+        if name == "cost" and not prices and sides:
+            example = f"--price {pairs[0].shared[0].comparison.a.env}=0.71/h"
+            found.append(f"No cost: it needs the price of an hour, such as {example}.")
+        elif labels:
+            whom = "; ".join(f"{_listed(list(of))} ({why})" for why, of in labels.items())
+            found.append(f"No {what} of {whom}.")
+    costs = [cost for _, side in sides for cost in (side.cost, side.spot_cost) if cost is not None]
+    currencies = sorted({cost.price.currency for cost in costs})
+    if len(currencies) > 1:
+        found.append(f"Costs in {_listed(currencies)} are not set against each other.")
+    return found
+
+
+def between(
+    a: Sequence[Run],
+    b: Sequence[Run],
+    comparisons: Sequence[Comparison],
+    differing: Collection[str],
+    prices: Prices = NO_PRICES,
+) -> MachinePair:
+    """Return two sides of a comparison as two machines; `differing` is what distinguishes them.
+
+    Raises `UserError` for the price of a machine that is on neither side.
+    """
+    runs = (*a, *b)
+    prices.check_used(group_runs(runs))
+    shared = shared_configurations(comparisons, spilled_batches(runs), prices, differing)
+    ours, theirs = ({run.env for run in side if run.outcome == "ok"} for side in (a, b))
+    return MachinePair(", ".join(sorted(ours)), ", ".join(sorted(theirs)), shared)
 
 
 def across_machines(

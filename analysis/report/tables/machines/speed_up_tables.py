@@ -121,9 +121,9 @@ def shared_table(
         *_of_both(sides, "mfu", "MFU", lambda _, side: side.mfu, percent),
         *_of_both(sides, "energy_j_per_image", "J/image",
                   lambda _, side: side.energy_j_per_image, three_digits),
-        *_of_both(sides, _COST.format("{0}"), "cost of 1e6 images",
+        *_of_both(sides, _COST.format("{0}"), "cost of 1e6",
                   lambda _, side: _cost_cells(side.cost), _cost_words),
-        *_of_both(sides, _COST.format("{0}spot_"), "at spot price",
+        *_of_both(sides, _COST.format("{0}spot_"), "at spot",
                   lambda _, side: _cost_cells(side.spot_cost), _cost_words),
         number("cost_ratio", "times the cost",
                lambda row: row.one.cost_ratio if row.one else row.pair.cost_ratio),
@@ -196,7 +196,7 @@ def against_table(across: AcrossMachines, numbers: RunNumbers) -> Table:
         across.against,
         (across.reference or "", ""),
         name="times-as-fast",
-        title=f"How many times as fast as {across.reference} each machine is, and at what cost",
+        title=f"How many times as fast as {across.reference} each machine is, cost of 1e6 images",
         numbers=numbers,
     )
 
