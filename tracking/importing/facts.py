@@ -151,11 +151,6 @@ def _params(facts: Facts) -> dict[str, str]:
     return stated if facts.has_optimizer else stated | {"step": "forward and backward"}
 
 
-def is_model(name: str) -> bool:
-    """Whether a name is of a family of image models: `resnet50`, `wide_resnet50_2`."""
-    return (found := _FAMILIES.fullmatch(name)) is not None and found[1] == name
-
-
 def facts_in_name(name: str) -> dict[str, str]:
     """Return what a label such as `rtx4090_resnet50_amp_bs64_run1` says of its run."""
     found = _LABEL.fullmatch(name)

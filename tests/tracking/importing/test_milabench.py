@@ -86,6 +86,7 @@ def test_what_is_no_image_classification_or_has_no_window_is_refused(read):
         ({"rates": (57, 1000)}, "2 rates: the run ended in its warm-up"),
         ({"change": ('"rate": 1100', '"rate": NaN')}, "NaN is not a number"),
         ({"change": ('"rate": 1100', '"rate": -1')}, "not above zero"),
+        ({"rates": (57, *[1000] * 9, 11000)}, "a rate of 11000 among rates of 1000"),
         ({"change": ('"rate": 1100', '"rate": "1100"')}, "is not a number"),
         ({"change": ('"rate": 1100, ', '"rate": 1100 ')}, "Expecting"),
         ({"change": ('"256"', '"2.56"')}, "not a whole number"),

@@ -94,6 +94,7 @@ def test_a_result_file_is_a_run_with_its_system(submission, key):
     assert record.precision is None
     assert record.missing["precision"] == "MLPerf's logs do not say"
     assert record.iteration_times_s is None
+    assert record.extra["status"] == "success"
 
 
 def test_one_file_finds_its_system_too(submission):
@@ -136,7 +137,7 @@ def test_other_benchmarks_are_counted_in_a_folder_and_named_alone(submission, tm
         ((f"{IMAGES / 25.0}", "-1"), "not above zero"),
         ((f"{IMAGES / 25.0}}}", f"{IMAGES / 25.0}"), "Expecting"),
         (("throughput", "through"), "no throughput is logged"),
-        (('"epoch_num": 3', '"epoch_num": 2'), "a second throughput of epoch 2"),
+        (('"epoch_num": 3', '"epoch_num": 2'), "a throughput of epoch 2 follows one of 2"),
     ],
 )
 def test_what_cannot_be_true_is_refused(submission, change, reason):

@@ -181,8 +181,7 @@ def _facts_of(log: _Log) -> Facts:
     if log.started is not None:
         facts.extra["started"] = log.started
         facts.missing["measured_at"] = "the log names no time zone"
-    if log.summary is not None:
-        facts.extra["summary_total_ips"] = log.summary
+    facts.extra["summary_total_ips"] = log.summary or "none: the log ends before it"
     facts.extra |= {name: text[:1000] for name, text in stated.items()}
     return facts
 

@@ -20,6 +20,8 @@ from tracking.importing.text_table import count
 
 #: The first rate of a run is up to thirty times slower, the sixth is as fast as all later ones.
 _WARM_UP = 5
+#: A batch may take far longer than others, but not a third of their time.
+_MOST_TIMES_FASTER = 3
 _PRECISIONS = {
     "fp32": "fp32",
     "tf32": "tf32",
@@ -93,6 +95,9 @@ def read_milabench(
         raise OtherWorkError(f"rates are in {min(log.units)[:20]!r}, not items/s")
     if len(log.rates) <= _WARM_UP:
         raise ValueError(f"{len(log.rates)} rates: the run ended in its warm-up")
+    usual = statistics.median(log.rates)
+    if max(log.rates) > _MOST_TIMES_FASTER * usual:
+        raise ValueError(f"a rate of {max(log.rates):g} among rates of {usual:g} items/s")
     facts = _facts_of(log)
     _take_telemetry(facts, log)
     yield facts

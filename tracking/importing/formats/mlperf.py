@@ -119,8 +119,7 @@ def _facts_of(log: _Log, benchmark: str, file: SourceFile) -> Facts:
     if (number := _RESULT.fullmatch(file.stem)) is not None:
         facts.counts["repeat"] = int(number[1])
     facts.extra = texts_of(log.values)
-    if log.status is not None:
-        facts.extra["status"] = log.status
+    facts.extra["status"] = log.status or "the log ends before run_stop"
     _take_system(facts, file)
     _take_batch(facts, log)
     _take_throughput(facts, log)
@@ -146,10 +145,13 @@ def _take_throughput(facts: Facts, log: _Log) -> None:
 
 
 def _check(epochs: list[_Epoch], images: int | None) -> None:
-    """Refuse points of one epoch twice, and one that its epoch's images and time contradict."""
+    """Refuse epochs that do not follow each other, and one that its images and time contradict."""
     for before, one in pairwise(epochs):
-        if one.number is not None and one.number == before.number:
-            raise ValueError(f"line {one.line}: a second throughput of epoch {one.number}")
+        last, number = before.number, one.number
+        if last is not None and number is not None and number != last + 1:
+            raise ValueError(
+                f"line {one.line}: a throughput of epoch {number} follows one of {last}"
+            )
     for one in epochs:
         if images is None or one.seconds is None:
             continue

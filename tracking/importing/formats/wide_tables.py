@@ -11,9 +11,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from bench.config.architectures import torchvision_architectures
 from bench.errors import UserError
 from bench.records.verdict.record_metrics import iteration_statistics_ms
-from tracking.importing.facts import BadLine, Facts, OtherWorkError, is_model
+from tracking.importing.facts import BadLine, Facts, OtherWorkError
 from tracking.importing.formats.columns import (
     BESIDE,
     MS_FACTORS,
@@ -47,17 +48,17 @@ def is_wide(file: SourceFile, text: str) -> bool:
         return False
     results = {meaning.fact for meaning in known_columns(table, "wide-table").values()}
     has_result = any(fact.startswith(("arch", "throughput", "iteration")) for fact in results)
-    return not has_result and any(is_model(column) for column in table.columns)
+    return not has_result and any(_is_model(column) for column in table.columns)
 
 
 def read_wide(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Facts | BadLine]:
     """Yield a run per model of a row, or per model where the rows are iterations.
 
-    Columns that are not named after an image model are left out, or are facts of the row. Raises
-    `OtherWorkError` for times of inference, `ValueError` where the unit is not known.
+    Columns that are not named after a model of torchvision are left out, or are facts of the row.
+    Raises `OtherWorkError` for times of inference, `ValueError` where the unit is not known.
     """
     table = _table(file, text)
-    if all(is_model(column) for column in table.columns if column):
+    if all(_is_model(column) for column in table.columns if column):
         yield from _read_iterations(table, file, given)
     elif given.get("unit") == _IMAGES_PER_S:
         for row in table.rows:
@@ -75,6 +76,10 @@ def _table(file: SourceFile, text: str) -> Table:
     return parse_table(f"env{content}" if content.startswith(",") else content, file.shown)
 
 
+def _is_model(column: str) -> bool:
+    return column in torchvision_architectures()
+
+
 # A row per machine
 
 
@@ -87,7 +92,7 @@ def _read_machine(table: Table, row: Row) -> Iterator[Facts | BadLine]:
         for column in table.columns
         if plain(column) in _BESIDE_MODELS
     }
-    for model in filter(is_model, table.columns):
+    for model in filter(_is_model, table.columns):
         cell = row.cells[model]
         if cell.lower() in _NONE_THERE:
             continue
