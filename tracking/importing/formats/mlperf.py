@@ -149,9 +149,7 @@ def _check(epochs: list[_Epoch], images: int | None) -> None:
     for before, one in pairwise(epochs):
         last, number = before.number, one.number
         if last is not None and number is not None and number != last + 1:
-            raise ValueError(
-                f"line {one.line}: a throughput of epoch {number} follows one of {last}"
-            )
+            raise ValueError(f"line {one.line}: epoch {number} follows epoch {last}")
     for one in epochs:
         if images is None or one.seconds is None:
             continue
