@@ -50,6 +50,8 @@ BOUND = "mlproject.bound"
 VERDICT_UNDER_ROOF = "mlproject.verdict_under_roof"
 ROOF = "mlproject.roof"
 ROOF_RECORD_ID = "mlproject.roof_record_id"
+#: The price of an hour behind a cost, with its currency, date and source.
+PRICE = "mlproject.price"
 #: The kind of a run that sums up repeats, and nothing was measured for; the record id of the
 #: oldest of them, which it is found again by; and that all of it is there.
 SUMMARY = "repeats"

@@ -121,7 +121,7 @@ def command(
     if records is None if logged is None else logged:
         run_id, problem = _log(out, wanted.campaign, len(runs))
         if records is None and problem is None:
-            filled = fill_in(found, runs, wanted)
+            filled = fill_in(found, runs, wanted, prices)
     _print(runs, profiles, found.unreadable, path, run_id, filled, form)
     if problem is not None:
         click.echo(f"mlproject: report not logged ({problem}); it lies in {out}", err=True)

@@ -11,8 +11,9 @@ import pytest
 import samples
 from observed import PUBLISHED, Server, Tracked, published_records, tracked
 
-from analysis import RecordSet, pull_iterations, pull_points, pull_records, pull_runs
+from analysis import RecordSet, place_runs, pull_iterations, pull_points, pull_records, pull_runs
 from analysis.roofs.peaks import datasheet_peaks
+from analysis.runs.exchange.additions import addition_of, with_cost
 from analysis.runs.exchange.run_table import runs_table
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -154,8 +155,10 @@ def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch
         typing.get_args(typing.get_args(AnyRecord)[0])
     )
     columns = set(runs_table([], places={}).columns)
+    [placed] = place_runs([make.run_record()], [make.ceilings_record()])
+    beside = with_cost(addition_of(placed), 1.0, "a price")
     for record in records:
-        logged = {point.key for point in content_of(record).metrics}
+        logged = {point.key for point in content_of(record, beside).metrics}
         series = {name for name in logged if name.startswith(schema.TELEMETRY_PREFIX)}
         # a row has the one roof that its run stands under
         named = {re.sub("^(peak_gflops)_(fp32|tf32|bf16|fp16)$", r"\1", name) for name in logged}

@@ -9,6 +9,7 @@ from mlflow.exceptions import MlflowException
 from stored_runs import filed, night
 
 from analysis import compare, place_runs, pull_points, pull_records, pull_runs
+from analysis.comparison.machines.prices import gather_prices
 from analysis.runs.exchange.additions import RoofsBeside, addition_of, summaries_of
 from commands.analyse.report import command as report
 from commands.views.filled_in import fill_in
@@ -49,10 +50,10 @@ def campaign(here, tmp_path):
     )
 
 
-def make_report(campaign, filter_string=""):
+def make_report(campaign, filter_string="", *prices):
     """Return the line that a report of the campaign has on what is on the server now."""
-    found = pull_records(filter_string, campaign=campaign.name)
-    return fill_in(found, found.runs(), WantedRuns(filter_string, campaign.name, ()))
+    found, known = pull_records(filter_string, campaign=campaign.name), gather_prices(prices, None)
+    return fill_in(found, found.runs(), WantedRuns(filter_string, campaign.name, ()), known)
 
 
 def by_command(campaign, *more):
@@ -150,6 +151,24 @@ def test_a_mean_follows_its_repeats(campaign):
         open_client().delete_run(run_id)
     assert make_report(campaign).endswith("; means of repeats: 1 removed")
     assert summaries_there(campaign) == []
+
+
+def test_a_price_gives_a_cost_and_another_price_another(campaign, store):
+    make_report(campaign)
+    cost = "bound, share of the roof and cost: {} on 2 runs; means of repeats: 1 as before"
+    assert make_report(campaign, "", "sample-cpu=0.72/h") == cost.format("new")
+    assert make_report(campaign, "", "sample-cpu=0.72/h") == cost.format("as before")
+    assert make_report(campaign) == (
+        "bound and share of the roof: as before on 2 runs; means of repeats: 1 as before"
+    )
+    row = pull_runs(campaign=campaign.name).iloc[0]
+    per_s = row["throughput_images_per_s"]
+    assert row["cost_per_million_images"] == pytest.approx(0.72 / 3600 / per_s * 1e6)
+    assert row["price"] == "0.72 USD/h, undated, given by --price"
+    assert make_report(campaign, "", "sample-cpu=1.44/h spot") == cost.format("changed")
+    assert store.tags(row["run_id"])[schema.PRICE] == "1.44 USD/h spot, undated, given by --price"
+    again = pull_runs(campaign=campaign.name).iloc[0]
+    assert again["cost_per_million_images"] == pytest.approx(2 * row["cost_per_million_images"])
 
 
 def test_a_choice_that_may_cut_a_group_leaves_its_mean(campaign):

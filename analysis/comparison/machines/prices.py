@@ -16,6 +16,7 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 
 from analysis.runs.groups import Group
+from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, three_digits, whole_number
 from bench.errors import UserError
 
@@ -55,6 +56,12 @@ class Price:
         """Whether the price is so old that it may be another by now; False without a date."""
         days = self.age_days(today)
         return days is not None and days > (_FRESH_SPOT_DAYS if self.spot else _FRESH_DAYS)
+
+    @property
+    def stated(self) -> str:
+        """The price with its date and its source, the same on every day."""
+        kind, when = " spot" if self.spot else "", f"of {self.day}" if self.day else "undated"
+        return f"{three_digits(self.per_h)} {self.currency}/h{kind}, {when}, {self.source}"
 
     def words(self, today: date) -> str:
         """Return the price with its date, its age and its source."""
@@ -122,6 +129,13 @@ class Prices:
             if found:
                 return max(found, key=lambda one: (len(one.zone), one.day or date.max))
         return None
+
+    def cost_of_run(self, run: Run) -> Cost | None:
+        """Return the cost of one run's images/s by the price on demand, else the spot price."""
+        if run.throughput_images_per_s is None:
+            return None
+        costs = (self.cost(Group((run,)), spot=spot) for spot in (False, True))
+        return next((cost for cost in costs if isinstance(cost, Cost)), None)
 
     def check_used(self, groups: Iterable[Group]) -> None:
         """Raise `UserError` for an option's machine that none of `groups` ran on."""

@@ -38,6 +38,17 @@ def addition_of(run: Run) -> schema.Addition | None:
     )
 
 
+def with_cost(
+    addition: schema.Addition | None, per_million_images: float, price: str
+) -> schema.Addition:
+    """Return the same with what a million images cost, and the price that it follows from."""
+    metrics = {"cost_per_million_images": per_million_images}
+    tags = {schema.PRICE: price[: schema.TAG_CHARACTERS]}
+    if addition is None:
+        return schema.Addition(metrics, tags)
+    return schema.Addition(addition.metrics | metrics, addition.tags | tags)
+
+
 class RoofsBeside:
     """Places a run under the roofs whose records lie in the same folder as its own.
 

@@ -37,6 +37,7 @@ _TAG_COLUMNS = {
     "ended_early": schema.ENDED_EARLY,
     "warmup_ended_early": schema.WARMUP_ENDED_EARLY,
     "git_commit": schema.GIT_COMMIT,
+    "price": schema.PRICE,
     **{fact: schema.machine_tag(fact) for fact in schema.MACHINE_FACTS},
 }
 #: Tags whose columns are numbers.
@@ -80,6 +81,7 @@ _METRICS = (
     *(f"{series}_mean" for series in MEAN_SERIES),
     "energy_j",
     "energy_j_per_image",
+    "cost_per_million_images",  # of the price that a report was given last
     "real_s",
     "user_s",
     "system_s",

@@ -3,14 +3,19 @@
 import base64
 import http.client
 import re
+from dataclasses import replace
 
 import pytest
 import samples
 from mlflow.tracking import MlflowClient
-from stored_runs import filed
+from stored_runs import filed, night
 
+from analysis import pull_records
+from analysis.runs.exchange.additions import addition_of, summaries_of
 from tracking import schema
 from tracking.server.users import Users
+from tracking.upload.additions import add_to_runs
+from tracking.upload.summary_runs import write_summaries
 from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow
@@ -133,6 +138,28 @@ def test_the_lists_above_hold_every_request_that_the_framework_makes(as_writer, 
     known = {general(method, path) for method, path, _ in LOOKING + WRITING}
     assert len(made) > 6
     assert made <= known | {("GET", f"{API}/server-info"), ("GET", "/version")}
+
+
+def test_a_writer_fills_in_places_and_means_a_reader_neither_and_neither_deletes(
+    as_writer, tmp_path, monkeypatch
+):
+    records = [filed(tmp_path, record) for record in night("rights")[:3]]
+    run_ids = [upload(folder, record) for folder, record in records][1:]
+    runs = pull_records(campaign="rights").runs()
+    places = {run.name: addition_of(run) for run in runs}
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "reader")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", as_writer.passwords["reader"])
+    refused = add_to_runs(places)
+    assert (refused.new, refused.refused) == (0, 2)
+    assert "these credentials may not do that (403)" in refused.why
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "writer")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", as_writer.passwords["writer"])
+    assert add_to_runs(places).new == len(run_ids) == 2
+    [mean] = summaries_of(runs)
+    assert write_summaries([mean], {"rights"}).made == 1
+    assert write_summaries([replace(mean, name="other")], {"rights"}).changed == 1
+    gone = write_summaries([], {"rights"})
+    assert (gone.removed, gone.outdated) == (0, 1)
 
 
 def requests_in(text):
