@@ -100,7 +100,10 @@ def missing_sentences(pairs: Sequence[MachinePair], prices: Prices) -> list[str]
             example = f"--price {pairs[0].shared[0].comparison.a.env}=0.71/h"
             found.append(f"No cost: it needs the price of an hour, such as {example}.")
         elif labels:
-            whom = "; ".join(f"{_listed(list(of))} ({why})" for why, of in labels.items())
+            # the remedy, which follows the reason, stands with the run's own problems
+            whom = "; ".join(
+                f"{_listed(list(of))} ({why.partition('; ')[0]})" for why, of in labels.items()
+            )
             found.append(f"No {what} of {whom}.")
     costs = [cost for _, side in sides for cost in (side.cost, side.spot_cost) if cost is not None]
     currencies = sorted({cost.price.currency for cost in costs})
