@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.comparison.gate import Gate
-from analysis.comparison.judgement import METRICS, Comparison
+from analysis.comparison.judgement import METRICS, Comparison, Gate
 from analysis.comparison.pairs import Pairing
 from analysis.comparison.shown import comparison_table, notes, without_runs
 from analysis.report.tables.numbered_table import Table, markdown_text

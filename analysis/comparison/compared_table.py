@@ -43,8 +43,8 @@ def compare(
     (`env_a`, `env_b`, ...), `batch_size`; `a` and `b`, the geometric means over the repeats in the
     metric's unit; `ratio`, B over A, with its 95 % interval `ratio_low` and `ratio_high`, missing
     where neither side has repeats; `p_corrected`; `verdict` (faster, slower, tie or undecided, for
-    memory and energy better and worse; `only in A`, `only in B`) and `because`, the reason; the run
-    ids `runs_a` and `runs_b`. What the intervals cover is in docs/statistics.md.
+    memory and energy better and worse; `crashed`, `only in A`, `only in B`) and `because`, the
+    reason; the run ids `runs_a` and `runs_b`. What the intervals cover is in docs/statistics.md.
 
     Raises `UserError` where nothing matches or no two configurations agree, and `TrackingError`.
     """
@@ -54,9 +54,13 @@ def compare(
     pairing = pair_runs(*_both(a, b), chosen.name)
     found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
     rows = [_compared(one) for one in found]
-    for side, groups in (("a", pairing.only_a), ("b", pairing.only_b)):
+    for verdict, side, groups in (
+        ("crashed", "a", pairing.crashed),
+        ("only in A", "a", pairing.only_a),
+        ("only in B", "b", pairing.only_b),
+    ):
         for group in groups:
-            alone = {"configuration": group.label, "verdict": f"only in {side.upper()}"}
+            alone = {"configuration": group.label, "verdict": verdict}
             alone["because"] = pairing.why_alone[group.names]
             rows.append({**alone, **_side(group, side, chosen.name)})
     table: pd.DataFrame = pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)

@@ -230,9 +230,11 @@ def agreeing_pairs(
     for one in ours:
         near = of_work.get(tuple(map(one.first.settings.get, work)), [])
         found = [other for other in near if agree(one, other, apart_from, as_asked=machines)]
-        names = one.first.settings.keys() - set(apart_from) - _WORK
-        alike = [other for other in found if all(_asked_alike(one, other, n) for n in names)]
-        pairs += [(one, other) for other in (alike if machines and alike else found)]
+        if machines:
+            names = one.first.settings.keys() - set(apart_from) - _WORK
+            alike = [other for other in found if all(_asked_alike(one, other, n) for n in names)]
+            found = alike or found
+        pairs += [(one, other) for other in found]
     return pairs
 
 

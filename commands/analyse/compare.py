@@ -12,13 +12,14 @@ from rich.text import Text
 
 from bench.errors import UserError
 from commands.views import machines_view
+from commands.views.noise_view import show_noise_floor, write_table
 from commands.views.options import server_needed, writing
 from commands.views.price_options import price_options
 from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
-    from analysis.comparison.gate import Gate
+    from analysis.comparison.judgement import Gate
     from analysis.comparison.machines.prices import Prices
     from analysis.comparison.machines.speedups import MachinePair
     from analysis.runs.placed import Run
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def _reasons(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> frozenset[str]:
-    from analysis.comparison.gate import DEFAULT_REASONS, REASONS
+    from analysis.comparison.judgement import DEFAULT_REASONS, REASONS
 
     words = [word.strip() for text in given for word in text.split(",")]
     if not words:
@@ -40,7 +41,12 @@ def _reasons(
 
 @click.command()
 @click.argument("a")
-@click.argument("b")
+@click.argument("b", required=False)
+@click.option(
+    "--aa",
+    is_flag=True,
+    help="the noise floor of A alone: the smallest change that its repeats leave to be found",
+)
 @click.option("--metric", default="throughput_images_per_s", show_default=True)
 @click.option(
     "--threshold",
@@ -80,7 +86,8 @@ def _reasons(
 @price_options
 def command(
     a: str,
-    b: str,
+    b: str | None,
+    aa: bool,
     metric: str,
     threshold: float,
     correction: str,
@@ -95,16 +102,23 @@ def command(
     device, campaign, arch, precision, batch_size, run, records, any setting), run ids or an MLflow
     filter. Configurations are paired where they agree in all settings that A and B share; a batch
     size is compared with the same one alone. Of two machines, or with a price, shares of the roof
-    and of the peak, energy and cost stand beside the speed.
+    and of the peak, energy and cost stand beside the speed. With --aa there is no B: halves of A's
+    repeats are compared with each other, and nothing fails.
 
     Exit codes: 0 the gate passes; 1 it fails: B is slower (or worse) somewhere, or a configuration
     of A crashed or is missing in B, or what --fail-on names; 2 nothing to compare, or a wrong
     value. A comparison of single runs decides nothing, so only --fail-on undecided makes it fail.
     """
     from analysis.comparison import compare_pairs, compared_metric, pair_runs, read_sides
-    from analysis.comparison.gate import judge_gate
+    from analysis.comparison.judgement import judge_gate
 
     chosen = compared_metric(metric)
+    if aa:
+        if b is not None:
+            raise UserError(f"aa: takes one side, not also {b!r}")
+        return show_noise_floor(a, chosen, threshold, correction, form, out)
+    if b is None:
+        raise UserError(f"B is missing: compare {a!r} with what? (--aa takes one side)")
     with server_needed():
         sides = read_sides(a, b)
     pairing = pair_runs(*sides, chosen.name)
@@ -160,14 +174,7 @@ def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out:
     figure, axes = single_axes(height_in=forest_height_in(len(found)))
     draw_forest(axes, found, threshold=threshold)
     with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        for suffix, text in (
-            ("csv", table.csv()),
-            ("md", table.markdown()),
-            ("tex", table.latex()),
-        ):
-            path = out / f"comparison.{suffix}"
-            path.write_text(text, encoding="utf-8", newline="\n")
+        write_table(table, out)
         save_figure(figure, out, "comparison")
 
 
