@@ -124,11 +124,9 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
         lines += [f"only in {side}: {one.label} ({pairing.why_alone[one.names]})" for one in groups]
     lines += [f"left out: {line}" for line in pairing.left_out]
     lines += covered(comparisons)
-    for side, groups in (
-        ("A", [one.a for one in comparisons]),
-        ("B", [one.b for one in comparisons]),
-    ):
-        runs = {run.name: run for group in groups for run in group.runs}
+    for side in ("A", "B"):
+        compared = (one.a if side == "A" else one.b for one in comparisons)
+        runs = {run.name: run for group in compared for run in group.runs}
         lines += odd_in(side, list(runs.values()), pairing.metric)
     undecided = sum(one.judgement == "undecided" for one in comparisons)
     if undecided:
