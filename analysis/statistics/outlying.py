@@ -52,7 +52,8 @@ def _distances(sets: _Numbers) -> _Numbers:
     nearest = np.sort(deviations, axis=1)[:, : -(-2 * sets.shape[1] // 3)]
     spread = np.sqrt((nearest**2).mean(axis=1, keepdims=True))
     floor = 1e-9 * deviations.max(axis=1, keepdims=True)  # all but a few are equal
-    return deviations / np.maximum(spread, np.where(floor > 0, floor, 1.0))
+    found: _Numbers = deviations / np.maximum(spread, np.where(floor > 0, floor, 1.0))
+    return found
 
 
 @lru_cache
