@@ -92,7 +92,7 @@ def test_help_lists_every_command(capsys):
         (["run", "--records", "/dev/null/records"], ["/dev/null/records", "--records"]),
         (["run", "--colour", "red"], ["--colour"]),
         (["run", "--nodes", "2"], ["nodes=2", "MASTER_ADDR", "NODE_RANK"]),
-        (["profile", "--devices", "2"], ["devices=2", "use devices=1"]),
+        (["profile", "--nodes", "2"], ["nodes=2", "use nodes=1"]),
         (["sync", "--records", "/no/such/folder"], ["/no/such/folder"]),
         (["complexity", "--arch", "resnet5"], ["resnet5", "resnet50"]),
         (["ceilings", "--backend", "tpu"], ["tpu"]),
