@@ -40,6 +40,8 @@ _REPEATS = "repeats"
 MODELLED = "modelled"
 #: Of a file's own settings those that a result of ours has too.
 _STATED = ("arch", "backend", "precision", "batch_size", "env", "device")
+#: What may be wrong of a result that cannot be true.
+_ITS_FILE = "its file"
 _NO_PROFILE = ProfiledStep(None, NOT_PROFILED, None, None, None)
 #: In which arithmetic a roof is looked for, by that of the count. NVIDIA's libraries compute fp32
 #: convolutions in TF32 where the device has it, unless asked otherwise, which no file says: the
@@ -167,6 +169,7 @@ def _placed(
         batch_size=complexity.batch_size,
         device=record.device,
         math_mode=used.ceiling.math_mode,
+        what=_ITS_FILE,
         findings=(_note(record, used.instead_of_measured or "", used.ceiling.math_mode),),
         imported_from=record.source_file,
     )
@@ -232,4 +235,4 @@ def _beyond_any(record: ImportedRecord, peaks: Sequence[Peaks]) -> tuple[Finding
     if work is None or roof is None:
         return ()
     roof = roof.of_several(record.devices)
-    return check_possible(work, work.times_under(roof), roof)
+    return check_possible(work, work.times_under(roof), roof, what=_ITS_FILE)

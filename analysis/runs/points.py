@@ -104,14 +104,19 @@ def step_work(record: RunRecord) -> StepWork | str:
 
 
 def check_possible(
-    work: StepWork, times: StepTimes, roof: Roof, executed_flops: float | None = None
+    work: StepWork,
+    times: StepTimes,
+    roof: Roof,
+    executed_flops: float | None = None,
+    *,
+    what: str = "the run",
 ) -> tuple[Finding, ...]:
     """Return findings for a step that outruns its roof by more than 3 %.
 
     Arithmetic is what was executed, where counters say it: Winograd's needs less than the
     algorithm. A step shorter than a burst may reach the burst's rate. Against the memory roof only
     the compulsory bytes are impossible: a cache can keep small tensors out of DRAM. Outrunning the
-    fused bytes is suspect.
+    fused bytes is suspect. `what` may be wrong, where it is not the work or the roof.
     """
     findings: list[Finding] = []
     flops = work.flops if executed_flops is None else executed_flops
@@ -122,14 +127,14 @@ def check_possible(
         if least_s > most_s:
             message = (
                 f"{100 * least_s / times.measured_s:.0f} % of the {which} ceiling: impossible; "
-                "the run, its work count or the ceiling is wrong"
+                f"{what}, its work count or the ceiling is wrong"
             )
             findings.append(Finding(code=f"above-{which}-roof", level="invalid", message=message))
     if compulsory_s <= most_s < times.memory_min_s:
         percent = 100 * times.memory_min_s / times.measured_s
         message = (
             f"its fused bytes alone would take {percent:.0f} % of the step: "
-            "a cache kept many of them, or the model counts too many"
+            f"a cache kept many of them, the model counts too many, or {what} is wrong"
         )
         findings.append(Finding(code="below-fused-traffic", level="suspect", message=message))
     return tuple(findings)
@@ -262,12 +267,13 @@ def under_roof(
     seen: ProfiledStep,
     *,
     findings: tuple[Finding, ...],
+    what: str = "the run",
     **whose: Any,
 ) -> RooflinePoint:
     """Return the point of `work` under `roof`, that of all its devices together.
 
     `seen` is what profiles saw of the step, `whose` the fields of the point that name its run. To
-    `findings` come those of a step that outruns the roof.
+    `findings` come those of a step that outruns the roof; `what` as in `check_possible`.
     """
     times = work.times_under(roof, seen.dram_bytes, seen.device_busy_s)
     decision = decide_bound(times)
@@ -300,5 +306,5 @@ def under_roof(
         roof=roof,
         ceiling=used.ceiling,
         ceiling_record_id=used.record_id,
-        findings=findings + check_possible(work, times, roof, seen.executed_flops),
+        findings=findings + check_possible(work, times, roof, seen.executed_flops, what=what),
     )

@@ -168,6 +168,7 @@ def test_impossible_numbers_are_found_by_the_rule_of_measured_runs():
     published = imported_run(result(11.9e6, counted, params=nodes, **h100))
     assert [one.code for one in published.findings] == ["modelled", "below-fused-traffic"]
     assert "would take 187 % of the step" in published.findings[1].message  # 6.3 of 3.35 TB/s
+    assert published.findings[1].message.endswith("or its file is wrong")
     assert published.verdict == "suspect"
     beyond = imported_run(result(50e6, counted, params=nodes, **h100))
     codes = [one.code for one in beyond.findings if one.level == "invalid"]
