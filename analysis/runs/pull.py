@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.peaks import Peaks
-from analysis.runs.imported import imported_run
+from analysis.runs.imported import ImportedRun, imported_run
 from analysis.runs.placed import Run, distinguished, place, place_runs
 from bench.records import (
     CeilingsRecord,
@@ -99,7 +99,7 @@ class RecordSet:
             imported_run(one, self.ceilings, peaks, run_id=self.run_ids.get(one.record_id))
             for one in self.imported
         ]
-        return distinguished([*placed, *sorted(imported, key=Run.order)])
+        return distinguished([*placed, *sorted(imported, key=ImportedRun.order)])
 
 
 def _campaign(record: WholeRecord | ImportedRecord) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,9 @@ def command(
     """Import results: files, folders or zips of ledgers, iterations, timm, optimum, DLLogger.
 
     Each result becomes a record and a tracked run, marked as imported, with the line it comes
-    from; results imported before are not changed. Exit codes: 0 all imported; 1 some rows could not
-    be imported, the others are; 2 a wrong value; 3 imported, but not all on the tracking server.
+    from; of results imported before only work that was not counted is added. Exit codes: 0 all
+    imported; 1 some rows could not be imported, the others are; 2 a wrong value; 3 imported, but
+    not all on the tracking server.
     """
     given = _checked_facts(facts)
     parse_config({"campaign": campaign})
@@ -62,18 +64,16 @@ def command(
     for path in files:
         found = read_results(path, campaign=campaign, given=given)
         places = [RecordFolder(records / record.record_id) for record in found.records]
-        known = [place.record.is_file() for place in places]
-        results = judge_claims(_with_work(found.records, counted))
-        for place, result, is_known in zip(places, results, known, strict=True):
-            if not is_known:
-                write_record(place, result, records)
+        results = judge_claims(_with_work(map(_as_known, places, found.records), counted))
+        fates = Counter(map(partial(_keep, records), places, results))
         folders += places
         for problem in found.problems:
             click.echo(f"mlproject: {problem}", err=True)
         bad += len(found.problems)
         parts = {
-            "imported": known.count(False),
-            "known already": known.count(True) + found.repeated,
+            "imported": fates["imported"],
+            "completed with their work": fates["completed"],
+            "known already": fates["known"] + found.repeated,
             "not taken": len(found.problems),
             "other files": found.other_files,
         }
@@ -83,21 +83,44 @@ def command(
     return max(1 if bad else 0, _upload(folders) if tracked else 0)
 
 
+def _as_known(place: RecordFolder, result: ImportedRecord) -> ImportedRecord:
+    """The result as it was imported before, with its work where that was counted."""
+    known = place.readable_record()
+    return known if known is not None and known.kind == "imported" else result
+
+
 def _with_work(
-    results: Sequence[ImportedRecord], counted: dict[Step, Complexity | str]
+    results: Iterable[ImportedRecord], counted: dict[Step, Complexity | str]
 ) -> list[ImportedRecord]:
     """The results with the work of their steps, or why it was not counted; each step once."""
     from tracking.importing.work import step_of, with_work
 
-    steps = [step_of(result) for result in results]
-    new = {step for step in steps if not isinstance(step, str)} - counted.keys()
-    in_order = sorted(new, key=lambda step: (step.arch, step.precision, step.batch_size))
+    steps = [(one, None if one.complexity is not None else step_of(one)) for one in results]
+    new = {step for _, step in steps if step is not None and not isinstance(step, str)}
+    in_order = sorted(
+        new - counted.keys(), key=lambda step: (step.arch, step.precision, step.batch_size)
+    )
     for step in watched(in_order, "counting the work of their steps"):
         counted[step] = _count(step)
     return [
-        with_work(result, step if isinstance(step, str) else counted[step])
-        for result, step in zip(results, steps, strict=True)
+        one if step is None else with_work(one, step if isinstance(step, str) else counted[step])
+        for one, step in steps
     ]
+
+
+def _keep(records: Path, place: RecordFolder, result: ImportedRecord) -> str:
+    """Write what is new of a result and return its fate: imported, completed or known."""
+    from tracking.upload.upload_state import remember_change
+
+    known = place.readable_record()
+    if not place.record.is_file():
+        write_record(place, result, records)
+        return "imported"
+    if known is None or known.kind != "imported" or known.complexity or not result.complexity:
+        return "known"
+    remember_change(place)
+    write_record(place, result, records)
+    return "completed"
 
 
 def _count(step: Step) -> Complexity | str:

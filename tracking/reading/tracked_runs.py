@@ -40,6 +40,8 @@ _AT_ONCE = 8
 #: Runs at a time: a server builds a page in memory, and within the time that an answer may take.
 #: Every page sorts the whole selection again, so an embedded store is read in few.
 _PAGE, _EMBEDDED_PAGE = 1000, 10_000
+#: A metric of runs whose work was counted, which an import may do later.
+_COUNTED = "step_gflop"
 #: Of a filter; SQL takes more, but MLflow's parser of filters is slow.
 _IDS_AT_ONCE = 100
 
@@ -114,7 +116,12 @@ def download_records(
         run: TrackedRun,
     ) -> WholeRecord | ImportedRecord | UserError | TrackingError:
         try:
-            return download_any(run.run_id, tracking_uri, run.artifact_uri)
+            record = download_any(run.run_id, tracking_uri, run.artifact_uri)
+            uncounted = isinstance(record, ImportedRecord) and record.complexity is None
+            if uncounted and _COUNTED in run.metrics:  # since it was fetched
+                _cached(run.run_id).unlink(missing_ok=True)
+                record = download_any(run.run_id, tracking_uri, run.artifact_uri)
+            return record
         except (UserError, TrackingError) as error:
             return error
 
@@ -143,7 +150,7 @@ def download_any(
     """
     if not _RUN_ID.fullmatch(run_id):
         raise UserError(f"run {run_id[:80]!r}: no run's id")
-    cached = cache_folder() / "records" / f"{run_id}.json"
+    cached = _cached(run_id)
     with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
         return ANY_RECORD.validate_json(cached.read_bytes())
     client, ask = open_existing(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
@@ -162,6 +169,10 @@ def download_any(
     cached.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(cached, text)
     return record
+
+
+def _cached(run_id: str) -> Path:
+    return cache_folder() / "records" / f"{run_id}.json"
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,10 @@ def upload(
 
     Under `mlflow run` the record fills the run that MLflow made, named by `MLFLOW_RUN_ID`;
     otherwise a new run with the record's own times. A run that an earlier attempt left
-    incomplete is completed. `fresh`: this process has just made the record, so that only a folder
-    which remembers an attempt has to be looked for on the server. `place` gives what the run
-    carries beside its record. Raises `TrackingError` once `ask` gives up, or if the server refuses;
-    nothing on disk is lost by it.
+    incomplete, or whose record was completed since, is completed. `fresh`: this process has just
+    made the record, so that only a folder which remembers an attempt has to be looked for on the
+    server. `place` gives what the run carries beside its record. Raises `TrackingError` once `ask`
+    gives up, or if the server refuses; nothing on disk is lost by it.
     """
     server = public_uri(tracking_uri)
     ask = ask or RetryPolicy(AWAY_LIMIT_S)
@@ -87,8 +87,9 @@ def upload(
             run = make_run(client, ask, where, RECORD, tags, name=name, start_ms=start_ms)
             if not fresh:  # another machine may hold a copy of the folder and be at it too
                 run = chosen_run(client, ask, RECORD, record.record_id) or run
-        upload_state.remember(folder, server, run.info.run_id, whole=False)
-        unfinished = not is_whole(run)
+        changed = known is not None and known.changed
+        upload_state.remember(folder, server, run.info.run_id, whole=False, changed=changed)
+        unfinished = changed or not is_whole(run)
         if unfinished:
             fill(client, ask, run, content, folder, found=found)
         if unfinished or run.info.status == "RUNNING":

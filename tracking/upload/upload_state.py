@@ -25,10 +25,14 @@ class LockedError(OSError):
 
 @dataclass(frozen=True)
 class Copy:
-    """A tracked run that holds, or is to hold, a record; `run_id` None: asked for, not answered."""
+    """A tracked run that holds, or is to hold, a record; `run_id` None: asked for, not answered.
+
+    `changed`: the record on disk says more than the copy did when it was whole.
+    """
 
     run_id: str | None
     whole: bool
+    changed: bool = False
 
 
 def server_name(tracking_uri: str) -> str:
@@ -46,13 +50,27 @@ def recall(folder: RecordFolder, server: str) -> Copy | None:
     if not isinstance(known, dict):
         return None
     run_id = known.get("run_id")
-    return Copy(run_id if isinstance(run_id, str) else None, known.get("whole") is True)
+    return Copy(
+        run_id if isinstance(run_id, str) else None,
+        known.get("whole") is True,
+        known.get("changed") is True,
+    )
 
 
-def remember(folder: RecordFolder, server: str, run_id: str | None, *, whole: bool) -> None:
+def remember(
+    folder: RecordFolder, server: str, run_id: str | None, *, whole: bool, changed: bool = False
+) -> None:
     """Note in the folder what became of its upload to `server`."""
-    known = _all(folder) | {server: {"run_id": run_id, "whole": whole}}
-    write_atomically(folder.uploaded, json.dumps(known, indent=1))
+    copy = {"run_id": run_id, "whole": whole} | ({"changed": True} if changed else {})
+    write_atomically(folder.uploaded, json.dumps(_all(folder) | {server: copy}, indent=1))
+
+
+def remember_change(folder: RecordFolder) -> None:
+    """Note that each copy of the folder's record has to be filled again."""
+    for server in _all(folder):
+        known = recall(folder, server)
+        if known is not None:
+            remember(folder, server, known.run_id, whole=False, changed=True)
 
 
 def remember_project_run(folder: RecordFolder) -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 from servers import free_port
 
+from analysis import pull_records
 from bench.errors import UserError
 from bench.records.folders import read_records, record_folders
 from mlproject import main
@@ -143,6 +144,28 @@ def test_work_is_counted_once_and_places_results_with_and_without_a_server(place
         assert "| imported, modelled |" in page
         assert "1 of 2 imported runs that state GFLOP/s differ" in page
         assert (place / folder / "figures" / "roofline.png").is_file()
+
+
+@pytest.mark.slow
+def test_work_that_was_not_counted_is_completed_here_and_on_the_server(place, monkeypatch, capsys):
+    (place / "table.csv").write_text(COUNTED)
+    with monkeypatch.context() as without_torch:
+        without_torch.setitem(sys.modules, "bench.cost", None)
+        assert main(["import", "table.csv"]) == 0
+    before = imported()
+    assert not any("step_gflop" in run.metrics for run in before.values())
+    assert [run.point for run in pull_records().runs()] == [None] * 3  # and in the cache
+    capsys.readouterr()
+    assert main(["import", "table.csv"]) == 0
+    assert "table.csv: 3 completed with their work" in capsys.readouterr().out
+    after = imported()
+    assert {run.run_id for run in after.values()} == {run.run_id for run in before.values()}
+    assert all("step_gflop" in run.metrics for run in after.values())
+    assert sum(run.point is not None for run in pull_records().runs()) == 2
+    assert main(["import", "table.csv"]) == 0
+    assert "table.csv: 3 known already" in capsys.readouterr().out
+    assert main(["sync"]) == 0
+    assert "3 there already" in capsys.readouterr().out
 
 
 def test_results_are_imported_without_torch_too(place, monkeypatch, capsys):
