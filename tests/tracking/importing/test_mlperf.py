@@ -116,6 +116,11 @@ def test_processors_are_the_device_where_there_is_no_accelerator(submission):
     assert record.batch_size is None
 
 
+def test_no_machine_shares_no_batch(submission):
+    [record] = submission(result(), system=SYSTEM | {"number_of_nodes": "0"}).records
+    assert record.missing["batch_size"] == "how many devices share a batch is not stated"
+
+
 def test_a_batch_that_is_not_shared_evenly_is_missing(submission):
     [record] = submission(result(batch=6401)).records
     assert record.missing["batch_size"] == "6401 images are not shared evenly by 16 parts"

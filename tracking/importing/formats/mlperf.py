@@ -175,7 +175,7 @@ def _take_system(facts: Facts, file: SourceFile) -> None:
     about = parse_json(text)
     if not isinstance(about, dict):
         raise ValueError(f"systems/{system}.json holds no object")
-    facts.nodes = _whole(about.get("number_of_nodes"))
+    facts.nodes = _whole(about.get("number_of_nodes")) or None
     facts.devices = _whole(about.get("accelerators_per_node")) or None
     name = about.get("accelerator_model_name")
     if facts.devices is None:
@@ -195,8 +195,8 @@ def _without_system(facts: Facts, reason: str) -> None:
 def _take_batch(facts: Facts, log: _Log) -> None:
     """The batch of one device and one backward pass, where it is a whole number."""
     whole = _whole(log.values.get("global_batch_size"))
-    facts.grad_accum_steps = _whole(log.values.get("gradient_accumulation_steps"))
-    if whole is None or facts.devices is None or facts.nodes is None:
+    facts.grad_accum_steps = _whole(log.values.get("gradient_accumulation_steps")) or None
+    if not whole or facts.devices is None or facts.nodes is None:
         facts.missing.setdefault("batch_size", "how many devices share a batch is not stated")
         return
     parts = facts.devices * facts.nodes * (facts.grad_accum_steps or 1)
