@@ -45,7 +45,9 @@ _MOST_REASONS = 8
 def command(
     files: tuple[Path, ...], facts: tuple[str, ...], campaign: str, records: Path, tracked: bool
 ) -> int:
-    """Import results: files, folders or zips of ledgers, iterations, timm, optimum, DLLogger.
+    """Import results of other programs: ledgers, iterations, timm, DLLogger, MLPerf, milabench.
+
+    A folder or a zip is searched; a file is recognised by its contents.
 
     Each result becomes a record and a tracked run, marked as imported, with the line it comes
     from; of results imported before only work that was not counted is added. Exit codes: 0 all

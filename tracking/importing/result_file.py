@@ -12,7 +12,13 @@ from bench.errors import UserError
 from bench.records import ImportedRecord
 from tracking.importing.facts import BadLine, Facts, OtherWorkError, Source, record_of
 from tracking.importing.formats import likeliest_reader, reader_of
-from tracking.importing.source_files import SourceFile, Unreadable, holds_many, source_files
+from tracking.importing.source_files import (
+    SourceFile,
+    Unreadable,
+    holds_many,
+    printable,
+    source_files,
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.line is not None else str(self.path)
-        return f"{where}: {self.reason}"
+        return printable(f"{where}: {self.reason}")
 
 
 @dataclass

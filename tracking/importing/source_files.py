@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import stat
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,12 @@ from bench.errors import UserError
 
 #: A ledger of ten thousand runs is 2 MB; a longer file is no result.
 _MOST_BYTES = 64 * 2**20
+
+#: What `zipfile` raises for an archive that is damaged, encrypted or packed in an unknown way.
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError),
+    *(OSError, OverflowError, RuntimeError, ValueError),
+)
 
 #: Returns the bytes of the file whose folders and name are given; None where there is none.
 _Reading = Callable[[tuple[str, ...]], "bytes | None"]
@@ -33,8 +42,8 @@ class SourceFile:
 
     @property
     def name(self) -> str:
-        """Its name without folders."""
-        return self.parts[-1]
+        """Its name without folders, on one line."""
+        return printable(self.parts[-1])
 
     @property
     def stem(self) -> str:
@@ -76,6 +85,11 @@ class Unreadable:
 
     shown: Path
     error: UserError
+
+
+def printable(text: str) -> str:
+    """Return a text without what does not print: a name in a zip may hold line breaks."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def source_files(path: Path) -> Iterator[SourceFile | Unreadable]:
@@ -155,7 +169,7 @@ def _of_zip(path: Path) -> Iterator[SourceFile | Unreadable]:
             inside = {
                 tuple(part for part in one.filename.split("/") if part): one
                 for one in archive.infolist()
-                if not one.is_dir()
+                if not one.filename.endswith("/")
             }
 
             def read(parts: tuple[str, ...]) -> bytes | None:
@@ -165,7 +179,7 @@ def _of_zip(path: Path) -> Iterator[SourceFile | Unreadable]:
                 _check_size(shown, inside[parts].file_size)
                 try:
                     return archive.read(inside[parts])
-                except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+                except _DAMAGED as error:
                     raise UserError(f"{shown}: damaged or encrypted ({error})") from None
 
             for parts in sorted(inside):
@@ -178,7 +192,7 @@ def _of_zip(path: Path) -> Iterator[SourceFile | Unreadable]:
                     yield Unreadable(shown, error)
                 else:
                     yield SourceFile(shown, parts, content, read)
-    except zipfile.BadZipFile as error:
+    except _DAMAGED as error:
         raise UserError(f"{path}: a damaged zip ({error})") from None
 
 

@@ -1,6 +1,7 @@
 """Files of other programs: what they say is taken, nothing is added, each bad row has its line."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -338,3 +339,21 @@ def test_a_new_epoch_counts_from_its_beginning(read):
     [record] = read(rows, NAME, warmup_iters="3").records
     assert record.iteration_times_s == (0.25,)
     assert "follows 1" in read(rows.replace("1,0,", "3,0,"), NAME).problems[0].reason
+
+
+def test_a_damaged_zip_is_named(tmp_path):
+    path = tmp_path / "results.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("old.csv", PUBLISHED)
+    whole = path.read_bytes()
+    assert len(read_results(path, campaign="old", given={}).records) == 2
+    for content, reason in (
+        (whole[:-10], "a damaged zip"),
+        (whole.replace(b"old.csv", b"\xff\xfe.csv", 1), "damaged"),
+        (whole[:50] + b"garbage" + whole[57:], "damaged or encrypted"),
+    ):
+        path.write_bytes(content)
+        found = read_results(path, campaign="old", given={})
+        assert found.records == []
+        assert reason in found.problems[0].reason
+        assert "\n" not in str(found.problems[0])
