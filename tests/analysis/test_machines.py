@@ -372,3 +372,13 @@ def test_the_command_takes_prices_and_a_reference(tmp_path, table):
     assert "times-as-fast.png" in text
     with pytest.raises(UserError, match=r"--price three=\.\.\.: no run is of a machine"):
         invoke(commands.analyse.report, *arguments, "--price", "three=1/h")
+
+
+@pytest.mark.parametrize(
+    ("rates", "ticks"),
+    [((100, 103), (1.0, 1.01, 1.02, 1.03)), ((100, 210), (1.0, 1.5, 2.0, 2.5)), ((1, 30), None)],
+)
+def test_a_short_axis_has_ticks_between_its_ends(rates, ticks):
+    runs = [observation(env, rate, env=env) for env, rate in zip("ab", rates, strict=True)]
+    (page,) = speed_up_charts(across_machines(runs).against, {})
+    assert page.chart.panels[0].x.ticks == ticks

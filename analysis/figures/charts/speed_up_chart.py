@@ -5,6 +5,7 @@ Rows of one model and precision stand together, within them those of one batch s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ _WIDTH_IN, _ROW_IN, _BESIDE_IN = 6.5, 0.17, 1.2
 _GAP = 0.6
 _SIZE_PT, _LINE_PT = 4.5, 1.3
 _GREY = "#555555"
+#: An axis over less than this factor has ticks in even steps, so many at most.
+_FEW_DECADES, _MOST_STEPS = 5.0, 5
 
 
 class SpeedUpPage(NamedTuple):
@@ -66,11 +69,24 @@ def _axis(rows: Sequence[_Row]) -> Axis:
     estimates = [row.one.comparison.estimate for row in rows]
     ends = [end for one in estimates for end in (one.ratio, one.low, one.high) if end is not None]
     low, high = min([1.0, *ends]), max([1.0, *ends])
+    margin = max((high / low) ** 0.08, 1.005)
     return Axis(
         label=f"Times as fast as {rows[0].against}" if rows else "",
-        limits=(low / 1.25, high * 1.25),
+        limits=(low / margin, high * margin),
         scale="log",
+        ticks=_ticks(low, high),
     )
+
+
+def _ticks(low: float, high: float) -> tuple[float, ...] | None:
+    """Even steps where the axis is too short for powers of ten and their halves; else None."""
+    if high / low > _FEW_DECADES:
+        return None
+    least = max(high - low, 0.01) / _MOST_STEPS
+    power = 10 ** math.floor(math.log10(least))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return tuple(float(f"{place * step:.6g}") for place in range(first, last + 1) if place > 0)
 
 
 def _chart(rows: Sequence[_Row], axis: Axis, colours: Mapping[str, str]) -> Chart:
