@@ -99,11 +99,11 @@ def command(
     """Compare the runs of B with those of A, configuration by configuration.
 
     A and B are each short forms with commas between them, such as env=gcp-l4,arch=resnet18 (env,
-    device, campaign, arch, precision, batch_size, run, records, any setting), run ids or an MLflow
-    filter. Configurations are paired where they agree in all settings that A and B share; a batch
-    size is compared with the same one alone. Of two machines, or with a price, shares of the roof
-    and of the peak, energy and cost stand beside the speed. With --aa there is no B: halves of A's
-    repeats are compared with each other, and nothing fails.
+    device, campaign, arch, precision, batch_size, run, records, baseline, any setting), run ids or
+    an MLflow filter. Configurations are paired where they agree in all settings that A and B share;
+    a batch size is compared with the same one alone. Of two machines, or with a price, shares of
+    the roof and of the peak, energy and cost stand beside the speed. With --aa there is no B:
+    halves of A's repeats are compared with each other, and nothing fails.
 
     Exit codes: 0 the gate passes; 1 it fails: B is slower (or worse) somewhere, or a configuration
     of A crashed or is missing in B, or what --fail-on names; 2 nothing to compare, or a wrong

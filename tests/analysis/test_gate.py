@@ -95,22 +95,31 @@ def test_a_configuration_that_crashed_is_a_row_with_its_reason(tmp_path):
     assert row.endswith(",a20-1 a20-2 a20-3,")
 
 
-def test_only_crashed_runs_are_a_table_and_not_a_wrong_value(tmp_path):
+LIMITED = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+
+
+@pytest.mark.parametrize("machine", [None, LIMITED], ids=["unknown machine", "known machine"])
+def test_only_crashed_runs_are_a_table_and_not_a_wrong_value(tmp_path, machine):
     """Whatever `auto` became in A: a run that crashed knows what was asked for alone."""
-    limited = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    bf16 = {"math_mode": "bf16", "autocast_dtype": "bf16", "depthwise_fp32": True}
     a = [
-        make.run_record("a", 64, settings={"batch_size": "auto", "precision": "amp"},
-                        resolved=make.resolved(batch_size=64, math_mode="bf16",
-                                               autocast_dtype="bf16", depthwise_fp32=True),
-                        environment=limited)
-    ]  # fmt: skip
+        make.run_record(
+            precision,
+            64,
+            settings={"batch_size": "auto", "precision": precision},
+            resolved=make.resolved(batch_size=64, **used),
+            environment=LIMITED,
+        )
+        for precision, used in (("amp", bf16), ("fp32", {}))
+    ]
     b = make.failed_record(
-        "b", settings={"batch_size": "auto", "precision": "amp"}, environment=None
+        "b", settings={"batch_size": "auto", "precision": "amp"}, environment=machine
     )
     done = invoke(commands.analyse.compare, *sides(tmp_path, a, [b]))
     assert done.return_value == 1
     assert "crashed  B has no result: oom" in done.output
-    assert done.output.splitlines()[-1] == "The gate fails: 1 crashed"
+    assert "only in A: lab resnet18 (instructions avx2) fp32 batch 64" in done.output
+    assert done.output.splitlines()[-1] == "The gate fails: 1 crashed, 1 missing"
 
 
 def test_a_run_that_ended_well_without_the_metric_is_missing_not_crashed():
