@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 
-from analysis.comparison.covered import covered
 from analysis.comparison.judgement import METRICS, Comparison, Judgement
 from analysis.comparison.odd_machines import odd_in
 from analysis.comparison.pairs import Pairing
@@ -18,6 +17,7 @@ from analysis.report.tables.numbered_table import Column, Table, make_table, num
 from analysis.runs.groups import Group
 from analysis.runs.quantities import interval, three_digits
 from analysis.runs.what_ran import OF_PRECISION
+from analysis.statistics import Covers
 
 #: Settings that a configuration's label shows already.
 _IN_LABEL = frozenset({"env", "arch", "batch_size", *OF_PRECISION})
@@ -136,6 +136,39 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
 
 def _centre_and_count(value: float, count: int) -> str:
     return three_digits(value) if count == 1 else f"{three_digits(value)} ({count})"
+
+
+#: What the intervals of a comparison speak of.
+_COVERED: dict[Covers, str] = {
+    "these runs": "are of these runs alone: not all of their records say which machine ran",
+    "this machine": "are of repeats on one machine, and say nothing of others of its kind",
+    "this kind of machine": "are of machines of this kind",
+}
+
+
+def machine_counts(one: Comparison) -> tuple[int | None, int | None]:
+    """Return how many machines ran A and B, None where some record does not say."""
+    a, b = (len(side.repeats(one.metric.name).machines) or None for side in (one.a, one.b))
+    return a, b
+
+
+def covered(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield a line for each scope that intervals of `comparisons` have, the widest last."""
+    rated = [one for one in comparisons if one.estimate.low is not None]
+    for scope, words in _COVERED.items():
+        found = [one for one in rated if one.estimate.covers == scope]
+        if not found:
+            continue
+        some = "the intervals" if len(found) == len(rated) else f"{len(found)} of the intervals"
+        machines = [machine_counts(one) for one in found]
+        a, b = (_span(count for count in side if count) for side in zip(*machines, strict=True))
+        counts = f" (A ran on {a}, B on {b})" if a and b and {a, b} != {"1"} else ""
+        yield f"{some} {words}{counts}"
+
+
+def _span(counts: Iterable[int]) -> str:
+    known = sorted(set(counts))
+    return "" if not known else f"{known[0]}" + (f" to {known[-1]}" if len(known) > 1 else "")
 
 
 #: A shape and a colour for each judgement, so that either alone is enough.

@@ -106,6 +106,7 @@ def imported_run(
         campaign=record.campaign,
         count=max(whole_number(record.params.get(_REPEATS)) or 1, 1),
         deviations={} if deviation is None else {THROUGHPUT: deviation},
+        started=record.measured_at,
         imported_from=record.source_file,
         source=record,
         point=point,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Literal, TypeVar
 
 from analysis.roofs.peaks import Peaks
@@ -42,6 +43,7 @@ class Run:
     metrics: Mapping[str, float]
     campaign: str | None = None
     software: Mapping[str, str] = field(default_factory=dict)
+    started: datetime | None = None  # UTC; None where its source does not say
     machine: str | None = None  # tells it from others of its kind; None where that is not known
     iteration_times_s: tuple[float, ...] = ()
     count: int = 1
@@ -232,6 +234,7 @@ def place(
         metrics=summary(record),
         campaign=record.config.campaign,
         software=_software(record.environment) if record.environment else {},
+        started=record.created,
         machine=_machine(record.environment) if record.environment else None,
         iteration_times_s=record.measurement.iteration_times_s if record.measurement else (),
         record=record,

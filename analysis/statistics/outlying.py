@@ -60,5 +60,5 @@ def _distances(sets: _Numbers) -> _Numbers:
 def _farthest_by_chance(count: int) -> _Numbers:
     """The largest distance in each of the simulated sets, in order; the same in each call."""
     rng = np.random.default_rng(count)
-    found: _Numbers = _distances(rng.standard_normal((_DRAWS, count))).max(axis=1)
-    return np.sort(found)
+    found: _Numbers = np.sort(_distances(rng.standard_normal((_DRAWS, count))).max(axis=1))
+    return found

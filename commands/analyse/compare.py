@@ -179,7 +179,7 @@ def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out:
 
 
 def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, object]:
-    from analysis.comparison.covered import machine_counts
+    from analysis.comparison.shown import machine_counts
 
     return {
         "gate": {"passed": gate.passed, "failed": list(gate.failed), "counts": dict(gate.counts)},

@@ -28,7 +28,7 @@ def observation(name="r1", images_per_s=100.0, *, times_s=(), metrics=None, **ch
         key: changes.pop(key)
         for key in (
             *("outcome", "reason", "campaign", "software", "count", "deviations", "findings"),
-            *("asked", "distinction", "machine"),
+            *("asked", "distinction", "machine", "started"),
         )
         if key in changes
     }

@@ -7,8 +7,7 @@ from observed import observation, published, published_records, repeated
 from test_statistics import LONG, PHI, windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
-from analysis.comparison.covered import covered
-from analysis.comparison.shown import comparison_table
+from analysis.comparison.shown import comparison_table, covered
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import place_runs
 from bench.errors import UserError

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from analysis.comparison.covered import covered
 from analysis.comparison.judgement import Comparison
 from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.comparison.machines.speedups import (
@@ -16,6 +15,7 @@ from analysis.comparison.machines.speedups import (
     shared_configurations,
     spilled_batches,
 )
+from analysis.comparison.shown import covered
 from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted
