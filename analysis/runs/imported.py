@@ -8,13 +8,14 @@ name. What the file does not say of the step stands in the findings of the run's
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from analysis.profiles.profiled_step import NOT_PROFILED, ProfiledStep
 from analysis.roofs.by_name import ceiling_by_name, driver_name, highest_roof
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling
 from analysis.roofs.peaks import Peaks
+from analysis.roofs.roof import Roof
 from analysis.runs.placed import THROUGHPUT, Run
 from analysis.runs.points import (
     Refusal,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 #: What a ledger may say of a run's throughput: deviation and number of repeats.
 _DEVIATION = "throughput_images_per_s_std"
 _REPEATS = "repeats"
+_FASTEST = "throughput_images_per_s_max"
 #: The finding that says what an imported run's place takes for granted.
 MODELLED = "modelled"
 #: Of a file's own settings those that a result of ours has too.
@@ -110,7 +112,7 @@ def imported_run(
         imported_from=record.source_file,
         source=record,
         point=point,
-        findings=own + (point.findings if point else _beyond_any(record, peaks)),
+        findings=own + (point.findings if point else ()) + _impossible(record, point, peaks),
         refusal=placed.reason if isinstance(placed, Refusal) else None,
     )
 
@@ -229,11 +231,30 @@ def _note(record: ImportedRecord, roof: str, mode: MathMode) -> Finding:
     )
 
 
-def _beyond_any(record: ImportedRecord, peaks: Sequence[Peaks]) -> tuple[Finding, ...]:
-    """Findings for a result that no device of its name can have reached in any arithmetic."""
+def _impossible(
+    record: ImportedRecord, point: RooflinePoint | None, peaks: Sequence[Peaks]
+) -> tuple[Finding, ...]:
+    """Findings for what no device of its name can have reached, beside those of the point.
+
+    Of a result without a place, in any arithmetic; and of the fastest part that its file states.
+    """
     work = _work(record)
-    roof = None if record.device is None else highest_roof(record.device, peaks)
+    roof = point.roof if point else _highest(record, peaks)
     if work is None or roof is None:
         return ()
-    roof = roof.of_several(record.devices)
-    return check_possible(work, work.times_under(roof), roof, what=_ITS_FILE)
+    whole = check_possible(work, work.times_under(roof), roof, what=_ITS_FILE)
+    rate, fastest = record.throughput_images_per_s, record.metrics.get(_FASTEST)
+    found = () if point else whole
+    if rate is None or fastest is None or fastest <= rate:
+        return found
+    part = replace(work, step_s=work.step_s * rate / fastest)
+    return found + tuple(
+        finding.model_copy(update={"message": f"at {fastest:.4g} images/s: {finding.message}"})
+        for finding in check_possible(part, part.times_under(roof), roof, what=_ITS_FILE)
+        if finding.code not in {one.code for one in whole}
+    )
+
+
+def _highest(record: ImportedRecord, peaks: Sequence[Peaks]) -> Roof | None:
+    roof = None if record.device is None else highest_roof(record.device, peaks)
+    return roof and roof.of_several(record.devices)

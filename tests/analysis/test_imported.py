@@ -181,6 +181,16 @@ def test_impossible_numbers_are_found_by_the_rule_of_measured_runs():
     assert finding.advice.startswith("Read the source of the imported runs again")
 
 
+def test_the_fastest_part_of_a_result_is_held_against_the_roof_too():
+    record = result(params={"fastest_images_per_s": 100_000.0})  # 333 times what memory allows
+    run = imported_run(record)
+    found = [one for one in run.findings if one.level == "invalid"]
+    assert [one.code for one in found] == ["above-compute-roof", "above-memory-roof"]
+    assert found[0].message.startswith("at 1e+05 images/s: 1667 % of the compute ceiling")
+    assert imported_run(result(params={"fastest_images_per_s": 11.0})).verdict == "not judged"
+    assert imported_run(record.replaced(device="Voodoo 2")).verdict == "not judged"
+
+
 def test_stated_gflops_are_a_finding_with_both_figures():
     record = result(params={"claimed_gflops": 50.0})
     run = imported_run(judge_claims([record])[0])

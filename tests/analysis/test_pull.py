@@ -364,9 +364,10 @@ def test_gather_reads_each_record_once_and_names_what_it_could_not_read(monkeypa
 
 
 def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
-    server = Server(monkeypatch, published_records())
+    records = published_records()
+    server = Server(monkeypatch, records)
     found = pull_records(campaign="old")
-    assert found.imported == list(published_records().values())
+    assert found.imported == list(records.values())
     runs = found.runs()
     assert len(runs) == 48
     assert runs[0].label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report

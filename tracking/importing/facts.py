@@ -60,6 +60,7 @@ class Facts:
     grad_accum_steps: int | None = None
     parameters: float | None = None  # of the model
     claimed_gflops: float | None = None  # GFLOP/s, all devices together
+    fastest_images_per_s: float | None = None  # of a part that the file states, such as an epoch
     has_optimizer: bool = True  # False: its steps end with the backward pass
     #: Other settings of the run, under the names of `RunConfig`.
     params: dict[str, str] = field(default_factory=dict)
@@ -98,7 +99,11 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
         raise ValueError("no model is named: add --set arch=NAME")
     if not _NAME.fullmatch(arch):
         raise ValueError(f"model={arch[:40]!r} is no model's name")
-    claims = {"parameters": facts.parameters, "claimed_gflops": facts.claimed_gflops}
+    claims = {
+        "parameters": facts.parameters,
+        "claimed_gflops": facts.claimed_gflops,
+        "throughput_images_per_s_max": facts.fastest_images_per_s,
+    }
     metrics = facts.numbers | {name: one for name, one in claims.items() if one is not None}
     throughput = metrics.pop("throughput_images_per_s", None)
     if throughput is None:

@@ -142,6 +142,7 @@ def _take_throughput(facts: Facts, log: _Log) -> None:
     points = ", ".join(f"{one.images_per_s:.6g}" for one in log.epochs)
     facts.extra["throughput_points"] = points[:1000]
     facts.extra["epochs"] = str(len(log.epochs))
+    facts.fastest_images_per_s = max(one.images_per_s for one in log.epochs)
 
 
 def _check(epochs: list[_Epoch], images: int | None) -> None:
