@@ -120,6 +120,7 @@ def test_the_workflow_uses_what_it_names():
     assert "pull-requests" in WORKFLOW["permissions"]  # to comment
 
 
+@pytest.mark.slow
 def test_the_matrix_of_the_gate_is_one(mlproject_command):
     code, out, err = mlproject_command("sweep", EXAMPLES / "gate.yaml", "--dry-run")
     assert (code, err) == (0, "")
