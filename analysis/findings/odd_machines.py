@@ -90,9 +90,14 @@ def _what_differs(fleet: Fleet, place: int) -> str:
     ]
     if found:
         return f"It differs from all the others in {', '.join(found)}."
+    known = (
+        f"It does not differ from all the others in {', '.join(own)}"
+        if own
+        else "Its runs do not say with which software they ran"
+    )
     return (
-        "Its records differ from the others' in nothing: look at clocks, temperature, cooling and "
-        "neighbours, and leave it out of what is to stand for the kind."
+        f"{known}: look at clocks, temperature, cooling and neighbours, and leave it out of what "
+        "is to stand for the kind."
     )
 
 
