@@ -92,8 +92,8 @@ def test_two_prices_of_one_machine_are_refused():
 
 TABLE = """machine,zone,price_per_h,spot_price_per_h,currency,date,source
 g2-standard-4,,0.71,0.28,USD,2026-09-01,list of prices
-g2-standard-4,europe-west4,0.78,,USD,2026-09-01,list of prices
 g2-standard-4,europe-west4,0.75,,USD,2026-08-01,older list
+g2-standard-4,europe-west4,0.78,,USD,2026-09-01,list of prices
 Example CPU,,0.05,,EUR,2026-11-01,"power, by a meter"
 """
 
