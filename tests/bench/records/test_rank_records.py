@@ -55,7 +55,7 @@ def cause(tmp_path):
         for each in accounts:
             folder.write(folder.rank(each.rank), each)
         record = record or samples.failed_record(config=TWO, why="RuntimeError: lost")
-        return failure_cause(folder, record)
+        return failure_cause(folder, record.outcome, record.reason, record.config.world_size)
 
     return cause
 
