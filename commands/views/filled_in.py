@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 def fill_in(found: RecordSet, runs: Sequence[Run], wanted: WantedRuns, prices: Prices) -> str:
     """Put places and costs of runs, and means of repeats, on the server; return a line on it.
 
+    Empty where nothing was otherwise.
+
     A choice of runs that may cut a group of repeats leaves the means as they are, and so does a
     record that could not be read. What the server refuses is said, and no failure of the report.
     """
@@ -56,9 +58,11 @@ def _added_words(added: Added, what: str) -> str:
         return f"{what} not put on {added.refused} runs ({added.why})"
     counts = {"new on": added.new, "changed on": added.changed, "as before on": added.same}
     words = [f"{where} {_runs(count)}" for where, count in counts.items() if count]
+    if not (added.new or added.changed or added.left):
+        return ""
     if added.left:
         words.append(f"{_runs(added.left)} left for the next report")
-    return f"{what}: {', '.join(words)}" if words else ""
+    return f"{what}: {', '.join(words)}"
 
 
 def _runs(count: int) -> str:
@@ -66,7 +70,7 @@ def _runs(count: int) -> str:
 
 
 def _means_words(means: Summarised | None) -> str:
-    if means is None:
+    if means is None or not (means.made or means.changed or means.removed or means.outdated):
         return ""
     counts = {"new": means.made, "changed": means.changed, "as before": means.same}
     counts |= {
@@ -74,4 +78,4 @@ def _means_words(means: Summarised | None) -> str:
         "outdated, for the server's admin to delete": means.outdated,
     }
     words = [f"{count} {what}" for what, count in counts.items() if count]
-    return f"means of repeats: {', '.join(words)}" if words else ""
+    return f"means of repeats: {', '.join(words)}"
