@@ -132,7 +132,9 @@ EVERY_KIND = {
 }
 
 
-@pytest.mark.parametrize("record", [*EVERY_KIND.values(), published_records()["line-2"]], ids=str)
+@pytest.mark.parametrize(
+    "record", [*EVERY_KIND.values(), published_records()["line-2"]], ids=[*EVERY_KIND, "imported"]
+)
 def test_every_logged_metric_has_a_column(record):
     run = tracked(record)
     table = runs_table([run], [run])
