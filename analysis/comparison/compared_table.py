@@ -81,12 +81,7 @@ def _compared(one: Comparison) -> dict[str, object]:
         "configuration": one.label,
         **_side(one.a, "a", one.metric.name),
         **_side(one.b, "b", one.metric.name),
-        "ratio": one.estimate.ratio,
-        "ratio_low": one.estimate.low,
-        "ratio_high": one.estimate.high,
-        "p_corrected": one.p_different,
-        "verdict": one.word,
-        "because": one.because,
+        **one.facts,
     }
 
 

@@ -113,6 +113,18 @@ class Comparison:
         """What was compared, for people."""
         return " ".join(self.parts)
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """The ratio of B over A with its interval, and what it says, for JSON and tables."""
+        return {
+            "ratio": self.estimate.ratio,
+            "ratio_low": self.estimate.low,
+            "ratio_high": self.estimate.high,
+            "p_corrected": self.p_different,
+            "verdict": self.word,
+            "because": self.because,
+        }
+
     def also_differs(self, besides: Collection[str]) -> str:
         """Return the settings that differ between the two, other than `besides`, as they ran."""
         return ran_otherwise(self.a, self.b, besides)

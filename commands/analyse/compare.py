@@ -191,12 +191,7 @@ def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[st
                 "ran_with": one.also_differs({*pairing.differing, "env", "device"}),
                 "a_runs": list(one.a.names),
                 "b_runs": list(one.b.names),
-                "ratio": one.estimate.ratio,
-                "ratio_low": one.estimate.low,
-                "ratio_high": one.estimate.high,
-                "p_corrected": one.p_different,
-                "verdict": one.word,
-                "because": one.because,
+                **one.facts,
                 "interval_covers": one.estimate.covers,
                 **dict(zip(("a_machines", "b_machines"), machine_counts(one), strict=True)),
             }
