@@ -226,7 +226,7 @@ def _within_windows(one: Comparison) -> float | None:
 
 #: What a gate can fail on. `slower` is every value that is worse, whatever the metric.
 REASONS = ("slower", "crashed", "missing", "undecided")
-#: What it fails on unless told otherwise.
+#: What it fails on by default.
 DEFAULT_REASONS = ("slower", "crashed", "missing")
 
 

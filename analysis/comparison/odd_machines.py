@@ -65,7 +65,7 @@ def fleets(
 ) -> list[Fleet]:
     """Return each configuration that at least four machines of one kind ran.
 
-    Machines are told apart by their identity, without one by their labels.
+    Machines are distinguished by their identity, without one by their labels.
     """
     found = [
         machines

@@ -45,7 +45,7 @@ _TELEMETRY = (
 
 @dataclass
 class _Log:
-    """What a file says: its plan, its machine, its command, its rates, and the GPU meanwhile."""
+    """What a file says: its plan, its machine, its command, its rates, and its GPU beside them."""
 
     config: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
