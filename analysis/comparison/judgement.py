@@ -199,8 +199,12 @@ def _span(estimate: RatioEstimate) -> str:
 
 
 def _why_unknown(one: Comparison, limit: float, level: float) -> str:
-    """One window on each side decides nothing; say what it shows."""
-    because = "one run on each side: repeat-to-repeat variance unknown"
+    """Sides without a known scatter decide nothing; say what they show."""
+    counts = [side.repeats(one.metric.name).count for side in (one.a, one.b)]
+    sides = (
+        "one run on each side" if counts == [1, 1] else "repeats summed up without their scatter"
+    )
+    because = f"{sides}: repeat-to-repeat variance unknown"
     ratio, deviation = one.estimate.ratio, _within_windows(one)
     quantile = float(special.ndtri((1 + level) / 2))
     if deviation is not None:
@@ -209,7 +213,7 @@ def _why_unknown(one: Comparison, limit: float, level: float) -> str:
     excess = abs(math.log(ratio)) - math.log(limit)
     room = (excess / quantile) ** 2 - (deviation or 0.0) ** 2
     if excess > 0 and room > 0:
-        most = math.sqrt(room / 2)
+        most = math.sqrt(room / sum(1 / count for count in counts))
         because += f"; would hold for repeats that scatter by less than {percent(most)}"
     return because
 

@@ -48,7 +48,8 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     Raises `UserError` where a run is on both sides, where a side has no run with the metric, or
     where no two configurations agree; but not where a configuration of `a` crashed in `b`.
     """
-    if both := sorted({run.name for run in a} & {run.name for run in b}):
+    ours = {run.record_id or run.name for run in a}  # of a run on disk and on a server the same
+    if both := sorted(run.name for run in b if (run.record_id or run.name) in ours):
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
     groups_a, groups_b = _grouped("A", a, metric), group_runs(b, metric)
     failed = [Group((run,)) for run in b if run.outcome != "ok"]

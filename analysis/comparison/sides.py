@@ -121,6 +121,11 @@ def _conditions(text: str) -> Conditions | None:
     for name in ("records", "run", "baseline"):
         if len(found.get(name, ())) > 1:
             raise UserError(f"{text!r}: {name}= stands there twice; give it once")
+    sources = [name for name in ("records", "run", "baseline") if name in found]
+    if "baseline" in sources and len(sources) > 1:
+        raise UserError(
+            f"{text!r}: {sources[0]}= and {sources[1]}= each name their own runs; give one"
+        )
     if "run" in found:
         found["run"] = re.split(r"[,\s]+", found["run"][0])
     return found

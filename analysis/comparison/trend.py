@@ -16,9 +16,12 @@ from analysis.comparison.judgement import ComparedMetric
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.placed import Run
 from analysis.statistics.change_points import FEWEST, Change, find_changes
+from bench.config import RunConfig
 from bench.errors import UserError
 
 LEVEL = 0.05
+#: What stands in place of a campaign that was not given: to `run`, and to `import`.
+_NO_CAMPAIGN = (None, RunConfig.model_fields["campaign"].default, "imported")
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def _points(group: Group, metric: str) -> Iterator[Point]:
     runs = sorted(group.runs, key=_time)
 
     def together(run: Run) -> tuple[object, ...]:
-        alone = run.campaign is None
+        alone = run.campaign in _NO_CAMPAIGN
         return run.campaign, run.name if alone else "", run.machine, tuple(run.software.items())
 
     for _, found in groupby(runs, key=together):

@@ -63,6 +63,11 @@ class ImportedRun(Run):
 
     source: ImportedRecord
 
+    @property
+    def record_id(self) -> str:
+        """The id of the imported record."""
+        return self.source.record_id
+
     def order(self) -> tuple[str, str, str, int, int, str]:
         """Return what sorts runs as a report does; repeats come as in their file."""
         one = self.source

@@ -55,6 +55,11 @@ class Run:
     findings: tuple[Finding, ...] = ()  # of the measurement itself, then of its place
 
     @property
+    def record_id(self) -> str | None:
+        """The id of its record, which is its name where it was read from disk; None without one."""
+        return self.record.record_id if self.record else None
+
+    @property
     def arch(self) -> str:
         """The model."""
         return self.settings.get("arch", "unknown")

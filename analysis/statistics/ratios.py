@@ -118,8 +118,8 @@ def _paired(a: Repeats, b: Repeats) -> _Spread:
 
 
 def _pooled(a: Repeats, b: Repeats) -> _Spread:
-    variance = next(side.log_variance for side in (a, b) if side.log_variance is not None)
-    degrees = max(a.count, b.count) - 1
+    known = a if a.log_variance is not None else b
+    variance, degrees = known.log_variance or 0.0, known.count - 1
     method = "pooled t: the scatter of the side with repeats stands for both"
     return math.sqrt(variance * (1 / a.count + 1 / b.count)), degrees, method
 

@@ -30,14 +30,14 @@ def set_(name: str, side: str, form: str) -> None:
 
     Exit codes: 0 set; 2 no run matches, or a wrong value.
     """
-    from analysis import group_runs, recorded
+    from analysis import group_runs
     from analysis.comparison import read_side
     from analysis.runs.quantities import counted
     from tracking.baselines import set_baseline
 
     with server_needed():
         runs = read_side(side)
-        if on_disk := [run for run in recorded(runs) if run.run_id is None]:
+        if on_disk := [run for run in runs if run.name == run.record_id]:
             raise UserError(
                 f"{side!r}: record {on_disk[0].name} is on disk; a baseline is of tracked runs, so "
                 "upload it with mlproject sync"

@@ -9,7 +9,7 @@ from test_statistics import LONG, PHI, windows
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table, covered
 from analysis.runs.imported import imported_run
-from analysis.runs.placed import place_runs
+from analysis.runs.placed import place, place_runs
 from bench.errors import UserError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
@@ -156,6 +156,11 @@ def test_what_else_differs_failed_runs_and_runs_without_the_metric_are_named():
     ("a", "b", "message"),
     [
         ([observation("x")], [observation("x")], "run x is in A and in B"),
+        (
+            [place(make.run_record("x"), [])],
+            [place(make.run_record("x"), [], run_id="id-of-x")],
+            "run id-of-x is in A and in B",
+        ),
         ([], [observation("b")], r"A: none of its 0 runs has a .* \(no run matches\)"),
         (
             [observation("a", arch="vgg16"), observation("a2", precision="amp")],
@@ -242,6 +247,12 @@ def test_single_runs_decide_nothing_and_say_why():
     # without iterations there is no window to speak of
     (found,) = compare([observation("a", 100)], [observation("b", 101)])
     assert found.because == "one run on each side: repeat-to-repeat variance unknown"
+    a, b = ([observation(name, rate, count=3)] for name, rate in (("a", 100.0), ("b", 90.0)))
+    (found,) = compare(a, b)
+    assert found.because == (
+        "repeats summed up without their scatter: repeat-to-repeat variance unknown; would hold "
+        "for repeats that scatter by less than 5.37 %"
+    )
 
 
 def test_one_new_run_against_a_repeated_baseline_can_be_judged():

@@ -155,6 +155,12 @@ def test_one_repeat_against_three_by_hand():
     assert math.log(found.low) == pytest.approx(2 - half, rel=1e-5)
 
 
+def test_repeats_that_came_without_their_scatter_add_no_degrees_of_freedom():
+    found = estimate_ratio(repeats_of([100.0, 110.0]), summarised_repeats(100.0, None, 10))
+    assert found.degrees == 1
+    assert found.low < 0.6
+
+
 def test_equal_repeats_differ_surely():
     found = estimate_ratio(repeats_of([2.0, 2.0, 2.0]), repeats_of([1.0, 1.0, 1.0]))
     assert (found.low, found.high) == pytest.approx((2, 2))

@@ -80,8 +80,10 @@ def test_runs_of_a_campaign_are_one_point_and_others_one_each():
     (found,) = histories(together, RATE)
     assert [len(point.runs) for point in found.points] == [2] * 6
     assert found.points[0].value == pytest.approx(np.sqrt(100 * 102))
-    (found,) = histories([night(number, 100.0) for number in range(6)], RATE)
-    assert len(found.points) == 6
+    for campaign in (None, "none", "imported"):
+        runs = [night(number, 100.0, campaign=campaign) for number in range(6)]
+        (found,) = histories(runs, RATE)
+        assert len(found.points) == 6
 
 
 def test_several_configurations_share_the_chance_of_a_false_alarm():

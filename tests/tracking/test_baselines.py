@@ -133,12 +133,16 @@ def test_of_two_experiments_the_one_that_the_settings_name_counts(name, monkeypa
     [
         (("set", "a name", "campaign=x"), "no measurement matches"),
         (("set", "main", "records={records}"), "is on disk; a baseline is of tracked runs"),
+        (("set", "main", "records={imported}"), "is on disk; a baseline is of tracked runs"),
         (("remove", "none-such"), "baseline='none-such': not set on this server"),
     ],
 )
 def test_what_cannot_be_set_is_one_line(mlproject_command, tmp_path, name, arguments, message):
     filed(tmp_path / "records")
-    words = [word.format(records=tmp_path / "records") for word in arguments]
+    (ledger := tmp_path / "ledger.csv").write_text("arch,batch_size,images_per_s\nmynet,8,10\n")
+    imported = tmp_path / "imported"
+    mlproject_command("import", ledger, "--records", imported, "--no-track")
+    words = [word.format(records=tmp_path / "records", imported=imported) for word in arguments]
     code, _, err = mlproject_command("baseline", *words)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err

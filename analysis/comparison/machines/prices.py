@@ -145,7 +145,7 @@ class Prices:
             if _folded(one.machine) not in known:
                 raise UserError(
                     f"--price {one.machine}=...: no run is of a machine, machine type or device "
-                    f"of this name; there are {', '.join(sorted(labels))}"
+                    f"of this name; there are {', '.join(sorted(labels)) or 'none'}"
                 )
 
 
