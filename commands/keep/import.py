@@ -86,9 +86,18 @@ def command(
 
 
 def _as_known(place: RecordFolder, result: ImportedRecord) -> ImportedRecord:
-    """The result as it was imported before, with its work where that was counted."""
+    """The result as it was imported before, with its work where that was counted.
+
+    Where it was not, what this version reads beside it, such as the number of devices, is added.
+    """
     known = place.readable_record()
-    return known if known is not None and known.kind == "imported" else result
+    if known is None or known.kind != "imported":
+        return result
+    if known.complexity is not None:
+        return known
+    return known.replaced(
+        params=result.params | known.params, metrics=result.metrics | known.metrics
+    )
 
 
 def _with_work(
@@ -191,6 +200,8 @@ def _checked_facts(pairs: tuple[str, ...]) -> dict[str, str]:
             raise UserError(f"set={pair!r}: give FACT=VALUE with one of {', '.join(_FACTS)}")
         if name in _COUNTS and not (text.isascii() and text.isdigit()):
             raise UserError(f"set={pair!r}: give a whole number")
+        if name in _COUNTS and name != "warmup_iters" and int(text) == 0:
+            raise UserError(f"set={pair!r}: give a number above 0")
         if name == "unit" and text.strip() not in ("s", "ms", "us", "images/s"):
             raise UserError(f"set={pair!r}: give s, ms, us or images/s")
         facts[name] = text.strip()

@@ -159,8 +159,14 @@ def _of_folder(path: Path) -> Iterator[SourceFile | Unreadable]:
                 content = read_bytes(file)
             except UserError as error:
                 yield Unreadable(file, error)
-            else:
+                continue
+            if file.suffix.lower() != ".zip":
                 yield SourceFile(file, file.resolve().parts, content, _on_disk)
+                continue
+            try:
+                yield from _of_zip(file)
+            except UserError as error:
+                yield Unreadable(file, error)
 
 
 def _of_zip(path: Path) -> Iterator[SourceFile | Unreadable]:

@@ -11,7 +11,7 @@ from servers import free_port
 
 from analysis import pull_records
 from bench.errors import UserError
-from bench.records.folders import read_records, record_folders
+from bench.records.folders import read_records, readable_records, record_folders
 from mlproject import main
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
@@ -168,6 +168,28 @@ def test_work_that_was_not_counted_is_completed_here_and_on_the_server(place, mo
     assert "3 there already" in capsys.readouterr().out
 
 
+def test_what_an_earlier_version_did_not_read_is_completed_with_the_work(
+    place, monkeypatch, capsys
+):
+    (place / "table.csv").write_text(
+        "device,arch,precision,batch_size,gpus,images_per_s\nNVIDIA L4,resnet18,fp32,8,8,3200\n"
+    )
+    with monkeypatch.context() as without_torch:
+        without_torch.setitem(sys.modules, "bench.cost", None)
+        assert main(["import", "table.csv", "--no-track"]) == 0
+    ((folder, before),) = readable_records(place / "records")
+    assert before.devices == 8
+    folder.write(
+        folder.record, before.replaced(params={})
+    )  # as a version wrote it that read no number of devices
+    capsys.readouterr()
+    assert main(["import", "table.csv", "--no-track"]) == 0
+    assert "suspect" not in capsys.readouterr().out
+    ((_, after),) = readable_records(place / "records")
+    assert after.complexity is not None
+    assert (after.params, after.created) == (before.params, before.created)
+
+
 def test_results_are_imported_without_torch_too(place, monkeypatch, capsys):
     (place / "table.csv").write_text(COUNTED)
     monkeypatch.setitem(sys.modules, "bench.cost", None)
@@ -181,6 +203,7 @@ def test_a_wrong_value_is_one_line(place, capsys):
     for words, why in {
         "--set speed=9": "FACT=VALUE",
         "--set batch_size=many": "whole number",
+        "--set devices=0": "above 0",
         "--campaign ../../etc": "letters, digits",
     }.items():
         assert main(["import", "table.csv", *words.split()]) == 2

@@ -166,6 +166,18 @@ def test_an_optimum_report_is_taken_with_its_own_steps_or_beside_its_configurati
     assert beside.record_id == record.record_id
 
 
+@pytest.mark.parametrize(
+    ("gpu", "device"),
+    [("NVIDIA A100", "NVIDIA A100"), ({"0": "NVIDIA A100"}, None), ([], None), ([7], None)],
+)
+def test_a_gpu_of_an_optimum_report_is_a_name_or_missing(read, gpu, device):
+    config = OPTIMUM["config"]
+    environment = config["environment"] | {"gpu": gpu}
+    changed = OPTIMUM | {"config": config | {"environment": environment}}
+    [record] = read(json.dumps(changed), "benchmark.json").records
+    assert record.device == device
+
+
 def test_an_optimum_report_of_something_else_is_refused(read):
     for change, reason in (
         ({"report": {"load": {}}}, "no training"),
@@ -326,6 +338,13 @@ def test_rows_that_count_are_not_runs(read):
     assert len(read(ledger).records) == 3
 
 
+def test_how_many_iterations_a_row_of_a_ledger_had_is_no_count_of_rows(read):
+    ledger = "model,batch_size,iters,train_time_s,images_per_s\n" + "".join(
+        f"resnet18,{batch},100,{time_s},9\n" for batch, time_s in ((8, 2), (16, 3), (32, 5))
+    )
+    assert [record.batch_size for record in read(ledger).records] == [8, 16, 32]
+
+
 def test_a_clock_is_not_the_time_of_an_iteration(read):
     times = [f"{0.5 * n:.1f}" for n in range(1, 12)]
     found = read(iterations("iteration,time_s,loss", times), NAME)
@@ -339,6 +358,19 @@ def test_a_new_epoch_counts_from_its_beginning(read):
     [record] = read(rows, NAME, warmup_iters="3").records
     assert record.iteration_times_s == (0.25,)
     assert "follows 1" in read(rows.replace("1,0,", "3,0,"), NAME).problems[0].reason
+
+
+def test_zips_in_a_folder_are_searched(tmp_path):
+    for name in ("a.zip", "b.zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("old.csv", PUBLISHED.replace("1.74", "1.75" if name < "b" else "1.76"))
+    (tmp_path / "b.zip").write_bytes((tmp_path / "b.zip").read_bytes()[:-10])
+    (tmp_path / "c.csv").write_text(PUBLISHED)
+    found = read_results(tmp_path, campaign="old", given={})
+    assert {record.throughput_images_per_s for record in found.records} == {1.75, 1.74, 807.54}
+    assert [str(problem) for problem in found.problems] == [
+        f"{tmp_path / 'b.zip'}: a damaged zip (File is not a zip file)"
+    ]
 
 
 def test_a_damaged_zip_is_named(tmp_path):

@@ -126,6 +126,12 @@ def test_a_batch_that_is_not_shared_evenly_is_missing(submission):
     assert record.missing["batch_size"] == "6401 images are not shared evenly by 16 parts"
 
 
+def test_a_training_set_of_no_images_says_nothing_of_the_rates(submission):
+    text = result().replace(f'"value": {IMAGES}', '"value": 0')
+    [record] = submission(text).records
+    assert record.throughput_images_per_s == pytest.approx(IMAGES * 2 / (25 + 20))
+
+
 def test_other_benchmarks_are_counted_in_a_folder_and_named_alone(submission, tmp_path):
     assert submission(result(benchmark="bert")).other_files == 2
     file = tmp_path / "ORG" / "results" / "dgxh100" / "resnet" / "result_3.txt"

@@ -167,7 +167,7 @@ def _facts_of(log: _Log) -> Facts:
         facts.texts["arch"] = arch
     if batch := stated.pop("batch_size", options.get("batch-size") or options.get("b")):
         facts.counts["batch_size"] = count(batch)
-    facts.devices = count(stated.pop("world_size", "1"))
+    facts.devices = count(stated.pop("world_size", "1")) or None
     precision = _precision(stated, options)
     if precision is not None:
         facts.texts["precision"] = precision

@@ -26,6 +26,8 @@ _COUNTERS = frozenset(
         *("batch_idx", "batch_index", "iteration_number", "step_index", "global_step", "batch"),
     )
 )
+#: Of these the names that may also be a number of the run, such as its batch size.
+_ALSO_FACTS = frozenset(("batch", "iters"))
 _WARM_UP = frozenset(("phase", "stage", "warmup", "is_warmup"))
 _WARM_UP_WORDS = frozenset(("warmup", "warm-up", "warm_up", "true", "1", "yes"))
 #: So many rows are enough to see that a column counts them.
@@ -104,9 +106,11 @@ def _facts_of(
 
 
 def _counter(table: Table) -> str | None:
-    """The column that numbers iterations; `batch` is the batch size where it does not count."""
+    """The column that numbers iterations; `batch` and `iters` do only where they count."""
     found = [each for each in table.columns if plain(each) in _COUNTERS]
-    return next((each for each in found if plain(each) != "batch" or _counts(table, each)), None)
+    return next(
+        (each for each in found if plain(each) not in _ALSO_FACTS or _counts(table, each)), None
+    )
 
 
 def _counts(table: Table, column: str) -> bool:

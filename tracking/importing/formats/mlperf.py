@@ -128,7 +128,7 @@ def _facts_of(log: _Log, benchmark: str, file: SourceFile) -> Facts:
 
 def _take_throughput(facts: Facts, log: _Log) -> None:
     """Images over time of all epochs but the first, in which input and clocks settle."""
-    images = _whole(log.values.get("train_samples"))
+    images = _whole(log.values.get("train_samples")) or None
     _check(log.epochs, images)
     kept = log.epochs[1:] or log.epochs
     facts.numbers["throughput_images_per_s"] = len(kept) / math.fsum(

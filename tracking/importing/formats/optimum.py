@@ -54,13 +54,14 @@ def read_report(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterat
 
 def _take_config(facts: Facts, config: dict[str, Any], backend: dict[str, Any]) -> None:
     environment = part(config, "environment")
+    gpus = environment.get("gpu")
     for fact, text in {
         "arch": backend.get("model"),
         "backend": backend.get("device"),
         "precision": backend.get("torch_dtype") or backend.get("dtype"),
-        "device": (environment.get("gpu") or [None])[0]
-        if backend.get("device") != "cpu"
-        else environment.get("cpu"),
+        "device": environment.get("cpu")
+        if backend.get("device") == "cpu"
+        else (gpus[0] if isinstance(gpus, list) and gpus else gpus),
     }.items():
         if isinstance(text, str) and text.strip():
             facts.texts[fact] = text.strip()[:200]
