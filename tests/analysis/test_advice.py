@@ -12,6 +12,7 @@ from observed import DRIFT, curve, observation, repeated
 from analysis.findings import KINDS
 from analysis.runs.placed import place_runs
 from bench.records import Finding
+from bench.records.verdict.claimed_flops import CODE as CLAIMED
 
 GIGA = make.GIGA
 GPU = make.environment(device=make.gpu())
@@ -120,6 +121,21 @@ def scattering(**spreads):
     ]  # fmt: skip
 
 
+def machines(slow):
+    """Twelve of one kind that scatter by 0.1 %, the first `slow` times as fast."""
+    return [
+        observation(f"{number}-{repeat}", 100 * rate * (slow if number == 0 else 1.0),
+                    env=f"node-{number}")
+        for number, rate in enumerate(np.exp(np.linspace(-0.001, 0.001, 12)))
+        for repeat in range(2)
+    ]  # fmt: skip
+
+
+def stating(*findings):
+    return [observation("imported", metrics={"claimed_gflops": 50.0}, findings=findings)]
+
+
+STATED = Finding(code=CLAIMED, level="suspect", message="its file says 50 GFLOP/s")
 #: Kind, words of its finding, runs of which it says them, and runs of which it does not.
 FAULTS = [
     ("above the roof", "Measure the ceilings", lambda: placed(ran(step_s=0.4)),
@@ -133,6 +149,7 @@ FAULTS = [
      lambda: placed(ran())),
     ("foreign process", "again", lambda: placed(ran(verdict=doubted["busy-host"])),
      lambda: placed(ran())),
+    ("stated GFLOP/s", "Compare images/s", lambda: stating(STATED), stating),
     ("drifting", "warm-up", lambda: drifting(0.12, 0.1), lambda: drifting(0.1, 0.12)),
     ("drifting", "heated", lambda: drifting(0.1, 0.12), lambda: drifting(0.12, 0.1)),
 ]  # fmt: skip
@@ -177,6 +194,7 @@ DIFFERENCES = [
      lambda: placed(on_gpu(), amp(0.5, resolved=EMULATED))),
     ("machine speed-up", "times as fast", lambda: placed(ran(), ran("o", machine=OTHER_GPU)),
      lambda: placed(ran(), ran("o", batch=20, machine=OTHER_GPU))),
+    ("odd machine", "leave it out", lambda: machines(0.95), lambda: machines(0.95)[2:]),
     ("variability", "measured more often", lambda: scattering(a=0.001, b=0.1),
      lambda: scattering(a=0.1, b=0.1)),
 ]  # fmt: skip
