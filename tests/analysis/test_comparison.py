@@ -251,7 +251,7 @@ def test_single_runs_decide_nothing_and_say_why():
     (found,) = compare(a, b)
     assert found.because == (
         "repeats summed up without their scatter: repeat-to-repeat variance unknown; would hold "
-        "for repeats that scatter by less than 5.37 %"
+        "for repeats that scatter by less than 5.3 %"
     )
 
 
