@@ -144,7 +144,14 @@ def compare_pairs(
     level: float = 0.95,
     correction: str = "holm",
 ) -> list[Comparison]:
-    """Judge every pair (A, B): a change of less than `threshold` (a share) is of no consequence."""
+    """Judge every pair (A, B): a change of less than `threshold` (a share) is of no consequence.
+
+    Raises `UserError` for a negative threshold and for a correction other than holm, bh and none.
+    """
+    if not threshold >= 0:
+        raise UserError(f"threshold={threshold}: give a share of at least 0, such as 0.02")
+    if correction not in CORRECTIONS:
+        raise UserError(f"correction={correction!r}: give one of {', '.join(CORRECTIONS)}")
     limit, correct = 1 + threshold, CORRECTIONS[correction]
     found = []
     for a, b in pairs:

@@ -95,10 +95,12 @@ def noise_floor(
     groups = group_runs(runs, metric.name)
     known = [(group, group.repeats(metric.name)) for group in groups]
     scattered = [(group, found) for group, found in known if found.log_variance is not None]
+    if not groups:
+        raise UserError(f"none of {counted(len(runs), 'run')} has a {metric.name}")
     if not scattered:
         raise UserError(
-            f"none of {len(groups)} configurations has two repeats with a {metric.name}: measure "
-            "five of each, with --repeats 5"
+            f"none of {counted(len(groups), 'configuration')} has two repeats with a "
+            f"{metric.name}: measure five of each, with --repeats 5"
         )
     among = 1 if correction == "none" else len(groups)
     halved = [group for group, _ in scattered if len(group.runs) >= _FEWEST_TO_HALVE]

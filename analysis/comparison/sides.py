@@ -206,6 +206,8 @@ def _what_there_is(runs: Iterable[Run], conditions: Conditions) -> str:
     left = list(runs)
     held: list[str] = []
     for name, values in conditions.items():
+        if name in ("records", "baseline"):
+            continue
         matching = [run for run in left if _is_one_of(run, name, values)]
         if not matching and name != "run":
             known = sorted({value for run in left for value in _values(run, name)}, key=_by_number)
@@ -214,8 +216,7 @@ def _what_there_is(runs: Iterable[Run], conditions: Conditions) -> str:
             among = f"with {', '.join(held)} " if held else ""
             return f"; {among}{name} {there}"
         left = matching
-        if name not in ("records", "baseline"):
-            held.append(f"{name}={' or '.join(values)}")
+        held.append(f"{name}={' or '.join(values)}")
     return ""
 
 

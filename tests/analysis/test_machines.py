@@ -50,6 +50,12 @@ def rented(record_id="run-1", machine_type="g2-standard-4", zone="europe-west4-a
 # Prices
 
 
+def test_a_price_may_be_of_a_machine_whose_runs_all_failed():
+    runs = [*two_machines(), observation("x", env="away", outcome="crashed", metrics={})]
+    across = across_machines(runs, prices("away=1/h", "slow=1/h"))
+    assert across.against[0].shared[0].a.cost is not None
+
+
 def test_an_option_is_read_and_the_cost_follows_by_hand():
     """0.72 USD an hour at 100 images/s: 0.0002 USD a second, 10,000 s for a million images."""
     (group,) = group_runs(repeated("a", [100.0], env="gcp-l4"))

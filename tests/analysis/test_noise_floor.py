@@ -137,7 +137,8 @@ def test_a_noise_floor_on_the_command_line(tmp_path):
     for words, message in (
         (("--aa", side, side), "aa: takes one side"),
         ((side,), "B is missing: compare"),
-        (("--aa", f"{side},run=r1"), "none of 1 configurations has two repeats"),
+        (("--aa", f"{side},run=r1"), "none of 1 configuration has two repeats"),
+        (("--aa", side, "--metric", "energy_j"), "none of 5 runs has a energy_j"),
     ):
         with pytest.raises(UserError, match=message) as refusal:
             invoke(commands.analyse.compare, *words)

@@ -115,8 +115,13 @@ def test_compare_of_single_runs_has_no_interval_and_says_why():
     assert table.loc[0, ["ratio_low", "ratio_high", "p_corrected"]].isna().all()
     assert table.loc[0, "verdict"] == "undecided"
     assert "variance unknown" in table.loc[0, "because"]
-    with pytest.raises(UserError, match="metric='speed': compare one of"):
-        compare([observation("a")], [observation("b")], metric="speed")
+    for wrong, message in (
+        ({"metric": "speed"}, "metric='speed': compare one of"),
+        ({"correction": "tukey"}, "correction='tukey': give one of holm, bh, none"),
+        ({"threshold": -0.5}, "threshold=-0.5: give a share of at least 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare([observation("a")], [observation("b")], **wrong)
 
 
 def test_predict_gives_the_commands_numbers(monkeypatch):

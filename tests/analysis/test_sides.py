@@ -67,12 +67,14 @@ def test_short_forms_choose_runs_and_ask_the_server_for_few(published, side, cou
         (f"baseline=main,run={'0' * 32}", "run= and baseline= each name their own runs"),
         ("f" * 32, f"run {'f' * 32}: no tracked measurement has this id"),
         (" ", "a side is empty: give env="),
+        ("records={empty}", "'records=.*empty': no measurement matches$"),
         ("records=/no/such/folder", "no such folder"),
     ],
 )
-def test_a_side_that_names_nothing_is_one_line(published, side, message):
+def test_a_side_that_names_nothing_is_one_line(published, tmp_path, side, message):
+    (empty := tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=message) as refusal:
-        read_side(side)
+        read_side(side.format(empty=empty))
     assert "\n" not in str(refusal.value)
 
 

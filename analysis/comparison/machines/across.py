@@ -16,7 +16,6 @@ from analysis.comparison.machines.speedups import (
     spilled_batches,
 )
 from analysis.comparison.shown import covered
-from analysis.runs.groups import group_runs
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted
 
@@ -124,7 +123,7 @@ def between(
     Raises `UserError` for the price of a machine that is on neither side.
     """
     runs = (*a, *b)
-    prices.check_used(group_runs(runs))
+    prices.check_used(runs)
     shared = shared_configurations(comparisons, spilled_batches(runs), prices, differing)
     ours, theirs = ({run.env for run in side if run.outcome == "ok"} for side in (a, b))
     return MachinePair(", ".join(sorted(ours)), ", ".join(sorted(theirs)), shared)
@@ -137,7 +136,7 @@ def across_machines(
 
     Raises `UserError` for a reference that is not there, and for the price of such a machine.
     """
-    prices.check_used(group_runs(runs))
+    prices.check_used(runs)
     machines, pairs = machine_names(runs), machine_pairs(runs, prices)
     chosen = choose_reference(pairs, machines, reference)
     return AcrossMachines(

@@ -118,7 +118,7 @@ class Prices:
         Of several the one of the nearest zone, then the newest.
         """
         zone = _zone(group)
-        for name in filter(None, _names(group)):
+        for name in filter(None, _names(group.first)):
             found = [
                 one
                 for one in known
@@ -137,9 +137,9 @@ class Prices:
         costs = (self.cost(Group((run,)), spot=spot) for spot in (False, True))
         return next((cost for cost in costs if isinstance(cost, Cost)), None)
 
-    def check_used(self, groups: Iterable[Group]) -> None:
-        """Raise `UserError` for an option's machine that none of `groups` ran on."""
-        labels = {name for group in groups for name in _names(group) if name}
+    def check_used(self, runs: Iterable[Run]) -> None:
+        """Raise `UserError` for an option's machine that none of `runs` is of, failed ones too."""
+        labels = {name for run in runs for name in _names(run)} - {"", "auto"}
         known = {_folded(name) for name in labels}
         for one in self.of_options:
             if _folded(one.machine) not in known:
@@ -152,11 +152,11 @@ class Prices:
 NO_PRICES = Prices()
 
 
-def _names(group: Group) -> tuple[str, str, str]:
-    """What a price may call the group's machine; empty where that is not known."""
-    environment = group.first.record.environment if group.first.record else None
+def _names(run: Run) -> tuple[str, str, str]:
+    """What a price may call the run's machine; empty where that is not known."""
+    environment = run.record.environment if run.record else None
     machine_type = environment.cloud_machine_type if environment else None
-    return group.env, machine_type or "", group.first.settings.get("device", "")
+    return run.env, machine_type or "", run.settings.get("device", "")
 
 
 def _zone(group: Group) -> str:
