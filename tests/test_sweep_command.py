@@ -62,6 +62,11 @@ def test_a_sweep_is_planned_measured_once_and_tracked_once(place, swept, embedde
     assert "unknown for 2" in out
     assert not (place / "records").exists()
 
+    code, _, err = swept("--profile", "torch", "--profile", "ncu")
+    assert code == 2
+    assert err.splitlines()[-1].startswith("mlproject: profile=ncu: ncu counts on NVIDIA GPUs")
+    assert not (place / "records").exists()
+
     # Without its server it loses nothing.
     code, out, err = swept(MLFLOW_TRACKING_URI=f"http://127.0.0.1:{free_port()}")
     assert code == 3

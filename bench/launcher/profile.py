@@ -87,6 +87,13 @@ def launch_profile(
     return _finish(folder, config, timed, found, started)
 
 
+def obstacle_to(tool: Tool, config: RunConfig, backend: Backend) -> str | None:
+    """Return why `tool` cannot examine a step of `config` on `backend`; None: worth trying."""
+    if config.world_size > 1 and not tool.counts_ranks:
+        return f"devices={config.devices}: {tool.name} counts one process; use devices=1"
+    return tool.obstacle(backend)
+
+
 def recover_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:
     """Make a record of what the workers left in `folder`, whose launcher died."""
     why = "the launching process ended before the profile"
@@ -108,14 +115,12 @@ def _try_tool(
         found.why_not[name] = str(found.reason)
         return
     tool = TOOLS[name]()
-    if config.world_size > 1 and not tool.counts_ranks:
-        found.why_not[name] = f"devices={config.devices}: {name} counts one process; use devices=1"
-        return
     # While `auto` is not resolved, the backend that the tool is made for.
     meant: Backend = "cuda" if name == "ncu" else "cpu"
     asked = meant if config.backend == "auto" else config.backend
     resolved: ResolvedConfig | None = found.first("resolved")
-    if reason := tool.obstacle(resolved.backend if resolved is not None else asked):
+    backend = resolved.backend if resolved is not None else asked
+    if reason := obstacle_to(tool, config, backend):
         found.why_not[name] = reason
         return
     on_event(Event("tool", 0.0, {"tool": name}))
@@ -167,12 +172,15 @@ def _run(
     return step, tool.explain(inside.console.read_text(encoding="utf-8", errors="replace"))
 
 
-def read_timed(records: Path, record_id: str) -> RunRecord:
-    """Return the measurement of that id. Raises `UserError` where there is none."""
-    record = RecordFolder(records / record_id).read_record()
+def read_timed(records: Path, record_id: str, *, option: str = "of") -> RunRecord:
+    """Return the measurement of that id, as `option` names it. Raises `UserError` without one."""
+    try:
+        record = RecordFolder(records / record_id).read_record()
+    except OSError:  # no folder's name
+        record = None
     if not isinstance(record, RunRecord):
         raise UserError(
-            f"of={record_id!r}: no measurement in {records}; give the name of a folder there "
+            f"{option}={record_id!r}: no measurement in {records}; give the name of a folder there "
             "that `mlproject run` wrote"
         )
     return record

@@ -9,8 +9,8 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 
 from bench.config import RunConfig
 from bench.launcher.measurement import launch_measurement
-from bench.launcher.profile import launch_profile
-from bench.records import Environment, ProfileRecord, RunRecord
+from bench.launcher.profile import TOOLS, launch_profile, obstacle_to
+from bench.records import Environment, ProfileRecord, RunRecord, ToolName
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, RecordFolder, readable_records
 from campaigns.sweep.executor import (
@@ -92,17 +92,17 @@ class _SweptDevice:
     def profile(self, config: RunConfig, deliver: Deliver, watch: SweepWatch) -> None:
         """Profile the step of a configuration that has a run without a doubt, and no profile yet.
 
-        Raises `KeyboardInterrupt` where it was interrupted: the next sweep makes it again.
+        A loader alone has no step. Raises `KeyboardInterrupt` where it was interrupted: the next
+        sweep makes it again.
         """
-        asked = self._order.profile
-        if not asked or config.config_id in self._profiled:
+        tools = self._tools(config)
+        if tools == () or config.data_only or config.config_id in self._profiled:
             return
         timed = self._clean_run(config)
         if timed is None:
             return
         with exclusive(self._device, lambda: watch.waiting(self._device.name)):
             watch.profiling(config)
-            tools = None if "auto" in asked else tuple(tool for tool in asked if tool != "auto")
             folder = RecordFolder.create(self._order.records)
             record = launch_profile(timed.config, folder, tools, timed, watch.on_event)
             deliver(folder, record)
@@ -110,6 +110,17 @@ class _SweptDevice:
         if record.outcome == "interrupted":
             raise KeyboardInterrupt
         self._profiled.add(config.config_id)
+
+    def _tools(self, config: RunConfig) -> tuple[ToolName, ...] | None:
+        """The tools of the order that can examine the configuration here; None for `auto`."""
+        asked = self._order.profile
+        if "auto" in asked:
+            return None
+        return tuple(
+            name
+            for name in asked
+            if name != "auto" and not obstacle_to(TOOLS[name](), config, self._device.backend)
+        )
 
     def _clean_run(self, config: RunConfig) -> RunRecord | None:
         """The newest run of the configuration here against which nothing but notes speaks."""

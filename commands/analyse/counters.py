@@ -78,10 +78,10 @@ def command(
     codes: 0 printed; 2 a file that cannot be read (the others are printed); 3 attached, but not
     uploaded.
     """
+    if not files and (chip is None or attach is not None):
+        raise UserError("no FILE: name a file that ncu wrote, or --print-metrics CHIP")
     if chip is not None:
         click.echo(_metric_names(chip))
-    elif not files:
-        raise UserError("no FILE: name a file that ncu wrote, or --print-metrics CHIP")
     if attach is not None:
         return _attach(files, attach, records, tracked=tracked, form=form)
     _add_up(files, form, per_kernel=per_kernel, merge=merge)
@@ -125,7 +125,7 @@ def _timed(run: str, records: Path) -> RunRecord:
     from bench.launcher.profile import read_timed
 
     if _RUN_ID.fullmatch(run) is None:
-        return read_timed(records, run)
+        return read_timed(records, run, option="attach")
     from tracking.reading.tracked_runs import download_record
 
     with server_needed():

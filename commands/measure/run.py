@@ -73,17 +73,17 @@ def command(repeats: int, records: Path, tracked: bool, form: str, **values: str
         # The run that `mlflow run` made holds the first repeat; the others get runs of their own.
         os.environ.pop("MLFLOW_RUN_ID", None)
     if repeats > 1:
-        _print_mean(done, form)
+        name = "loader_images_per_s" if config.data_only else "throughput_images_per_s"
+        _print_mean(done, name, form)
     return next(filter(None, codes), 0)
 
 
-def _print_mean(records: Sequence[RunRecord], form: str) -> None:
-    """Print what the repeats that measured something say together."""
+def _print_mean(records: Sequence[RunRecord], name: str, form: str) -> None:
+    """Print the mean of a metric over the repeats that were measured to their end."""
     from analysis.statistics.repeats import repeats_of
     from bench.records.verdict.record_metrics import summary
 
-    name = "throughput_images_per_s"
-    values = [value for record in records if (value := summary(record).get(name))]
+    values = [summary(record)[name] for record in records if record.outcome == "ok"]
     facts: dict[str, Any] = {"repeats": len(values)}
     if values:
         together = repeats_of(values).interval()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,8 @@ from commands.views.options import records_option, track_option
 from commands.views.recorded import EXIT_CODES, NOT_TRACKED, open_delivery, say_not_uploaded
 
 if TYPE_CHECKING:
+    from bench.config import RunConfig
+    from bench.records import Environment
     from campaigns.sweep.executor import Executor, SweepOrder, Turn
     from commands.views.recorded import AnyDelivery
 
@@ -143,6 +145,8 @@ def command(
                 f"matrix={name!r}: none of its blocks fits {where.place}, which has "
                 f"{' and '.join(sorted(where.backends))} ({needed}); --dry-run shows its runs"
             )
+        if profile:
+            _check_tools(profile, plan.runs, where.environments)
         for block in plan.left_out:
             click.echo(f"left out: {block}", err=True)
         delivery = open_delivery(campaign, "sweep", tracked=tracked)
@@ -150,6 +154,26 @@ def command(
         order = SweepOrder(plan, campaign, records, retry_failed, settle_s, profile=profile)
         interrupted = _sweep(where, order, delivery, turns)
     return _close(turns, len(plan.runs), delivery, interrupted=interrupted)
+
+
+def _check_tools(
+    names: Sequence[ToolName | Literal["auto"]],
+    runs: Sequence[RunConfig],
+    environments: tuple[Environment, ...],
+) -> None:
+    """Refuse a tool that can examine none of the runs before the first of them is measured."""
+    from bench.launcher.profile import TOOLS, obstacle_to
+    from campaigns.sweep.local_devices import environment_of
+
+    kinds = {
+        (environment_of(run, environments).device.backend, run.world_size > 1): run for run in runs
+    }
+    for name in names:
+        if name == "auto":
+            continue
+        reasons = [obstacle_to(TOOLS[name](), run, backend) for (backend, _), run in kinds.items()]
+        if all(reasons):
+            raise UserError(f"profile={name}: {reasons[0]}")
 
 
 @contextmanager

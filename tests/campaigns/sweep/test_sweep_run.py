@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import samples
 from worker_processes import small_run
 
 from bench.records import Verdict
@@ -147,6 +148,32 @@ def test_a_killed_sweep_loses_nothing_and_repeats_nothing(machine, tmp_path):
     again = swept(machine, records, *plan())
     assert states(again) == [("measured before", "ok"), ("measured", "ok")]
     assert Counter(r.config.batch_size for r in read_records(records)) == {2: 1, 4: 1}
+
+
+def test_a_profile_is_made_by_the_tools_that_can_examine_a_step(machine, tmp_path, monkeypatch):
+    def measured(config, folder, on_event):
+        known = {"environment": machine[0], "verdict": Verdict.of([])}
+        folder.close(samples.run_record(config, record_id=folder.record_id, **known))
+        return folder.read_record()
+
+    def profiled(config, folder, tools, *_):
+        asked.append((config.world_size, config.data_only, tools))
+        return samples.profile_record(config, record_id=folder.record_id)
+
+    asked = []
+    monkeypatch.setattr("campaigns.sweep.local.launch_measurement", measured)
+    monkeypatch.setattr("campaigns.sweep.local.launch_profile", profiled)
+    monkeypatch.setattr("bench.profilers.perf.PerfTool.obstacle", lambda *_: None)
+    plan = [config(), config(devices=2), config(data="d", data_only=True)]
+    for profile in (("torch", "perf"), ("perf",), ("ncu",), ("auto",)):
+        swept(machine, tmp_path, *plan, profile=profile)
+    assert asked == [
+        (1, False, ("torch", "perf")),
+        (2, False, ("torch",)),
+        (1, False, ("perf",)),
+        (1, False, None),
+        (2, False, None),
+    ]
 
 
 @pytest.mark.long

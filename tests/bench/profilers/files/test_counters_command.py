@@ -157,7 +157,15 @@ def test_the_metrics_of_a_chip_are_printed_and_are_a_list_of_metrics(file, capsy
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [([], "no FILE"), (["none.csv"], "cannot be read"), (["--print-metrics", "gv100"], "gv100")],
+    [
+        ([], "no FILE"),
+        (["--attach", "20261121T132955Z-6704ef7d"], "no FILE"),
+        (["--print-metrics", "gh100", "--attach", "20261121T132955Z-6704ef7d"], "no FILE"),
+        (["none.csv", "--attach", "none"], "attach='none': no measurement in"),
+        (["none.csv", "--attach", __file__], "no measurement in"),
+        (["none.csv"], "cannot be read"),
+        (["--print-metrics", "gv100"], "gv100"),
+    ],
 )
 def test_wrong_values_end_with_2_and_one_line(arguments, words, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,65 @@
+"""`mlproject run --repeats`: what several runs of one configuration say together."""
+
+import json
+
+import pytest
+import samples
+
+from mlproject import main
+
+LOADER = ("--data-only", "true", "--data", "fakedata", "--workers", "1", "--batch-size", "8")
+
+
+@pytest.fixture
+def repeats(tmp_path, monkeypatch, capsys):
+    """Measure repeats that end so; return the exit code and the lines of JSON."""
+
+    def run(*outcomes, options=()):
+        left = list(outcomes)
+
+        def measured(config, folder, on_event):
+            outcome = left.pop(0)
+            why = {} if outcome == "ok" else {"outcome": outcome, "reason": "so"}
+            # half as fast again from repeat to repeat
+            window = samples.measurement(times_s=(1.5**-config.repeat,) * 6)
+            return samples.run_record(config, measurement=window, **why)
+
+        monkeypatch.setattr("bench.launcher.measurement.launch_measurement", measured)
+        words = ["run", "--backend", "cpu", "--records", str(tmp_path / "records"), "--no-track"]
+        words += ["--format", "json", "--repeats", str(len(outcomes)), *options]
+        code = main(words)
+        return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def test_repeats_have_a_line_each_and_a_mean(repeats):
+    code, lines = repeats("ok", "ok", "ok")
+    assert code == 0
+    rates = [line["throughput_images_per_s"] for line in lines[:3]]
+    assert lines[3]["repeats"] == 3
+    assert lines[3]["throughput_images_per_s_mean"] == pytest.approx(rates[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code", "made"),
+    [(("oom", "ok", "ok"), 1, 3), (("ok", "interrupted", "ok"), 130, 2)],
+)
+def test_a_repeat_that_did_not_end_well_is_not_in_the_mean(repeats, outcomes, code, made):
+    ended, lines = repeats(*outcomes)
+    assert (ended, len(lines)) == (code, made + 1)
+    rates = [line["throughput_images_per_s"] for line in lines[:-1] if line["outcome"] == "ok"]
+    assert lines[-1]["repeats"] == len(rates)
+    low, high = min(rates) - 1e-3, max(rates) + 1e-3
+    assert low < lines[-1]["throughput_images_per_s_mean"] < high
+    assert (lines[-1]["throughput_images_per_s_low"] is None) == (len(rates) == 1)
+
+
+def test_repeats_of_a_loader_have_the_mean_of_its_rate(repeats):
+    _, lines = repeats("ok", "ok", options=LOADER)
+    assert lines[-1]["repeats"] == 2
+    assert lines[-1]["loader_images_per_s_mean"] > 0
+
+
+def test_without_a_whole_repeat_there_is_no_mean(repeats):
+    assert repeats("oom", "oom")[1][-1] == {"repeats": 0}
