@@ -177,7 +177,10 @@ def _no_pair(a: Sequence[Group], b: Sequence[Group], differing: Collection[str])
             "sizes are not compared; mlproject report has a table of the gains of larger batches"
         )
     differences = (
-        sorted(dict(set(one.first.settings.items()) ^ set(other.first.settings.items())))
+        sorted(
+            dict(set(one.first.settings.items()) ^ set(other.first.settings.items())).keys()
+            - set(differing)
+        )
         for one in a
         for other in b
     )

@@ -15,6 +15,7 @@ from itertools import groupby, pairwise
 from analysis.comparison.judgement import ComparedMetric
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.placed import Run
+from analysis.runs.quantities import counted
 from analysis.statistics.change_points import FEWEST, Change, find_changes
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -161,6 +162,6 @@ def _too_few(runs: Sequence[Run], series: Sequence[tuple[Group, Sequence[Point]]
         return f"no history: {why}"
     group, points = max(series, key=lambda one: len(one[1]))
     return (
-        f"no history: {group.label} has {len(points)} points in time, and {FEWEST} are needed "
-        "(runs of one campaign are one point); mlproject compare is for two sets of runs"
+        f"no history: {group.label} has {counted(len(points), 'point')} in time, and {FEWEST} are "
+        "needed (runs of one campaign are one point); mlproject compare is for two sets of runs"
     )

@@ -116,6 +116,8 @@ def command(
     if aa:
         if b is not None:
             raise UserError(f"aa: takes one side, not also {b!r}")
+        if prices:
+            raise UserError("aa: the noise floor has no cost; leave out --price and --prices")
         return show_noise_floor(a, chosen, threshold, correction, form, out)
     if b is None:
         raise UserError(f"B is missing: compare {a!r} with what? (--aa takes one side)")

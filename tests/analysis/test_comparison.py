@@ -172,6 +172,11 @@ def test_what_else_differs_failed_runs_and_runs_without_the_metric_are_named():
             [observation("b", arch="vgg16", precision="amp")],
             "the nearest two differ in",
         ),
+        (
+            [observation("a", seed=1), observation("a2", env="b", arch="vgg16", seed=1)],
+            [observation("b", arch="vgg16", seed=2)],
+            "the nearest two differ in arch: choose",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(a, b, message):

@@ -136,6 +136,7 @@ def test_a_noise_floor_on_the_command_line(tmp_path):
     )
     for words, message in (
         (("--aa", side, side), "aa: takes one side"),
+        (("--aa", side, "--price", "lab=1/h"), "aa: the noise floor has no cost"),
         ((side,), "B is missing: compare"),
         (("--aa", f"{side},run=r1"), "none of 1 configuration has two repeats"),
         (("--aa", side, "--metric", "energy_j"), "none of 5 runs has a energy_j"),
