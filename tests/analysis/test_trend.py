@@ -86,6 +86,17 @@ def test_runs_of_a_campaign_are_one_point_and_others_one_each():
         assert len(found.points) == 6
 
 
+def test_what_changed_is_looked_for_wherever_the_level_may_have_changed():
+    values = series([100, 98.5], [10, 10], seed=4)
+    runs = [
+        night(number, rate, software={"torch": "2.11.0" if number < 12 else "2.15.0"})
+        for number, rate in enumerate(values)
+    ]
+    (turn,) = histories(runs, RATE)[0].turns
+    assert (turn.change.first, turn.change.place, turn.change.last) == (8, 10, 13)
+    assert turn.differs == ("torch 2.11.0 -> 2.15.0",)
+
+
 def test_several_configurations_share_the_chance_of_a_false_alarm():
     """Five percent of one: beside nine others the same series has no change."""
     values = series([100, 97.0], [6, 6], seed=3, noise=0.006)

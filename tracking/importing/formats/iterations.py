@@ -45,7 +45,9 @@ def is_iterations(file: SourceFile, text: str) -> bool:
     counter = _counter(table)
     if counter is None:
         return False
-    return _time_column(table, {}) is not None or _counts(table, counter)
+    # Beside an epoch a time without a unit is one too: the user states it, or is asked to.
+    stated = {} if _epoch(table) is None else {"unit": "s"}
+    return _time_column(table, stated) is not None or _counts(table, counter)
 
 
 def read_iterations(
@@ -113,6 +115,10 @@ def _counter(table: Table) -> str | None:
     )
 
 
+def _epoch(table: Table) -> str | None:
+    return next((each for each in table.columns if plain(each) == "epoch"), None)
+
+
 def _counts(table: Table, column: str) -> bool:
     """Whether nearly every number of a column is one more than that of the row above."""
     try:
@@ -158,15 +164,17 @@ def _is_warm_up(row: Row) -> bool:
 
 
 def _check_numbers(table: Table, rows: list[Row]) -> None:
-    """Refuse rows that do not follow each other; a new epoch may begin at any number."""
-    column = _counter(table)
+    """Refuse rows that do not follow each other; a new epoch may begin at any lower number.
+
+    A higher or the same one is a row for each epoch, or follows rows that are missing.
+    """
+    column, epoch = _counter(table), _epoch(table)
     if column is None:
         return
-    epoch = next((each for each in table.columns if plain(each) == "epoch"), None)
     for before, row in pairwise(rows):
         last, number = count(before.cells[column]), count(row.cells[column])
-        if number == last + 1:
-            continue
-        if epoch is not None and count(row.cells[epoch]) == count(before.cells[epoch]) + 1:
-            continue
-        raise ValueError(f"line {row.line}: iteration {number} follows {last}")
+        begins = epoch is not None and (
+            number < last and count(row.cells[epoch]) == count(before.cells[epoch]) + 1
+        )
+        if number != last + 1 and not begins:
+            raise ValueError(f"line {row.line}: iteration {number} follows {last}")
