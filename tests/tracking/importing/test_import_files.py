@@ -358,6 +358,17 @@ def test_a_new_epoch_counts_from_its_beginning(read):
     [record] = read(rows, NAME, warmup_iters="3").records
     assert record.iteration_times_s == (0.25,)
     assert "follows 1" in read(rows.replace("1,0,", "3,0,"), NAME).problems[0].reason
+    without_unit = rows.replace("batch_time", "time")
+    assert "add --set unit=s" in read(without_unit, NAME).problems[0].reason
+    assert len(read(without_unit, NAME, unit="s").records) == 1
+
+
+@pytest.mark.parametrize("steps", [(100, 200, 300), (100, 100, 100)])
+def test_the_time_of_an_epoch_is_not_that_of_an_iteration(read, steps):
+    rows = "".join(f"{epoch},{step},12.5\n" for epoch, step in enumerate(steps))
+    found = read(f"epoch,step,time_s\n{rows}", NAME)
+    assert found.records == []
+    assert "follows 100" in found.problems[0].reason
 
 
 def test_zips_in_a_folder_are_searched(tmp_path):
