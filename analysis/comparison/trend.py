@@ -47,18 +47,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Turn:
-    """A change of the level: the points on both sides of it, and what else changed there."""
+    """A change of the level: where it is, where it may be, and what else changed there."""
 
     change: Change
-    before: Point
+    before: Point  # the last point that surely has the old level
     after: Point
     earliest: Point  # the first point that may already have the new level
     latest: Point  # the last point that may be the first of the new level
 
     @property
     def differs(self) -> tuple[str, ...]:
-        """What the records name otherwise on both sides: `torch 2.11.0 -> 2.15.0`."""
-        ours, theirs = self.before.facts, self.after.facts
+        """What the records name otherwise before and after it may be: `torch 2.11.0 -> 2.15.0`."""
+        ours, theirs = self.before.facts, self.latest.facts
         return tuple(
             f"{name} {ours[name]} -> {theirs[name]}"
             for name in sorted(ours.keys() & theirs.keys())
@@ -139,7 +139,7 @@ def _history(
     turns = tuple(
         Turn(
             change,
-            before=points[change.place - 1],
+            before=points[change.first - 1],
             after=points[change.place],
             earliest=points[change.first],
             latest=points[change.last],
