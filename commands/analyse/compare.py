@@ -45,7 +45,7 @@ def _reasons(
 @click.option(
     "--aa",
     is_flag=True,
-    help="the noise floor of A alone: the smallest change that its repeats leave to be found",
+    help="the noise floor of A alone: the smallest change that its repeats can show",
 )
 @click.option("--metric", default="throughput_images_per_s", show_default=True)
 @click.option(

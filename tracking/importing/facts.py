@@ -108,7 +108,9 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
     throughput = metrics.pop("throughput_images_per_s", None)
     if throughput is None:
         throughput = _derived(facts)
-    if throughput is None and not (facts.iteration_times_s and facts.missing.get("batch_size")):
+    known_why = {"batch_size", "throughput_images_per_s"} & facts.missing.keys()
+    timed = facts.iteration_times_s or "iteration_time_ms_mean" in facts.numbers
+    if throughput is None and not (timed and known_why):
         raise ValueError("no throughput, and no iteration time with its batch size")
     facts.missing.setdefault("source_line", "the source is one whole file")
     known = {
@@ -191,6 +193,12 @@ def _derived(facts: Facts) -> float | None:
     """Images over time, where the file gives both and no rate; it then says so itself."""
     batch = facts.counts.get("batch_size")
     if batch is None:
+        return None
+    if (facts.grad_accum_steps or 1) > 1:
+        facts.missing["throughput_images_per_s"] = (
+            f"grad_accum_steps is {facts.grad_accum_steps}, and the source does not say whether "
+            "its time is of one batch or of all of a step"
+        )
         return None
     batch *= (facts.devices or 1) * (facts.nodes or 1)
     if facts.iteration_times_s:

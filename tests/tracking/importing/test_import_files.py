@@ -70,6 +70,18 @@ def test_a_published_table_is_taken_row_by_row(read):
     assert mac.campaign == "old"
 
 
+@pytest.mark.parametrize(("steps", "rate"), [("", 2000.0), ("1", 2000.0), ("4", None)])
+def test_a_time_gives_no_rate_where_a_step_may_be_several_batches(read, steps, rate):
+    found = read(f"model,batch_size,avg_iter_ms,grad_accum\nresnet18,128,64.0,{steps}\n")
+    assert found.problems == []
+    (record,) = found.records
+    assert record.throughput_images_per_s == rate
+    assert ("of one batch or of all" in record.missing.get("throughput_images_per_s", "")) == (
+        rate is None
+    )
+    assert record.metrics["iteration_time_ms_mean"] == 64.0
+
+
 def test_names_and_units_of_older_ledgers_are_understood(read):
     found = read(
         "Run,Model,GPU,dtype,BS,avg_iter_ms,Throughput (img/s),maxrss_kb,real_s,notes\n"

@@ -72,9 +72,8 @@ def _take_config(facts: Facts, config: dict[str, Any], backend: dict[str, Any]) 
         text = config.get(name) or environment.get(name)
         if isinstance(text, str):
             facts.extra[name] = text[:1000]
-    accumulated = arguments.get("gradient_accumulation_steps", 1)
-    if accumulated != 1:
-        facts.extra["gradient_accumulation_steps"] = str(accumulated)[:20]
+    if (accumulated := arguments.get("gradient_accumulation_steps")) is not None:
+        facts.grad_accum_steps = count(repr(accumulated))
 
 
 def _halves(content: Any, file: SourceFile) -> tuple[dict[str, Any], dict[str, Any]]:
