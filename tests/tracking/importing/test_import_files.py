@@ -1,5 +1,6 @@
 """Files of other programs: what they say is taken, nothing is added, each bad row has its line."""
 
+import copy
 import json
 import zipfile
 from pathlib import Path
@@ -163,6 +164,19 @@ def test_timm_rows_without_training_are_named(read):
     assert [problem.line for problem in found.problems] == [2, 3]
     assert "inference alone" in found.problems[0].reason
     assert "out of memory" in found.problems[1].reason
+
+
+def test_accumulated_batches_of_an_optimum_report_belong_to_its_step(read):
+    def report(**more):
+        content = copy.deepcopy(OPTIMUM)
+        content["config"]["scenario"]["training_arguments"] |= more
+        [record] = read(json.dumps(content), "benchmark.json").records
+        return record
+
+    plain, one, four = report(), *(report(gradient_accumulation_steps=n) for n in (1, 4))
+    steps = [record.params.get("grad_accum_steps") for record in (plain, one, four)]
+    assert steps == [None, "1", "4"]
+    assert plain.record_id == one.record_id != four.record_id
 
 
 def test_an_optimum_report_is_taken_with_its_own_steps_or_beside_its_configuration(read, tmp_path):

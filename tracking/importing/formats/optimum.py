@@ -74,6 +74,8 @@ def _take_config(facts: Facts, config: dict[str, Any], backend: dict[str, Any]) 
             facts.extra[name] = text[:1000]
     if (accumulated := arguments.get("gradient_accumulation_steps")) is not None:
         facts.grad_accum_steps = count(repr(accumulated))
+        if accumulated != 1:  # as its text: results that differ in it alone are two
+            facts.extra["gradient_accumulation_steps"] = str(accumulated)
 
 
 def _halves(content: Any, file: SourceFile) -> tuple[dict[str, Any], dict[str, Any]]:
