@@ -28,6 +28,17 @@ pytestmark = [
 ONE = "sample-cpu_resnet18_fp32_bs16_run1"
 #: Seconds of a step at batch size 16.
 STEPS_S = {"mobilenet_v2": 0.25, "resnet18": 0.33, "vgg16": 1.8}
+#: Whether the runs' architectures are, from top to bottom, those given.
+DRAWN_ORDER = """wanted => {
+    const links = [...document.querySelectorAll("a")].filter(
+        link => /^sample-cpu_.*_run\\d$/.test(link.innerText)
+    );
+    const top = link => link.getBoundingClientRect().top;
+    const archs = links.sort((one, other) => top(one) - top(other)).map(
+        link => link.innerText.replace("sample-cpu_", "").split("_fp32")[0]
+    );
+    return archs.join() === wanted.join();
+}"""
 THREE = [f"sample-cpu_{arch}_fp32_bs16_run1" for arch in STEPS_S]
 
 
@@ -154,12 +165,9 @@ def test_the_table_sorts_runs_by_their_share_of_the_roof(opened, page):
     order = "orderByKey=metrics.%60fraction_of_roof_max%60&orderByAsc=false"
     opened(f"/experiments/{{experiment}}/runs?{order}&workspace=default")
     page.get_by_text("Sort: fraction_of_roof_max").wait_for()
-    links = page.get_by_role("link", name=re.compile("^sample-cpu_"))
-    links.first.wait_for()
-    rows = [(link.bounding_box()["y"], link.inner_text()) for link in links.all()]
-    names = [name for _, name in sorted(rows) if "_run" in name]  # the page's own order is another
-    archs = [name.removeprefix("sample-cpu_").partition("_fp32")[0] for name in names]
-    assert archs == [arch for arch in sorted(STEPS_S, key=STEPS_S.get) for _ in (1, 2)]
+    wanted = [arch for arch in sorted(STEPS_S, key=STEPS_S.get) for _ in (1, 2)]
+    # asked at one moment, and again until it is so: rows move while the page fills
+    page.wait_for_function(DRAWN_ORDER, arg=wanted)
 
 
 def test_means_of_repeats_are_charted_alone(opened, page):
