@@ -140,8 +140,12 @@ def http_settings(answer_s: float = ANSWER_LIMIT_S) -> Iterator[None]:
     """
     wanted = {**_SETTINGS, _TIMEOUT: str(max(1, math.ceil(answer_s)))}
     with _changing:
-        users = os.environ | _user_values
-        ours = {name: text for name, text in wanted.items() if users.get(name) is None}
+        # One by one: MLflow's own threads change the environment while it is copied.
+        ours = {
+            name: text
+            for name, text in wanted.items()
+            if _user_values.get(name, os.environ.get(name)) is None
+        }
     with _environment(ours):
         yield
 
