@@ -68,7 +68,7 @@ def test_a_run_on_the_server_equals_its_record_and_uploading_again_adds_nothing(
     assert run.data.tags[schema.CAMPAIGN] == "night"
     assert run.data.tags[schema.KIND] == "measurement"
     assert run.data.metrics["throughput_images_per_s"] == pytest.approx(
-        record.measurement.throughput_images_per_s
+        record.measurement.throughput_samples_per_s
     )
     history = tracking.get_metric_history(run_id, schema.ITERATION_TIME_MS)
     assert [point.step for point in history] == list(range(2500))

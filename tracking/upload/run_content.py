@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from bench.config import arch_label, rate_metric, rate_unit
 from bench.records import (
     CeilingsRecord,
     Environment,
@@ -25,11 +25,7 @@ from bench.records.verdict.record_metrics import (
     trace_summary,
 )
 from tracking import schema
-
-#: The columns of an imported file, below this; the record artifact holds all of them.
-_IMPORTED = "imported."
-_MOST_EXTRA = 60
-_KEY_CHARACTERS = 200
+from tracking.upload.file_tags import imported_tags, known_tags, trace_tags
 
 _OfConfig: TypeAlias = RunRecord | ProfileRecord
 
@@ -53,13 +49,13 @@ def _content_of(record: AnyRecord) -> schema.Content:
         )
         names = ("arch", "backend", "precision", "batch_size", "repeat", "env", "campaign")
         params = {name: str(fact) for name, fact in _stated(record, *names).items()}
-        tags = _imported_tags(record)
+        tags = imported_tags(record)
         return schema.Content(record.params | params, tags, points, "FINISHED")
     if isinstance(record, TraceRecord):
         points = _summary_points(record, trace_summary(record))
         params = _stated(record, "arch", "batch_size", "precision", "env", "campaign")
         texts = {name: str(fact) for name, fact in params.items()}
-        return schema.Content(texts, _trace_tags(record), points, "FINISHED")
+        return schema.Content(texts, trace_tags(record), points, "FINISHED")
     status = schema.STATUS[record.outcome]
     if isinstance(record, CeilingsRecord):
         label = record.environment.label if record.environment else "unknown"
@@ -75,6 +71,10 @@ def _content_of(record: AnyRecord) -> schema.Content:
     return schema.Content(_params(record), tags, _run_points(record), status)
 
 
+def _stated(record: ImportedRecord | TraceRecord, *names: str) -> dict[str, Any]:
+    return {name: fact for name in names if (fact := getattr(record, name)) is not None}
+
+
 def end_ms(record: AnyRecord) -> int:
     """Return when the run ended: its start where no duration is known, never the upload's time."""
     known = record.process if isinstance(record, RunRecord) else None
@@ -85,7 +85,7 @@ def run_name(record: _OfConfig) -> str:
     """Return `{env}_{arch}_{precision}_bs{batch}_run{n}`."""
     env = record.environment.label if record.environment else record.config.env
     batch = record.resolved.batch_size if record.resolved else record.config.batch_size
-    arch = record.config.arch.replace(":", ".")
+    arch = arch_label(record.config.arch)
     return f"{env}_{arch}_{record.config.precision}_bs{batch}_run{record.config.repeat}"
 
 
@@ -131,7 +131,7 @@ def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
     if isinstance(record, RunRecord) and record.measurement is not None:
         found[schema.ENDED_EARLY] = record.measurement.ended_early
         found[schema.WARMUP_ENDED_EARLY] = record.measurement.warmup_ended_early
-    return _known(found)
+    return known_tags(found)
 
 
 def _machine_tags(environment: Environment) -> dict[str, str | None]:
@@ -156,13 +156,6 @@ def _machine_tags(environment: Environment) -> dict[str, str | None]:
         "zone": environment.cloud_zone,
     }
     return {schema.machine_tag(name): facts[name] for name in schema.MACHINE_FACTS}
-
-
-def _known(tags: dict[str, Any]) -> dict[str, str]:
-    """The tags that are there, none longer than a server keeps it."""
-    return {
-        name: str(text)[: schema.TAG_CHARACTERS] for name, text in tags.items() if text is not None
-    }
 
 
 def _summary_points(record: AnyRecord, metrics: dict[str, float]) -> list[schema.Point]:
@@ -209,9 +202,12 @@ def _run_note(record: RunRecord) -> str:
     """The summary that MLflow's UI shows as the run's description (Markdown)."""
     facts = summary(record)
     lines = []
-    if "throughput_images_per_s" in facts:
+    sample = record.resolved.sample if record.resolved else "image"
+    if (rate := facts.get(rate_metric(sample))) is not None:
+        tokens_per_s = facts.get("throughput_tokens_per_s")
+        tokens = "" if tokens_per_s is None else f"{tokens_per_s:.4g} tokens/s, "
         lines.append(
-            f"{facts['throughput_images_per_s']:.4g} images/s, "
+            f"{rate:.4g} {rate_unit(sample)}, {tokens}"
             f"{facts['iteration_time_ms_p50']:.4g} ms per iteration (median of "
             f"{facts['iterations']:.0f})"
         )
@@ -252,76 +248,3 @@ def _ceilings_note(record: CeilingsRecord) -> str:
         if ceiling.peak_flops_per_s is not None
     ]
     return "\n\n".join([f"Roofs: {record.outcome}", *lines])
-
-
-# What another program measured
-
-
-def _stated(record: ImportedRecord | TraceRecord, *names: str) -> dict[str, Any]:
-    return {name: fact for name in names if (fact := getattr(record, name)) is not None}
-
-
-def _trace_tags(record: TraceRecord) -> dict[str, str]:
-    lines = [f"**{schema.safe(record.source_file)}**, a trace: bound by {record.bound}"]
-    lines += [f"- {schema.safe(line)}" for line in (*record.findings, *record.advice)]
-    known = {
-        schema.KIND: record.kind,
-        schema.RECORD_ID: record.record_id,
-        schema.OUTCOME: "ok",
-        schema.CAMPAIGN: record.campaign,
-        schema.SOURCE_FILE: record.source_file,
-        schema.SOURCE_SHA256: record.source_sha256,
-        schema.ENV: record.env,
-        schema.DEVICE: record.device,
-        schema.FINDINGS: "; ".join(record.findings),
-        schema.RUN_NAME: f"trace_{record.source_file}",
-        schema.NOTE: "\n\n".join(lines),
-    }
-    return _known(known)
-
-
-def _imported_tags(record: ImportedRecord) -> dict[str, str]:
-    verdict = record.verdict
-    env, precision = record.env or "unknown", record.precision or "unknown"
-    name = f"{env}_{record.arch}_{precision}_bs{record.batch_size or '-unknown'}"
-    if record.repeat is not None:
-        name += f"_run{record.repeat}"
-    where = schema.safe(record.source_file)
-    if record.source_line is not None:
-        where += f", line {record.source_line}"
-    note = f"**{schema.safe(name)}**: imported from {where}, not measured here"
-    if record.throughput_images_per_s is not None:
-        note += f"\n\n{record.throughput_images_per_s:.4g} images/s"
-    if record.complexity is not None:
-        assumed = "".join(f"; assumed: {each}" for each in record.assumed)
-        note += f"\n\nFLOP and bytes are modelled, of a training step of its model{assumed}"
-    known = {
-        schema.KIND: record.kind,
-        schema.RECORD_ID: record.record_id,
-        schema.OUTCOME: "ok",
-        schema.CAMPAIGN: record.campaign,
-        schema.IMPORTED: "true",
-        schema.SOURCE_FILE: record.source_file,
-        schema.SOURCE_SHA256: record.source_sha256,
-        schema.SOURCE_FORMAT: record.source_format,
-        schema.SOURCE_LINE: record.source_line,
-        # A clean verdict says that a run was judged, and only its stated FLOP/s were.
-        schema.VERDICT: verdict.level if verdict and verdict.level != "clean" else None,
-        schema.FINDINGS: findings_text(verdict.findings) if verdict else None,
-        schema.ENV: record.env,
-        schema.DEVICE: record.device,
-        schema.RUN_NAME: name,
-        schema.NOTE: note,
-    }
-    return _extra(record) | _known(known)
-
-
-def _extra(record: ImportedRecord) -> dict[str, str]:
-    """The columns that mean nothing to us, as tags; a server's keys hold few characters."""
-    tags: dict[str, str] = {}
-    for column, text in list(record.extra.items())[:_MOST_EXTRA]:
-        key = _IMPORTED + re.sub(r"[^A-Za-z0-9_.-]+", "_", column)[:_KEY_CHARACTERS]
-        while key in tags:
-            key += "_"
-        tags[key] = text[: schema.TAG_CHARACTERS]
-    return tags
