@@ -17,17 +17,20 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from bench.cost.autocast_rules import cuda_autocast_rules
+from bench.config import split_arch
+from bench.cost.cuda_rules import cuda_rules
 from bench.cost.op_calls import OpMode
-from bench.cost.passes import Pass
-from bench.cost.step_tracer import SavedTensors, StepTracer, TracedCall
-from bench.errors import UserError
+from bench.cost.tracing.module_paths import ModulePaths, ModuleTree
+from bench.cost.tracing.step_tracer import RecordedPasses, SavedTensors, StepTracer
+from bench.errors import UserError, one_line
 from bench.records import Backend, MathMode, MemoryFootprint, Phase
-from bench.training.models import build_model, default_image_size
 from bench.training.precision.amp import AmpBf16, AmpFp16, keep_depthwise_in_fp32
 from bench.training.precision.fp32 import Fp32
 from bench.training.step import Phases, TrainingStep, make_optimizer
+from bench.training.workloads import Workload, find_workload
+from bench.training.workloads.own import OwnStep
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
 _ASK_VALUE = torch.ops.aten._local_scalar_dense.default
@@ -56,9 +59,10 @@ _TRACED: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
 class StepSpec:
     """All that decides what one training step computes, moves and holds.
 
-    `arch` is a torchvision name or `module:callable`; `image_size` is in pixels a side, by default
-    the model's own; `math_mode` is what `precision` became on a device, by default bf16 for `amp`,
-    which is fp32 on a device with neither bf16 nor fp16. `backend` decides what autocast does.
+    `arch` is as `--arch` has it; `image_size` is in pixels a side and `seq_len` in tokens, by
+    default the model's own; `math_mode` is what `precision` became on a device, by default bf16 for
+    `amp`, which is fp32 on a device with neither bf16 nor fp16. `backend` decides what autocast
+    does.
     """
 
     arch: str
@@ -69,11 +73,8 @@ class StepSpec:
     fused_optimizer: bool = True
     depthwise_fp32: bool = False
     backend: Backend = "cpu"
-
-    @property
-    def resolved_image_size(self) -> int:
-        """Pixels a side."""
-        return self.image_size or default_image_size(self.arch)
+    seq_len: int | None = None
+    optimizer: str = "sgd"
 
     @property
     def resolved_math_mode(self) -> MathMode:
@@ -82,40 +83,40 @@ class StepSpec:
 
 
 @dataclass(frozen=True)
-class RecordedStep:
-    """The passes of one step in order, the calls they belong to, and what it holds in memory.
+class RecordedStep(RecordedPasses):
+    """What one step did, and what it holds in memory.
 
-    `sizes_bytes` are the sizes of all values, `lasting` the values that outlive the step.
+    `workload` says what a sample is, `tree` what modules the calls belong to.
     """
 
-    passes: tuple[Pass, ...]
-    calls: tuple[TracedCall, ...]
-    sizes_bytes: tuple[int, ...]
-    lasting: frozenset[int]
     parameters: int
     activations: int
     memory: MemoryFootprint
+    workload: Workload
+    tree: ModuleTree
 
 
 def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
     """Run one training step on fake tensors and return what it did.
 
     It is the step that is measured (`bench.training.step`), its momentum already there. With
-    `grad_accum_steps` it has as many forward and backward passes, each of `spec.batch_size` images.
+    `grad_accum_steps` it has as many forward and backward passes, each of `spec.batch_size`.
     Raises `UserError` where the model cannot be built or run at this size.
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
-    model = build_fake_model(spec.arch, fake)
+    workload, model = fake_workload(spec, fake)
     if spec.depthwise_fp32:
         keep_depthwise_in_fp32(model)
-    tracer = StepTracer()
+    modules = ModulePaths(model)
+    tracer = StepTracer(modules)
     weights = [*model.parameters(), *model.buffers()]
     saved = SavedTensors(tracer, weights)
-    rules = cuda_autocast_rules() if spec.backend == "cuda" else nullcontext()
-    with rules, fake, tracer, saved.watch():
-        optimizer = make_optimizer(model, fused=spec.fused_optimizer)
+    rules = cuda_rules() if spec.backend == "cuda" else nullcontext()
+    with rules, fake, modules, tracer, saved.watch():
+        optimizer = make_optimizer(model, spec.optimizer, fused=spec.fused_optimizer)
         state = _optimizer_state(model, optimizer)
         step = TrainingStep(
+            workload,
             model,
             optimizer,
             _PRECISIONS[spec.resolved_math_mode](),
@@ -123,11 +124,9 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
             phases=_Traced(tracer),
         )
         with _model_errors(spec):
-            side = spec.resolved_image_size
-            images = torch.empty(spec.batch_size, 3, side, side)
-            labels = torch.empty(spec.batch_size, dtype=torch.long)
+            batch = workload.batch(spec.batch_size)
             for _ in range(grad_accum_steps):
-                step.accumulate(images, labels)
+                step.accumulate(batch)
         gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
         step.update()
         lasting = map(tracer.values.read, (*weights, *state))
@@ -144,6 +143,8 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
             optimizer_bytes=_sizes_bytes(state),
             activations_bytes=sum(saved.sizes_bytes.values()),
         ),
+        workload=workload,
+        tree=ModuleTree.of(model),
     )
 
 
@@ -187,9 +188,10 @@ def _model_errors(spec: StepSpec) -> Iterator[None]:
         ) from error
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
+        sizes = ("batch_size", "image_size", "seq_len")
+        asked = [f"{name}={size}" for name in sizes if (size := getattr(spec, name)) is not None]
         raise UserError(
-            f"arch={spec.arch!r} batch_size={spec.batch_size} "
-            f"image_size={spec.resolved_image_size}: its training step cannot run ({reason}); "
+            f"arch={spec.arch!r} {' '.join(asked)}: its training step cannot run ({reason}); "
             "try another size, or check the model"
         ) from error
 
@@ -209,20 +211,29 @@ def _sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def build_fake_model(arch: str, fake: FakeTensorMode) -> torch.nn.Module:
-    """Return the model of `bench.training.models.build_model` with the fake tensors of `fake`.
+def fake_workload(spec: StepSpec, fake: FakeTensorMode) -> tuple[Workload, torch.nn.Module]:
+    """Return the workload that `spec` names, and its model with the fake tensors of `fake`.
 
     The state of torch's random numbers is left as it was. Raises `UserError`.
     """
     with torch.random.fork_rng(devices=[]):
-        if ":" in arch:
-            # A user's module may keep tensors, or look at their values: it is built for real.
-            model = build_model(arch)
-        else:
-            with _FakeWeights(fake):
-                model = build_model(arch)
-    with FakeCopyMode(fake):
-        return copy.deepcopy(model)
+        workload = find_workload(spec.arch, image_size=spec.image_size, seq_len=spec.seq_len)
+        # A user's module may keep tensors, or look at their values: it is built for real.
+        is_own = split_arch(spec.arch)[0] == "own"
+        with nullcontext() if is_own else _FakeWeights(fake):
+            model = workload.build()
+    # A generator's state must be a real tensor.
+    kept = getattr(workload.step, "__dict__", {}).values() if isinstance(workload, OwnStep) else ()
+    memo = {id(value): value for value in kept if isinstance(value, torch.Generator)}
+    try:
+        with FakeCopyMode(fake):
+            # Together: a user's loss may use the weights of the model.
+            return copy.deepcopy((workload, model), memo)
+    except Exception as error:
+        raise UserError(
+            f"arch={spec.arch!r}: it cannot be copied to fake tensors ({one_line(error)}), so its "
+            "cost is not known; keep open files, locks and the like out of its attributes"
+        ) from error
 
 
 class _FakeWeights(OpMode):
@@ -243,4 +254,10 @@ class _FakeWeights(OpMode):
         asked = func is _ASK_VALUE and isinstance(args[0], FakeTensor)
         if asked and args[0].dtype == torch.bool:
             return False  # an initialiser asks whether to draw again: there is nothing to draw
+        given = tree_leaves((args, kwargs))
+        if any(isinstance(value, FakeTensor) for value in given):  # a small one into an allocated
+            args, kwargs = tree_map_only(torch.Tensor, self._as_fake, (args, kwargs))
         return func(*args, **kwargs)
+
+    def _as_fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else self._fake.from_tensor(tensor)

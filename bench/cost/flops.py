@@ -7,7 +7,8 @@ with padding zeros count, as every counter in use has it.
 Elementwise FLOP cost little on any device and are counted separately. One per output element of an
 op that computes on elements, whatever it computes: an exponential counts like an addition, a scaled
 addition (`alpha`) is two. One per input element of a reduction. Moving, casting and filling count
-nothing. Norms, softmax, pooling and optimizers count what their formulas need: see the tables here.
+nothing. Norms, softmax (that inside of attention too), pooling and optimizers count what their
+formulas need: see the tables here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from bench.cost.op_calls import FILLS, MOVES, OpCall, tensors_in
+from bench.cost.op_calls import FILLS, MOVES, OpCall, op_names, tensors_in
 from bench.cost.passes import Role
 from bench.errors import UserError
 from bench.records.complexity import is_attention
@@ -37,20 +38,35 @@ _PRODUCTS = {
     "vdot": "self",
     "linear": "input",
 }
+#: Products of one group of rows with each of several matrices, as mixtures of experts have them.
+_GROUPED = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_overrideable"})
 
 #: Parts of the names of other ops that multiply and add: better no count than a wrong one.
-_UNCOUNTED = ("rnn", "lstm", "gru", "attention", "conv_", "convolution", "matmul", "_mm", "addbmm")
+_UNCOUNTED = op_names(
+    """
+    rnn lstm gru attention conv_ conv1d conv2d conv3d convolution conv_dilated conv_depthwise
+    matmul _mm_ addmm addbmm hspmm _smm_ spsolve sparse_semi _linear_ linear_backward fbgemm_linear
+    _trilinear_ transformer_encoder cdist pdist euclidean_dist _fft_ linalg_ cholesky
+    triangular_solve
+    matrix_exp linear_combination lu_with_info lu_solve geqrf ormqr orgqr affine_grid _addr_
+    """
+)
+#: Names with such a part that do not.
+_WITHOUT_PRODUCTS = op_names(
+    "linalg_cross linalg__powsum _linalg_check_errors fft_fftfreq fft_rfftfreq"
+)
 
 
 def is_contraction(op: str) -> bool:
     """Return whether `op` has algorithmic multiply-adds."""
-    return op in _PRODUCTS or op in _CONVOLUTIONS or is_attention(op)
+    return op in _PRODUCTS or op in _GROUPED or op in _CONVOLUTIONS or is_attention(op)
 
 
 def refuse_uncounted(op: str) -> None:
     """Raise `UserError` for an op that has, or may have, multiply-adds but no formula here."""
-    if "." in op or any(word in op for word in _UNCOUNTED):  # "library.op" is not torch's own
+    has_products = any(part in f"_{op}_" for part in _UNCOUNTED) and op not in _WITHOUT_PRODUCTS
+    if "." in op or has_products:  # "library.op" is not torch's own
         raise UserError(
             f"the model runs {op}, whose FLOP cannot be counted; "
             "use convolutions, linear layers, matrix products or attention"
@@ -58,9 +74,13 @@ def refuse_uncounted(op: str) -> None:
 
 
 def contraction_macs(op: str, arguments: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> int:
-    """Return the multiply-adds of one call of a contraction other than a convolution's backward."""
+    """Return the multiply-adds of one call of a contraction that is a single pass."""
     if op in _PRODUCTS:
-        return outputs[0].numel() * int(arguments[_PRODUCTS[op]].shape[-1])
+        summed = tensors_in(arguments[_PRODUCTS[op]])  # a list where the op takes lists
+        return sum(each.numel() * int(left.shape[-1])
+                   for each, left in zip(outputs, summed, strict=True))  # fmt: skip
+    if op in _GROUPED:
+        return grouped_macs(arguments["self"].shape, arguments["mat2"].shape)
     if op in _CONVOLUTIONS:
         return convolution_macs(
             arguments["input"], arguments["weight"], outputs[0], transposed=arguments["transposed"]
@@ -80,6 +100,17 @@ def convolution_macs(
     out / groups x kernel. Both gradients pair the same elements.
     """
     return (inputs if transposed else outputs).numel() * prod(weight.shape[1:])
+
+
+def grouped_macs(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return the multiply-adds of a grouped product, whose groups together have all rows.
+
+    Groups are matrices of a stack (three dimensions) or ranges of rows, columns or both (two): the
+    shapes are (rows, k) and (groups, k, n), (groups, m, k) and (k, columns), (m, rows) and
+    (rows, n), or those of a batched product.
+    """
+    groups = left[0] if len(left) == 3 and len(right) == 2 else 1
+    return prod(left) * right[-1] // groups
 
 
 def attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
@@ -107,18 +138,25 @@ NORM_FLOPS = {
 
 #: FLOP per output element where it is not one. Softmax: maximum, subtract, exponential, add,
 #: divide; its backward: multiply, add, subtract, multiply. SGD: weight decay, momentum and update
-#: are a multiply-add each; Adam's from its formula.
+#: are a multiply-add each. AdamW: decay 1, first moment (lerp) 3, second moment 4, root, correction
+#: and epsilon 3, scaled quotient 3; Adam adds the decay to the gradient.
 _PER_ELEMENT = {
     "_softmax": 5,
+    "_safe_softmax": 5,
     "_log_softmax": 5,
     "_softmax_backward_data": 4,
     "_log_softmax_backward_data": 4,
     "native_layer_norm": 7,  # statistics 3, subtract, scale, weight, bias
     "_fused_rms_norm": 4,  # square, add, scale, weight
+    "lerp": 3,
+    "addcmul": 3,
+    "addcdiv": 3,
     "_fused_sgd": 6,
-    "_fused_adam": 13,
-    "_fused_adamw": 13,
+    "_fused_adam": 15,
+    "_fused_adamw": 14,
 }
+#: Ops that sum what they read first, at places that the others tell.
+_SUM_FIRST = op_names("embedding_dense_backward nll_loss_forward nll_loss2d_forward")
 _BIASED = frozenset({"addmm", "baddbmm", "addmv", "convolution"})
 
 
@@ -127,9 +165,10 @@ def elementwise_flops(call: OpCall, role: Role, writes: list[torch.Tensor]) -> i
     if call.op in MOVES | FILLS or not writes:
         return 0
     if role is Role.CONTRACTION:
-        return _bias_flops(call, writes)
+        return _softmax_flops(call) if is_attention(call.op) else _bias_flops(call, writes)
     if role is Role.REDUCTION:
-        return sum(tensor.numel() for tensor in call.reads())
+        summed = call.reads()
+        return sum(tensor.numel() for tensor in (summed[:1] if call.op in _SUM_FIRST else summed))
     if "pool" in call.op:
         return _pooling_flops(call, writes)
     if call.name.startswith(("_foreach_", "_fused_")):
@@ -142,6 +181,14 @@ def elementwise_flops(call: OpCall, role: Role, writes: list[torch.Tensor]) -> i
 def _flops_per_element(call: OpCall) -> int:
     scaled = call.op in ("add", "sub", "rsub") and call.arguments.get("alpha", 1) != 1
     return 2 if scaled else _PER_ELEMENT.get(call.op, 1)
+
+
+def _softmax_flops(call: OpCall) -> int:
+    """Those of the softmax inside of an attention, of every query with every key."""
+    query, key = call.arguments["query"], call.arguments["key"]
+    is_backward = call.op.endswith("_backward")
+    flops = _PER_ELEMENT["_softmax_backward_data" if is_backward else "_softmax"]
+    return int(prod(query.shape[:-1]) * key.shape[-2]) * flops
 
 
 def _bias_flops(call: OpCall, writes: list[torch.Tensor]) -> int:

@@ -45,25 +45,27 @@ FILLS = op_names(
 MOVES = op_names(
     """
     _to_copy cat channel_shuffle clone constant_pad_nd copy embedding flip gather im2col index
-    index_select lift_fresh_copy native_channel_shuffle pixel_shuffle pixel_unshuffle repeat roll
-    select_backward slice_backward split_with_sizes_copy stack
+    index_select lift_fresh_copy native_channel_shuffle nll_loss_backward nll_loss2d_backward
+    pixel_shuffle pixel_unshuffle repeat roll select_backward slice_backward split_with_sizes_copy
+    stack tril triu
     """
 )
 
 #: Need a row of their input for each element of it; a row fits on the chip.
 ROWWISE = op_names(
     """
-    _fused_rms_norm _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data
-    native_layer_norm
+    _fused_rms_norm _log_softmax _log_softmax_backward_data _safe_softmax _softmax
+    _softmax_backward_data native_layer_norm
     """
 )
 
 #: Work on single elements, though torch does not tag them so.
 UNTAGGED_POINTWISE = op_names(
     """
-    bernoulli elu_backward exponential hardsigmoid_backward hardswish hardswish_backward hardtanh
-    hardtanh_backward leaky_relu_backward mish_backward native_dropout native_dropout_backward
-    normal random softplus_backward uniform
+    bernoulli binary_cross_entropy_backward elu_backward exponential glu glu_backward
+    hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
+    huber_loss_backward leaky_relu_backward mish_backward mse_loss_backward native_dropout
+    native_dropout_backward normal random rsub smooth_l1_loss_backward softplus_backward uniform
     _fused_adam _fused_adamw _fused_sgd
     """
 )
@@ -71,8 +73,9 @@ UNTAGGED_POINTWISE = op_names(
 #: Need all of their input before any of their result is there.
 REDUCTIONS = op_names(
     """
-    all amax amin any argmax argmin count_nonzero linalg_vector_norm logsumexp max mean min norm
-    prod std std_mean sum var var_mean
+    all amax amin any argmax argmin binary_cross_entropy binary_cross_entropy_with_logits
+    count_nonzero huber_loss linalg_vector_norm logsumexp max mean min mse_loss nll_loss_forward
+    nll_loss2d_forward norm prod smooth_l1_loss std std_mean sum var var_mean
     _amp_foreach_non_finite_check_and_unscale embedding_dense_backward
     """
 )
@@ -91,7 +94,21 @@ UNREAD_ARGUMENTS = {
     "avg_pool3d_backward": {"self"},
     "_adaptive_avg_pool2d_backward": {"self"},
     "_adaptive_avg_pool3d_backward": {"self"},
+    "nll_loss_backward": {"self"},
+    "nll_loss2d_backward": {"self"},
     **{op: {"self"} for op in (FILLS | ALLOCATIONS) - {"fill"}},
+}
+
+#: Read some elements of this argument, which other arguments choose.
+_GATHERED = {
+    "_embedding_bag": "weight",
+    "_embedding_bag_forward_only": "weight",
+    "embedding": "weight",
+    "gather": "self",
+    "index": "self",
+    "index_select": "self",
+    "nll_loss_forward": "self",
+    "nll_loss2d_forward": "self",
 }
 
 
@@ -129,12 +146,24 @@ class OpCall:
         ignored = UNREAD_ARGUMENTS.get(self.op, set())
         if self.op in OVERWRITES:
             ignored = ignored | self.mutable
-        return [
+        gathered = _GATHERED.get(self.op)
+        whole = [
             tensor
             for name, value in self.arguments.items()
-            if name not in ignored
+            if name not in ignored and name != gathered
             for tensor in tensors_in(value)
         ]
+        if gathered is None:
+            return whole
+        return [_some_of(self.arguments[gathered], self._chosen()), *whole]
+
+    def _chosen(self) -> int:
+        """Elements that a gathering op chooses: one per label, a row per index, or its result."""
+        if self.op.startswith("nll_loss"):
+            return int(self.arguments["target"].numel())
+        if "embedding" in self.op:
+            return int(self.arguments["indices"].numel() * self.arguments["weight"].shape[-1])
+        return self.outputs[0].numel()
 
     def mutated(self) -> list[torch.Tensor]:
         """Return the tensor arguments that the op writes."""
@@ -173,6 +202,14 @@ def _signature(func: torch._ops.OpOverload) -> tuple[tuple[str, ...], frozenset[
     if torch.Tag.inplace_view in func.tags:
         mutable.clear()  # it changes shape and strides, no element
     return tuple(argument.name for argument in arguments), frozenset(mutable)
+
+
+def _some_of(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """Return `tensor`, or where fewer elements are read of it a view of as many."""
+    if count >= tensor.numel():
+        return tensor
+    room = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    return tensor.as_strided((min(count, room),), (1,))
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from bench.records import Phase
 
@@ -46,27 +47,31 @@ class Pass:
 class Values:
     """Numbers the contents of storages: each write to a storage makes a new value.
 
-    Storages are kept alive, so that an address is never another storage's; fake ones hold no
-    memory. Contents of `torch.empty` were written by no op: reading them moves nothing.
+    Storages are held by weak references: these keep an address from becoming another storage's,
+    and free its memory all the same. Contents of `torch.empty` were written by no op: reading them
+    moves nothing.
     """
 
     def __init__(self) -> None:
         self.sizes_bytes: list[int] = []
         self._current: dict[int, int | None] = {}
-        self._kept: list[torch.UntypedStorage] = []
+        self._seen: dict[int, StorageWeakRef] = {}
+        self._made: set[int] = set()
 
     def key(self, tensor: torch.Tensor) -> int:
         """Return the identity of the storage of `tensor`, which views share."""
         storage = tensor.untyped_storage()
         address: int = storage._cdata
         if address not in self._current:
-            self._kept.append(storage)
+            self._seen[address] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
             self._current[address] = self._number(storage)
         return address
 
     def declare_empty(self, tensor: torch.Tensor) -> None:
-        """Note that nothing was written to `tensor` yet."""
-        self._current[self.key(tensor)] = None
+        """Note that `tensor` is new, and that nothing was written to it yet."""
+        key = self.key(tensor)
+        self._made.add(key)
+        self._current[key] = None
 
     def read(self, tensor: torch.Tensor) -> Access | None:
         """Return the access of a pass that reads `tensor`; None if nothing was written there."""
@@ -79,9 +84,20 @@ class Values:
         value = self._current[key] = self._number(tensor.untyped_storage())
         return self._access(value, tensor)
 
+    def living(self, *, made: bool) -> set[int]:
+        """Return what the storages in use hold, of those that an op has made, or of the others."""
+        return {
+            value
+            for key, value in self._current.items()
+            if value is not None and (key in self._made) is made and self._is_in_use(key)
+        }
+
     def covers(self, tensor: torch.Tensor) -> bool:
         """Return whether `tensor` is all of its storage."""
         return _distinct_bytes(tensor) >= tensor.untyped_storage().nbytes()
+
+    def _is_in_use(self, key: int) -> bool:
+        return not self._seen[key].expired()  # type: ignore[no-untyped-call]
 
     def _number(self, storage: torch.UntypedStorage) -> int:
         self.sizes_bytes.append(storage.nbytes())

@@ -72,6 +72,19 @@ def _some(call: OpCall, *names: str) -> list[torch.Tensor]:
 def _convolution_backward(call: OpCall) -> list[Work]:
     grad, inputs, weight = (call.arguments[n] for n in ("grad_output", "input", "weight"))
     macs = convolution_macs(inputs, weight, grad, transposed=call.arguments["transposed"])
+    return _gradients(call, grad, inputs, weight, macs)
+
+
+def _linear_backward(call: OpCall) -> list[Work]:
+    """Of a linear layer on Apple's devices; elsewhere its gradients are products by themselves."""
+    grad, inputs, weight = (call.arguments[n] for n in ("grad_output", "self", "weight"))
+    return _gradients(call, grad, inputs, weight, grad.numel() * int(inputs.shape[-1]))
+
+
+def _gradients(
+    call: OpCall, grad: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, macs: int
+) -> list[Work]:
+    """Those of input, weight and bias that are asked for; `macs` are of each product."""
     to_input, to_weight, to_bias = call.arguments["output_mask"]
     outputs = iter(call.outputs)
     works = []
@@ -137,12 +150,17 @@ def _row_norm_backward(call: OpCall) -> list[Work]:
 
 _SPLITTERS: dict[str, Callable[[OpCall], list[Work]]] = {
     "convolution_backward": _convolution_backward,
+    "linear_backward": _linear_backward,
     "native_batch_norm": _channel_norm,
     "_native_batch_norm_legit": _channel_norm,
     "_batch_norm_with_update": _channel_norm,
+    "cudnn_batch_norm": _channel_norm,
+    "miopen_batch_norm": _channel_norm,
     "native_group_norm": _channel_norm,
     "native_batch_norm_backward": _channel_norm_backward,
     "batch_norm_backward": _channel_norm_backward,
+    "cudnn_batch_norm_backward": _channel_norm_backward,
+    "miopen_batch_norm_backward": _channel_norm_backward,
     "native_group_norm_backward": _channel_norm_backward,
     "native_layer_norm_backward": _row_norm_backward,
     "_fused_rms_norm_backward": _row_norm_backward,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 from pydantic import Field
 from typing_extensions import Self
 
+from bench.config import Sample
 from bench.config.resolved import MathMode
 from bench.records.base import Count, Phase, Record
 
@@ -60,7 +61,8 @@ class MemoryFootprint(Record):
 class Complexity(Record):
     """What one training step (forward, backward, optimizer) of a model must do and move.
 
-    All counts are per step of `batch_size` images. `eager_bytes`: each op reads its inputs and
+    All counts are per step of `batch_size` samples: images, or what else the model is trained on.
+    Pixels and tokens are None where a sample has none. `eager_bytes`: each op reads its inputs and
     writes its outputs in DRAM. `fused_bytes`: elementwise and normalisation chains folded into
     their neighbours. `compulsory_bytes`: only what cannot stay in a last-level cache of
     `cache_bytes` between its write and its next read.
@@ -68,11 +70,13 @@ class Complexity(Record):
 
     arch: str
     batch_size: Annotated[int, Field(ge=1)]
-    image_size: Annotated[int, Field(ge=1)]
+    image_size: Annotated[int, Field(ge=1)] | None
+    sample: Sample = "image"  # as of the records that do not say
+    tokens_per_sample: Annotated[int, Field(ge=1)] | None = None
     precision: str
     math_mode: MathMode
     parameters: Count
-    activations: Count  # elements saved for the backward pass, per image
+    activations: Count  # elements saved for the backward pass, per sample
     forward_macs: Count
     step_flops: Count  # algorithmic: convolution, linear, matrix product, attention
     elementwise_flops: Count
@@ -90,8 +94,8 @@ class Complexity(Record):
         return tuple(PhaseCost.of(phase, self.ops) for phase in get_args(Phase))
 
     @property
-    def step_flops_per_image(self) -> float:
-        """Algorithmic FLOP of one training step, per image."""
+    def step_flops_per_sample(self) -> float:
+        """Algorithmic FLOP of one training step, per sample."""
         return self.step_flops / self.batch_size
 
     @property
@@ -148,12 +152,14 @@ class CallWork(OpWork):
     """One dispatched call of a step and its work.
 
     `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
-    tensors without dimensions left out.
+    tensors without dimensions left out. `module` is the path of the module in the model that made
+    the call, or whose backward pass it is; the model's own is empty, what is outside of it None.
     """
 
     op: str
     phase: Phase
     shapes: tuple[tuple[int, ...], ...]
+    module: str | None = None
 
 
 def is_attention(op: str) -> bool:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
-from commands.views.terminal import output, text_table, watched
+from commands.views.complexity_view import print_complexities
+from commands.views.terminal import watched
 
 if TYPE_CHECKING:
+    from bench.cost.counted.by_module import ModuleTable
     from bench.records import Complexity
 
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     default=["resnet18"],
     show_default=True,
     metavar="NAME",
-    help="torchvision name or module:callable (may be given again)",
+    help="torchvision name, timm:NAME, hf:NAME or module:callable (may be given again)",
 )
 @click.option(
     "--batch-size",
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     default=["32"],
     show_default=True,
     metavar="N",
-    help="images per step (may be given again: every model with every size)",
+    help="images or sequences per step (may be given again: every model with every size)",
 )
 @click.option(
     "--precision",
@@ -51,22 +53,39 @@ if TYPE_CHECKING:
     metavar="PIXELS",
     help="pixels a side; auto: the model's own",
 )
+@click.option(
+    "--seq-len",
+    default="auto",
+    show_default=True,
+    metavar="TOKENS",
+    help="tokens of a sequence; auto: 128, or the most that the model takes",
+)
+@click.option("--optimizer", default="sgd", show_default=True, help="sgd, with momentum, or adamw")
 @click.option("--ops", "with_ops", is_flag=True, help="also the cost of every op in every phase")
+@click.option("--by", type=click.Choice(["module"]), help="also the cost of every module")
+@click.option(
+    "--depth",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="with --by module: how far into the model; layer1.0 has depth 2",
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "json", "csv"]),
     default="table",
     show_default=True,
-    help="csv: a row per model and batch size, with --ops a row per op",
+    help="csv: a row per model and batch size, with --ops one per op, with --by one per module",
 )
 def command(
     architectures: tuple[str, ...],
     batch_sizes: tuple[str, ...],
-    precision: str,
-    image_size: str,
     with_ops: bool,
+    by: str | None,
+    depth: int,
     form: str,
+    **settings: str,
 ) -> None:
     """Print FLOP, bytes and memory of a model's training step: forward, backward, optimizer.
 
@@ -74,137 +93,79 @@ def command(
     range: fused (every chain of small ops folded into its neighbours) to eager (every op by
     itself). Exit codes: 0 printed; 2 a wrong value.
     """
+    if form == "csv" and with_ops and by:
+        raise UserError("--format csv has rows of ops or of modules: leave out --ops or --by")
     configs = [
-        _checked(arch, batch_size, precision, image_size)
-        for arch in architectures
-        for batch_size in batch_sizes
+        _checked(arch, batch_size, settings) for arch in architectures for batch_size in batch_sizes
     ]
-    from bench.cost import config_complexity
-
-    each = map(config_complexity, configs)
-    complexities = list(watched(each, "complexity", len(configs)))
+    counted = list(watched(_counted(configs, depth if by else None), "complexity", len(configs)))
+    complexities = [complexity for complexity, _ in counted]
+    tables = [table for _, table in counted if table is not None]
     if form == "json":
-        _print_json(complexities, with_ops=with_ops)
+        _print_json(complexities, tables, with_ops=with_ops)
     elif form == "csv":
-        _print_csv(complexities, with_ops=with_ops)
+        _print_csv(complexities, tables, with_ops=with_ops)
     else:
-        _print_tables(complexities, with_ops=with_ops)
+        print_complexities(complexities, tables, with_ops=with_ops)
 
 
-def _checked(arch: str, batch_size: str, precision: str, image_size: str) -> RunConfig:
+def _checked(arch: str, batch_size: str, settings: dict[str, str]) -> RunConfig:
     """Refuse wrong values before torch is imported, which takes seconds."""
     if not batch_size.isdecimal() or int(batch_size) < 1:
-        raise UserError(f"batch_size={batch_size!r}: give a whole number of images, 1 or more")
-    return parse_config(
-        {"arch": arch, "batch_size": batch_size, "precision": precision, "image_size": image_size}
-    )
+        raise UserError(f"batch_size={batch_size!r}: give a whole number, 1 or more")
+    return parse_config({"arch": arch, "batch_size": batch_size, **settings})
 
 
-def _print_json(complexities: list[Complexity], *, with_ops: bool) -> None:
+def _counted(
+    configs: list[RunConfig], depth: int | None
+) -> Iterator[tuple[Complexity, ModuleTable | None]]:
+    from bench.cost import config_complexity
+    from bench.cost.counted.by_module import complexity_by_module
+
+    for config in configs:
+        if depth is None:
+            yield config_complexity(config), None
+        else:
+            yield complexity_by_module(config, depth=depth)
+
+
+def _print_json(
+    complexities: list[Complexity], tables: list[ModuleTable], *, with_ops: bool
+) -> None:
     from bench.cost import complexity_row
+    from bench.cost.counted.by_module import module_rows
 
     rows = [complexity_row(item) for item in complexities]
     for row, item in zip(rows, complexities if with_ops else [], strict=False):
         row["ops"] = [op.model_dump() for op in item.ops]
+    for row, item, table in zip(rows, complexities, tables, strict=False):
+        row["modules"] = module_rows(item, table)
+        row["tied_parameters"] = dict(table.tied)
     click.echo(json.dumps(rows, indent=1))
 
 
-def _print_csv(complexities: list[Complexity], *, with_ops: bool) -> None:
+def _print_csv(
+    complexities: list[Complexity], tables: list[ModuleTable], *, with_ops: bool
+) -> None:
     from bench.cost import complexity_row
+    from bench.cost.counted.by_module import module_rows
 
     rows = [complexity_row(item) for item in complexities]
+    parts: list[list[dict[str, Any]]] = []
     if with_ops:
-        names = ("arch", "batch_size", "image_size", "precision")
+        parts = [[op.model_dump() for op in item.ops] for item in complexities]
+    elif tables:
+        parts = [module_rows(*each) for each in zip(complexities, tables, strict=True)]
+    if parts:
+        names = ("arch", "batch_size", "image_size", "tokens_per_sample", "precision")
         rows = [
-            {name: row[name] for name in names} | op.model_dump()
-            for row, item in zip(rows, complexities, strict=True)
-            for op in item.ops
+            {name: row[name] for name in names} | part
+            for row, each in zip(rows, parts, strict=True)
+            for part in each
         ]
     text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    columns = dict.fromkeys(name for row in rows for name in row)  # images' and sequences' differ
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     click.echo(text.getvalue(), nl=False)
-
-
-def _print_tables(complexities: list[Complexity], *, with_ops: bool) -> None:
-    console = output(100)
-    console.print(_work_table(complexities), _phases_table(complexities))
-    console.print(_memory_table(complexities))
-    for item in complexities if with_ops else []:
-        console.print(_ops_table(item))
-    first = complexities[0]
-    console.print(
-        "A multiply-add is 2 FLOP. Small: elementwise ops and norms, counted separately. Least: "
-        f"what {first.cache_bytes / 2**20:.0f} MiB of cache cannot save. Method: {first.method}."
-    )
-
-
-def _figure(number: float) -> str:
-    """Return four figures, or fewer decimals than fit: 4.089, 24.30, 294.5, 1,086."""
-    decimals = next((n for n, limit in ((3, 10), (2, 100), (1, 1000)) if number < limit), 0)
-    return f"{number:,.{decimals}f}"
-
-
-def _work_table(complexities: list[Complexity]) -> Table:
-    from bench.cost import complexity_row
-
-    columns = {
-        "forward\nGMAC": ("forward_macs_per_image", 1e9),
-        "step\nGFLOP": ("step_flops_per_image", 1e9),
-        "small\nGFLOP": ("elementwise_flops_per_image", 1e9),
-        "fused\nMB": ("bytes_per_image_min", 1e6),
-        "eager\nMB": ("bytes_per_image_max", 1e6),
-        "least\nMB": ("bytes_per_image_compulsory", 1e6),
-        "eager\nFLOP/B": ("intensity_min", 1.0),
-        "fused\nFLOP/B": ("intensity_max", 1.0),
-    }
-    rows = [
-        [row["arch"], str(row["batch_size"]), str(row["image_size"])]
-        + [_figure(row[name] / unit) for name, unit in columns.values()]
-        for row in map(complexity_row, complexities)
-    ]
-    title = f"One training step in {complexities[0].precision}, per image"
-    return text_table(["model", "batch", "pixels", *columns], rows, title=title)
-
-
-def _phases_table(complexities: list[Complexity]) -> Table:
-    headings = ["model", "batch", "phase", "GFLOP", "small GFLOP", "fused MB", "eager MB"]
-    rows = [
-        [item.arch, str(item.batch_size), phase.phase]
-        + [
-            _figure(count / item.batch_size / unit)
-            for count, unit in (
-                (phase.flops, 1e9),
-                (phase.elementwise_flops, 1e9),
-                (phase.fused_bytes, 1e6),
-                (phase.eager_bytes, 1e6),
-            )
-        ]
-        for item in complexities
-        for phase in item.phases
-    ]
-    return text_table(headings, rows, title="Its phases, per image", left=(0, 2))
-
-
-def _memory_table(complexities: list[Complexity]) -> Table:
-    headings = ["model", "batch", "parameters", "weights", "gradients", "optimizer", "activations"]
-    rows = [
-        [item.arch, str(item.batch_size), f"{item.parameters:,}"]
-        + [_figure(size / 1e6) for size in item.memory.model_dump().values()]
-        + [_figure(item.memory.total_bytes / 1e6)]
-        for item in complexities
-    ]
-    return text_table([*headings, "together"], rows, title="Memory that it holds, MB")
-
-
-def _ops_table(item: Complexity) -> Table:
-    headings = ["op", "phase", "calls", "GFLOP", "small GFLOP", "fused MB", "eager MB"]
-    rows = [
-        [op.op, op.phase, str(op.calls)]
-        + [_figure(count / 1e9) for count in (op.flops, op.elementwise_flops)]
-        + [_figure(size / 1e6) for size in (op.fused_bytes, op.eager_bytes)]
-        for op in item.ops
-    ]
-    title = f"Ops of {item.arch}, one step of {item.batch_size} images in {item.precision}"
-    return text_table(headings, rows, title=title)

@@ -16,9 +16,9 @@ from bench.cost.called.arguments import NO_SHAPES, NO_VALUES, Arguments, Unknown
 from bench.cost.called.convolutions import convolution_call, is_convolution
 from bench.cost.estimate import eager_bytes
 from bench.cost.fake_step import quiet_torch
-from bench.cost.fusion import BIG, schedule
 from bench.cost.op_calls import ROWWISE, OpCall
-from bench.cost.step_tracer import StepTracer
+from bench.cost.tracing.step_tracer import StepTracer
+from bench.cost.traffic.fusion import BIG, schedule
 from bench.errors import UserError
 from bench.records.complexity import CalledOp, OpWork
 

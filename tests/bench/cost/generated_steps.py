@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from bench.cost import StepSpec
 from bench.cost.passes import Access, Pass, Role
-from bench.cost.step_tracer import StepTracer
+from bench.cost.tracing.step_tracer import StepTracer
 
 PHASES = ("forward", "backward", "optimizer")
 

@@ -69,7 +69,7 @@ def test_csv_has_the_rows_of_json_and_with_ops_a_row_per_op():
     arguments = ["--arch", "tiny_models:conv_relu_conv", "--image-size", "4", "--batch-size", "2"]
     [expected] = json.loads(_run(*arguments, "--format", "json"))
     [row] = csv.DictReader(_run(*arguments, "--format", "csv").splitlines())
-    assert row == {name: str(value) for name, value in expected.items()}
+    assert row == {name: "" if value is None else str(value) for name, value in expected.items()}
     assert (row["forward_flops_per_image"], row["backward_flops_per_image"]) == ("1792", "2816")
     assert float(row["optimizer_bytes_per_image_min"]) == 20 * 56 / 2
     ops = [*csv.DictReader(_run(*arguments, "--format", "csv", "--ops").splitlines())]
@@ -94,7 +94,7 @@ def test_the_table_fits_into_100_columns():
     [
         (["--arch", "resnet5"], "arch='resnet5': not a torchvision classification model; did you"),
         (["--arch", "vgg16", "--arch", "my:"], "arch='my:': write your own model as module:call"),
-        (["--batch-size", "0"], "batch_size='0': give a whole number of images, 1 or more"),
+        (["--batch-size", "0"], "batch_size='0': give a whole number, 1 or more"),
         (["--batch-size", "auto"], "batch_size='auto': give a whole number"),
         (["--batch-size", "4", "--batch-size", "-1"], "batch_size='-1': give a whole number"),
         (["--precision", "fp8"], "precision='fp8'"),

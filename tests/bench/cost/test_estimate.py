@@ -37,10 +37,6 @@ def test_facts_of_the_record():
     assert type(complexity).model_validate_json(complexity.model_dump_json()) == complexity
 
 
-def test_image_size_is_the_models_own():
-    assert StepSpec("inception_v3", batch_size=2, precision="fp32").resolved_image_size == 299
-
-
 def test_nothing_is_allocated_whatever_the_batch():
     """Its activations are 4.8 TB."""
     complexity = step_complexity(StepSpec("vgg16", batch_size=65536, precision="fp32"))
@@ -72,9 +68,10 @@ def test_the_random_numbers_and_settings_of_the_process_stay_as_they_were():
     [
         ("vgg16", 2, 8, "arch='vgg16' batch_size=2 image_size=8: its training step cannot run"),
         ("resnet18", 1, 32, "Expected more than 1 value per channel when training"),
-        ("alexnet", 10**20, 224, "its training step cannot run (empty(): argument"),
+        ("alexnet", 10**20, 224, "its training step cannot run (randn(): argument"),
         ("vit_b_32", 2, 100, "Wrong image height"),
         ("tiny_models:LooksAtValues", 2, 4, "so its cost depends on the data"),
+        ("tiny_models:HoldsALock", 2, None, "keep open files, locks and the like out of its attri"),
         ("tiny_models:none_such", 2, 4, "module tiny_models has no 'none_such'"),
     ],
 )
@@ -82,6 +79,11 @@ def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, messag
     spec = StepSpec(arch, batch_size, "fp32", image_size=image_size)
     assert message in refusal(step_complexity, spec)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_step_with_a_generator_of_its_own_is_counted():
+    step = step_complexity(StepSpec("tiny_models:DrawsItself", 3, "fp32"))
+    assert step.forward_macs == 3 * 4 * 2
 
 
 @pytest.mark.slow

@@ -12,8 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bench.config.architectures import torchvision_architectures
 from bench.cost import StepSpec, step_complexity
-from bench.cost.fake_step import build_fake_model
-from bench.training.models import default_image_size
+from bench.cost.fake_step import fake_workload
 
 #: Of those with few ops one with a product of each kind; the rest takes minutes.
 QUICK = ("alexnet", "shufflenet_v2_x0_5", "vit_b_32")
@@ -78,10 +77,11 @@ def test_flops_are_those_of_two_other_counts_and_bytes_are_in_order(arch):
     """Torch's counter is right for forward passes; some versions lack attention on a CPU."""
     complexity = _complexity(arch)
     fake, called, counter = FakeTensorMode(), _CalledProducts(), FlopCounterMode(display=False)
-    size = default_image_size(arch)
-    model = build_fake_model(arch, fake)
+    workload, model = fake_workload(StepSpec(arch, BATCH, "fp32"), fake)
+    with fake:
+        images, _ = workload.batch(BATCH)
     with fake, counter, called:
-        model(torch.empty(BATCH, 3, size, size))
+        model(images)
     assert complexity.forward_macs == called.forward_macs
     assert complexity.step_flops == 2 * called.step_macs
     flops = 2 * complexity.forward_macs
@@ -104,7 +104,7 @@ def test_what_holds_for_every_batch_size(arch):
     assert 0 < other.compulsory_bytes < one.compulsory_bytes * 1.5
     assert one.activations == other.activations > 0
     assert one.parameters == other.parameters
-    assert one.step_flops_per_image == other.step_flops_per_image
+    assert one.step_flops_per_sample == other.step_flops_per_sample
 
 
 @pytest.mark.slow

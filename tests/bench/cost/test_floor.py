@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bench.cost import StepSpec, step_complexity
 from bench.cost.fake_step import record_step
-from bench.cost.floor import compulsory_bytes
-from bench.cost.fusion import fused_bytes
 from bench.cost.passes import Role
+from bench.cost.traffic.floor import compulsory_bytes
+from bench.cost.traffic.fusion import fused_bytes
 
 
 def _cached_traffic(passes, lasting, cache_bytes):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bench.cost import StepSpec
 from bench.cost.fake_step import record_step
-from bench.cost.fusion import schedule
 from bench.cost.passes import Role
+from bench.cost.traffic.fusion import schedule
 
 
 def _check(passes):

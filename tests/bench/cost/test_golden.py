@@ -5,7 +5,7 @@ import torch
 from fvcore.nn import FlopCountAnalysis
 
 from bench.cost import StepSpec, step_complexity
-from bench.training.models import build_model
+from bench.training.workloads import find_workload
 
 #: arch: parameters, forward MAC and training-step FLOP per image, saved for backward in MB (fp32).
 GOLDEN = {
@@ -31,7 +31,7 @@ def test_parameters_flops_and_what_is_saved_are_exact(arch):
     assert complexity.parameters == parameters
     assert complexity.forward_macs == forward_macs * 32
     assert complexity.step_flops == step_flops * 32
-    assert complexity.step_flops_per_image == step_flops
+    assert complexity.step_flops_per_sample == step_flops
     forward, backward, optimizer = complexity.phases
     assert forward.flops == 2 * forward_macs * 32
     assert backward.flops == 2 * forward.flops - 2 * FIRST_LAYER_MACS[arch] * 32
@@ -45,7 +45,7 @@ def test_parameters_flops_and_what_is_saved_are_exact(arch):
 
 @pytest.mark.slow
 def test_fvcore_counts_the_same_macs():
-    analysis = FlopCountAnalysis(build_model("resnet18"), torch.empty(1, 3, 224, 224))
+    analysis = FlopCountAnalysis(find_workload("resnet18").build(), torch.empty(1, 3, 224, 224))
     analysis.unsupported_ops_warnings(False)
     by_operator = analysis.by_operator()
     assert by_operator["conv"] + by_operator["linear"] == GOLDEN["resnet18"][1]

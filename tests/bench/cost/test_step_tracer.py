@@ -88,3 +88,49 @@ def test_pooling_counts_the_elements_of_its_windows(pool, flops):
 def test_a_scaled_addition_is_two_flops_and_a_copy_none():
     items = _passes(lambda t: (t.add(t), t.add(t, alpha=2), t.clone()), torch.zeros(7))
     assert [item.elementwise_flops for item in items] == [7, 14, 0]
+
+
+def test_a_gather_reads_no_more_than_it_takes():
+    """8 rows of 64; then more indices than rows, which may all be another."""
+    table, few, many = (
+        torch.zeros(64, 4),
+        torch.zeros(8, dtype=torch.long),
+        torch.zeros(2, 100).long(),
+    )
+    (item,) = _passes(lambda: torch.nn.functional.embedding(few, table))
+    assert _bytes(item) == ([8 * 4 * 4, 8 * 8], [8 * 4 * 4])
+    (item,) = _passes(lambda: torch.nn.functional.embedding(many, table))
+    assert _bytes(item) == ([64 * 4 * 4, 200 * 8], [200 * 4 * 4])
+    (item,) = _passes(lambda: table.expand(5, 64, 4)[few.clamp(0, 0)])[-1:]
+    assert _bytes(item)[1] == [8 * 64 * 4 * 4]
+    assert _bytes(item)[0][0] == 64 * 4 * 4
+    sums = _passes(lambda: torch.nn.functional.embedding_bag(few, table, torch.tensor([0, 5])))
+    assert _bytes(sums[-1])[0][:2] == [8 * 4 * 4, 8 * 8]
+
+
+def test_the_loss_over_a_vocabulary_takes_one_number_of_each_row():
+    logits = torch.zeros(6, 1000, requires_grad=True)
+    labels = torch.zeros(6, dtype=torch.long)
+    _, tracer = traced(
+        lambda: torch.nn.functional.cross_entropy(logits, labels), lambda loss: loss.backward()
+    )
+    by_op = {item.op: item for item in tracer.passes}
+    reads, writes = _bytes(by_op["nll_loss_forward"])
+    assert (reads, writes) == ([6 * 4, 6 * 8], [4, 4])
+    assert by_op["nll_loss_forward"].elementwise_flops == 6
+    reads, writes = _bytes(by_op["nll_loss_backward"])
+    assert (sum(reads), writes) == (4 + 6 * 8 + 4, [6 * 1000 * 4])
+    assert by_op["nll_loss_backward"].elementwise_flops == 0
+    assert by_op["_log_softmax"].elementwise_flops == 5 * 6000
+
+
+def test_an_embeddings_gradient_adds_rows_into_a_whole_table():
+    table = torch.zeros(64, 4, requires_grad=True)
+    indices = torch.zeros(8, dtype=torch.long)
+    _, tracer = traced(
+        lambda: torch.nn.functional.embedding(indices, table),
+        lambda rows: rows.backward(torch.ones(8, 4)),
+    )
+    (item,) = (item for item in tracer.passes if item.op == "embedding_dense_backward")
+    assert _bytes(item) == ([8 * 4 * 4, 8 * 8], [64 * 4 * 4])
+    assert (item.macs, item.elementwise_flops, item.role) == (0, 8 * 4, Role.REDUCTION)

@@ -47,10 +47,11 @@ def test_fused_moves_only_what_another_kernel_needs():
     assert fused["convolution", "forward"] == X + FIRST + HIDDEN + SECOND
     assert fused["relu", "forward"] == HIDDEN
     assert fused["mean", "forward"] == LOGITS
-    # The mask joins the kernel that makes its gradient, and that gradient is never moved.
+    # The mask joins the kernel that makes its gradient, and that gradient is never moved. That of
+    # the loss is made by the first kernel that needs it, and read by the second.
     assert fused["threshold_backward", "backward"] == 2 * HIDDEN
     assert fused["convolution_backward", "backward"] == (
-        (OUT + SECOND) + (OUT + HIDDEN + SECOND) + (HIDDEN + X + FIRST)
+        SECOND + (OUT + HIDDEN + SECOND) + (HIDDEN + X + FIRST)
     )
     assert fused["_fused_sgd_", "optimizer"] == 5 * (FIRST + SECOND)
 
@@ -72,7 +73,7 @@ def test_fusion_folds_statistics_into_the_convolution_and_normalisation_into_the
     assert fused["threshold_backward", "backward"] == 2 * HIDDEN
     assert fused["native_batch_norm_backward", "backward"] == 3 * HIDDEN + NORM_BACKWARD_VECTORS
     assert fused["convolution_backward", "backward"] == (
-        (OUT + SECOND) + (OUT + HIDDEN + SECOND) + (X + FIRST)
+        SECOND + (OUT + HIDDEN + SECOND) + (X + FIRST)
     )
 
 
@@ -112,6 +113,28 @@ def test_optimizer_bytes_per_parameter(precision, fused_optimizer, eager, fused)
         for field in ("eager_bytes", "fused_bytes")
     ]
     assert per_parameter == pytest.approx([eager, fused], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("precision", "fused_optimizer", "eager", "fused"),
+    [
+        ("fp32", True, 28, 28),  # weight, gradient, two moments in; weight, two moments out
+        # Decay 8, first moment 12, second 8 and 12, root, correction and epsilon 8 each, update 16.
+        ("fp32", False, 80, 28),
+        ("amp-fp16", True, 40, 36),  # gradients are checked before, and unscaled
+        ("amp-fp16", False, 88, 36),
+    ],
+)
+def test_adamws_bytes_and_flops_per_parameter(precision, fused_optimizer, eager, fused):
+    complexity = step_complexity(
+        tiny("tied", precision=precision, fused_optimizer=fused_optimizer, optimizer="adamw")
+    )
+    update, parameters = complexity.phases[2], complexity.parameters
+    moved = [update.eager_bytes / parameters, update.fused_bytes / parameters]
+    assert moved == pytest.approx([eager, fused], rel=0.01)
+    assert complexity.memory.optimizer_bytes == 8 * parameters + 3 * 4  # three counts of steps
+    unscaling = 1 if precision == "amp-fp16" else 0
+    assert update.elementwise_flops / parameters == pytest.approx(14 + unscaling, rel=0.01)
 
 
 def test_elementwise_flops_by_convention():

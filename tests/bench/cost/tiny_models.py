@@ -1,5 +1,7 @@
 """Models small enough to count by hand, or awkward in one way each."""
 
+from threading import Lock
+
 import torch
 from torch import nn
 
@@ -89,3 +91,23 @@ class LooksAtValues(nn.Module):
     def forward(self, images):
         logits = self.linear(images.flatten(1))
         return logits if logits.sum() > 0 else -logits
+
+
+class DrawsItself:
+    """A training step whose batches are of a generator of its own."""
+
+    def __init__(self):
+        self.model = nn.Linear(4, 2)
+        self.generator = torch.Generator().manual_seed(1)
+
+    def batch(self, n):
+        return torch.rand(n, 4, generator=self.generator, device="cpu")
+
+    def loss(self, output, batch):
+        return output.mean()
+
+
+class HoldsALock(DrawsItself):
+    def __init__(self):
+        super().__init__()
+        self.lock = Lock()

@@ -1,4 +1,4 @@
-"""CUDA's autocast for a step that is traced on a CPU's fake tensors.
+"""CUDA's autocast.
 
 Both autocasts compute products and convolutions in 16 bits. CUDA's computes some other ops in fp32
 that the CPU's leaves in the type they are given: layer norm, for one. Their casts are traffic.
@@ -6,8 +6,7 @@ that the CPU's leaves in the type they are given: layer norm, for one. Their cas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -41,16 +40,13 @@ _ASKED_FOR_FP32 = op_names(
 )
 
 
-@contextmanager
-def cuda_autocast_rules() -> Iterator[None]:
-    """While active, autocast on the CPU has CUDA's fp32 ops besides its own."""
-    with torch.library._scoped_library("aten", "IMPL") as library:
-        for names, kernel in ((_CAST, _cast), (_ASKED_FOR_FP32, _asked_for_fp32)):
-            for name in names:
-                op = _op(name)
-                if op is not None and not _is_ruled(name):
-                    library.impl(name, partial(kernel, op), "AutocastCPU")
-        yield
+def set_autocast(library: torch.library.Library) -> None:
+    """Have `library` give the CPU's autocast CUDA's fp32 ops besides its own."""
+    for names, kernel in ((_CAST, _cast), (_ASKED_FOR_FP32, _asked_for_fp32)):
+        for name in names:
+            op = _op(name)
+            if op is not None and not _is_ruled(name):
+                library.impl(name, partial(kernel, op), "AutocastCPU")  # type: ignore[no-untyped-call]
 
 
 def _op(name: str) -> Callable[..., Any] | None:

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from bench.cost.op_calls import OpCall, OpMode, bind, label_of
 from bench.cost.passes import Access, Pass, Role, Values
 from bench.cost.splitting import Work, split
+from bench.cost.tracing.module_paths import ModulePaths
 from bench.records import Phase
+
+_ASK_VALUE = torch.ops.aten._local_scalar_dense.default
+_BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
 
 @dataclass(frozen=True)
@@ -20,23 +25,40 @@ class TracedCall:
     """One dispatched call that moves something.
 
     `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
-    tensors without dimensions left out.
+    tensors without dimensions left out. `module` is the path of the module in the model that made
+    the call, or whose backward pass it is; the model's own is empty, what is outside of it None.
     """
 
     op: str
     phase: Phase
     shapes: tuple[tuple[int, ...], ...]
     label: str
+    module: str | None = None
+
+
+@dataclass(frozen=True)
+class RecordedPasses:
+    """The passes of a step in order, and the calls that they belong to.
+
+    `sizes_bytes` are the sizes of all values, `lasting` the values that outlive the step.
+    """
+
+    passes: tuple[Pass, ...]
+    calls: tuple[TracedCall, ...]
+    sizes_bytes: tuple[int, ...]
+    lasting: frozenset[int]
 
 
 class StepTracer(OpMode):
     """While active, records what is dispatched in `phase`; None records nothing.
 
-    Every call of `calls` is one or more of `passes`, in the same order.
+    Every call of `calls` is one or more of `passes`, in the same order. `modules` says to which
+    module a call belongs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: ModulePaths | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._modules = modules
         self.phase: Phase | None = None
         self.passes: list[Pass] = []
         self.calls: list[TracedCall] = []
@@ -55,16 +77,20 @@ class StepTracer(OpMode):
         """Run the op and record it."""
         if func is torch.ops.prim.device.default:
             return args[0].fake_device  # the most frequent call: answered without torch
-        if self.phase == "optimizer" and func is torch.ops.aten._local_scalar_dense.default:
+        if self.phase == "optimizer" and func is _ASK_VALUE and _is_unknown(args[0]):
             return 0.0  # a loss scaler asks for overflown gradients: there are none
+        module = None if self._modules is None else self._modules.current()
         # Fake tensors have nothing to update in place, and torch has no fake fused optimizers.
         updates_only = func.namespace == "aten" and not func._schema.returns
-        result = None if updates_only else func(*args, **kwargs)
+        result: Any = None if updates_only else func(*args, **kwargs)
+        if func is _BATCH_NORM:
+            # Under autocast devices keep a batch's statistics in fp32, fake tensors in 16 bits.
+            result = (result[0], *map(_in_32_bits, result[1:]))
         if self.phase is not None and isinstance(func, torch._ops.OpOverload):
-            self.record(bind(func, args, kwargs, result), self.phase)
+            self.record(bind(func, args, kwargs, result), self.phase, module)
         return result
 
-    def record(self, call: OpCall, phase: Phase) -> None:
+    def record(self, call: OpCall, phase: Phase, module: str | None = None) -> None:
         """Record one call that was made, or that is known to be made, in `phase`."""
         inputs = {self.values.key(tensor) for tensor in call.inputs()}
         fresh = [tensor for tensor in call.outputs if self.values.key(tensor) not in inputs]
@@ -75,9 +101,15 @@ class StepTracer(OpMode):
         writes = [*call.mutated(), *fresh]
         if not writes:
             return  # a view, or a query about a tensor
-        self.calls.append(TracedCall(call.name, phase, call.shapes, label_of(call, phase)))
-        for index, work in enumerate(split(call, writes)):
-            self.passes.append(self._pass(call.name, phase, work, first=index == 0))
+        works = self.works_of(call, writes)
+        passes = [self._pass(call.name, phase, work, first=not i) for i, work in enumerate(works)]
+        label = label_of(call, phase)
+        self.calls.append(TracedCall(call.name, phase, call.shapes, label, module))
+        self.passes += passes
+
+    def works_of(self, call: OpCall, writes: list[torch.Tensor]) -> list[Work]:
+        """Return the passes of `call`; raises `UserError` where its FLOP cannot be counted."""
+        return split(call, writes)
 
     def _pass(self, op: str, phase: Phase, work: Work, *, first: bool) -> Pass:
         reads, writes = list(work.reads), list(work.writes)
@@ -107,6 +139,15 @@ class StepTracer(OpMode):
         rests = [self.values.read(tensor) for tensor in parts]
         kept = [Access(rest.value, "rest", 0) for rest in rests if rest is not None]
         return (Role.OPAQUE if kept and role is Role.POINTWISE else role), kept
+
+
+def _is_unknown(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is fake and made of others; an optimizer's count of steps has a value."""
+    return isinstance(tensor, FakeTensor) and tensor.constant is None
+
+
+def _in_32_bits(statistic: torch.Tensor) -> torch.Tensor:
+    return statistic.to(torch.promote_types(statistic.dtype, torch.float32))
 
 
 class SavedTensors:

@@ -75,18 +75,20 @@ class _Schedule:
         places = sorted({self._place(value) for value in made})
         if not places:
             return self._open()
-        last = self._pull_back(places, is_big=is_big)
-        late = any(value in self._late and self._place(value) == last for value in made)
-        return self._open() if late or (is_big and self.kernels[last].has_big_op) else last
+        late = {self._place(value) for value in made if value in self._late}
+        last = self._pull_back(places, late, is_big=is_big)
+        must_wait = last in map(self.settled, late)
+        return self._open() if must_wait or (is_big and self.kernels[last].has_big_op) else last
 
-    def _pull_back(self, places: list[int], *, is_big: bool) -> int:
+    def _pull_back(self, places: list[int], late: set[int], *, is_big: bool) -> int:
         """Merge the last of the kernels that feed a pass into the ones before, where order allows.
 
         So a cast of weights, which waits for nothing, does not keep a convolution from joining the
-        kernel of its other input.
+        kernel of its other input. `late` are kernels that the pass must wait for: it joins none of
+        them, so nothing is merged into them.
         """
         last = places.pop()
-        while places:
+        while places and places[-1] not in late:
             target, source = self.kernels[places[-1]], self.kernels[last]
             if source.earliest > places[-1] or (
                 target.has_big_op and (is_big or source.has_big_op)

@@ -1,0 +1,274 @@
+"""`count_step` around real steps: what it counts, in which phase, and what it leaves alone."""
+
+import warnings
+
+import pytest
+import tiny_models
+import torch
+from generated_steps import tiny
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench import count_step
+from bench.cost import StepSpec, step_complexity
+from bench.errors import UserError
+
+COUNTS = (
+    "forward_macs",
+    "step_flops",
+    "elementwise_flops",
+    "eager_bytes",
+    "fused_bytes",
+    "compulsory_bytes",
+    "phases",
+)
+
+
+def _step_of(model, size, batch_size=2, precision="fp32"):
+    """A user's own training step of `model`, on images of `size` pixels, and its optimizer."""
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
+    )
+    images = torch.randn(batch_size, 3, size, size)
+    labels = torch.randint(3, (batch_size,))
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp-bf16"):
+            logits = model(images)
+            loss = functional.cross_entropy(logits, labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return logits, loss
+
+    return step
+
+
+def _is_that_of_complexity(cost, spec):
+    complexity = step_complexity(spec, cache_bytes=cost.cache_bytes)
+    assert cost.ops == complexity.ops
+    for name in COUNTS:
+        assert getattr(cost, name) == getattr(complexity, name), name
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *((name, "fp32") for name in ("frozen_stem", "tied", "other_norms", "AttentionByHand")),
+        *(("conv_norm_relu_conv", precision) for precision in ("fp32", "amp-bf16")),
+    ],
+)
+def test_a_real_step_counts_as_the_one_that_is_not_run(name, precision):
+    step = _step_of(getattr(tiny_models, name)(), size=4, precision=precision)
+    step()  # the momentum is there
+    with count_step(cache_bytes=1000) as cost:
+        kept = step()
+    assert len(kept) == 2  # a user holds what it made: that is no weight and no state
+    _is_that_of_complexity(cost, tiny(name, precision=precision))
+    assert cost.is_complete
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["resnet18"])
+def test_a_step_of_torchvision_counts_as_the_one_that_is_not_run(arch):
+    from torchvision import models
+
+    step = _step_of(models.get_model(arch), size=64)
+    step()
+    with count_step() as cost:
+        step()
+    _is_that_of_complexity(cost, StepSpec(arch, batch_size=2, precision="fp32", image_size=64))
+
+
+@pytest.mark.slow
+def test_a_first_step_that_makes_its_momentum_writes_it():
+    model = nn.Linear(8, 4, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    with count_step() as cost:
+        model(torch.zeros(2, 8)).sum().backward()
+        optimizer.step()
+    # Read gradient, write momentum; read both again? No: one kernel reads gradient and weight,
+    # writes momentum and weight.
+    assert cost.phases[2].fused_bytes == 4 * 32 * 4
+
+
+def _layers():
+    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+
+
+def _phases_of_ops(cost):
+    phases = {}
+    for item in cost.ops:
+        phases.setdefault(item.op, set()).add(item.phase)
+    return phases
+
+
+def test_phases_are_found_without_being_declared():
+    model = _layers()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    with count_step() as cost:
+        model(torch.zeros(3, 8)).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    phases = _phases_of_ops(cost)
+    assert phases["addmm"] == {"forward"}
+    assert phases["ones_like"] == phases["gelu_backward"] == {"backward"}
+    assert phases["_foreach_norm"] == phases["_foreach_addcdiv_"] == {"optimizer"}
+    forward, backward, _ = cost.phases
+    macs = 3 * (8 * 16 + 16 * 4)
+    assert (forward.flops, cost.forward_macs) == (2 * macs, macs)
+    assert backward.flops == 2 * (2 * macs - 3 * 8 * 16)  # no gradient of the input
+    assert sum(phase.eager_bytes for phase in cost.phases) == cost.eager_bytes
+
+
+def test_the_closure_of_an_optimizer_is_forward_and_backward():
+    model = _layers()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+    def closure():
+        loss = model(torch.zeros(3, 8)).sum()
+        loss.backward()
+        return loss
+
+    with count_step() as cost:
+        optimizer.step(closure)
+    phases = _phases_of_ops(cost)
+    assert phases["addmm"] == {"forward"}
+    assert phases["gelu_backward"] == {"backward"}
+    assert "optimizer" in phases["cat"]
+
+
+def test_what_a_checkpoint_computes_again_is_counted_in_the_backward_pass():
+    model, inputs = _layers(), torch.zeros(3, 8, requires_grad=True)
+    with count_step() as plain:
+        model(inputs).sum().backward()
+    with count_step() as again:
+        checkpoint(model, inputs, use_reentrant=True).sum().backward()
+    assert again.forward_macs == plain.forward_macs
+    assert again.step_flops == plain.step_flops + 2 * plain.forward_macs
+
+
+def test_an_op_without_a_formula_is_named_and_the_step_goes_on():
+    cell, inputs = nn.LSTM(4, 4), torch.zeros(2, 1, 4)
+    expected = cell(inputs)[0]
+
+    def counted():
+        with count_step() as cost:
+            result = cell(inputs)[0]
+            result.sum().backward()
+        return result, cost
+
+    with pytest.warns(UserWarning, match="lower bound, without those of .*(rnn|lstm)"):
+        result, cost = counted()
+    assert torch.equal(result, expected)
+    assert not cost.is_complete
+    assert any("rnn" in op or "lstm" in op for op in cost.uncounted)
+    assert "there is no formula" in str(cost)
+    assert cost.eager_bytes > 0
+
+
+def test_a_library_s_op_is_named():
+    with torch.library._scoped_library("count_step_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        with warnings.catch_warnings(), count_step() as cost:
+            warnings.simplefilter("ignore")
+            torch.ops.count_step_test.twice(torch.zeros(5))
+    assert [*cost.uncounted] == ["count_step_test.twice"]
+
+
+def test_the_step_computes_what_it_would_without_being_counted():
+    results = []
+    for counted in (False, True):
+        torch.manual_seed(1)
+        model = tiny_models.conv_norm_relu_conv()
+        step = _step_of(model, size=4)
+        for _ in range(3):
+            if counted:
+                with count_step():
+                    step()
+            else:
+                step()
+        results.append(model.state_dict())
+    plain, counted = results
+    assert all(torch.equal(plain[name], counted[name]) for name in plain)
+
+
+def test_no_memory_is_held():
+    with count_step() as cost:
+        tensor = torch.ones(1000)
+        storage = StorageWeakRef(tensor.untyped_storage())
+        tensor = tensor + 1
+        assert storage.expired()
+    assert cost.eager_bytes == 4000 + 8000
+
+
+def test_storages_that_come_after_another_at_its_address_are_their_own():
+    """Memory that is freed is given out again: 50 tensors, each read by the op after it."""
+    with count_step() as cost:
+        for _ in range(50):
+            torch.zeros(100).add_(1).mul(3)
+    assert cost.eager_bytes == 50 * (400 + 800 + 800)
+    assert cost.fused_bytes == 0  # nothing of it is needed by anything
+    [zeros, added, scaled] = cost.ops
+    assert (zeros.calls, added.calls, scaled.calls) == (50, 50, 50)
+
+
+def test_a_subclass_of_tensor_counts_as_what_it_is_made_of():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    both = TwoTensor(torch.ones(4, 4), torch.ones(4, 4))
+    with count_step() as cost:
+        torch.mm(both, both)
+    assert cost.forward_macs == 2 * 4**3
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_counted_op_by_op():
+    model = _layers()
+    compiled = torch.compile(model, backend="eager")
+    inputs = torch.zeros(3, 8)
+    compiled(inputs).sum().backward()
+    with count_step() as cost:
+        compiled(inputs).sum().backward()
+    with count_step() as plain:
+        model(inputs).sum().backward()
+    assert cost.step_flops == plain.step_flops > 0
+
+
+def test_a_block_within_another_counts_for_both():
+    model = _layers()
+    with count_step() as outer:
+        model(torch.zeros(3, 8))
+        with count_step() as inner:
+            model(torch.zeros(3, 8))
+    assert outer.step_flops == 2 * inner.step_flops > 0
+
+
+def test_a_forward_pass_without_a_norm_agrees_with_torch():
+    model = _layers()
+    with FlopCounterMode(display=False) as counter, count_step() as cost:
+        model(torch.zeros(3, 8)).sum().backward()
+    assert cost.step_flops == counter.get_total_flops()
+
+
+def test_a_cost_is_there_after_the_block():
+    with count_step() as cost, pytest.raises(UserError, match="after the with block"):
+        _ = cost.step_flops
+    assert cost.step_flops == 0
+    assert cost.phases[0].eager_bytes == 0
+
+
+def test_it_prints_a_line_per_phase():
+    model = nn.Linear(1000, 1000, bias=False)
+    with count_step() as cost:
+        model(torch.zeros(500, 1000)).sum().backward()
+    header, forward, backward, optimizer, step = str(cost).splitlines()
+    assert header.split() == ["GFLOP", "small", "GFLOP", "fused", "MB", "eager", "MB"]
+    assert forward.split() == ["forward", "1.000", "0.001", "6.000", "12.000"]
+    assert backward.split()[:2] == ["backward", "1.000"]
+    assert optimizer.split()[:2] == ["optimizer", "0.000"]
+    assert step.split()[:2] == ["step", "2.000"]

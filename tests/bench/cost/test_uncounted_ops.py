@@ -1,0 +1,126 @@
+"""No op of torch that multiplies and adds goes uncounted: it has a formula, or it is refused."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from generated_steps import traced
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from bench.cost.flops import contraction_macs, is_contraction, refuse_uncounted
+from bench.cost.op_calls import REDUCTIONS
+from bench.cost.splitting import split
+from bench.errors import UserError
+
+#: Words that torch's names for products, solvers and transforms are made of.
+_SUSPECT = re.compile(
+    r"(?<!u)mm(_|$)|mm_v2|mv$|dot|linear|conv(?!ert)|attention|attn|_fft|fft_|linalg|rnn|lstm|gru|cell"
+    r"|matmul|solve|chol|_lu|lu_|qr|svd|eig(?!ht)|einsum|dist|outer|ger$|addr|kron|transformer|matrix_exp"
+)
+#: What has such a word and no product: interpolation, activations, sums, layout, frequencies.
+_NONE = re.compile(
+    r"upsample|mkldnn_reorder|flatten_weight|_norm$|powsum|check_errors|linalg_cross|fftfreq|^dist$"
+    r"|lu_unpack|^_prelu|^(leaky_|r)relu|^(e|ge|g|si)lu_|sqrt$"
+)
+
+
+def _torchs_own_names():
+    """Of ops that are dispatched as they are: the others are seen as what they are made of."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    for full in sorted(torch._C._dispatch_get_all_op_names()):
+        library, _, name = full.partition("::")
+        name, _, overload = name.partition(".")
+        is_made_of_others = has_kernel(full, "CompositeImplicitAutograd")
+        if library == "aten" and "out" not in overload and not is_made_of_others:
+            yield name.removeprefix("_foreach_").rstrip("_")
+
+
+def _is_refused(name):
+    try:
+        refuse_uncounted(name)
+    except UserError:
+        return True
+    return False
+
+
+def test_every_product_of_torch_is_counted_or_refused():
+    suspects = {name for name in _torchs_own_names() if _SUSPECT.search(name)}
+    assert len(suspects) > 100  # the names are found
+    split_apart = {"convolution_backward", "linear_backward"}
+    let_through = {
+        name
+        for name in suspects - split_apart - REDUCTIONS
+        if not _NONE.search(name) and not is_contraction(name) and not _is_refused(name)
+    }
+    assert not let_through
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "embedding", "gelu", "upsample_bilinear2d", "_weight_norm_interface", "cumsum", "topk",
+        "scatter_add", "grid_sampler_2d", "sort", "fft_fftfreq", "repeat_interleave", "comm_hook",
+    ],
+)  # fmt: skip
+def test_ops_without_products_are_not_refused(name):
+    refuse_uncounted(name)
+
+
+def test_a_fourier_transform_is_refused():
+    with pytest.raises(UserError, match=r"_fft_c2c, whose FLOP cannot be counted"):
+        traced(lambda: torch.fft.fft(torch.ones(8, dtype=torch.complex64)))
+
+
+def _macs(function):
+    return sum(item.macs for item in traced(function)[1].passes)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((64, 16), (4, 16, 32)),  # rows in groups, each with a matrix of its own
+        ((16, 64), (64, 32)),  # its weights' gradient: a matrix for each group
+        ((4, 16, 32), (32, 64)),  # groups of columns
+        ((4, 16, 32), (4, 32, 8)),  # a batched product
+    ],
+)
+def test_grouped_products_by_their_groups(left, right):
+    """As many multiply-adds as the groups have one by one."""
+    groups = 4
+    macs = contraction_macs(
+        "_grouped_mm", {"self": torch.empty(left), "mat2": torch.empty(right)}, []
+    )
+    if (len(left), len(right)) == (2, 3):
+        assert macs == groups * _macs(
+            lambda: torch.ones(left[0] // groups, 16) @ torch.ones(16, 32)
+        )
+    elif (len(left), len(right)) == (2, 2):
+        assert macs == groups * _macs(lambda: torch.ones(16, 64 // groups) @ torch.ones(16, 32))
+    elif len(right) == 2:
+        assert macs == groups * _macs(lambda: torch.ones(16, 32) @ torch.ones(32, 64 // groups))
+    else:
+        assert macs == groups * _macs(lambda: torch.ones(16, 32) @ torch.ones(32, 8))
+
+
+def test_a_grouped_product_in_a_step():
+    with FakeTensorMode():
+        rows = torch.ones(64, 16, dtype=torch.bfloat16)
+        experts = torch.ones(4, 16, 32, dtype=torch.bfloat16)
+        offsets = torch.tensor([16, 32, 48, 64], dtype=torch.int32)
+        assert _macs(lambda: torch._grouped_mm(rows, experts, offsets)) == 64 * 16 * 32
+
+
+def test_a_linear_layers_gradients_on_apples_devices():
+    inputs, weight, grad = torch.ones(5, 6, 7), torch.ones(3, 7), torch.ones(5, 6, 3)
+    call = SimpleNamespace(
+        op="linear_backward",
+        arguments={
+            "self": inputs,
+            "grad_output": grad,
+            "weight": weight,
+            "output_mask": [True, True, True],
+        },
+        outputs=(inputs, weight, torch.ones(3)),
+    )
+    assert [work.macs for work in split(call, [])] == [630, 630, 0]
