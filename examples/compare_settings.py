@@ -40,11 +40,11 @@ def main(
         for side, value in sides if repeat % 2 else reversed(sides):
             config = RunConfig(**{**common, setting: value, "repeat": repeat})
             run = place(measure(config, records=records), [])
-            if run.throughput_images_per_s is None:
+            if run.samples_per_s is None:
                 raise SystemExit(f"{side} {setting}={value}: {run.outcome}: {run.reason}")
-            print(f"{side} {setting}={value}: {run.throughput_images_per_s:.4g} images/s")
+            print(f"{side} {setting}={value}: {run.samples_per_s:.4g} {run.rate_unit}")
             runs[side].append(run)
-    metric = compared_metric("throughput_images_per_s")
+    metric = compared_metric(None, [*runs["A"], *runs["B"]])
     pairing = pair_runs(runs["A"], runs["B"], metric.name)
     for found in compare_pairs(pairing.pairs, metric):
         print(f"B over A: {found.estimate.ratio:.3f}; B is {found.word}: {found.because}")

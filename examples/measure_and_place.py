@@ -41,7 +41,7 @@ def main(
         raise SystemExit(1)
     point = run.point
     print(
-        f"  {run.throughput_images_per_s:.4g} images/s, {point.attained_flops_per_s / 1e9:.4g} "
+        f"  {run.samples_per_s:.4g} {run.rate_unit}, {point.attained_flops_per_s / 1e9:.4g} "
         f"GFLOP/s at {point.intensity_min:.3g} to {point.intensity_max:.3g} FLOP/byte\n"
         f"  {point.fraction_of_roof_min:.0%} to {point.fraction_of_roof_max:.0%} of the roof, "
         f"bound: {point.bound}"

@@ -1,5 +1,6 @@
 """One configuration: what a person asks to be measured, and what it became on its device."""
 
+from bench.config.architectures import arch_label, missing_package, package_of, split_arch
 from bench.config.legacy import legacy_defaults
 from bench.config.resolved import ResolvedConfig
 from bench.config.run_config import (
@@ -10,9 +11,25 @@ from bench.config.run_config import (
     RunConfig,
     Switch,
     allowed_values,
+    check_field,
     parse_config,
+    recorded_config,
     run_options,
     spelled,
+)
+from bench.config.samples import (
+    ENERGY,
+    THROUGHPUT,
+    Sample,
+    a_sample,
+    column_noun,
+    common_sample,
+    cost_metric,
+    energy_metric,
+    own_metric,
+    rate_column,
+    rate_metric,
+    rate_unit,
 )
 from bench.config.time_limits import (
     MIN_ITERATIONS,
@@ -23,21 +40,39 @@ from bench.config.time_limits import (
 )
 
 __all__ = [
+    "ENERGY",
     "FAKEDATA",
     "FILING_FIELDS",
     "MIN_ITERATIONS",
     "SYNTHETIC",
+    "THROUGHPUT",
     "WINDOW_FIELDS",
     "ResolvedConfig",
     "RunConfig",
+    "Sample",
     "Switch",
     "TimeLimits",
+    "a_sample",
     "allowed_values",
+    "arch_label",
     "captures_graphs",
+    "check_field",
+    "column_noun",
+    "common_sample",
+    "cost_metric",
+    "energy_metric",
     "legacy_defaults",
     "max_seconds_on",
+    "missing_package",
+    "own_metric",
+    "package_of",
     "parse_config",
+    "rate_column",
+    "rate_metric",
+    "rate_unit",
+    "recorded_config",
     "rounded_s",
     "run_options",
     "spelled",
+    "split_arch",
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict
 
 from bench.config.legacy import Legacy
+from bench.config.samples import Sample
 
 Backend = Literal["cpu", "cuda", "mps"]
 MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -15,7 +16,8 @@ MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
 class ResolvedConfig(BaseModel):
     """What `auto` became on this device, and the arithmetic of its convolutions and products.
 
-    A field for each setting of `RunConfig` that can be `auto`.
+    A field for each setting of `RunConfig` that can be `auto`. Pixels and tokens are None where the
+    model takes none; a user's own step says itself how many tokens a sample has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -28,7 +30,10 @@ class ResolvedConfig(BaseModel):
     loss_scaling: bool
     native_math: bool  # False where the device emulates math_mode
     batch_size: int
-    image_size: int
+    image_size: int | None
+    seq_len: Annotated[int | None, Legacy(None)]
+    sample: Annotated[Sample, Legacy("image")]  # what a batch has `batch_size` of
+    tokens_per_sample: Annotated[int | None, Legacy(None)]
     max_seconds: float | Literal["none"]
     workers: int
     pin_memory: bool

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import (
@@ -14,10 +15,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    create_model,
     model_validator,
 )
 
-from bench.config.architectures import check_architecture
+from bench.config.architectures import check_architecture, missing_package, split_arch
 from bench.config.legacy import Legacy, legacy_defaults
 from bench.errors import UserError
 
@@ -51,6 +54,18 @@ def _named_data(data: str) -> str:
     return data
 
 
+#: The context of reading what was recorded: its model's package or file need not be here.
+_RECORDED = {"recorded": True}
+#: The context of a plan that several machines carry out: only a package that is here is asked.
+_PLANNED = {"planned": True}
+
+
+def _known_model(arch: str, info: ValidationInfo) -> str:
+    if info.context == _RECORDED or (info.context == _PLANNED and missing_package(arch)):
+        return arch
+    return check_architecture(arch)
+
+
 Label = Annotated[str, AfterValidator(_plain_label)]
 
 
@@ -63,9 +78,10 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    arch: Annotated[str, AfterValidator(check_architecture)] = Field(
+    arch: Annotated[str, AfterValidator(_known_model)] = Field(
         "resnet18",
-        description="torchvision classification model, or module:callable that returns a module",
+        description="torchvision classification model, timm:NAME, hf:NAME of transformers, "
+        "or module:callable that returns a module or a training step",
     )
     backend: Backend = Field("auto", description="auto takes CUDA, then MPS, then the CPU")
     precision: Precision = Field(
@@ -75,7 +91,8 @@ class RunConfig(BaseModel):
     )
     batch_size: AutoCount = Field(
         "auto",
-        description="images per forward pass and device; auto: 128 on CUDA, 64 on MPS, 16 on a CPU",
+        description="samples (images or sequences) per forward pass and device; "
+        "auto: 128 on CUDA, 64 on MPS, 16 on a CPU",
     )
     devices: Annotated[PositiveInt, Legacy(1)] = Field(
         1,
@@ -93,6 +110,10 @@ class RunConfig(BaseModel):
         False, description="measure the loader alone: an iteration fetches a batch, no model runs"
     )
     image_size: AutoCount = Field("auto", description="pixels a side; auto: the model's own size")
+    seq_len: Annotated[AutoCount, Legacy("auto")] = Field(
+        "auto",
+        description="tokens of a sequence; auto: 128, or the most that the model takes",
+    )
     warmup_iters: Annotated[int, Field(ge=1)] = Field(
         10, description="iterations before the measured window"
     )
@@ -126,7 +147,12 @@ class RunConfig(BaseModel):
     grad_accum_steps: PositiveInt = Field(
         1, description="forward and backward passes per optimizer step"
     )
-    fused_optimizer: Switch = Field("auto", description="one-kernel SGD; auto: where there is one")
+    optimizer: Annotated[Literal["sgd", "adamw"], Legacy("sgd")] = Field(
+        "sgd", description="sgd, with momentum, or adamw"
+    )
+    fused_optimizer: Switch = Field(
+        "auto", description="one-kernel optimizer; auto: where there is one"
+    )
     depthwise_fp32: Annotated[Switch, Legacy("false")] = Field(
         "auto",
         description="amp computes strided depthwise convolutions in fp32; auto: on a CPU",
@@ -171,6 +197,15 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "a CUDA graph holds one device's step: "
                 "use cuda_graphs=true with devices=1 and nodes=1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _model_takes_tokens(self) -> RunConfig:
+        if self.seq_len != "auto" and split_arch(self.arch)[0] != "hf":
+            raise ValueError(
+                f"seq_len={self.seq_len} is for models of transformers (hf:NAME), which "
+                f"arch={self.arch} is not: leave it out"
             )
         return self
 
@@ -260,15 +295,42 @@ def spelled(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse_config(values: dict[str, Any]) -> RunConfig:
+def parse_config(values: dict[str, Any], *, planned: bool = False) -> RunConfig:
     """Validate `values` (strings or numbers, by field name).
 
-    Raises `UserError` with one line that names every wrong value and its remedy.
+    A `planned` configuration may be carried out elsewhere: the package that holds its model need
+    not be here. Raises `UserError` with one line that names every wrong value and its remedy.
     """
     try:
-        return RunConfig.model_validate(values)
+        return RunConfig.model_validate(values, context=_PLANNED if planned else None)
     except ValidationError as error:
         raise UserError("; ".join(_problems(error, values))) from None
+
+
+def recorded_config(values: dict[str, Any]) -> RunConfig:
+    """Return the configuration that was recorded as `values`, of a model that need not be here.
+
+    Raises `pydantic.ValidationError`.
+    """
+    return RunConfig.model_validate(values, context=_RECORDED)
+
+
+def check_field(name: str, text: str) -> None:
+    """Validate a planned field's value by itself, whatever the others are.
+
+    Raises `UserError` with one line: the value and its remedy.
+    """
+    try:
+        _of_one_field(name).model_validate({name: text}, context=_PLANNED)
+    except ValidationError as error:
+        raise UserError("; ".join(_problems(error, {name: text}))) from None
+
+
+@cache
+def _of_one_field(name: str) -> type[BaseModel]:
+    field = RunConfig.model_fields[name]
+    fields: dict[str, Any] = {name: (field.annotation, field)}
+    return create_model(name, **fields)
 
 
 def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
-from bench.config import RunConfig
+from bench.config import recorded_config
 from bench.errors import UserError
 from bench.launcher.measurement import finish, unmeasured
 from bench.launcher.profile import recover_profile
@@ -41,7 +41,7 @@ def _recovered(folder: RecordFolder) -> AnyRecord | None:
     if not isinstance(asked, dict):
         raise ValueError("config.json holds no configuration")
     if asked.get("kind") == "profile":
-        return recover_profile(folder, RunConfig.model_validate(asked["config"]), asked_at)
+        return recover_profile(folder, recorded_config(asked["config"]), asked_at)
     account = folder.read_worker()
     if isinstance(account, CeilingsRecord):
         return finish(folder, account, "the worker did not get that far", telemetry=None)
@@ -49,6 +49,6 @@ def _recovered(folder: RecordFolder) -> AnyRecord | None:
         return None  # nothing measured, nothing asked for that could be named
     reason = "the launching process ended before the measurement did"
     if not isinstance(account, RunRecord):
-        config = RunConfig.model_validate(asked)
+        config = recorded_config(asked)
         account = unmeasured(config, folder, "interrupted", reason, asked_at)
     return finish(folder, account, reason, process=None, telemetry=None)

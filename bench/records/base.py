@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from bench.config import ResolvedConfig, RunConfig, legacy_defaults
+from bench.config import ResolvedConfig, RunConfig, legacy_defaults, recorded_config
 
 #: refused: an input found unusable only once the worker had opened it (a corrupt image, a model
 #: that is not a module). unsupported: valid, but not on this device.
@@ -126,6 +126,8 @@ _ADDED: _Reasons = {
     },
     "telemetry": {"slowed_share": _NOT_ASKED},
 }
+#: Facts that have another name since not every sample is an image: the part, then old and new.
+_RENAMED = (("measurement", "images_per_iteration", "samples_per_iteration"),)
 _CONFIGS: dict[str, type[BaseModel]] = {"config": RunConfig, "resolved": ResolvedConfig}
 
 
@@ -150,6 +152,12 @@ class KeptRecord(Facts):
         for name, model in _CONFIGS.items():
             if isinstance(data.get(name), dict):
                 data[name] = {**legacy_defaults(model), **data[name]}
+        if isinstance(data.get("config"), dict):
+            data["config"] = recorded_config(data["config"])
+        for part, old, new in _RENAMED:
+            facts = data.get(part)
+            if isinstance(facts, dict) and old in facts:
+                data[part] = {new if name == old else name: fact for name, fact in facts.items()}
         return _explained(data, _ADDED)
 
 

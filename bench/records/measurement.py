@@ -105,7 +105,7 @@ class RankAccount(Facts):
 class Measurement(Facts):
     """Raw times of one measured window. Per-iteration tuples are in order and of equal length.
 
-    On several devices the images are those of all, the times and the memory those of rank 0; the
+    On several devices the samples are those of all, the times and the memory those of rank 0; the
     window begins and ends with a barrier of all ranks.
     """
 
@@ -117,7 +117,7 @@ class Measurement(Facts):
     window_start_clock_s: float
     window_end_clock_s: float
     window_start_unix_s: float
-    images_per_iteration: Annotated[int, Field(ge=1)]
+    samples_per_iteration: Annotated[int, Field(ge=1)]
     ended_early: str | None  # why the window closed before `iters`
     warmup_ended_early: str | None  # why the warm-up ended before `warmup_iters`
     compile_time_s: Seconds | None
@@ -149,14 +149,14 @@ class Measurement(Facts):
         return self.window_end_clock_s - self.window_start_clock_s
 
     @property
-    def images(self) -> int:
-        """Images of the measured window."""
-        return self.images_per_iteration * len(self.iteration_times_s)
+    def samples(self) -> int:
+        """Images, or sequences, of the measured window."""
+        return self.samples_per_iteration * len(self.iteration_times_s)
 
     @property
-    def throughput_images_per_s(self) -> float:
-        """Images of the window over the wall time of the window."""
-        return self.images / self.window_s
+    def throughput_samples_per_s(self) -> float:
+        """Samples of the window over the wall time of the window."""
+        return self.samples / self.window_s
 
 
 #: What only the launching process knows of a run; it adds them to the worker's account.

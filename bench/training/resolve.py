@@ -10,8 +10,8 @@ from bench.machine import usable_cores
 from bench.machine.allocator import allocator_in_use
 from bench.records import ResolvedConfig
 from bench.training.devices import Device
-from bench.training.models import default_image_size
 from bench.training.precision import Fp32
+from bench.training.workloads import Workload
 
 #: At 300 images/s or more of a core (docs/datasets.md), 16 load some 5000.
 _MAX_WORKERS = 16
@@ -21,9 +21,12 @@ _MAX_WORKERS = 16
 _TRAINING_CORES = 4
 
 
-def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfig:
+def resolve(
+    config: RunConfig, device: Device, precision: Fp32, workload: Workload
+) -> ResolvedConfig:
     """Return the values that `config` takes on `device` with `precision`."""
-    auto_size = default_image_size(config.arch)
+    image = workload.image
+    is_layout_faster = image is not None and device.channels_last(precision.math_mode)[0]
     return ResolvedConfig(
         backend=device.backend,
         math_mode=precision.math_mode,
@@ -33,11 +36,14 @@ def resolve(config: RunConfig, device: Device, precision: Fp32) -> ResolvedConfi
         loss_scaling=precision.loss_scaling,
         native_math=device.native_math(precision.math_mode),
         batch_size=_number(config.batch_size, device.default_batch_size),
-        image_size=_number(config.image_size, auto_size),
+        image_size=None if image is None else image.size,
+        seq_len=workload.seq_len,
+        sample=workload.sample,
+        tokens_per_sample=workload.tokens_per_sample,
         max_seconds=max_seconds_on(device.backend, config),
         workers=_workers(config, device),
         pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
-        channels_last=_switch(config.channels_last, device.channels_last(precision.math_mode)[0]),
+        channels_last=_switch(config.channels_last, is_layout_faster),
         fused_optimizer=_fused_optimizer(config, device, precision),
         depthwise_fp32=precision.autocast_dtype != "none"
         and _switch(config.depthwise_fp32, device.prefers_fp32_depthwise),

@@ -9,27 +9,42 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from bench.errors import UnsupportedError
 from bench.records.journal import Clock
 from bench.training.devices import Device
 from bench.training.inputs.base import NextBatch
-from bench.training.models import training_loss
 from bench.training.precision import Fp32
+from bench.training.workloads import Batch, Workload
 
 #: SGD as torchvision's classification references train these models; the learning rate is a
 #: tenth of theirs, since labels are random and fp16 must not overflow.
 LEARNING_RATE = 0.01
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
+#: AdamW with torch's default weight decay and a tenth of its learning rate, for the same reasons.
+ADAMW_LEARNING_RATE = 1e-4
+ADAMW_WEIGHT_DECAY = 0.01
 
 
-def make_optimizer(model: torch.nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-    """Return SGD with momentum over `model`'s parameters.
+def make_optimizer(
+    model: torch.nn.Module, name: str, *, fused: bool, captured: bool = False
+) -> torch.optim.Optimizer:
+    """Return the optimizer `name` over `model`'s parameters: SGD with momentum, or AdamW.
 
-    A fused one has its momentum, zeros, from the start: by itself it would make it in its first
-    step, of memory that nothing has written, and leave it so where the loss scaler skips that step.
+    `captured`: whether its step goes into a CUDA graph. A fused SGD has its momentum, zeros, from
+    the start: by itself it would make it in its first step, of memory that nothing has written, and
+    leave it so where the loss scaler skips that step.
     """
+    if name == "adamw":
+        return torch.optim.AdamW(
+            model.parameters(),
+            lr=ADAMW_LEARNING_RATE,
+            weight_decay=ADAMW_WEIGHT_DECAY,
+            fused=fused,
+            capturable=captured,
+        )
     optimizer = torch.optim.SGD(
         model.parameters(),
         lr=LEARNING_RATE,
@@ -135,7 +150,8 @@ class TrainingStep:
 
     def __init__(
         self,
-        forward: Callable[[torch.Tensor], Any],
+        workload: Workload,
+        model: Callable[..., Any],
         optimizer: torch.optim.Optimizer,
         precision: Fp32,
         *,
@@ -143,7 +159,8 @@ class TrainingStep:
         phases: Phases | None = None,
         no_gradient_sync: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._forward = forward
+        self._workload = workload
+        self._model = model
         self._optimizer = optimizer
         self._precision = precision
         self._grad_accum_steps = grad_accum_steps
@@ -161,13 +178,13 @@ class TrainingStep:
 
     def _accumulate_next(self, next_batch: NextBatch) -> torch.Tensor:
         with self._phases.phase("data"):
-            images, labels = next_batch()
-        return self.accumulate(images, labels)
+            batch = next_batch()
+        return self.accumulate(batch)
 
-    def accumulate(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def accumulate(self, batch: Batch) -> torch.Tensor:
         """Forward and backward of one batch; return its loss."""
         with self._phases.phase("forward"), self._precision.forward():
-            loss = training_loss(self._forward(images), labels)
+            loss = self._workload.loss(self._workload.output(self._model, batch), batch)
         with self._phases.phase("backward"):
             # No division in the common case: it would be one more kernel.
             n = self._grad_accum_steps
@@ -207,24 +224,22 @@ class GraphedStep:
         self._step = step
         self._reuses_batch = reuses_batch
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._images = self._labels = self._loss = torch.empty(0)
+        self._batch: Batch = None
+        self._loss = torch.empty(0)
 
     def __call__(self, next_batch: NextBatch) -> torch.Tensor:
         """Capture at the first call, replay from then on; return the loss."""
-        images, labels = next_batch()
+        batch = next_batch()
         if self._graph is None:
-            self._graph = self._capture(images, labels)
+            self._graph = self._capture(batch)
         elif not self._reuses_batch:
-            self._images.copy_(images, non_blocking=True)
-            self._labels.copy_(labels, non_blocking=True)
+            for own, new in zip(tree_leaves(self._batch), tree_leaves(batch), strict=True):
+                own.copy_(new, non_blocking=True)
         self._graph.replay()
         return self._loss
 
-    def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> torch.cuda.CUDAGraph:
-        if self._reuses_batch:
-            self._images, self._labels = images, labels
-        else:
-            self._images, self._labels = images.clone(), labels.clone()
+    def _capture(self, batch: Batch) -> torch.cuda.CUDAGraph:
+        self._batch = batch if self._reuses_batch else tree_map(torch.clone, batch)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -238,7 +253,7 @@ class GraphedStep:
         return graph
 
     def _once(self) -> torch.Tensor:
-        return self._step(lambda: (self._images, self._labels))
+        return self._step(lambda: self._batch)
 
 
 #: Why a record of such a run lacks what a model would have given.

@@ -15,8 +15,9 @@ from bench.config import MIN_ITERATIONS, TimeLimits, rounded_s
 from bench.records import Measurement
 from bench.records.journal import Clock
 from bench.training.devices import Device, IterationTimer
-from bench.training.inputs.base import Batch, NextBatch
+from bench.training.inputs.base import NextBatch
 from bench.training.step import Phases
+from bench.training.workloads import Batch
 
 Step = Callable[[], torch.Tensor]
 

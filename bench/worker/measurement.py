@@ -117,7 +117,7 @@ class WorkerMeasurement:
         config = ready.config
         batches = config.grad_accum_steps * config.world_size
         return ready.window.measurement(
-            images_per_iteration=ready.resolved.batch_size * batches,
+            samples_per_iteration=ready.resolved.batch_size * batches,
             compiled=config.compile != "none",
             startup_s=self.setup.startup_s,
             hidden_syncs=self._hidden_syncs,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bench.config import SYNTHETIC, RunConfig, TimeLimits, captures_graphs
-from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
+from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, step_complexity
 from bench.cost.estimate import cached_complexity
 from bench.errors import UnsupportedError, UserError
 from bench.machine import read_environment
@@ -22,7 +22,6 @@ from bench.records.journal import JournalWriter
 from bench.training.devices import Device
 from bench.training.inputs import open_batches
 from bench.training.inputs.base import NextBatch
-from bench.training.models import build_model
 from bench.training.precision import Fp32, keep_depthwise_in_fp32, open_precision
 from bench.training.resolve import resolve
 from bench.training.step import (
@@ -36,14 +35,13 @@ from bench.training.step import (
 )
 from bench.training.team import Team
 from bench.training.window import Step, Window
+from bench.training.workloads import Workload, workload_of
 from bench.worker.emulation import emulation_estimate
 
 
-def set_switches(config: RunConfig, resolved: ResolvedConfig) -> None:
+def set_switches(config: RunConfig) -> None:
     """Set the process-wide switches that `config` asks for, before any tensor is made."""
     torch.manual_seed(config.seed)
-    if config.threads != "auto" or config.devices > 1:
-        torch.set_num_threads(resolved.threads)
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
     if config.deterministic:
         # cuBLAS reads this when its first handle is made.
@@ -63,12 +61,13 @@ def open_phases(config: RunConfig, device: Device) -> Phases:
 def build_step(
     config: RunConfig,
     resolved: ResolvedConfig,
+    workload: Workload,
     device: Device,
     precision: Fp32,
     phases: Phases,
     team: Team,
 ) -> tuple[Callable[[NextBatch], torch.Tensor], ResolvedConfig]:
-    """Return the training step of `config`'s model, on the device, in its layout.
+    """Return the training step of `workload`'s model, on the device, in its layout.
 
     With `data_only` there is no model, and the step only fetches. Beside the step comes `resolved`
     without what this model has no layers for.
@@ -76,17 +75,20 @@ def build_step(
     if config.data_only:
         return fetch_only, resolved.model_copy(update={"depthwise_fp32": False})
     layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
-    model = build_model(config.arch).to(device.torch_device).to(memory_format=layout)
+    model = workload.build().to(device.torch_device).to(memory_format=layout)
     depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
     resolved = resolved.model_copy(update={"depthwise_fp32": depthwise_fp32})
-    optimizer = make_optimizer(model, fused=resolved.fused_optimizer)
+    optimizer = make_optimizer(
+        model, config.optimizer, fused=resolved.fused_optimizer, captured=config.cuda_graphs
+    )
     shared = team.wrap(model, device)
-    forward: Callable[[torch.Tensor], Any] = shared
+    called: Callable[..., Any] = shared
     if config.compile != "none":
         check_accumulation(config, device)
-        forward = torch.compile(shared, mode=config.compile)
+        called = torch.compile(shared, mode=config.compile)
     step = TrainingStep(
-        forward,
+        workload,
+        called,
         optimizer,
         precision,
         grad_accum_steps=config.grad_accum_steps,
@@ -175,14 +177,20 @@ class StepSetup:
         self._journal.note("device", backend=device.backend, uuid=device.info().uuid)
         precision = open_precision(config.precision, device)
         precision.apply()
-        resolved = self.resolved = resolve(config, device, precision)
-        set_switches(config, resolved)
+        set_switches(config)
+        with self._timed("model"):
+            workload = workload_of(config)
+        resolved = self.resolved = resolve(config, device, precision, workload)
+        if config.threads != "auto" or config.devices > 1:
+            torch.set_num_threads(resolved.threads)
         phases = open_phases(config, device)
         with self._timed("data"):
-            batches = open_batches(config, resolved, device.torch_device, team.shard)
+            batches = open_batches(config, resolved, workload, device.torch_device, team.shard)
         try:
             with self._timed("model"):
-                step, self.resolved = build_step(config, resolved, device, precision, phases, team)
+                step, self.resolved = build_step(
+                    config, resolved, workload, device, precision, phases, team
+                )
             self._note_precision(precision, device, self.resolved)
             window = Window(
                 time.perf_counter,
@@ -204,8 +212,29 @@ class StepSetup:
                 self._journal,
             )
             yield self.ready
+        except (UserError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:
+            if self.ready is not None and not self.ready.window.warmup_times_s:
+                self._refuse_size(self.resolved)
+            raise
         finally:
             batches.close()
+
+    def _refuse_size(self, resolved: ResolvedConfig) -> None:
+        """Raise `UserError` if the model can be trained, but not at the size that was asked for.
+
+        The first step has failed; the cost model, which runs it on no device, shows whether it is
+        the size.
+        """
+        if self.config.data_only or (self.config.image_size == self.config.seq_len == "auto"):
+            return
+        spec = _spec(self.config, resolved)
+        try:
+            step_complexity(replace(spec, image_size=None, seq_len=None))
+        except UserError:
+            return
+        step_complexity(spec)
 
     def _note_precision(self, precision: Fp32, device: Device, resolved: ResolvedConfig) -> None:
         """Say where `precision` is not what its name suggests, and how long emulation takes."""
@@ -241,7 +270,8 @@ class StepSetup:
     def _timed(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield
-        self.startup_s[name] = time.perf_counter() - begin
+        took_s = time.perf_counter() - begin
+        self.startup_s[name] = self.startup_s.get(name, 0.0) + took_s
 
 
 def _spec(config: RunConfig, resolved: ResolvedConfig) -> StepSpec:
@@ -250,6 +280,8 @@ def _spec(config: RunConfig, resolved: ResolvedConfig) -> StepSpec:
         batch_size=resolved.batch_size,
         precision=config.precision,
         image_size=resolved.image_size,
+        seq_len=resolved.seq_len,
+        optimizer=config.optimizer,
         math_mode=resolved.math_mode,
         fused_optimizer=resolved.fused_optimizer,
         depthwise_fp32=resolved.depthwise_fp32,

@@ -18,8 +18,8 @@ class Small(torch.nn.Module):
         self.calls, self.at, self.does = 0, at, does
 
     def forward(self, images):
-        self.calls += 1
-        if self.calls == self.at:
+        self.calls += self.training  # it is asked once, in evaluation, for its number of classes
+        if self.training and self.calls == self.at:
             self.does()
         return self.head(self.body(images))
 

@@ -3,7 +3,7 @@
 import os
 
 import torch
-from small_models import batch_of_ten_classes, ten_classes
+from small_models import CLASSIFIER, batch_of_ten_classes, ten_classes
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from bench.config import RunConfig
@@ -38,8 +38,9 @@ def train(rank, port, folder):
 
     shared.register_comm_hook(None, counted)
     step = TrainingStep(
+        CLASSIFIER,
         shared,
-        make_optimizer(model, fused=True),
+        make_optimizer(model, "sgd", fused=True),
         Fp32(),
         grad_accum_steps=ACCUMULATED,
         no_gradient_sync=team.no_gradient_sync,

@@ -2,6 +2,18 @@
 
 import torch
 
+from bench.training.resolve import resolve
+from bench.training.workloads import ImageInput, workload_of
+from bench.training.workloads.images import ImageClassification
+
+#: What a step of images asks of its workload; the model and the batch are given to the step.
+CLASSIFIER = ImageClassification(ImageInput(32, 10), torch.nn.Identity)
+
+
+def resolved(config, device, precision):
+    """What `config`'s own workload becomes on `device`."""
+    return resolve(config, device, precision, workload_of(config))
+
 
 def batch_normed():
     """Convolutions, plain and strided depthwise, with batch norm, as in what is measured."""

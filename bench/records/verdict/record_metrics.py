@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.config import ResolvedConfig, RunConfig, energy_metric, rate_metric
 from bench.records import (
     Complexity,
     ImportedRecord,
@@ -140,12 +141,18 @@ def attained_flops_per_s(record: RunRecord) -> float | None:
     return record.complexity.step_flops * batches / record.measurement.window_s
 
 
+def rate_name(config: RunConfig, resolved: ResolvedConfig) -> str:
+    """Return the metric of a run's rate; a loader's has another name than a model's."""
+    return "loader_images_per_s" if config.data_only else rate_metric(resolved.sample)
+
+
 def summary(record: RunRecord) -> dict[str, float]:
     """Return the metrics of `record` by their names in the schema; what is unknown is left out."""
     found: dict[str, float | None] = {}
     measured, model, process = record.measurement, record.complexity, record.process
-    if record.resolved is not None:
-        found["batch_size"] = record.resolved.batch_size
+    resolved = record.resolved
+    if resolved is not None:
+        found["batch_size"] = resolved.batch_size
     if measured is not None:
         found |= {
             "window_s": measured.window_s,
@@ -157,9 +164,11 @@ def summary(record: RunRecord) -> dict[str, float]:
             "compile_time_s": measured.compile_time_s,
             "communication_share": measured.ranks.communication_share if measured.ranks else None,
         }
-        # A loader's rate has another name, so that it is not taken for a model's.
-        rate = "loader_images_per_s" if record.config.data_only else "throughput_images_per_s"
-        found[rate] = measured.throughput_images_per_s
+    if measured is not None and resolved is not None:
+        samples_per_s = measured.throughput_samples_per_s
+        found[rate_name(record.config, resolved)] = samples_per_s
+        if resolved.tokens_per_sample is not None:
+            found["throughput_tokens_per_s"] = resolved.tokens_per_sample * samples_per_s
     if model is not None:
         found |= step_work(model)
     found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
@@ -169,7 +178,8 @@ def summary(record: RunRecord) -> dict[str, float]:
     if record.telemetry is not None:
         found |= telemetry_means(record.telemetry)
         found["energy_j"] = energy_j = record.telemetry.energy_j
-        found["energy_j_per_image"] = ratio(energy_j, measured.images if measured else None)
+        if measured is not None and resolved is not None:
+            found[energy_metric(resolved.sample)] = ratio(energy_j, measured.samples)
     return _known(found)
 
 
@@ -262,7 +272,7 @@ def imported_summary(record: ImportedRecord) -> dict[str, float]:
         if record.precision is None:
             found |= dict.fromkeys(_OF_PRECISION)
         rate = record.throughput_images_per_s
-        work = record.complexity.step_flops_per_image
+        work = record.complexity.step_flops_per_sample
         found["attained_gflops"] = None if rate is None else rate * work / 1e9
     return _known(found)
 
@@ -277,7 +287,7 @@ def trace_summary(record: TraceRecord) -> dict[str, float]:
     found: dict[str, float | None] = {
         **iteration_statistics_ms(times_s),
         "iterations": len(times_s),
-        "throughput_images_per_s": record.throughput_images_per_s,
+        rate_metric(record.sample): record.throughput_samples_per_s,
     }
     for name in ("computation", "exposed_communication", "exposed_copies", "idle"):
         shares = [ratio(getattr(step, f"{name}_s"), step.device_time_s) for step in record.steps]

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import torch
 
+from bench.training.workloads import Batch
+
 #: Images, float32 [N, 3, S, S], and labels, int64 [N]; in the host's memory uint8 [N, S, S, 3].
-Batch = tuple[torch.Tensor, torch.Tensor]
+ImageBatch = tuple[torch.Tensor, torch.Tensor]
 NextBatch = Callable[[], Batch]
 
 
@@ -19,7 +21,7 @@ class Batches(ABC):
 
     @abstractmethod
     def next(self) -> Batch:
-        """Return images, float32 [N, 3, S, S], and labels, int64 [N], both on the device.
+        """Return a batch of the workload, on the device.
 
         The copy to the device may still be under way in the device's current stream. The tensors
         hold this batch until the next call, which must come after all work on it is queued. Raises

@@ -15,7 +15,7 @@ import torch
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import ResolvedConfig
-from bench.training.inputs.base import Batch, Batches, Shard
+from bench.training.inputs.base import Batches, ImageBatch, Shard
 from bench.training.inputs.image_folder import (
     MIRRORED,
     RATIO,
@@ -25,6 +25,7 @@ from bench.training.inputs.image_folder import (
     shorter_side,
 )
 from bench.training.inputs.transfer import Normalise
+from bench.training.workloads import ImageInput
 
 #: How DALI's messages begin where a file is to blame, and not the machine.
 _BLAMES_A_FILE = ("Failed to decode", "nvImageCodec failure", "File mapping failed")
@@ -39,9 +40,14 @@ class DaliBatches(Batches):
     """
 
     def __init__(
-        self, config: RunConfig, resolved: ResolvedConfig, device: torch.device, shard: Shard
+        self,
+        config: RunConfig,
+        resolved: ResolvedConfig,
+        image: ImageInput,
+        device: torch.device,
+        shard: Shard,
     ) -> None:
-        files = list_images(Path(config.data).expanduser())
+        files = list_images(Path(config.data).expanduser(), image.classes)
         check_batch_fills(config, resolved, len(files))
         try:
             from nvidia.dali.plugin.base_iterator import LastBatchPolicy
@@ -52,9 +58,9 @@ class DaliBatches(Batches):
                 "pip install nvidia-dali-cuda120 (Linux only), or give decoder=cpu"
             ) from None
         self._path = config.data
-        self._normalise = Normalise(device, channels_last=resolved.channels_last)
+        self._normalise = Normalise(image, device, channels_last=resolved.channels_last)
         self._batches = DALIGenericIterator(
-            [_pipeline(files, config, resolved, device, shard)],
+            [_pipeline(files, config, resolved, image.size, device, shard)],
             _OUTPUTS,
             reader_name="files",
             auto_reset=True,
@@ -62,7 +68,7 @@ class DaliBatches(Batches):
             prepare_first_batch=False,  # its errors belong to the first batch
         )
 
-    def next(self) -> Batch:
+    def next(self) -> ImageBatch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
         try:
             batch = next(self._batches, None) or next(self._batches)
@@ -86,6 +92,7 @@ def _pipeline(
     files: list[tuple[str, int]],
     config: RunConfig,
     resolved: ResolvedConfig,
+    image_size: int,
     device: torch.device,
     shard: Shard,
 ) -> Any:
@@ -103,7 +110,7 @@ def _pipeline(
         "jpeg_fancy_upsampling": True,
         "adjust_orientation": False,
     }
-    crop = (resolved.image_size, resolved.image_size)
+    crop = (image_size, image_size)
     resizing = {"interp_type": types.INTERP_LINEAR, "antialias": True}
     pipeline = Pipeline(
         batch_size=resolved.batch_size,
@@ -132,7 +139,7 @@ def _pipeline(
             picture = fn.decoders.image(encoded, **decoding)
             # As torchvision does: the longer side is rounded down, whatever that does to the ratio.
             sides = fn.peek_image_shape(encoded, adjust_orientation=False)[:2]
-            size = math.floor(shorter_side(resolved.image_size) * sides / fn.reductions.min(sides))
+            size = math.floor(shorter_side(image_size) * sides / fn.reductions.min(sides))
             cut = fn.crop(fn.resize(picture, size=size, **resizing), crop=crop)
         # Labels in pageable memory would make the host wait for the device, each iteration.
         pipeline.set_outputs(cut, labels.gpu() if on_gpu else labels)

@@ -11,7 +11,7 @@ import torch
 from torchvision.datasets import FakeData
 
 from bench.training.inputs.loader import Draw
-from bench.training.models import NUM_CLASSES
+from bench.training.workloads import ImageInput
 
 IMAGES = 10_000  # an epoch; more where a batch is larger
 
@@ -19,11 +19,11 @@ IMAGES = 10_000  # an epoch; more where a batch is larger
 class FakeImages:
     """Random images as uint8 [S, S, 3] with a random label, made when asked for."""
 
-    def __init__(self, image_size: int, batch_size: int) -> None:
+    def __init__(self, image: ImageInput, batch_size: int) -> None:
         self._images = FakeData(
             size=max(IMAGES, batch_size),
-            image_size=(3, image_size, image_size),
-            num_classes=NUM_CLASSES,
+            image_size=(3, image.size, image.size),
+            num_classes=image.classes,
         )
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ from bench.errors import UserError, one_line
 from bench.records import ResolvedConfig
 from bench.training.dataset import check_image_folder
 from bench.training.inputs.loader import Draw, Unreadable
-from bench.training.models import NUM_CLASSES
+from bench.training.workloads import ImageInput
 
 try:
     from simplejpeg import decode_jpeg
@@ -48,12 +48,12 @@ class DecodedImages:
     threads; with more than one it cannot be sent to other processes.
     """
 
-    def __init__(self, root: Path, image_size: int, *, augment: bool, threads: int = 1) -> None:
+    def __init__(self, root: Path, image: ImageInput, *, augment: bool, threads: int = 1) -> None:
         self._root = root
-        self._size = image_size
+        self._size = image.size
         self._augment = augment
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._files = list_images(root)
+        self._files = list_images(root, image.classes)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -78,15 +78,17 @@ class DecodedImages:
         return centre_cut(picture, self._size), label
 
 
-def open_image_folder(config: RunConfig, resolved: ResolvedConfig) -> DecodedImages:
+def open_image_folder(
+    config: RunConfig, resolved: ResolvedConfig, image: ImageInput
+) -> DecodedImages:
     """Open the ImageFolder `config.data`.
 
     Raises `UserError` if it is not one, if its images do not fill a batch of every device, or if it
-    has more classes than the models distinguish.
+    has more classes than the model distinguishes.
     """
     images = DecodedImages(
         Path(config.data).expanduser(),
-        resolved.image_size,
+        image,
         augment=config.augment,
         # Without loader processes the step waits, and its cores are free.
         threads=resolved.threads if resolved.workers == 0 else 1,
@@ -106,20 +108,20 @@ def check_batch_fills(config: RunConfig, resolved: ResolvedConfig, images: int) 
         )
 
 
-def list_images(root: Path) -> list[tuple[str, int]]:
+def list_images(root: Path, classes: int) -> list[tuple[str, int]]:
     """Return the files of the ImageFolder at `root` with their class numbers.
 
-    Raises `UserError` if it is not one, or has more classes than the models distinguish.
+    Raises `UserError` if it is not one, or has more than `classes`, which the model distinguishes.
     """
     try:
         folder = ImageFolder(root)
     except OSError:
         check_image_folder(root)  # says what is wrong, and the remedy
         raise
-    if len(folder.classes) > NUM_CLASSES:
+    if len(folder.classes) > classes:
         raise UserError(
             f"data={str(root)!r}: {len(folder.classes)} classes: "
-            f"give a folder of at most {NUM_CLASSES}, which is what the models tell apart"
+            f"give a folder of at most {classes}, which is what the model tells apart"
         )
     files: list[tuple[str, int]] = folder.samples
     return files

@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import ResolvedConfig
-from bench.training.inputs.base import ALL, Batch, Batches, Shard
+from bench.training.inputs.base import ALL, Batches, ImageBatch, Shard
 from bench.training.inputs.transfer import Normalise, open_transfer
+from bench.training.workloads import ImageInput
 
 _MAX_EXIT_S = 2.0
 
@@ -62,6 +63,7 @@ class LoaderBatches(Batches):
     def __init__(
         self,
         images: Images,
+        image: ImageInput,
         config: RunConfig,
         resolved: ResolvedConfig,
         device: torch.device,
@@ -69,14 +71,15 @@ class LoaderBatches(Batches):
     ) -> None:
         self._loader: DataLoader[Any] | None = _data_loader(images, config, resolved, shard)
         self._iterator = self._start()
-        normalise = Normalise(device, channels_last=resolved.channels_last)
+        normalise = Normalise(image, device, channels_last=resolved.channels_last)
         self._transfer = open_transfer(
             self._fetch, normalise, device, non_blocking=config.non_blocking
         )
 
-    def next(self) -> Batch:
+    def next(self) -> ImageBatch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
-        return self._transfer.next()
+        batch: ImageBatch = self._transfer.next()
+        return batch
 
     def close(self) -> None:
         """End the loader processes; a batch in the making is finished first."""
@@ -89,7 +92,7 @@ class LoaderBatches(Batches):
         self._transfer.close()
         self._loader, self._iterator = None, iter(())
 
-    def _fetch(self) -> Batch:
+    def _fetch(self) -> ImageBatch:
         try:
             batch = next(self._iterator, None)
             if batch is None:

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from bench.config import RunConfig
 from bench.records import ResolvedConfig
-from bench.training.inputs.base import Batch, Batches, Shard
-from bench.training.models import NUM_CLASSES
+from bench.training.inputs.base import Batches, Shard
+from bench.training.workloads import Batch, Workload
 
 
 class SyntheticBatches(Batches):
-    """The same random normal images and random labels every time, whatever their layout.
-
-    Never zeros: multiplying them takes less power, so clocks rise and the step looks faster.
-    """
+    """The same random batch of the workload every time, whatever the layout of its images."""
 
     def __init__(
-        self, config: RunConfig, resolved: ResolvedConfig, device: torch.device, shard: Shard
+        self,
+        config: RunConfig,
+        resolved: ResolvedConfig,
+        workload: Workload,
+        device: torch.device,
+        shard: Shard,
     ) -> None:
-        drawn = torch.Generator(device=device).manual_seed(shard.seed(config.seed))
         layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
-        n, size = resolved.batch_size, resolved.image_size
-        images = torch.randn((n, 3, size, size), device=device, generator=drawn)
-        self._images = images.contiguous(memory_format=layout)
-        self._labels = torch.randint(NUM_CLASSES, (n,), device=device, generator=drawn)
+
+        def placed(tensor: torch.Tensor) -> torch.Tensor:
+            tensor = tensor.to(device)
+            return tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
+
+        # The generators go on as if nothing had been drawn, whatever the batch and the rank.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
+            torch.manual_seed(shard.seed(config.seed))
+            batch = workload.batch(resolved.batch_size)
+        self._batch = tree_map_only(torch.Tensor, placed, batch)
 
     def next(self) -> Batch:
         """Return the batch."""
-        return self._images, self._labels
+        return self._batch

@@ -12,18 +12,15 @@ from typing import Any
 
 import torch
 
-from bench.training.inputs.base import Batch, Batches, NextBatch
-
-#: ImageNet's mean and standard deviation of R, G and B, from torchvision's references.
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
+from bench.training.inputs.base import Batches, ImageBatch, NextBatch
+from bench.training.workloads import ImageInput
 
 
 class Normalise:
     """ToTensor and Normalize in one product and sum: (x / 255 - mean) / std."""
 
-    def __init__(self, device: torch.device, *, channels_last: bool) -> None:
-        mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
+    def __init__(self, image: ImageInput, device: torch.device, *, channels_last: bool) -> None:
+        mean, std = (torch.tensor(each, device=device) for each in (image.mean, image.std))
         self._scale, self._shift = 1 / (255 * std), -mean / std
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         # Only CUDA's kernels convert while they read; elsewhere that takes a detour.
@@ -65,7 +62,7 @@ class Transfer(Batches):
         self._device = device
         self._non_blocking = non_blocking
 
-    def next(self) -> Batch:
+    def next(self) -> ImageBatch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
         images, labels = (
             part.to(self._device, non_blocking=self._non_blocking) for part in self._fetch()
@@ -77,16 +74,19 @@ class DeviceSlot:
     """Room for one batch, as grey levels and normalised, made for batches like `host`."""
 
     def __init__(
-        self, host: Batch, normalise: Normalise, device: torch.device, *, non_blocking: bool
+        self, host: ImageBatch, normalise: Normalise, device: torch.device, *, non_blocking: bool
     ) -> None:
         images, labels = host
         self._levels = torch.empty_like(images, device=device)
         #: The tensors that every `fill` writes.
-        self.batch: Batch = normalise.empty(self._levels), torch.empty_like(labels, device=device)
+        self.batch: ImageBatch = (
+            normalise.empty(self._levels),
+            torch.empty_like(labels, device=device),
+        )
         self._normalise = normalise
         self._non_blocking = non_blocking
 
-    def fill(self, host: Batch) -> None:
+    def fill(self, host: ImageBatch) -> None:
         """Queue the copy and the normalisation in the current stream."""
         images, labels = host
         self._levels.copy_(images, non_blocking=self._non_blocking)
@@ -105,7 +105,7 @@ class PrefetchedTransfer(Batches):
     def __init__(
         self,
         fetch: NextBatch,
-        make_slot: Callable[[Batch], DeviceSlot],
+        make_slot: Callable[[ImageBatch], DeviceSlot],
         device: torch.device,
         cuda: Any = torch.cuda,
     ) -> None:
@@ -118,7 +118,7 @@ class PrefetchedTransfer(Batches):
         self._ahead: DeviceSlot | None = None
         self._given: DeviceSlot | None = None
 
-    def next(self) -> Batch:
+    def next(self) -> ImageBatch:
         """Return the batch whose way began a call ago, and send the one after it on its way.
 
         It holds until the next call, before which all work on it must be queued.

@@ -96,6 +96,8 @@ NOT_AS_BEFORE = {
     "data_only": True,
     "depthwise_fp32": "true",
     "decoder": "dali",
+    "seq_len": 64,
+    "optimizer": "adamw",
 }
 
 

@@ -32,7 +32,7 @@ def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     assert record.outcome == "ok", record.reason
     measurement = record.measurement
     assert len(measurement.iteration_times_s) == 6
-    assert measurement.images == 24
+    assert measurement.samples == 24
     assert set(measurement.phase_times_s) == {"data", "forward", "backward", "optimizer"}
     assert sum(map(sum, measurement.phase_times_s.values())) <= measurement.window_s
     assert record.resolved.batch_size == 4
@@ -56,6 +56,7 @@ def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     [
         ({"arch": "crashing_models:out_of_memory"}, "oom", "allocate memory"),
         ({"arch": "no_such_module:small"}, "refused", "no_such_module"),
+        ({"arch": "vit_b_16", "image_size": 100}, "refused", "Expected 224 but got 100"),
         pytest.param({"precision": "tf32"}, "unsupported", "precision='tf32'", marks=LONG),
         pytest.param({"arch": "crashing_models:kills_itself"}, "crashed", "SIGKILL", marks=LONG),
     ],

@@ -52,8 +52,8 @@ def test_two_ranks_measure_one_window(tmp_path):
     iterations = len(window.iteration_times_s)
     assert window.ended_early.startswith("max_seconds=1 at the warm-up's pace")
     assert f"{iterations} of 1000000" in window.ended_early
-    assert window.images_per_iteration == 2 * 2 * 2
-    assert window.throughput_images_per_s == pytest.approx(8 * iterations / window.window_s)
+    assert window.samples_per_iteration == 2 * 2 * 2
+    assert window.throughput_samples_per_s == pytest.approx(8 * iterations / window.window_s)
     assert attained_flops_per_s(record) == pytest.approx(
         record.complexity.step_flops * 4 * iterations / window.window_s
     )
@@ -144,7 +144,7 @@ def test_two_machines_measure_together_and_one_keeps_the_record(tmp_path, mlproj
     assert codes == [0, 0], outputs
     [record] = read_records(tmp_path / "0")
     assert [rank.node for rank in record.measurement.ranks.ranks] == [0, 1]
-    assert record.measurement.images_per_iteration == 8
+    assert record.measurement.samples_per_iteration == 8
     assert record.telemetry.energy_j is None
     assert "took part: ok" in outputs[1][0]
     assert not (tmp_path / "1").exists()

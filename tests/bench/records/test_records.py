@@ -37,7 +37,14 @@ def test_any_measurement_survives_json_bit_for_bit(times_s, images):
     record = samples.run_record(measurement=samples.measurement(times_s, images))
     again = RunRecord.model_validate_json(record.model_dump_json())
     assert again == record
-    assert again.measurement.throughput_images_per_s == record.measurement.throughput_images_per_s
+    assert again.measurement.throughput_samples_per_s == record.measurement.throughput_samples_per_s
+
+
+def test_a_record_is_read_where_its_model_is_not():
+    text = (
+        samples.run_record().model_dump_json().replace('"resnet18"', '"timm:of_a_later_version"', 1)
+    )
+    assert RunRecord.model_validate_json(text).config.arch == "timm:of_a_later_version"
 
 
 def test_a_none_needs_its_reason():
@@ -79,7 +86,7 @@ def test_ok_without_a_measurement_is_refused():
 def test_records_are_frozen_and_closed():
     record = samples.measurement()
     with pytest.raises(ValidationError):
-        record.images_per_iteration = 9
+        record.samples_per_iteration = 9
     with pytest.raises(ValidationError):
         Measurement.model_validate({**record.model_dump(), "flop": 1})
 

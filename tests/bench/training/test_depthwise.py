@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import batch_normed
+from small_models import batch_normed, resolved
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.config import RunConfig
@@ -10,7 +10,6 @@ from bench.cost import StepSpec, step_complexity
 from bench.records.journal import JournalWriter
 from bench.training.devices import open_device
 from bench.training.precision import keep_depthwise_in_fp32, open_precision
-from bench.training.resolve import resolve
 from bench.worker.step_setup import StepSetup
 
 
@@ -94,9 +93,9 @@ def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, model, in_use)
 def test_auto_keeps_them_under_amp_on_a_cpu(monkeypatch, precision, asked, on_a_cpu, elsewhere):
     device = open_device("cpu")
     known = RunConfig(precision=precision, depthwise_fp32=asked), device
-    assert resolve(*known, open_precision(precision, device)).depthwise_fp32 is on_a_cpu
+    assert resolved(*known, open_precision(precision, device)).depthwise_fp32 is on_a_cpu
     monkeypatch.setattr(device, "prefers_fp32_depthwise", False)
-    assert resolve(*known, open_precision(precision, device)).depthwise_fp32 is elsewhere
+    assert resolved(*known, open_precision(precision, device)).depthwise_fp32 is elsewhere
 
 
 @pytest.mark.slow

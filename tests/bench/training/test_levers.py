@@ -12,6 +12,7 @@ from bench.training.precision import open_precision
 from bench.training.resolve import resolve
 from bench.training.step import Phases
 from bench.training.team import Team
+from bench.training.workloads import workload_of
 from bench.worker.step_setup import build_step, set_switches
 
 PLAIN = {
@@ -34,12 +35,14 @@ def losses(**knobs):
     device = open_device("cpu")
     precision = open_precision(config.precision, device)
     precision.apply()
-    resolved = resolve(config, device, precision)
+    set_switches(config)
+    workload = workload_of(config)
+    resolved = resolve(config, device, precision, workload)
     threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    set_switches(config, resolved)
+    torch.set_num_threads(resolved.threads)
     try:
-        batches = open_batches(config, resolved, device.torch_device)
-        step, _ = build_step(config, resolved, device, precision, Phases(), Team())
+        batches = open_batches(config, resolved, workload, device.torch_device)
+        step, _ = build_step(config, resolved, workload, device, precision, Phases(), Team())
         return [float(step(batches.next)) for _ in range(20)]
     finally:
         torch.set_num_threads(threads)

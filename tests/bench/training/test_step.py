@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fakes import Card, QueueingDevice, ScriptedClock
-from small_models import batch_of_ten_classes, ten_classes
+from small_models import CLASSIFIER, batch_of_ten_classes, resolved, ten_classes
 from torch.nn import functional
 
 from bench.config import RunConfig
@@ -18,7 +18,6 @@ from bench.training.devices.mps import MpsDevice
 from bench.training.precision import Fp32, open_precision
 from bench.training.precision.amp import AmpFp16
 from bench.training.precision.tf32 import Tf32
-from bench.training.resolve import resolve
 from bench.training.step import (
     LEARNING_RATE,
     WEIGHT_DECAY,
@@ -33,7 +32,7 @@ from bench.training.step import (
 def test_one_step_is_sgd_by_hand():
     model, reference = ten_classes(), ten_classes()
     images, labels = batch_of_ten_classes()
-    step = TrainingStep(model, make_optimizer(model, fused=True), Fp32())
+    step = TrainingStep(CLASSIFIER, model, make_optimizer(model, "sgd", fused=True), Fp32())
     loss = step(lambda: (images, labels))
     by_hand = functional.cross_entropy(reference(images), labels)
     gradients = torch.autograd.grad(by_hand, list(reference.parameters()))
@@ -63,7 +62,9 @@ def test_a_first_step_that_overflows_leaves_the_fused_optimizer_as_the_plain_one
     for fused in (True, False):
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 3)
-        step = TrainingStep(model, make_optimizer(model, fused=fused), AmpFp16("cpu"))
+        step = TrainingStep(
+            CLASSIFIER, model, make_optimizer(model, "sgd", fused=fused), AmpFp16("cpu")
+        )
         batches = iter([(images, labels), *[(images / 3e4, labels)] * 5])
         losses[fused] = [float(step(lambda batches=batches: next(batches))) for _ in range(6)]
     assert losses[True] == pytest.approx(losses[False])
@@ -79,18 +80,22 @@ def test_where_the_fused_optimizer_cannot_scale_it_is_left_out_or_refused(asked)
     precision = open_precision("amp-fp16", apple)
     if asked == "true":
         with pytest.raises(UnsupportedError, match=r"fused_optimizer=true.*fused_optimizer=false"):
-            resolve(config, apple, precision)
+            resolved(config, apple, precision)
     else:
-        assert resolve(config, apple, precision).fused_optimizer is False
-        assert resolve(config, Card(ScriptedClock()), precision).fused_optimizer is True
+        assert resolved(config, apple, precision).fused_optimizer is False
+        assert resolved(config, Card(ScriptedClock()), precision).fused_optimizer is True
 
 
 def test_two_half_batches_accumulate_to_the_whole():
     whole, halves = ten_classes(), ten_classes()
     images, labels = batch_of_ten_classes()
-    TrainingStep(whole, make_optimizer(whole, fused=False), Fp32())(lambda: (images, labels))
+    TrainingStep(CLASSIFIER, whole, make_optimizer(whole, "sgd", fused=False), Fp32())(
+        lambda: (images, labels)
+    )
     parts = iter([(images[:4], labels[:4]), (images[4:], labels[4:])])
-    step = TrainingStep(halves, make_optimizer(halves, fused=False), Fp32(), grad_accum_steps=2)
+    step = TrainingStep(
+        CLASSIFIER, halves, make_optimizer(halves, "sgd", fused=False), Fp32(), grad_accum_steps=2
+    )
     step(lambda: next(parts))
     for one, other in zip(whole.parameters(), halves.parameters(), strict=True):
         torch.testing.assert_close(one, other)
@@ -141,13 +146,13 @@ def test_tf32_is_refused_where_the_environment_switches_it_off(monkeypatch):
 def test_amp_is_what_the_device_computes_natively_and_emulation_is_asked_for_by_name(modes, amp):
     card = Card(ScriptedClock())
     card.modes = modes
-    found = resolve(RunConfig(precision="amp"), card, open_precision("amp", card))
+    found = resolved(RunConfig(precision="amp"), card, open_precision("amp", card))
     assert (found.math_mode, found.native_math) == (amp, True)
     assert found.autocast_dtype == ("none" if amp == "fp32" else amp)
     assert found.depthwise_fp32 is False
     assert ("measured in fp32" in str(found.precision_note("amp"))) == (amp == "fp32")
     for name in ("amp-bf16", "amp-fp16"):
-        asked = resolve(RunConfig(precision=name), card, open_precision(name, card))
+        asked = resolved(RunConfig(precision=name), card, open_precision(name, card))
         mode = name.removeprefix("amp-")
         assert (asked.math_mode, asked.native_math) == (mode, mode in modes)
         assert (asked.precision_note(name) is None) == (mode in modes)
@@ -252,7 +257,9 @@ def test_phases_cover_data_forward_backward_and_optimizer():
             return super().phase(name)
 
     model = ten_classes()
-    step = TrainingStep(model, make_optimizer(model, fused=False), Fp32(), phases=Names())
+    step = TrainingStep(
+        CLASSIFIER, model, make_optimizer(model, "sgd", fused=False), Fp32(), phases=Names()
+    )
     step(batch_of_ten_classes)
     assert names == ["data", "forward", "backward", "optimizer"]
 
@@ -264,7 +271,7 @@ def test_channels_last_is_the_layout_of_tensor_cores(precision, last):
     card = Card(ScriptedClock())
     card.modes = ("fp32", "tf32", "bf16", "fp16")
     card.channels_last = lambda mode: CudaDevice.channels_last(card, mode)
-    found = resolve(RunConfig(precision=precision), card, open_precision(precision, card))
+    found = resolved(RunConfig(precision=precision), card, open_precision(precision, card))
     assert found.channels_last is last
 
 
@@ -295,10 +302,10 @@ def test_a_card_that_torch_has_no_kernels_for_is_refused(monkeypatch, built_for,
 
 def test_the_default_configuration_is_the_fast_one_on_a_cpu():
     device = open_device("cpu")
-    found = resolve(RunConfig(), device, Fp32())
+    found = resolved(RunConfig(), device, Fp32())
     assert (found.batch_size, found.channels_last, found.max_seconds) == (16, True, 45.0)
     assert found.workers == 0
-    assert resolve(RunConfig(max_seconds="none"), device, Fp32()).max_seconds == "none"
+    assert resolved(RunConfig(max_seconds="none"), device, Fp32()).max_seconds == "none"
     card = Card(ScriptedClock())
-    assert resolve(RunConfig(), card, Fp32()).max_seconds == 600.0
-    assert resolve(RunConfig(arch="inception_v3"), device, Fp32()).image_size == 299
+    assert resolved(RunConfig(), card, Fp32()).max_seconds == 600.0
+    assert resolved(RunConfig(arch="inception_v3"), device, Fp32()).image_size == 299

@@ -49,7 +49,7 @@ def step(clock, device):
 
 
 def measured(window, **known):
-    return window.measurement(images_per_iteration=8, startup_s={}, **known)
+    return window.measurement(samples_per_iteration=8, startup_s={}, **known)
 
 
 def test_a_gpus_times_are_its_own(clock, monkeypatch):
@@ -92,8 +92,8 @@ def test_throughput_is_images_over_the_wall_time_of_a_window_without_warm_up(ste
     found = measured(window)
     assert found.warmup_times_s == pytest.approx([9.0] * 2)
     assert found.window_s == pytest.approx(5.0)
-    assert found.images == 80
-    assert found.throughput_images_per_s == pytest.approx(16.0)
+    assert found.samples == 80
+    assert found.throughput_samples_per_s == pytest.approx(16.0)
     assert found.iteration_times_s == pytest.approx([0.5] * 10)
 
 

@@ -8,7 +8,7 @@ import pytest
 import samples
 import torch
 from fakes import Card, QueueingDevice, ScriptedClock
-from small_models import batch_normed
+from small_models import CLASSIFIER, batch_normed
 from traces import TraceWriter, gpu_step
 
 from bench.cost import StepSpec, op_work, step_complexity
@@ -44,8 +44,9 @@ def step_of(precision="fp32", accumulated=1, model=batch_normed, compiled=False)
     images = torch.randn(BATCH, 3, SIZE, SIZE).to(memory_format=torch.channels_last)
     labels = torch.randint(6, (BATCH,))
     step = TrainingStep(
+        CLASSIFIER,
         torch.compile(model) if compiled else model,
-        make_optimizer(model, fused=True),
+        make_optimizer(model, "sgd", fused=True),
         open_precision(precision, CPU),
         grad_accum_steps=accumulated,
     )

@@ -8,6 +8,7 @@ from bench.training.inputs import open_batches
 from bench.training.inputs.base import Shard
 from bench.training.precision import Fp32
 from bench.training.resolve import resolve
+from bench.training.workloads import workload_of
 
 SMALL = {"backend": "cpu", "batch_size": 4, "image_size": 32, "threads": 1, "workers": 0}
 
@@ -18,7 +19,9 @@ def opened_batches(shard=Shard(), **settings):  # noqa: B008
         settings = {"workers": 1, **settings}
     config = RunConfig(**{**SMALL, **settings})
     device = open_device(config.backend)
-    return open_batches(config, resolve(config, device, Fp32()), device.torch_device, shard)
+    workload = workload_of(config)
+    resolved = resolve(config, device, Fp32(), workload)
+    return open_batches(config, resolved, workload, device.torch_device, shard)
 
 
 def take(batches, count):

@@ -29,6 +29,7 @@ from bench.training.inputs.image_folder import (
     random_cut,
 )
 from bench.training.inputs.loader import Draw, Unreadable
+from bench.training.workloads import ImageInput
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_LEVELS = 2
@@ -52,7 +53,7 @@ def stock(size, augment=False):
 def stock_by_class(folder, size):
     """torchvision's pictures of each class."""
     made = {}
-    for file, label in list_images(folder):
+    for file, label in list_images(folder, 1000):
         made.setdefault(label, []).append(stock(size)(pil_loader(file)))
     return made
 
@@ -70,10 +71,10 @@ def test_batches_are_within_two_grey_levels_of_torchvisions(opened, generated, s
 
 @pytest.mark.parametrize("seed", range(6))
 def test_augmentation_is_what_torchvision_draws_under_the_same_seed(generated, seed):
-    images = DecodedImages(generated, 96, augment=True)
+    images = DecodedImages(generated, ImageInput(96, 1000), augment=True)
     ours, _ = images[Draw(seed, seed)]
     torch.manual_seed(seed)
-    theirs = stock(96, augment=True)(pil_loader(list_images(generated)[seed][0]))
+    theirs = stock(96, augment=True)(pil_loader(list_images(generated, 1000)[seed][0]))
     levels = Normalize(MEAN, STD)(ours.permute(2, 0, 1) / 255)
     assert grey_levels(levels, theirs).max() <= GREY_LEVELS
 
@@ -140,7 +141,7 @@ def test_orientation_is_left_as_stored(tmp_path):
 
 @pytest.mark.parametrize("kind", ["cut in half", "empty", "nothing but a mark", "no picture"])
 def test_damaged_files_are_refused_in_one_line_that_names_them(photos, kind):
-    images = DecodedImages(photos, 32, augment=False)
+    images = DecodedImages(photos, ImageInput(32, 1000), augment=False)
     file = photos / "class_000" / "00000.jpg"
     whole = file.read_bytes()
     file.write_bytes(

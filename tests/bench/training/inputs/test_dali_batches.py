@@ -14,6 +14,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.training.inputs import open_batches
 from bench.training.inputs.base import Shard
+from bench.training.workloads import find_workload
 
 pytestmark = pytest.mark.usefixtures("dali")
 MEAN_GREY_LEVELS = 0.5
@@ -122,7 +123,11 @@ def test_on_a_gpu_the_gpu_is_asked_to_decode_and_cut(generated, monkeypatch, aug
 
     monkeypatch.setattr(pytorch, "DALIGenericIterator", Iterator)
     monkeypatch.setattr(Pipeline, "set_outputs", set_outputs)
-    monkeypatch.setattr("bench.training.inputs.dali.Normalise", lambda device, channels_last: None)
+    monkeypatch.setattr(
+        "bench.training.inputs.dali.Normalise", lambda image, device, channels_last: None
+    )
     config = RunConfig(data=str(generated), decoder="dali", augment=augment)
-    open_batches(config, samples.resolved(workers=1), torch.device("cuda", 1))
+    open_batches(
+        config, samples.resolved(workers=1), find_workload("resnet18"), torch.device("cuda", 1)
+    )
     assert asked == {"device": 1, "nodes": ["gpu", "gpu"]}

@@ -37,7 +37,7 @@ def record(tmp_path_factory, generated):
 @pytest.mark.slow
 def test_a_loader_is_measured_without_a_model(record):
     assert record.outcome == "ok", record.reason
-    assert record.measurement.images == 24
+    assert record.measurement.samples == 24
     assert record.complexity is None
     assert record.missing["complexity"] == NO_MODEL
     for fact in ("first_loss", "last_loss", "work"):
@@ -66,7 +66,7 @@ def test_no_finding_is_made_of_a_loss_a_wait_or_an_arithmetic_that_there_was_not
 @pytest.mark.slow
 def test_a_loaders_rate_has_a_name_of_its_own(record):
     found = summary(record)
-    assert found["loader_images_per_s"] == record.measurement.throughput_images_per_s
+    assert found["loader_images_per_s"] == record.measurement.throughput_samples_per_s
     assert "throughput_images_per_s" not in found
     assert "attained_gflops" not in found
     assert "loader_images_per_s" not in summary(samples.run_record())

@@ -13,6 +13,7 @@ from refusals import refusal
 from bench.errors import UserError
 from bench.training.inputs.image_folder import DecodedImages, decode_rgb
 from bench.training.inputs.loader import Draw
+from bench.training.workloads import ImageInput
 
 DECODERS = pytest.mark.parametrize("decoder", ["cpu", "dali"])
 #: What loads: the step itself, processes that stay or end with an epoch, DALI's threads.
@@ -109,11 +110,11 @@ def test_without_loader_processes_the_threads_of_the_step_decode(opened, generat
 
 
 def test_augmentation_differs_from_draw_to_draw(generated):
-    images = DecodedImages(generated, 64, augment=True)
+    images = DecodedImages(generated, ImageInput(64, 1000), augment=True)
     seen = [images[Draw(0, seed)][0] for seed in (1, 1, 2)]
     assert torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[0], seen[2])
-    plain = DecodedImages(generated, 64, augment=False)
+    plain = DecodedImages(generated, ImageInput(64, 1000), augment=False)
     assert torch.equal(plain[Draw(0, 1)][0], plain[Draw(0, 2)][0])
 
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from opened_batches import sums, take
+from small_models import resolved
 
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -14,7 +15,6 @@ from bench.training.devices import open_device
 from bench.training.inputs.base import Shard
 from bench.training.inputs.loader import ShuffledDraws
 from bench.training.precision import Fp32
-from bench.training.resolve import resolve
 
 
 def draws(images, batch_size, shard, epochs=1, seed=3):
@@ -84,23 +84,23 @@ def test_processes_of_one_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: 32)
     device = open_device("cpu")
 
-    def resolved(**changes):
-        found = resolve(RunConfig(backend="cpu", data="fakedata", **changes), device, Fp32())
+    def found_on(**changes):
+        found = resolved(RunConfig(backend="cpu", data="fakedata", **changes), device, Fp32())
         return found.threads, found.workers
 
-    assert resolved() == (12, 8)
-    assert resolved(devices=4) == (3, 2)
-    assert resolved(nodes=4) == (12, 8)
-    assert resolved(devices=8) == (1, 1)
-    assert resolved(devices=16) == (1, 0)
-    assert resolved(devices=4, threads=5, workers=6) == (5, 6)
+    assert found_on() == (12, 8)
+    assert found_on(devices=4) == (3, 2)
+    assert found_on(nodes=4) == (12, 8)
+    assert found_on(devices=8) == (1, 1)
+    assert found_on(devices=16) == (1, 0)
+    assert found_on(devices=4, threads=5, workers=6) == (5, 6)
 
 
 def test_dali_has_a_thread_where_the_step_would_load(monkeypatch):
     monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: 2)
     device = open_device("cpu")
     found = [
-        resolve(RunConfig(data="photos", decoder=decoder), device, Fp32()).workers
+        resolved(RunConfig(data="photos", decoder=decoder), device, Fp32()).workers
         for decoder in ("cpu", "dali")
     ]
     assert found == [0, 1]
@@ -111,4 +111,4 @@ def test_beside_an_accelerator_all_cores_but_one_load(monkeypatch, cores, worker
     monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: cores)
     device = open_device("cpu")
     monkeypatch.setattr(device, "backend", "cuda")
-    assert resolve(RunConfig(data="fakedata"), device, Fp32()).workers == workers
+    assert resolved(RunConfig(data="fakedata"), device, Fp32()).workers == workers

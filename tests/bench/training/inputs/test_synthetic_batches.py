@@ -1,5 +1,21 @@
 import torch
 
+from bench.config import RunConfig
+from bench.training.devices import open_device
+from bench.training.inputs import open_batches
+from bench.training.precision import open_precision
+from bench.training.resolve import resolve
+from bench.training.workloads.own import OwnStep
+
+
+class Nested:
+    """A step whose batch has more than tensors in it."""
+
+    model = torch.nn.Identity()
+
+    def batch(self, n):
+        return {"parts": [torch.ones(n), None], "name": "a", "count": n}
+
 
 def test_the_same_random_tensors_every_time(opened):
     batches = opened(batch_size=64)
@@ -25,3 +41,11 @@ def test_the_seed_decides_and_the_layout_does_not(opened):
     assert not torch.equal(first[0], other[0])
     assert first[0].is_contiguous(memory_format=torch.channels_last)
     assert planes[0].is_contiguous()
+
+
+def test_a_users_batch_may_hold_more_than_tensors():
+    config, device, workload = RunConfig(batch_size=3), open_device("cpu"), OwnStep("a:b", Nested())
+    resolved = resolve(config, device, open_precision("fp32", device), workload)
+    batch = open_batches(config, resolved, workload, device.torch_device).next()
+    assert torch.equal(batch.pop("parts")[0], torch.ones(3))
+    assert batch == {"name": "a", "count": 3}

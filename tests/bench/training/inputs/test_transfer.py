@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bench.training.inputs.transfer import DeviceSlot, Normalise, PrefetchedTransfer
+from bench.training.workloads import ImageInput
 
 
 class FakeStream:
@@ -123,7 +124,7 @@ def test_the_next_batch_is_on_its_way_in_one_of_two_slots_however_far_the_host_i
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_each_batch_overwrites_the_slot(channels_last):
     cpu = torch.device("cpu")
-    normalise = Normalise(cpu, channels_last=channels_last)
+    normalise = Normalise(ImageInput(0, 0), cpu, channels_last=channels_last)
     drawn = torch.Generator().manual_seed(0)
     batches = [
         (torch.randint(256, (2, 5, 5, 3), dtype=torch.uint8, generator=drawn), torch.tensor([n, 7]))
@@ -149,7 +150,7 @@ def test_on_a_gpu_every_batch_is_the_one_that_was_sent(channels_last):
         (torch.full((64, 96, 96, 3), n, dtype=torch.uint8).pin_memory(), torch.full((64,), n))
         for n in range(40)
     ]
-    normalise = Normalise(device, channels_last=channels_last)
+    normalise = Normalise(ImageInput(0, 0), device, channels_last=channels_last)
     numbers = iter(hosts)
     transfer = PrefetchedTransfer(
         lambda: next(numbers),

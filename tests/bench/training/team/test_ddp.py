@@ -7,7 +7,7 @@ import pytest
 import torch
 from gloo_ranks import ACCUMULATED, RANKS, STEPS, batch
 from servers import free_port
-from small_models import ten_classes
+from small_models import CLASSIFIER, ten_classes
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
@@ -32,7 +32,7 @@ def ranks(tmp_path_factory):
 def as_one():
     """One process on every rank's images of a step together."""
     model = ten_classes()
-    step = TrainingStep(model, make_optimizer(model, fused=True), Fp32())
+    step = TrainingStep(CLASSIFIER, model, make_optimizer(model, "sgd", fused=True), Fp32())
     for number in range(STEPS):
         parts = [batch(number, part, rank) for part in range(ACCUMULATED) for rank in range(RANKS)]
         images, labels = (torch.cat(each) for each in zip(*parts, strict=True))

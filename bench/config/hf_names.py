@@ -1,0 +1,195 @@
+"""Models of transformers by type, checkpoint or file, checked without importing transformers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+from bench.config.package_sources import extra_folder, nearest
+
+#: What a model is trained for. A type that has several without saying which gets the first.
+Task = Literal["masked-lm", "causal-lm", "image-classification", "sequence-classification"]
+TASKS: tuple[Task, ...] = get_args(Task)
+
+#: Published checkpoints whose configuration is the default of their type in transformers, by the
+#: number of weights. The others that its source names need not be: its default OPT has 12 layers,
+#: and facebook/opt-350m, which stands beside it, has 24.
+CHECKPOINTS: Mapping[str, str] = MappingProxyType(
+    {
+        "distilbert/distilbert-base-uncased": "distilbert",
+        "facebook/convnext-tiny-224": "convnext",
+        "google-bert/bert-base-uncased": "bert",
+        "google/vit-base-patch16-224": "vit",
+        "microsoft/resnet-50": "resnet",
+        "microsoft/swin-tiny-patch4-window7-224": "swin",
+        "openai-community/gpt2": "gpt2",
+    }
+)
+
+_MAPPINGS: Mapping[Task, str] = MappingProxyType(
+    {
+        "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+        "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+        "image-classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+        "sequence-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    }
+)
+_ENCODER_DECODERS = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
+#: `("bert", "BertForMaskedLM")`, or a tuple of classes, of which the first is taken.
+_ENTRY = re.compile(r'\(\s*"([^"]+)",\s*\(?\s*"([^"]+)"')
+_STATED = re.compile(r'@auto_docstring\([^)]*checkpoint="([^"]+)".*?\bmodel_type = "([^"]+)"', re.S)
+
+
+class HfModel(NamedTuple):
+    """A type of model, its class for the task, and the content of the user's `config.json`.
+
+    Without a file it is None: the model has the default configuration of its type.
+    """
+
+    model_type: str
+    task: Task
+    class_name: str
+    config: dict[str, Any] | None = None
+
+
+def find_hf_model(name: str) -> HfModel:
+    """Return the model that `hf:NAME` asks for. Raises `ValueError`."""
+    base, task = _split_task(name)
+    path = _config_path(base)
+    config = None if path is None else _read(path)
+    model_type = _known_type(base) if config is None else _type_of(config)
+    classes = {task: names[model_type] for task, names in _tasks().items() if model_type in names}
+    if not classes:
+        raise ValueError(f"{model_type} has no head for {', '.join(TASKS)}")
+    chosen = task or _own_task(model_type, classes, (config or {}).get("architectures"))
+    if chosen not in classes:
+        raise ValueError(f"{model_type} has no head for {chosen}; give {' or '.join(classes)}")
+    return HfModel(model_type, chosen, classes[chosen], config)
+
+
+def _split_task(name: str) -> tuple[str, Task | None]:
+    """Return `name` without its `:TASK`, and the task. Raises `ValueError`."""
+    base, colon, asked = name.rpartition(":")
+    if not colon:
+        return name, None
+    for task in TASKS:
+        if asked == task:
+            return base, task
+    raise ValueError(f"{asked!r} is no task; give {', '.join(TASKS)}")
+
+
+def names_a_file(name: str) -> bool:
+    """Whether `hf:NAME` asks for a `config.json` of the user's. Raises `ValueError`."""
+    return _config_path(_split_task(name)[0]) is not None
+
+
+def _config_path(base: str) -> Path | None:
+    if base in _types() or base in _checkpoints():
+        return None
+    path = Path(base).expanduser()
+    if base and path.is_dir():
+        path /= "config.json"
+    looks_like_one = path.suffix == ".json" or base.startswith((".", "/", "~"))
+    return path if looks_like_one or path.is_file() else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path") from None
+    except ValueError:  # neither UTF-8 nor JSON
+        raise ValueError(f"{path} is no JSON: give a model's config.json") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ValueError(f"{path} has no model_type: give a model's config.json")
+    return config
+
+
+def _type_of(config: Mapping[str, Any]) -> str:
+    return str(config["model_type"])
+
+
+def _known_type(base: str) -> str:
+    known = _types()
+    if base in known:
+        return base
+    if base in _checkpoints():
+        return _checkpoints()[base]
+    if base in (stated := _stated_checkpoints()):
+        raise ValueError(
+            f"transformers does not contain the configuration of {base}: give the path of its "
+            f"config.json, or hf:{stated[base]}, whose default need not be the same"
+        )
+    hint = nearest(base, known, "try gpt2, bert, vit")
+    raise ValueError(f"no model type of transformers, and no config.json; {hint}")
+
+
+def _own_task(model_type: str, classes: Mapping[Task, str], stated: object) -> Task:
+    """Return the task of the class that a file states, else the first that the type is made for."""
+    names = stated if isinstance(stated, list) else []
+    for name in names:
+        for task, class_name in classes.items():
+            if name == class_name:
+                return task
+    if names and not str(names[0]).endswith("Model"):  # a class without a head asks for nothing
+        raise ValueError(f"its class is {names[0]}: add :TASK, which is {' or '.join(classes)}")
+    if model_type in _read_mappings()[_ENCODER_DECODERS]:
+        raise ValueError(
+            f"{model_type} is an encoder with a decoder, which is not trained as a whole here: "
+            f"add :TASK, which is {' or '.join(classes)}"
+        )
+    return next(iter(classes))
+
+
+@cache
+def _tasks() -> Mapping[Task, Mapping[str, str]]:
+    """Classes by task and type."""
+    mappings = _read_mappings()
+    both = set(mappings[_ENCODER_DECODERS].values())
+    return {
+        task: {kind: name for kind, name in mappings[mapping].items() if name not in both}
+        for task, mapping in _MAPPINGS.items()
+    }
+
+
+@cache
+def _types() -> frozenset[str]:
+    return frozenset().union(*_tasks().values())
+
+
+@cache
+def _checkpoints() -> Mapping[str, str]:
+    """Types by checkpoint, which may be written without its owner."""
+    return {
+        name: kind
+        for checkpoint, kind in CHECKPOINTS.items()
+        for name in (checkpoint, checkpoint.partition("/")[2])
+    }
+
+
+@cache
+def _read_mappings() -> Mapping[str, Mapping[str, str]]:
+    source = extra_folder("transformers", "hf") / "models" / "auto" / "modeling_auto.py"
+    text = source.read_text(encoding="utf-8")
+    found = {}
+    for name in (*_MAPPINGS.values(), _ENCODER_DECODERS):
+        body = text.partition(f"\n{name} = OrderedDict(\n")[2].partition("\n)\n")[0]
+        found[name] = {match[1]: match[2] for match in _ENTRY.finditer(body)}
+    return found
+
+
+def _stated_checkpoints() -> Mapping[str, str]:
+    """Types by the checkpoint that a configuration's documentation names."""
+    models = extra_folder("transformers", "hf") / "models"
+    stated = {}
+    for source in models.glob("*/configuration_*.py"):
+        for checkpoint, kind in _STATED.findall(source.read_text(encoding="utf-8")):
+            if kind in _types():
+                stated[checkpoint] = kind
+                stated[checkpoint.rpartition("/")[2]] = kind
+    return stated

@@ -1,0 +1,168 @@
+"""Names of models: checked against what the packages say, without importing them."""
+
+import subprocess
+import sys
+
+import pytest
+from refusals import refusal
+
+from bench.config import arch_label, parse_config, recorded_config
+from bench.config.architectures import package_of, timm_architectures
+from bench.config.hf_names import HfModel, find_hf_model
+
+
+@pytest.mark.slow
+def test_timms_names_are_those_that_it_lists():
+    import timm
+
+    assert set(timm_architectures()) == set(timm.list_models())
+
+
+@pytest.mark.slow
+def test_transformers_classes_are_those_of_its_mappings():
+    from transformers.models.auto import modeling_auto
+
+    from bench.config.hf_names import _read_mappings
+
+    for name, read in _read_mappings().items():
+        known = getattr(modeling_auto, name).items()
+        assert read == {kind: one if isinstance(one, str) else one[0] for kind, one in known}
+
+
+@pytest.mark.parametrize(
+    ("arch", "words"),
+    [
+        ("timm:convnext_tinny", ["convnext_tiny"]),
+        ("timm:", ["try convnext_tiny"]),
+        ("hf:gpt3", ["did you mean", "gpt2"]),
+        ("hf:", ["try gpt2"]),
+        ("hf:gpt2:guessing", ["'guessing' is no task", "causal-lm"]),
+        ("hf:gpt2:masked-lm", ["no head for masked-lm", "causal-lm or sequence-classification"]),
+        ("hf:t5", ["add :TASK", "sequence-classification"]),
+        ("hf:facebook/opt-350m", ["config.json", "hf:opt"]),
+        ("hf:opt-350m", ["config.json", "hf:opt"]),
+        ("hf:./none/config.json", ["none/config.json", "check the path"]),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_remedy(arch, words):
+    message = refusal(parse_config, {"arch": arch})
+    assert all(word in message for word in [f"arch={arch!r}", *words])
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("gpt2", ("gpt2", "causal-lm", "GPT2LMHeadModel")),
+        ("bert", ("bert", "masked-lm", "BertForMaskedLM")),
+        ("bert-base-uncased", ("bert", "masked-lm", "BertForMaskedLM")),
+        ("google-bert/bert-base-uncased:causal-lm", ("bert", "causal-lm", "BertLMHeadModel")),
+        ("bart:causal-lm", ("bart", "causal-lm", "BartForCausalLM")),
+        ("convnext", ("convnext", "image-classification", "ConvNextForImageClassification")),
+    ],
+)
+def test_a_type_or_checkpoint_has_its_own_task_unless_one_is_stated(name, model, tmp_path):
+    assert find_hf_model(name) == HfModel(*model)
+
+
+def test_a_type_is_not_taken_for_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2").mkdir()
+    assert find_hf_model("gpt2").config is None
+    assert "gpt2/config.json cannot be read" in refusal(find_hf_model, "./gpt2", error=ValueError)
+
+
+@pytest.mark.parametrize(
+    ("stated", "task"),
+    [
+        ('{"model_type": "gpt2"}', "causal-lm"),
+        ('{"model_type": "bert", "architectures": ["BertModel"]}', "masked-lm"),
+        ('{"model_type": "bert", "architectures": ["BertLMHeadModel"]}', "causal-lm"),
+        (
+            '{"model_type": "gpt2", "architectures": ["GPT2ForSequenceClassification"]}',
+            "sequence-classification",
+        ),
+    ],
+)
+def test_a_file_states_its_task(stated, task, tmp_path):
+    (tmp_path / "config.json").write_text(stated)
+    assert (
+        find_hf_model(str(tmp_path)).task == find_hf_model(f"{tmp_path}/config.json").task == task
+    )
+    assert find_hf_model(f"{tmp_path}:causal-lm").task == "causal-lm"
+    assert package_of(f"hf:{tmp_path}:causal-lm") is None
+    assert package_of("hf:gpt2:causal-lm") == "transformers"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "no model_type"),
+        ("{}", "no model_type"),
+        ('{"model_type": "gpt5"}', "gpt5 has no head for"),
+        (
+            '{"model_type": "bert", "architectures": ["BertForQuestionAnswering"]}',
+            "BertForQuestionAnswering: add :TASK",
+        ),
+    ],
+)
+def test_a_file_that_describes_no_model_is_refused(content, words, tmp_path):
+    (tmp_path / "config.json").write_text(content)
+    assert words in refusal(parse_config, {"arch": f"hf:{tmp_path}"})
+
+
+ABSENT = """
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: (
+    None if name in ("timm", "transformers") else found(name, *rest))
+from bench.config import parse_config
+from bench.errors import UserError
+for arch in ("timm:resnet50", "hf:gpt2"):
+    try:
+        parse_config({"arch": arch})
+    except UserError as error:
+        print(error)
+"""
+PRESENT = """
+import sys
+from bench.config import parse_config
+for arch in ("timm:resnet50", "hf:gpt2"):
+    parse_config({"arch": arch})
+print(sorted({"torch", "timm", "transformers"} & sys.modules.keys()))
+"""
+
+
+def _printed(script):
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()
+
+
+def test_without_the_package_a_name_is_refused_with_the_way_to_install_it():
+    timm, transformers = _printed(ABSENT)
+    assert "timm is not installed; pip install 'mlproject[timm]'" in timm
+    assert "transformers is not installed; pip install 'mlproject[hf]'" in transformers
+
+
+def test_names_are_checked_without_importing_the_packages():
+    assert _printed(PRESENT) == ["[]"]
+
+
+def test_what_was_recorded_is_read_where_the_model_is_not():
+    assert recorded_config({"arch": "timm:of_a_later_version"}).arch == "timm:of_a_later_version"
+    assert recorded_config({"arch": "hf:./gone/config.json"}).arch == "hf:./gone/config.json"
+
+
+@pytest.mark.parametrize(
+    ("arch", "label"),
+    [
+        ("resnet50", "resnet50"),
+        ("mymodels.nets:tiny", "mymodels.nets.tiny"),
+        ("timm:resnet50.a1_in1k", "timm.resnet50.a1_in1k"),
+        ("hf:google-bert/bert-base-uncased", "hf.google-bert-bert-base-uncased"),
+        ("hf:./my models/config.json", "hf-my-models-config.json"),
+        ("hf:../config.json:masked-lm", "hf-config.json.masked-lm"),
+    ],
+)
+def test_a_name_made_from_an_arch_has_no_path_in_it(arch, label):
+    assert arch_label(arch) == label
