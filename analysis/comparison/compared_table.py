@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.comparison.judgement import Comparison, compare_pairs, compared_metric
+from analysis.comparison.judgement import (
+    Comparison,
+    check_metric,
+    compare_pairs,
+    compared_metric,
+)
 from analysis.comparison.pairs import pair_runs
 from analysis.comparison.sides import read_side, read_sides
 from analysis.runs.groups import Group
@@ -28,7 +33,7 @@ def compare(
     a: str | Sequence[Run],
     b: str | Sequence[Run],
     *,
-    metric: str = "throughput_images_per_s",
+    metric: str | None = None,
     threshold: float = 0.02,
     correction: str = "holm",
 ) -> pd.DataFrame:
@@ -36,8 +41,9 @@ def compare(
 
     `a` and `b` are what the command takes (`campaign=before`, `env=lab`, run ids, a filter of
     MLflow's), or runs such as `pull_records(campaign="before").runs()`. `metric` is a metric's name
-    in MLflow; `threshold` the share by which B must differ to count as faster or slower;
-    `correction` (holm, bh or none) is of the p-values for the number of configurations.
+    in MLflow, by default that of the runs' own rate; `threshold` the share by which B must differ
+    to count as faster or slower; `correction` (holm, bh or none) is of the p-values for the number
+    of configurations.
 
     Columns: `configuration`, and its `env`, `arch`, `precision` and `repeats` on either side
     (`env_a`, `env_b`, ...), `batch_size`; `a` and `b`, the geometric means over the repeats in the
@@ -50,8 +56,10 @@ def compare(
     """
     import pandas as pd
 
-    chosen = compared_metric(metric)
-    pairing = pair_runs(*_both(a, b), chosen.name)
+    check_metric(metric)
+    sides = _both(a, b)
+    chosen = compared_metric(metric, (run for side in sides for run in side))
+    pairing = pair_runs(*sides, chosen.name)
     found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
     rows = [_compared(one) for one in found]
     for verdict, side, groups in (

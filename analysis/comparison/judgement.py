@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from scipy import special
 
 from analysis.comparison.pairs import Pairing
-from analysis.runs.groups import Group, ran_otherwise
+from analysis.runs.groups import Group, ran_otherwise, sample_of
+from analysis.runs.placed import TOKENS_PER_S, Run
 from analysis.runs.quantities import counted, percent, times
 from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio, estimate_window
+from bench.config import ENERGY, THROUGHPUT, energy_metric, rate_metric, rate_unit
 from bench.errors import UserError
 
 #: What a better and a worse B are called.
@@ -44,7 +46,9 @@ class ComparedMetric:
 METRICS = {
     metric.name: metric
     for metric in (
-        ComparedMetric("throughput_images_per_s", "images/s", "higher", _SPEED, "mean"),
+        ComparedMetric(rate_metric("image"), rate_unit("image"), "higher", _SPEED, "mean"),
+        ComparedMetric(THROUGHPUT, rate_unit("sample"), "higher", _SPEED, "mean"),
+        ComparedMetric(TOKENS_PER_S, "tokens/s", "higher", _SPEED, "mean"),
         ComparedMetric("attained_gflops", "GFLOP/s", "higher", _SPEED, "mean"),
         ComparedMetric("iteration_time_ms_mean", "ms", "lower", _SPEED, "mean"),
         ComparedMetric("iteration_time_ms_p50", "ms", "lower", _SPEED, "median"),
@@ -56,7 +60,8 @@ METRICS = {
         ComparedMetric("peak_memory_mb", "MB", "lower", _USE),
         ComparedMetric("max_rss_mb", "MB", "lower", _USE),
         ComparedMetric("energy_j", "J", "lower", _USE),
-        ComparedMetric("energy_j_per_image", "J", "lower", _USE),
+        ComparedMetric(energy_metric("image"), "J", "lower", _USE),
+        ComparedMetric(ENERGY, "J", "lower", _USE),
         ComparedMetric("real_s", "s", "lower", _SPEED),
         ComparedMetric("user_s", "s", "lower", _USE),
         ComparedMetric("system_s", "s", "lower", _USE),
@@ -64,11 +69,23 @@ METRICS = {
 }
 
 
-def compared_metric(name: str) -> ComparedMetric:
-    """Return the metric of that name. Raises `UserError` for one that cannot be compared."""
-    if name not in METRICS:
+#: Metrics from which a cost follows.
+RATES = (rate_metric("image"), THROUGHPUT)
+
+
+def check_metric(name: str | None) -> None:
+    """Raise `UserError` for a metric that cannot be compared; None is the runs' own rate."""
+    if name is not None and name not in METRICS:
         raise UserError(f"metric={name!r}: compare one of {', '.join(METRICS)}")
-    return METRICS[name]
+
+
+def compared_metric(name: str | None, runs: Iterable[Run] = ()) -> ComparedMetric:
+    """Return the metric of that name; without one the rate of `runs`, in images/s or samples/s.
+
+    Raises `UserError` for one that cannot be compared.
+    """
+    check_metric(name)
+    return METRICS[rate_metric(sample_of(runs)) if name is None else name]
 
 
 Judgement = Literal["better", "worse", "tie", "undecided"]

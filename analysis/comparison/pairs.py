@@ -102,7 +102,7 @@ def _why_left_out(run: Run, metric: str) -> str:
 def _why_unusable(run: Run, metric: str) -> str:
     if run.outcome != "ok":
         return f"{run.outcome}, {run.reason or 'no reason recorded'}"
-    value = run.metrics.get(metric)
+    value = run.metric(metric)
     return f"no {metric}" if value is None else f"{metric} is {value:g}, which has no ratio"
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.runs.imported import run_of_tags
-from analysis.runs.placed import Run, distinguished
+from analysis.runs.placed import Run
 from analysis.runs.pull import RecordSet, pull_records
-from analysis.runs.what_ran import NO_SETTINGS
+from analysis.runs.what_ran import NO_SETTINGS, distinguished
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.folders import read_all

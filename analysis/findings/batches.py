@@ -84,18 +84,14 @@ def find_memory_spills(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         good, bad, after = curve[place - 1], curve[place], curve[place:]
         estimate = estimate_ratio(bad.repeats(), good.repeats())
         lower = _in_lower_precision(bad, groups)
-        spared = [
-            other
-            for other in lower or ()
-            if CLIFF * other.throughput_images_per_s > bad.throughput_images_per_s
-        ]
+        spared = [other for other in lower or () if CLIFF * other.samples_per_s > bad.samples_per_s]
         may_help = lower == [] or spared
         yield ReportFinding(
             kind="memory spill",
             headline=(
                 f"{good.env}, {good.model_label} {good.precision_label}: from "
-                f"{three_digits(good.throughput_images_per_s)} images/s at batch {good.batch_size} "
-                f"to {three_digits(bad.throughput_images_per_s)} at batch {bad.batch_size}. "
+                f"{three_digits(good.samples_per_s)} {good.rate_unit} at batch {good.batch_size} "
+                f"to {three_digits(bad.samples_per_s)} at batch {bad.batch_size}. "
                 f"Likely cause: {_cause(bad)}."
             ),
             evidence=(
@@ -176,7 +172,7 @@ def _in_lower_precision(bad: Group, groups: Sequence[Group]) -> list[Group] | No
 
 #: A batch this near to the best has nearly all there is to gain.
 NEAR_BEST = 0.95
-#: A doubling of the batch can at most double images/s; more is noise, or another fault.
+#: A doubling of the batch can at most double samples/s; more is noise, or another fault.
 _MAX_GAIN = 1.05
 #: Two sizes are a line; a knee needs a bend.
 _MIN_SIZES = 3
@@ -207,16 +203,16 @@ def knee_of(curve: Sequence[Group]) -> Knee | None:
     gains = tuple(gain_per_doubling(small, large) for small, large in pairwise(sound))
     if max(gains) > _MAX_GAIN:
         return None
-    best = max(sound, key=lambda group: group.throughput_images_per_s)
-    near = NEAR_BEST * best.throughput_images_per_s
-    knee = next(group for group in sound if group.throughput_images_per_s >= near)
+    best = max(sound, key=lambda group: group.samples_per_s)
+    near = NEAR_BEST * best.samples_per_s
+    knee = next(group for group in sound if group.samples_per_s >= near)
     still_rising = best is sound[-1] and gains[-1] > 1 - NEAR_BEST
     return Knee(tuple(sound), best, None if still_rising else knee, gains)
 
 
 def gain_per_doubling(small: Group, large: Group) -> float:
-    """Return the relative gain in images/s that each doubling between the two batches gave."""
-    ratio = large.throughput_images_per_s / small.throughput_images_per_s
+    """Return the relative gain in samples/s that each doubling between the two batches gave."""
+    ratio = large.samples_per_s / small.samples_per_s
     doublings = math.log2((large.batch_size or 0) / (small.batch_size or 1))
     return float(ratio ** (1 / doublings)) - 1
 
@@ -233,7 +229,7 @@ def find_batch_knees(runs: Sequence[Run]) -> Iterator[ReportFinding]:
                     *(f"batch {group.batch_size}: {rate_of(group)}" for group in knee.curve),
                     *(
                         f"{small.batch_size} to {large.batch_size}: {percent_change(gain)} "
-                        "images/s a doubling"
+                        f"{small.rate_unit} a doubling"
                         for (small, large), gain in zip(
                             pairwise(knee.curve), knee.gains, strict=True
                         )
@@ -261,7 +257,7 @@ def _headline(knee: Knee, runs: Sequence[Run]) -> str:
     if knee.knee is knee.curve[0]:
         return (
             f"{what}: the smallest batch, {knee.knee.batch_size}, is within 5 % of the best "
-            f"({three_digits(knee.best.throughput_images_per_s)} images/s at "
+            f"({three_digits(knee.best.samples_per_s)} {knee.best.rate_unit} at "
             f"{knee.best.batch_size}): a larger one gains less, the knee is at or below it."
         )
     return (

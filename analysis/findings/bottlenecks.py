@@ -71,10 +71,10 @@ def _waits(run: Run) -> bool:
     return run.metrics.get("data_wait_share", 0.0) > INPUT_SHARE
 
 
-#: With so many times the images, a step that grows by less than this pays per launch.
-_MORE_IMAGES = 1.9
+#: With so many times the samples, a step that grows by less than this pays per launch.
+_MORE_SAMPLES = 1.9
 _SAME_STEP = 1.15
-#: A smaller step for more images is no launch cost but a fault.
+#: A smaller step for more samples is no launch cost but a fault.
 _MIN_GROWTH = 0.9
 
 
@@ -129,8 +129,8 @@ def _compiled_to_graphs(group: Group) -> bool:
 
 def _flat(small: Group, large: Group) -> bool:
     more = (large.batch_size or 0) / (small.batch_size or 1)
-    growth = more * small.throughput_images_per_s / large.throughput_images_per_s
-    return more >= _MORE_IMAGES and _MIN_GROWTH <= growth < _SAME_STEP
+    growth = more * small.samples_per_s / large.samples_per_s
+    return more >= _MORE_SAMPLES and _MIN_GROWTH <= growth < _SAME_STEP
 
 
 def _why_starved(run: Run) -> str | None:
@@ -144,4 +144,4 @@ def _why_starved(run: Run) -> str | None:
 
 
 def _milliseconds(group: Group) -> str:
-    return three_digits(1e3 * (group.batch_size or 0) / group.throughput_images_per_s)
+    return three_digits(1e3 * (group.batch_size or 0) / group.samples_per_s)

@@ -10,6 +10,8 @@ from analysis.runs.groups import batch_curves
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, percent, three_digits
 from analysis.statistics import estimate_ratio
+from bench.config import Sample, a_sample, rate_unit
+from bench.records import Complexity
 from bench.records.verdict.claimed_flops import CODE as CLAIMED
 from bench.records.verdict.drift import Drift
 
@@ -82,29 +84,40 @@ _TOLERANCE = 1e-3
 
 
 def find_inconsistent_flops(runs: Sequence[Run]) -> Iterator[ReportFinding]:
-    """Yield a finding for each model whose runs disagree in FLOP per image."""
-    counts: dict[tuple[str, int], list[tuple[float, Run]]] = {}
+    """Yield a finding for each model whose runs disagree in FLOP per sample."""
+    counts: dict[tuple[str, str, Sample], list[tuple[float, Run]]] = {}
     for run in runs:
         complexity = run.record.complexity if run.record else None
         if complexity is not None and complexity.step_flops:
-            key = (complexity.arch, complexity.image_size)
-            counts.setdefault(key, []).append((complexity.step_flops_per_image, run))
-    for (arch, image_size), found in counts.items():
+            key = (complexity.arch, _size(complexity), complexity.sample)
+            counts.setdefault(key, []).append((complexity.step_flops_per_sample, run))
+    for (arch, size, sample), found in counts.items():
         low, high = (pick(flops for flops, _ in found) for pick in (min, max))
+        each = a_sample(sample)
         if high > low * (1 + _TOLERANCE):
             yield ReportFinding(
                 kind="inconsistent FLOP",
                 headline=(
-                    f"Runs of {arch} at {image_size} pixels count their work differently: "
-                    f"{three_digits(low / 1e9)} to {three_digits(high / 1e9)} GFLOP an image."
+                    f"Runs of {arch}{size} count their work differently: "
+                    f"{three_digits(low / 1e9)} to {three_digits(high / 1e9)} GFLOP {each}."
                 ),
                 evidence=tuple(
-                    f"{run.label}: {three_digits(flops / 1e9)} GFLOP an image"
-                    for flops, run in found
+                    f"{run.label}: {three_digits(flops / 1e9)} GFLOP {each}" for flops, run in found
                 ),
                 runs=tuple(run.name for _, run in found),
-                advice="Compare images/s of these runs, not FLOP/s or places under the roof.",
+                advice=(
+                    f"Compare {rate_unit(sample)} of these runs, not FLOP/s or places under the "
+                    "roof."
+                ),
             )
+
+
+def _size(complexity: Complexity) -> str:
+    """Of what size a sample is, as far as its kind has one."""
+    if complexity.image_size is not None:
+        return f" at {complexity.image_size} pixels"
+    tokens = complexity.tokens_per_sample
+    return "" if tokens is None else f" at {tokens} tokens"
 
 
 #: Kernels chosen for a larger batch can save a little of the step.
@@ -120,13 +133,12 @@ def find_shrinking_steps(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             surely = rates.low if rates.low is not None else rates.ratio
             if batches / surely < _MIN_SHRINK:
                 steps_s = [
-                    (group.batch_size or 0) / group.throughput_images_per_s
-                    for group in (small, large)
+                    (group.batch_size or 0) / group.samples_per_s for group in (small, large)
                 ]
                 yield ReportFinding(
                     kind="inconsistent times",
                     headline=(
-                        f"{large.label}: a step of {large.batch_size} images took "
+                        f"{large.label}: a step of {large.batch_size} {large.sample}s took "
                         f"{three_digits(steps_s[1])} s, one of {small.batch_size} took "
                         f"{three_digits(steps_s[0])} s."
                     ),

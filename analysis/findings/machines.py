@@ -10,6 +10,7 @@ from analysis.findings.report_finding import ReportFinding
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, interval, three_digits
 from analysis.statistics import RatioEstimate
+from bench.config import a_sample
 
 
 def find_speed_ups(runs: Sequence[Run], prices: Prices = NO_PRICES) -> Iterator[ReportFinding]:
@@ -45,12 +46,16 @@ def _headline(pair: MachinePair) -> str:
 
 
 def _cost_words(pair: MachinePair) -> str:
-    """What a million images cost: of several configurations by how much more or less."""
+    """What a million samples cost: of several configurations by how much more or less."""
     if len(pair.counted) == 1:
         cost = _costs(pair.counted[0])
         return f"; {cost}" if cost else ""
     ratio = pair.cost_ratio
-    return "" if ratio is None else f"; an image costs {three_digits(ratio)} times as much"
+    return (
+        ""
+        if ratio is None
+        else f"; {a_sample(pair.sample)} costs {three_digits(ratio)} times as much"
+    )
 
 
 def _costs(one: SharedConfiguration) -> str:
@@ -59,7 +64,7 @@ def _costs(one: SharedConfiguration) -> str:
     if ours is None or theirs is None:
         return ""
     spot = [" (spot)" if cost.price.spot else "" for cost in (ours, theirs)]
-    return f"a million images cost {ours}{spot[0]} against {theirs}{spot[1]}"
+    return f"a million {one.comparison.b.sample}s cost {ours}{spot[0]} against {theirs}{spot[1]}"
 
 
 def _prices(pair: MachinePair, prices: Prices) -> Iterator[str]:
@@ -74,8 +79,8 @@ def _prices(pair: MachinePair, prices: Prices) -> Iterator[str]:
 
 
 def _label(one: SharedConfiguration) -> str:
-    arch, precision = one.series
-    return f"{arch} {precision} batch {one.comparison.a.batch_size}"
+    model, precision = one.series
+    return f"{model} {precision} batch {one.comparison.a.batch_size}"
 
 
 def _line(series: MachinePair) -> str:
@@ -90,7 +95,7 @@ def _line(series: MachinePair) -> str:
         cost = _costs(one)
         words = f"{name}: {mean} times at batch {one.comparison.a.batch_size}"
         return f"{words}{f', {cost}' if cost else ''}{ran}"
-    cheapest = min(series.counted, key=lambda one: -one.comparison.b.throughput_images_per_s)
+    cheapest = min(series.counted, key=lambda one: -one.comparison.b.samples_per_s)
     cost = _costs(cheapest)
     at = f"; at batch {cheapest.comparison.a.batch_size} {cost}" if cost else ""
     return (

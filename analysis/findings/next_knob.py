@@ -53,6 +53,10 @@ def _switched_off(setting: str) -> Callable[[Group, Sequence[Run]], bool]:
     return lambda group, runs: set(group.asked_for(setting)) == {"false"}
 
 
+def _contiguous_images(group: Group, runs: Sequence[Run]) -> bool:
+    return "image_size" in group.first.settings and _switched_off("channels_last")(group, runs)
+
+
 def _cores(group: Group) -> int | None:
     """Cores of each process of the group, of its device or else of the host; None if not known."""
     environment = group.first.record.environment if group.first.record else None
@@ -130,8 +134,7 @@ def _native_amp(group: Group, runs: Sequence[Run]) -> bool:
 
 KNOBS: Mapping[str, Knob] = {
     "threads": Knob("threads", "threads for its idle cores", _idle_cores, _more),
-    "channels_last": Knob("channels_last", "channels-last", _switched_off("channels_last"),
-                          _is("true")),
+    "channels_last": Knob("channels_last", "channels-last", _contiguous_images, _is("true")),
     "fused_optimizer": Knob("fused_optimizer", "the fused optimizer",
                             _switched_off("fused_optimizer"), _is("true")),
     "allocator": Knob("allocator", "allocator=retain", _system_allocator, _is("retain")),
@@ -176,7 +179,7 @@ def advice(group: Group, names: Iterable[str], runs: Sequence[Run]) -> dict[str,
         measured = list(_measured(knob, group, groups))
         if all(faster(turned, base) for base, turned in measured):
             gains = [
-                turned.throughput_images_per_s / base.throughput_images_per_s
+                turned.samples_per_s / base.samples_per_s
                 for base, turned in measured
                 if base.first.settings.get(knob.setting) == group.first.settings[knob.setting]
             ]
@@ -261,7 +264,7 @@ def _slower_than_fp32(group: Group, groups: Sequence[Group]) -> bool:
     return any(
         other.precision == "fp32"
         and settings_key(other.first, OF_PRECISION) == key
-        and other.throughput_images_per_s > group.throughput_images_per_s
+        and other.samples_per_s > group.samples_per_s
         for other in groups
     )
 

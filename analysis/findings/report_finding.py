@@ -22,14 +22,14 @@ class ReportFinding:
 
 
 def rate_of(group: Group) -> str:
-    """Format a group's images/s, with the deviation of its repeats where there are any."""
-    repeats = group.repeats()
+    """Format a group's samples/s, with the deviation of its repeats where there are any."""
+    repeats, unit = group.repeats(), group.rate_unit
     deviation = repeats.relative_deviation
     if deviation is None:
         known = "" if repeats.count == 1 else f" (mean of {repeats.count})"
-        return f"{three_digits(repeats.centre)} images/s{known}"
+        return f"{three_digits(repeats.centre)} {unit}{known}"
     spread = f"SD {percent(deviation)}, {repeats.count} repeats"
-    return f"{three_digits(repeats.centre)} images/s ({spread})"
+    return f"{three_digits(repeats.centre)} {unit} ({spread})"
 
 
 def ratio_of(estimate: RatioEstimate) -> str:

@@ -56,4 +56,4 @@ def loader_keeps_up(group: Group, runs: Sequence[Run]) -> bool:
     rate = loader_rate(group, runs)
     shares = [run.metrics.get("data_wait_share", 0.0) for run in group.runs]
     computing = 1 - min(max(shares), 1.0)
-    return rate is not None and rate * computing > group.throughput_images_per_s
+    return rate is not None and rate * computing > group.samples_per_s

@@ -1,4 +1,4 @@
-"""Images/s at batch sizes that were not measured, how surely, and where no prediction is made."""
+"""Samples/s at batch sizes that were not measured, how surely, and where no prediction is made."""
 
 from analysis.prediction.curve import (
     MeasuredBatch,

@@ -1,10 +1,10 @@
 """Time of a step over its batch size, from the terms of the roofline.
 
-    t(b) = fixed + per_image * b
+    t(b) = fixed + per_sample * b
 
-What a step costs once (launches, the optimizer's traffic over the parameters) and what each image
+What a step costs once (launches, the optimizer's traffic over the parameters) and what each sample
 costs (its arithmetic and its traffic, each linear in the batch). The roof bounds the second from
-below: no image can take less than the larger of its FLOP and its fused bytes at the peaks. With
+below: no sample can take less than the larger of its FLOP and its fused bytes at the peaks. With
 arithmetic and traffic both linear in the batch, times alone cannot separate them, so they are one
 term.
 
@@ -35,34 +35,34 @@ from bench.errors import UserError
 
 @dataclass(frozen=True)
 class StepModel:
-    """Seconds: once a step, and for each image."""
+    """Seconds: once a step, and for each sample."""
 
     fixed_s: float
-    per_image_s: float
+    per_sample_s: float
 
     def step_s(self, batch_size: float) -> float:
-        """Return the time of a step of `batch_size` images."""
-        return self.fixed_s + self.per_image_s * batch_size
+        """Return the time of a step of `batch_size` samples."""
+        return self.fixed_s + self.per_sample_s * batch_size
 
-    def images_per_s(self, batch_size: float) -> float:
+    def samples_per_s(self, batch_size: float) -> float:
         """Return the throughput at `batch_size`."""
         return batch_size / self.step_s(batch_size)
 
 
 def fit_step(
-    batch_sizes: Sequence[float], steps_s: Sequence[float], least_per_image_s: float = 0.0
+    batch_sizes: Sequence[float], steps_s: Sequence[float], least_per_sample_s: float = 0.0
 ) -> StepModel:
-    """Fit the two terms; `least_per_image_s` is what the roof asks for each image.
+    """Fit the two terms; `least_per_sample_s` is what the roof asks for each sample.
 
     Needs two batch sizes. A roof that the measured steps outrun is left out: it is wrong.
     """
     batches, times = np.asarray(batch_sizes, dtype=float), np.asarray(steps_s, dtype=float)
-    if np.any(least_per_image_s * batches > times):
-        least_per_image_s = 0.0
+    if np.any(least_per_sample_s * batches > times):
+        least_per_sample_s = 0.0
     design = np.column_stack([np.ones_like(batches), batches]) / times[:, None]
-    target = (times - least_per_image_s * batches) / times
+    target = (times - least_per_sample_s * batches) / times
     (fixed, above), _ = optimize.nnls(design, target)
-    return StepModel(float(fixed), float(above) + least_per_image_s)
+    return StepModel(float(fixed), float(above) + least_per_sample_s)
 
 
 def leverage(
@@ -85,26 +85,26 @@ class MeasuredBatch:
     """A batch size with the throughput of its repeats, their relative deviation and their runs."""
 
     batch_size: int
-    images_per_s: float
+    samples_per_s: float
     relative_deviation: float | None
     runs: tuple[str, ...]
 
     @property
     def step_s(self) -> float:
         """Time of a step by its throughput."""
-        return self.batch_size / self.images_per_s
+        return self.batch_size / self.samples_per_s
 
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """The fitted model. Errors are relative ones of images/s: predicted over measured, less 1.
+    """The fitted model. Errors are relative ones of samples/s: predicted over measured, less 1.
 
     `held_out` gives for each batch size what the model fitted without it makes of it.
     """
 
     measured: tuple[MeasuredBatch, ...]
     model: StepModel
-    least_per_image_s: float  # by the roof, 0 where there is none
+    least_per_sample_s: float  # by the roof, 0 where there is none
     held_out: tuple[tuple[int, float], ...]
     deviation: float
 
@@ -118,9 +118,9 @@ class PredictedCurve:
         """The root mean square of the held-out errors."""
         return math.sqrt(sum(error**2 for _, error in self.held_out) / len(self.held_out))
 
-    def images_per_s(self, batch_size: int, level: float = 0.95) -> tuple[float, float, float]:
-        """Return the predicted images/s with both ends of its interval."""
-        value = self.model.images_per_s(batch_size)
+    def samples_per_s(self, batch_size: int, level: float = 0.95) -> tuple[float, float, float]:
+        """Return the predicted samples/s with both ends of its interval."""
+        value = self.model.samples_per_s(batch_size)
         sizes, steps_s = _columns(self.measured)
         spread = leverage(sizes, steps_s, batch_size, self.model.step_s(batch_size))
         quantile = float(special.stdtrit(len(sizes) - _TERMS, (1 + level) / 2))
@@ -137,7 +137,7 @@ def measured_batches(curve: Sequence[Group]) -> list[MeasuredBatch]:
     ]
 
 
-def fit_curve(measured: Sequence[MeasuredBatch], least_per_image_s: float = 0.0) -> PredictedCurve:
+def fit_curve(measured: Sequence[MeasuredBatch], least_per_sample_s: float = 0.0) -> PredictedCurve:
     """Fit the model and leave each batch size out once.
 
     Raises `UserError` for fewer than three sizes.
@@ -148,38 +148,38 @@ def fit_curve(measured: Sequence[MeasuredBatch], least_per_image_s: float = 0.0)
             f"a prediction needs {FEWEST_SIZES} measured batch sizes, here {known}: measure more"
         )
     sizes, steps_s = _columns(measured)
-    model = fit_step(sizes, steps_s, least_per_image_s)
+    model = fit_step(sizes, steps_s, least_per_sample_s)
     held_out = tuple(
-        _held_out(measured, place, least_per_image_s) for place in range(len(measured))
+        _held_out(measured, place, least_per_sample_s) for place in range(len(measured))
     )
     left = [model.step_s(b) / t - 1 for b, t in zip(sizes, steps_s, strict=True)]
     residual = math.sqrt(sum(error**2 for error in left) / (len(sizes) - _TERMS))
     scatter = [one.relative_deviation for one in measured if one.relative_deviation is not None]
     repeats = math.sqrt(sum(one**2 for one in scatter) / len(scatter)) if scatter else 0.0
     deviation = max(residual, repeats)
-    return PredictedCurve(tuple(measured), model, least_per_image_s, held_out, deviation)
+    return PredictedCurve(tuple(measured), model, least_per_sample_s, held_out, deviation)
 
 
-def least_image_s(curve: Sequence[Group]) -> float:
-    """Return the least time of an image by the roof that the curve's runs stand under, else 0.
+def least_sample_s(curve: Sequence[Group]) -> float:
+    """Return the least time of a sample by the roof that the curve's runs stand under, else 0.
 
-    Of arithmetic alone: the bytes of a step hold its parameters too, which are not of an image.
+    Of arithmetic alone: the bytes of a step hold its parameters too, which are not of a sample.
     """
     found = []
     for run in (run for group in curve for run in group.runs):
         measurement = run.record.measurement if run.record else None
         if run.point is not None and measurement is not None:
-            found.append(run.point.times.compute_s / measurement.images_per_iteration)
+            found.append(run.point.times.compute_s / measurement.samples_per_iteration)
     return min(found, default=0.0)
 
 
 def _held_out(
-    measured: Sequence[MeasuredBatch], place: int, least_per_image_s: float
+    measured: Sequence[MeasuredBatch], place: int, least_per_sample_s: float
 ) -> tuple[int, float]:
     left = measured[place]
     others = [*measured[:place], *measured[place + 1 :]]
-    model = fit_step(*_columns(others), least_per_image_s)
-    return left.batch_size, model.images_per_s(left.batch_size) / left.images_per_s - 1
+    model = fit_step(*_columns(others), least_per_sample_s)
+    return left.batch_size, model.samples_per_s(left.batch_size) / left.samples_per_s - 1
 
 
 def _columns(measured: Sequence[MeasuredBatch]) -> tuple[list[float], list[float]]:
@@ -191,14 +191,16 @@ def choose_curve(
     arch: str,
     precision: str | None = None,
     env: str | None = None,
+    seq_len: int | None = None,
 ) -> list[Group]:
-    """Return the only curve of that model; precision and machine matter where they are given.
+    """Return the only curve of that model; what else is given matters too.
 
     A precision is the one that ran, such as amp-bf16, or the one asked for.
 
     Raises `UserError` where none fits, and where several do: in which settings they differ.
     """
-    asked = {"arch": arch, "precision": precision, "env": env}
+    tokens = None if seq_len is None else f"{seq_len}"
+    asked = {"arch": arch, "precision": precision, "env": env, "seq_len": tokens}
     wanted = {name: value for name, value in asked.items() if value is not None}
     fitting = [
         run

@@ -1,4 +1,4 @@
-"""Images/s at a batch size by a fitted curve, as far as the device's memory holds the batch."""
+"""Samples/s at a batch size by a fitted curve, as far as the device's memory holds the batch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.findings.batches import least_failed_batch
-from analysis.prediction.curve import PredictedCurve, fit_curve, least_image_s, measured_batches
+from analysis.prediction.curve import PredictedCurve, fit_curve, least_sample_s, measured_batches
 from analysis.runs.groups import Group, cliff_of
 from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
+from bench.config import Sample, a_sample
 from bench.errors import UserError
 from bench.records import RunRecord
 
@@ -21,28 +22,28 @@ USABLE_SHARE = 0.95
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """Bytes of a step and of the device: need(b) = fixed + per_image * b.
+    """Bytes of a step and of the device: need(b) = fixed + per_sample * b.
 
-    Weights, gradients and optimizer state are needed once, activations for each image. Measured
+    Weights, gradients and optimizer state are needed once, activations for each sample. Measured
     peaks of two batch sizes or more give both terms, workspaces included. With one, or none, the
     model of the records' complexity does, raised to the one measured peak where that is higher;
     `source` says which.
     """
 
     fixed_bytes: float
-    bytes_per_image: float
+    bytes_per_sample: float
     device_bytes: int
     source: str
 
     def need_bytes(self, batch_size: int) -> float:
         """Return what a step of `batch_size` needs."""
-        return self.fixed_bytes + self.bytes_per_image * batch_size
+        return self.fixed_bytes + self.bytes_per_sample * batch_size
 
     @property
     def largest_batch(self) -> int:
         """The largest batch that fits into 95 % of the device's memory."""
         room = USABLE_SHARE * self.device_bytes - self.fixed_bytes
-        return max(int(room // self.bytes_per_image), 0)
+        return max(int(room // self.bytes_per_sample), 0)
 
 
 def memory_of(curve: Sequence[Group]) -> MemoryModel | str:
@@ -56,17 +57,20 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | str:
     peaks = _peaks(records)
     if len(peaks) > 1:
         sizes, needs = np.array(sorted(peaks.items()), dtype=float).T
-        per_image, fixed = np.polyfit(sizes, needs, 1)
-        if per_image > 0:
-            return MemoryModel(max(fixed, 0.0), per_image, min(totals), "measured peaks")
+        per_sample, fixed = np.polyfit(sizes, needs, 1)
+        if per_sample > 0:
+            return MemoryModel(max(fixed, 0.0), per_sample, min(totals), "measured peaks")
+    sample = curve[0].sample
     modelled = next((one for one in map(_modelled, records) if one is not None), None)
     if modelled is None:
-        return "neither peaks of two batch sizes nor a cost model tell what an image needs"
-    fixed, per_image = modelled
+        return (
+            f"neither peaks of two batch sizes nor a cost model tell what {a_sample(sample)} needs"
+        )
+    fixed, per_sample = modelled
     batch, peak = max(peaks.items(), default=(1, 0.0))
-    raised = max(1.0, peak / (fixed + per_image * batch))
+    raised = max(1.0, peak / (fixed + per_sample * batch))
     source = "the cost model" if raised == 1 else "the cost model, raised to the measured peak"
-    return MemoryModel(fixed * raised, per_image * raised, min(totals), source)
+    return MemoryModel(fixed * raised, per_sample * raised, min(totals), source)
 
 
 def _device_bytes(record: RunRecord) -> int | None:
@@ -105,15 +109,16 @@ MOST_BEYOND = 4
 
 @dataclass(frozen=True)
 class Prediction:
-    """Images/s at a batch size with its interval, the curve that it comes from, and its memory."""
+    """Samples/s at a batch size with its interval, the curve that it comes from, and its memory."""
 
     batch_size: int
-    images_per_s: float
+    samples_per_s: float
     low: float
     high: float
     curve: PredictedCurve
     memory: str  # why the batch fits
     label: str
+    sample: Sample
 
 
 def predict_batch(curve: Sequence[Group], batch_size: int, runs: Sequence[Run] = ()) -> Prediction:
@@ -124,7 +129,7 @@ def predict_batch(curve: Sequence[Group], batch_size: int, runs: Sequence[Run] =
     not hold, and for one too far from what was measured.
     """
     measured = measured_batches(curve)
-    fitted = fit_curve(measured, least_image_s(curve[: len(measured)]))
+    fitted = fit_curve(measured, least_sample_s(curve[: len(measured)]))
     sizes = [one.batch_size for one in measured]
     why_it_fits = _fits(curve, batch_size, sizes, runs)
     if not min(sizes) / MOST_BEYOND <= batch_size <= max(sizes) * MOST_BEYOND:
@@ -132,8 +137,10 @@ def predict_batch(curve: Sequence[Group], batch_size: int, runs: Sequence[Run] =
             f"batch_size={batch_size}: more than {MOST_BEYOND} times beyond what was measured "
             f"({min(sizes)} to {max(sizes)}): measure a batch nearer to it"
         )
-    value, low, high = fitted.images_per_s(batch_size)
-    return Prediction(batch_size, value, low, high, fitted, why_it_fits, curve[0].series)
+    value, low, high = fitted.samples_per_s(batch_size)
+    return Prediction(
+        batch_size, value, low, high, fitted, why_it_fits, curve[0].series, curve[0].sample
+    )
 
 
 def _fits(
@@ -148,7 +155,7 @@ def _fits(
         spilled = curve[place]
         raise UserError(
             f"batch_size={batch_size}: batch {spilled.batch_size} fell to "
-            f"{three_digits(spilled.throughput_images_per_s)} images/s, where memory spilled; "
+            f"{three_digits(spilled.samples_per_s)} {spilled.rate_unit}, where memory spilled; "
             f"predictions end at {largest}"
         )
     failed = least_failed_batch(curve[0], runs, largest)

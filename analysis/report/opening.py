@@ -8,6 +8,7 @@ from analysis.findings.differences import uplifts
 from analysis.report.tables.summary_table import Answer, answers
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, flops_rate, percent, percent_interval, three_digits
+from bench.config import Sample
 
 #: What holds a step back, as the end of a sentence.
 _BOUND = {
@@ -22,17 +23,29 @@ _BOUND = {
 
 
 def opening(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the three sentences; two where nothing was measured to its end."""
+    """Return the three sentences, two more for each further kind of sample; two of no result."""
     found = answers(runs)
     measured = [one for one in found if one.group is not None]
     if not measured:
         return _nothing(runs)
-    best = max(measured, key=_rate)
-    return _speed(best, measured, runs), _roof(best, measured), _sureness(runs, measured)
+    sentences: list[str] = []
+    kinds = _by_sample(measured)
+    for sample, part in kinds.items():
+        best, of_kind = max(part, key=_rate), f" of {sample}s" if len(kinds) > 1 else ""
+        sentences += [_speed(best, part, runs, of_kind), _roof(best, part, of_kind)]
+    return (*sentences, _sureness(runs, measured))
+
+
+def _by_sample(measured: Sequence[Answer]) -> dict[Sample, list[Answer]]:
+    """Configurations whose rates can be set against each other: images/s and sequences/s cannot."""
+    found: dict[Sample, list[Answer]] = {}
+    for one in measured:
+        found.setdefault(one.runs[0].sample, []).append(one)
+    return found
 
 
 def _rate(one: Answer) -> float:
-    return one.group.throughput_images_per_s if one.group else 0.0
+    return one.group.samples_per_s if one.group else 0.0
 
 
 def _nothing(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -58,8 +71,10 @@ def _configuration(one: Answer) -> str:
     return f"{shown.model_label} in {shown.precision_label}{batch}"
 
 
-def _speed(best: Answer, measured: Sequence[Answer], runs: Sequence[Run]) -> str:
-    rate = f"{three_digits(_rate(best))} images/s"
+def _speed(best: Answer, measured: Sequence[Answer], runs: Sequence[Run], of_kind: str) -> str:
+    rate = f"{three_digits(_rate(best))} {best.runs[0].rate_unit}"
+    if best.group and (tokens_per_s := best.group.tokens_per_s) is not None:
+        rate += f" ({three_digits(tokens_per_s)} tokens/s)"
     deviation = best.group.repeats().relative_deviation if best.group else None
     if deviation is not None:
         rate += f" with a deviation of {percent(deviation)} between its repeats"
@@ -69,8 +84,8 @@ def _speed(best: Answer, measured: Sequence[Answer], runs: Sequence[Run]) -> str
     machines = {one.runs[0].env for one in measured}
     among = "" if len(machines) == 1 else f" on {len(machines)} machines"
     return (
-        f"Of {len(measured)} configurations{among}, {_configuration(best)} on {machine} trains "
-        f"fastest: {rate}{_against_fp32(best, runs)}."
+        f"Of {len(measured)} configurations{of_kind}{among}, {_configuration(best)} on {machine} "
+        f"trains fastest: {rate}{_against_fp32(best, runs)}."
     )
 
 
@@ -81,7 +96,7 @@ def _against_fp32(best: Answer, runs: Sequence[Run]) -> str:
     return "" if estimate is None else f", {three_digits(estimate.ratio)} times as many as in fp32"
 
 
-def _roof(best: Answer, measured: Sequence[Answer]) -> str:
+def _roof(best: Answer, measured: Sequence[Answer], of_kind: str) -> str:
     if not best.points:
         reason = next((run.refusal for run in best.runs if run.refusal), "no reason recorded")
         return f"It has no place under a roof: {reason}."
@@ -104,10 +119,10 @@ def _roof(best: Answer, measured: Sequence[Answer]) -> str:
     )
     ends = [percent(answer.points[0].fraction_of_roof_min) for answer in (low, high)]
     if ends[0] == ends[1]:
-        return f"{one}; that share is the same in all configurations."
+        return f"{one}; that share is the same in all configurations{of_kind}."
     return (
-        f"{one}; over all configurations the share is from {ends[0]} ({_configuration(low)}) to "
-        f"{ends[1]} ({_configuration(high)})."
+        f"{one}; over all configurations{of_kind} the share is from {ends[0]} "
+        f"({_configuration(low)}) to {ends[1]} ({_configuration(high)})."
     )
 
 

@@ -36,9 +36,10 @@ from analysis.findings.waiting import synthetic_pairs
 from analysis.report.figure_files import FigureFile, FigureFolder
 from analysis.report.tables.batch_tables import Predicted, predicted_curves
 from analysis.report.tables.group_tables import pooled_scatters
-from analysis.runs.groups import group_runs
+from analysis.runs.groups import group_runs, sample_of
 from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
+from bench.config import Sample, common_sample, rate_unit
 
 #: Panels of one figure; further models go to the next.
 _PANELS = 8
@@ -56,11 +57,10 @@ class _Figure(NamedTuple):
 
 def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
     """Draw every figure of runs that has something to show; each says which runs it shows."""
-    colours = folder.colours
+    colours, unit = folder.colours, rate_unit(sample_of(runs))
     figures = chain(
-        _over_batches(runs, folder, throughput_curves(runs), "throughput", "Throughput",
-                      "Images/s", "Bars are one standard deviation between repeats to either side"),
-        _over_batches(runs, folder, scaling_curves(runs), "gain", "Gain", "Relative images/s",
+        _throughput(runs, folder),
+        _over_batches(runs, folder, scaling_curves(runs), "gain", "Gain", f"Relative {unit}",
                       "Throughput over that of the smallest batch"),
         _over_batches(runs, folder, efficiency_curves(runs), "efficiency", "Efficiency",
                       "Share of the compute peak",
@@ -80,10 +80,11 @@ def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
 
 def draw_across(across: AcrossMachines, folder: FigureFolder) -> list[FigureFile]:
     """Draw how many times as fast as the reference each machine is; nothing where none shares."""
+    unit = rate_unit(common_sample(pair.sample for pair in across.against))
     caption = (
-        f"Images/s over those of {across.reference} at the same configuration, with the 95 % "
-        "interval; open where neither machine has repeats. Batches that spilled out of memory and "
-        "two precisions of one name are in the table only"
+        f"{unit.capitalize()} over those of {across.reference} at the same configuration, with the "
+        "95 % interval; open where neither machine has repeats. Batches that spilled out of memory "
+        "and two precisions of one name are in the table only"
     )
     found = []
     for page, part in enumerate(speed_up_charts(across.against, folder.colours), start=1):
@@ -127,9 +128,28 @@ def _over_batches(
             logarithmic=logarithmic,
             limit=(limits or {}).get(env),
         )
-        names = [run.name for run in runs if run.env == env and run.throughput_images_per_s]
+        names = [run.name for run in runs if run.env == env and run.samples_per_s]
         title = f"{quantity} over batch size, {env}"
         yield _Figure(f"{name}-{folder.machines[env]}", title, caption, chart, names)
+
+
+def _throughput(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Figure]:
+    """One figure per machine and kind of sample: images/s and sequences/s share no axis."""
+    kinds: dict[Sample, list[Curve]] = {}
+    for curve in throughput_curves(runs):
+        kinds.setdefault(curve.sample, []).append(curve)
+    caption = "Bars are one standard deviation between repeats to either side"
+    for sample, curves in kinds.items():
+        several = len(kinds) > 1
+        yield from _over_batches(
+            [run for run in runs if run.sample == sample],
+            folder,
+            curves,
+            f"throughput-{sample}s" if several else "throughput",
+            f"Throughput of {sample}s" if several else "Throughput",
+            rate_unit(sample).capitalize(),
+            caption,
+        )
 
 
 def _memory(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Figure]:
@@ -159,7 +179,8 @@ def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Figur
         yield _Figure(
             "variability",
             "Variability by machine",
-            "Relative standard deviation of images/s between repeats of one configuration",
+            f"Relative standard deviation of {rate_unit(sample_of(runs))} between repeats of one "
+            "configuration",
             variability_chart(found),
             names_of(group for one in found for group in one.groups),
         )
@@ -211,6 +232,7 @@ def _predictions(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Figure]
                     curve,
                     f"{group.model_label} {group.precision_label}",
                     folder.colours.get(group.arch, OTHER_MODELS),
+                    group.sample,
                 )
                 for group, curve in part
             ]

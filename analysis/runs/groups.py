@@ -1,18 +1,17 @@
-"""Runs of one configuration together, batch curves, and how several devices scale against one."""
+"""Runs of one configuration together, and batch curves."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from operator import attrgetter
 
-from analysis.roofs.ceilings import same_device, same_power_limit
-from analysis.runs.placed import THROUGHPUT, Run
-from analysis.runs.what_ran import LIMITED, precision_label, settings_of
+from analysis.runs.placed import TOKENS_PER_S, Run
+from analysis.runs.quantities import whole_number
+from analysis.runs.what_ran import LIMITED, precision_label
 from analysis.statistics.ratios import estimate_ratio
 from analysis.statistics.repeats import Repeats, joined
-from bench.records import Environment, RunRecord
+from bench.config import THROUGHPUT, Sample, common_sample
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,16 @@ class Group:
         return self.first.model_label
 
     @property
+    def seq_len(self) -> int | None:
+        """Tokens of a sequence, None of a model that takes none."""
+        return whole_number(self.first.settings.get("seq_len"))
+
+    @property
+    def model_and_tokens(self) -> str:
+        """The model, with the tokens of a sequence: sequences/s of two lengths do not compare."""
+        return self.arch if self.seq_len is None else f"{self.arch}, {self.seq_len} tokens"
+
+    @property
     def precision_label(self) -> str:
         """The precision for people, with how many runs asked for amp and got fp32."""
         return precision_label(self.first.precision, self.asked_for("precision"))
@@ -94,13 +103,38 @@ class Group:
 
     @property
     def batch_size(self) -> int | None:
-        """Images per forward pass and device."""
+        """Samples per forward pass and device."""
         return self.first.batch_size
 
     @property
-    def throughput_images_per_s(self) -> float:
+    def sample(self) -> Sample:
+        """What a batch has `batch_size` of."""
+        return self.first.sample
+
+    @property
+    def rate_unit(self) -> str:
+        """The unit of its samples per second, such as images/s."""
+        return self.first.rate_unit
+
+    @property
+    def samples_per_s(self) -> float:
         """The geometric mean over the repeats."""
         return self.repeats().centre
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Likewise; None where samples have no tokens."""
+        known = all(run.tokens_per_s is not None for run in self.runs)
+        return self.repeats(TOKENS_PER_S).centre if known else None
+
+
+def sample_of(runs: Iterable[Run]) -> Sample:
+    """Return what all `runs` trained on; of several kinds they are just samples.
+
+    What a run without a result would have trained on may be unknown: such runs count only alone.
+    """
+    found = list(runs)
+    return common_sample(r.sample for r in [r for r in found if r.outcome == "ok"] or found)
 
 
 def group_runs(runs: Iterable[Run], metric: str = THROUGHPUT) -> list[Group]:
@@ -148,12 +182,15 @@ def before_cliff(curve: Sequence[Group]) -> Sequence[Group]:
 
 
 def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:
-    """Return the group with the most images/s of each machine, model and precision."""
+    """Return the group with the most samples/s of each machine, model and precision.
+
+    The model is named with the tokens of its sequences.
+    """
     found: dict[tuple[str, str, str], Group] = {}
     for group in groups:
-        key = (group.first.env, group.first.arch, group.first.precision)
+        key = (group.env, group.model_and_tokens, group.precision)
         known = found.get(key)
-        if known is None or group.throughput_images_per_s > known.throughput_images_per_s:
+        if known is None or group.samples_per_s > known.samples_per_s:
             found[key] = group
     return found
 
@@ -168,8 +205,8 @@ def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: 
 
     With `as_asked`, for two machines or for a run that ended before it had resolved values, a
     setting also agrees where both asked for the same of it, such as `auto`: but for the sizes of
-    batch and image that were resolved, which are work and not a means. What a run that ended before
-    its device was known does not have of its machine agrees with any machine.
+    batch, image and sequence that were resolved, which are work and not a means. What a run that
+    ended before its device was known does not have of its machine agrees with any machine.
     """
     a, b = ours.first.settings, theirs.first.settings
     ignored = {*apart_from}
@@ -239,71 +276,8 @@ def agreeing_pairs(
 
 
 #: What a step works on. `auto` is not the same work on every machine.
-_WORK = frozenset({"batch_size", "image_size"})
+_WORK = frozenset({"batch_size", "image_size", "seq_len"})
 
 
 def _asked_alike(ours: Group, theirs: Group, name: str) -> bool:
     return bool((set(ours.asked_for(name)) & set(theirs.asked_for(name))) - {None})
-
-
-def scaling_efficiency(many: RunRecord, one: RunRecord) -> float:
-    """Return the throughput of `many` over that of its devices if each did as well as `one`.
-
-    1 is perfect (weak scaling: the batch of each device is that of `one`). On a CPU the processes
-    share the cores that `one` had to itself, so n of them reach about 1/n of it at best. Raises
-    `ValueError` where the two are no pair, or one of them has no window.
-    """
-    if many.config.world_size == 1 or not _alike_but_for_devices(many, one):
-        raise ValueError(f"{one.record_id} is not {many.record_id} on one device")
-    if many.measurement is None or one.measurement is None:
-        raise ValueError("scaling efficiency needs two measured windows")
-    alone = one.measurement.throughput_images_per_s
-    return many.measurement.throughput_images_per_s / (many.config.world_size * alone)
-
-
-def on_one_device(many: RunRecord, records: Sequence[RunRecord]) -> RunRecord | None:
-    """Return the run that `many` is held against, or None where there is none.
-
-    The same configuration on one device of the same kind, measured to its end: the same repeat
-    where there is one, else the newest.
-    """
-    if many.config.world_size == 1 or many.environment is None:
-        return None
-    environment = many.environment
-    pairs = [
-        record
-        for record in records
-        if record.outcome == "ok"
-        and _alike_but_for_devices(many, record)
-        and record.environment is not None
-        and _same_kind(record.environment, environment)
-    ]
-    repeat = many.config.repeat
-    return max(pairs, key=lambda one: (one.config.repeat == repeat, one.created), default=None)
-
-
-def _alike_but_for_devices(many: RunRecord, one: RunRecord) -> bool:
-    """Whether `one` ran on one device what `many` ran on several, but for each device's share.
-
-    A setting that was asked for alike, such as `threads=auto`, may have become another: the
-    processes of one machine share its cores. The batch and the image size are what ran.
-    """
-    if one.config.world_size != 1:
-        return False
-    return agree(
-        _unplaced(many), _unplaced(one), ("devices", "nodes", "env", "device"), as_asked=True
-    )
-
-
-def _unplaced(record: RunRecord) -> Group:
-    settings, asked = settings_of(record)
-    return Group((Run(name=record.record_id, settings=settings, asked=asked, metrics={}),))
-
-
-def _same_kind(theirs: Environment, ours: Environment) -> bool:
-    """The same device, or another of a machine whose devices are all of that name."""
-    kind = attrgetter("device.backend", "device.name", "cpu_signature", "cpu_model", "machine")
-    alike = same_device(theirs, ours) or (
-        theirs.device.uuid is not None and kind(theirs) == kind(ours)
-    )
-    return alike and same_power_limit(theirs.device, ours.device)

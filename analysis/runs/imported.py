@@ -16,7 +16,7 @@ from analysis.roofs.by_name import ceiling_by_name, driver_name, highest_roof
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling
 from analysis.roofs.peaks import Peaks
 from analysis.roofs.roof import Roof
-from analysis.runs.placed import THROUGHPUT, Run
+from analysis.runs.placed import Run
 from analysis.runs.points import (
     Refusal,
     RooflinePoint,
@@ -26,7 +26,7 @@ from analysis.runs.points import (
 )
 from analysis.runs.quantities import whole_number
 from analysis.runs.what_ran import NO_SETTINGS
-from bench.config import RunConfig
+from bench.config import RunConfig, rate_metric
 from bench.records import CeilingsRecord, DeviceInfo, Finding, ImportedRecord, MathMode
 from bench.records.verdict.record_metrics import imported_summary, step_cost
 from tracking import schema
@@ -112,7 +112,7 @@ def imported_run(
         metrics=imported_summary(record),
         campaign=record.campaign,
         count=max(whole_number(record.params.get(_REPEATS)) or 1, 1),
-        deviations={} if deviation is None else {THROUGHPUT: deviation},
+        deviations={} if deviation is None else {rate_metric("image"): deviation},
         started=record.measured_at,
         imported_from=record.source_file,
         source=record,

@@ -6,20 +6,21 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Literal
 
 from analysis.roofs.peaks import Peaks
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from analysis.runs.quantities import whole_number
-from analysis.runs.what_ran import distinctions, precision_label, settings_of
+from analysis.runs.what_ran import distinguished, precision_label, settings_of
 from analysis.statistics.repeats import Repeats, summarised_repeats
+from bench.config import THROUGHPUT, Sample, own_metric, rate_metric, rate_unit
 from bench.records import CeilingsRecord, Environment, Finding, ProfileRecord, RunRecord, worst
 from bench.records.verdict.drift import Drift, window_drift
 from bench.records.verdict.record_metrics import summary
 
-Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
+TOKENS_PER_S = "throughput_tokens_per_s"
 
-THROUGHPUT = "throughput_images_per_s"
+Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,10 @@ class Run:
     `settings` are what ran, as text, with machine and device: resolved values where the run has
     them, else those asked for. `asked` are those that read otherwise when they were asked for
     (`auto`). `distinction` is what distinguishes the run from others of the same machine, model and
-    precision. `metrics` are named as in the tracking schema. `count` is of the repeats behind the
-    numbers (1 but for imported summaries), `deviations` those between them by metric. `software`
-    is what may differ without being a setting. What an imported run lacks stays unknown.
+    precision. `metrics` are named as in the tracking schema, where images have names of their own;
+    what takes a metric's name takes that of samples in general too. `count` is of the repeats
+    behind the numbers (1 but for imported summaries), `deviations` those between them by metric.
+    `software` is what may differ without being a setting. What an imported run lacks stays unknown.
     """
 
     name: str  # the tracked run's id, else the record's
@@ -41,6 +43,7 @@ class Run:
     outcome: str = "ok"
     reason: str | None = None
     metrics: Mapping[str, float]
+    sample: Sample = "image"  # what a batch has `batch_size` of
     campaign: str | None = None
     software: Mapping[str, str] = field(default_factory=dict)
     started: datetime | None = None  # UTC; None where its source does not say
@@ -91,13 +94,23 @@ class Run:
 
     @property
     def batch_size(self) -> int | None:
-        """Images per forward pass and device, None where that is not a number."""
+        """Samples per forward pass and device, None where that is not a number."""
         return whole_number(self.settings.get("batch_size"))
 
     @property
-    def throughput_images_per_s(self) -> float | None:
-        """Images per second of a run that ended well."""
+    def samples_per_s(self) -> float | None:
+        """Samples per second of a run that ended well: images, or what it trained on."""
         return self.usable(THROUGHPUT)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second of a run that ended well, where its samples have tokens."""
+        return self.usable(TOKENS_PER_S)
+
+    @property
+    def rate_unit(self) -> str:
+        """The unit of its samples per second, such as images/s."""
+        return rate_unit(self.sample)
 
     @property
     def label(self) -> str:
@@ -139,7 +152,9 @@ class Run:
             "precision": self.precision,
             "batch_size": self.batch_size,
             "math_mode": point.math_mode if point else None,
-            "images_per_s": self.metrics.get("throughput_images_per_s"),
+            "images_per_s": self.metrics.get(rate_metric("image")),
+            "samples_per_s": self.metrics.get(rate_metric(self.sample)),
+            "tokens_per_s": self.metrics.get(TOKENS_PER_S),
             "attained_gflop_per_s": self.metrics.get("attained_gflops"),
             "intensity_min_flop_per_byte": self.metrics.get("intensity_min"),
             "intensity_max_flop_per_byte": self.metrics.get("intensity_max"),
@@ -160,9 +175,13 @@ class Run:
             repeat, name = self.record.config.repeat, self.record.record_id
         return self.env, self.arch, self.precision, self.batch_size or 0, repeat, name
 
+    def metric(self, name: str) -> float | None:
+        """Return a metric by its name; of those of samples in general, that of its own samples."""
+        return self.metrics.get(own_metric(name, self.sample))
+
     def usable(self, metric: str) -> float | None:
         """Return a run's number that a ratio can be taken of: of a good end, finite, above 0."""
-        value = self.metrics.get(metric)
+        value = self.metric(metric)
         usable = self.outcome == "ok" and value is not None and math.isfinite(value) and value > 0
         return value if usable else None
 
@@ -174,7 +193,8 @@ class Run:
         value = self.usable(metric)
         if value is None:
             raise ValueError(f"run {self.name} has no {metric} above 0")
-        return summarised_repeats(value, self.deviations.get(metric), self.count)
+        deviation = self.deviations.get(own_metric(metric, self.sample))
+        return summarised_repeats(value, deviation, self.count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +257,7 @@ def place(
         outcome=record.outcome,
         reason=record.reason,
         metrics=summary(record),
+        sample=record.resolved.sample if record.resolved else "image",
         campaign=record.config.campaign,
         software=_software(record.environment) if record.environment else {},
         started=record.created,
@@ -270,22 +291,6 @@ def place_runs(
     ]
     ordered = sorted(distinguished(placed), key=PlacedRun.order)
     return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
-
-
-AnyRun = TypeVar("AnyRun", bound=Run)
-
-
-def distinguished(runs: Sequence[AnyRun]) -> list[AnyRun]:
-    """Return `runs`, each with its settings that differ from others of its label."""
-    known = [
-        {**run.settings, "source": "imported" if run.imported_from else "measured"}
-        if run.outcome == "ok"
-        else {}
-        for run in runs
-    ]
-    return [
-        replace(run, distinction=text) for run, text in zip(runs, distinctions(known), strict=True)
-    ]
 
 
 def recorded(runs: Iterable[Run]) -> list[PlacedRun]:

@@ -86,10 +86,11 @@ def step_work(record: RunRecord) -> StepWork | str:
     if not (complexity.step_flops and complexity.fused_bytes and complexity.eager_bytes):
         return f"the complexity model counts no FLOP or no bytes in {complexity.arch}"
     batches, ranks = record.config.grad_accum_steps, record.config.world_size
-    if ranks * batches * complexity.batch_size != measurement.images_per_iteration:
+    if ranks * batches * complexity.batch_size != measurement.samples_per_iteration:
         return (
-            f"the complexity is of {ranks * batches} x {complexity.batch_size} images per "
-            f"iteration, the measurement of {measurement.images_per_iteration}"
+            f"the complexity is of {ranks * batches} x {complexity.batch_size} "
+            f"{complexity.sample}s per iteration, the measurement of "
+            f"{measurement.samples_per_iteration}"
         )
     step_s = measurement.window_s / len(measurement.iteration_times_s)
     cost = step_cost(complexity, batches)

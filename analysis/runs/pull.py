@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.peaks import Peaks
 from analysis.runs.imported import ImportedRun, imported_run
-from analysis.runs.placed import Run, distinguished, place, place_runs
+from analysis.runs.placed import Run, place, place_runs
+from analysis.runs.what_ran import distinguished
 from bench.records import (
     CeilingsRecord,
     Environment,

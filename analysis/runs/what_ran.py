@@ -8,10 +8,16 @@ longer window says the same of the same step, only more surely, so it does not s
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bench.config import FILING_FIELDS, SYNTHETIC, WINDOW_FIELDS, spelled
 from bench.records import ResolvedConfig, RunRecord
+
+if TYPE_CHECKING:
+    from analysis.runs.placed import Run
+
+AnyRun = TypeVar("AnyRun", bound="Run")
 
 #: Runs that differ in these alone are repeats.
 NO_SETTINGS: Final = FILING_FIELDS | WINDOW_FIELDS
@@ -21,6 +27,8 @@ OF_DATA: Final = ("data", "workers", "decoder", "prefetch_factor", "persistent_w
 #: The variables that kept a processor from its newer instructions; most runs have none, so
 #: that they are shown of each run that has them.
 LIMITED: Final = "instructions"
+#: Settings of what a model takes, images or tokens.
+_OF_SAMPLES: Final = ("image_size", "seq_len")
 #: A precision and what only some precisions have: what is left out to hold precisions together.
 OF_PRECISION: Final = ("precision", "depthwise_fp32")
 
@@ -43,7 +51,8 @@ def settings_of(record: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings that ran, as text, and those asked for where they read otherwise.
 
     A run that ended before its device was known has only what was asked for. Settings without any
-    effect are left out: the loader's beside synthetic data, those of autocast without it.
+    effect are left out: the loader's beside synthetic data, those of autocast without it, pixels
+    and tokens of a model that takes none.
     """
     config, resolved = record.config, record.resolved
     without = NO_SETTINGS | (set(OF_DATA[1:]) if config.data == SYNTHETIC else set())
@@ -55,6 +64,9 @@ def settings_of(record: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
         known = given.keys() & ResolvedConfig.model_fields.keys()
         ran |= {name: spelled(getattr(resolved, name)) for name in sorted(known)}
         ran["precision"] = precision_of(resolved)
+        for name in _OF_SAMPLES:
+            if getattr(resolved, name) is None:
+                del ran[name]
         if resolved.autocast_dtype == "none":
             del ran["depthwise_fp32"]
     asked = {name: value for name, value in given.items() if ran.get(name) != value}
@@ -74,6 +86,19 @@ def precision_label(ran: str, asked: Collection[str | None]) -> str:
         return ran
     some = f" in {len(amp)} of {len(asked)} runs" if len(amp) < len(asked) else ""
     return f"{ran} ({amp[0]} asked for{some})"
+
+
+def distinguished(runs: Sequence[AnyRun]) -> list[AnyRun]:
+    """Return `runs`, each with its settings that differ from others of its label."""
+    known = [
+        {**run.settings, "source": "imported" if run.imported_from else "measured"}
+        if run.outcome == "ok"
+        else {}
+        for run in runs
+    ]
+    return [
+        replace(run, distinction=text) for run, text in zip(runs, distinctions(known), strict=True)
+    ]
 
 
 def distinctions(runs: Sequence[Mapping[str, str]]) -> list[str]:

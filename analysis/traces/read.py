@@ -21,6 +21,7 @@ from analysis.traces.ops import OpRow
 from analysis.traces.placed import PlacedTrace, place_traces
 from analysis.traces.steps import StepSpans
 from analysis.traces.timeline import StepTime, device_windows
+from bench.config import THROUGHPUT, Sample, rate_unit
 from bench.errors import UserError
 from bench.profilers.traces import Trace, read_counters
 from bench.records import (
@@ -57,6 +58,7 @@ class TracedModel:
     batch_size: int
     precision: str
     calls: Sequence[CallWork]
+    sample: Sample = "image"
 
     def total(self, work: str) -> int:
         """Return the FLOP or bytes of all its calls, by the name of `CallWork`'s field."""
@@ -101,7 +103,7 @@ def trace_record(
         {
             **dict.fromkeys(("arch", "batch_size", "precision"), no_model),
             **dict.fromkeys(_OF_A_STEP, not_a_step or ""),
-            "throughput_images_per_s": not_a_step or "the steps take no time",
+            "throughput_samples_per_s": not_a_step or "the steps take no time",
             "math_mode": no_mode,
             "counters": no_counters,
         },
@@ -118,7 +120,8 @@ def trace_record(
         arch=model and model.arch,
         batch_size=model and model.batch_size,
         precision=model and model.precision,
-        throughput_images_per_s=whole and ratio(whole.batch_size, step_s),
+        sample=model.sample if model else "image",
+        throughput_samples_per_s=whole and ratio(whole.batch_size, step_s),
         step_time_s=step_s,
         step_flops=whole and whole.total("flops"),
         step_eager_bytes=whole and whole.total("eager_bytes"),
@@ -279,12 +282,13 @@ def _of_model(placed: PlacedTrace) -> tuple[str, ...]:
     record = placed.record
     if record.arch is None:
         return ()
-    if record.step_flops is None or record.throughput_images_per_s is None:
-        return (f"no images/s: {record.missing['throughput_images_per_s']}",)
+    unit = rate_unit(record.sample)
+    if record.step_flops is None or record.throughput_samples_per_s is None:
+        return (f"no {unit}: {record.missing[THROUGHPUT]}",)
     rate = record.step_flops / record.step_time_s
     sentence = (
         f"a step of {record.arch} at batch {record.batch_size} in {record.precision} has "
-        f"{record.step_flops / 1e9:.4g} GFLOP: {record.throughput_images_per_s:.3g} images/s, "
+        f"{record.step_flops / 1e9:.4g} GFLOP: {record.throughput_samples_per_s:.3g} {unit}, "
         f"{flops_rate(rate)} attained"
     )
     if placed.used is not None:

@@ -10,7 +10,13 @@ from typing import Any
 from analysis.report.tables.numbered_table import markdown_text
 from analysis.runs.points import Refusal, RooflinePoint
 from analysis.runs.quantities import three_digits
-from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig, run_options
+from bench.config import (
+    FILING_FIELDS,
+    WINDOW_FIELDS,
+    rate_column,
+    rate_unit,
+    run_options,
+)
 from bench.records import RunRecord
 from campaigns.tune.knobs import changes, differing
 from campaigns.tune.result import Effect, PairedComparison, Trial, TuneResult
@@ -24,9 +30,9 @@ _QUIET = 0.03
 def best_record(result: TuneResult) -> RunRecord:
     """Return the best setting's median run, of the confirmation where there was one."""
     best = [t for t in result.trials if t.config_id == result.best.config_id]
-    whole = [trial for trial in best if trial.images_per_s is not None]
+    whole = [trial for trial in best if trial.samples_per_s is not None]
     fresh = [trial for trial in whole if trial.stage == "confirmation"] or whole
-    ordered = sorted(fresh, key=lambda trial: trial.images_per_s or 0.0)
+    ordered = sorted(fresh, key=lambda trial: trial.samples_per_s or 0.0)
     return ordered[(len(ordered) - 1) // 2].record
 
 
@@ -102,7 +108,7 @@ def effects(result: TuneResult) -> list[Effect]:
 
 
 def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
-    """Return everything for a program, ready for JSON; ratios are of images/s."""
+    """Return everything for a program, ready for JSON; ratios are of samples/s."""
     point = place if isinstance(place, RooflinePoint) else None
     return {
         "command": best_command(result),
@@ -117,7 +123,7 @@ def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
         "fraction_of_roof_max": point and point.fraction_of_roof_max,
         "no_roof": place.reason if isinstance(place, Refusal) else None,
         "duels": [_comparison_facts(comparison) for comparison in result.comparisons],
-        "trials": [_trial_facts(trial, result.start) for trial in result.trials],
+        "trials": [_trial_facts(trial, result) for trial in result.trials],
         "untried": list(result.untried),
         "left_out": list(result.left_out),
         "not_ablated": list(result.not_ablated),
@@ -143,7 +149,8 @@ def tuning_markdown(result: TuneResult, place: Place) -> str:
     ]
     if result.ablation:
         parts += ["## What each knob gave", _ablation_table(result)]
-    parts += ["## What was tried", _comparisons_table(result.comparisons)]
+    unit = rate_unit(result.sample)
+    parts += ["## What was tried", _comparisons_table(result.comparisons, unit)]
     if found := caveats(result):
         parts.append("\n".join(f"- {markdown_text(line)}" for line in found))
     parts += ["## Trials", _trials_table(result)]
@@ -156,16 +163,17 @@ def _ablation_table(result: TuneResult) -> str:
          str(len(effect.ratios))]
         for effect in effects(result)
     ]  # fmt: skip
-    headings = ["knob", "tuned", "put back to", "images/s, times", "95 % interval", "rounds"]
+    rate = f"{rate_unit(result.sample)}, times"
+    headings = ["knob", "tuned", "put back to", rate, "95 % interval", "rounds"]
     return _table(headings, rows)
 
 
-def _comparisons_table(comparisons: Iterable[PairedComparison]) -> str:
+def _comparisons_table(comparisons: Iterable[PairedComparison], unit: str) -> str:
     rows = [
         [one.name, one.decision, *_bounds(one.interval), str(len(one.ratios)), one.reason]
         for one in comparisons
     ]
-    headings = ["value", "decision", "images/s, times", "bounds", "pairs", "why"]
+    headings = ["value", "decision", f"{unit}, times", "bounds", "pairs", "why"]
     return _table(headings, rows)
 
 
@@ -175,14 +183,15 @@ def _trials_table(result: TuneResult) -> str:
             str(trial.number),
             trial.stage,
             changes(result.start, trial.config),
-            "" if trial.images_per_s is None else f"{trial.images_per_s:.4g}",
+            "" if trial.samples_per_s is None else f"{trial.samples_per_s:.4g}",
             trial.failure or ("doubtful" if trial.is_doubtful else ""),
             f"{trial.took_s:.0f}",
             trial.record.record_id,
         ]
         for trial in result.trials
     ]
-    return _table(["", "stage", "setting", "images/s", "", "s", "record"], rows)
+    headings = ["", "stage", "setting", rate_unit(result.sample), "", "s", "record"]
+    return _table(headings, rows)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -222,12 +231,12 @@ def _comparison_facts(comparison: PairedComparison) -> dict[str, Any]:
     }
 
 
-def _trial_facts(trial: Trial, start: RunConfig) -> dict[str, Any]:
+def _trial_facts(trial: Trial, result: TuneResult) -> dict[str, Any]:
     return {
         "number": trial.number,
         "stage": trial.stage,
-        "setting": changes(start, trial.config),
-        "images_per_s": trial.images_per_s,
+        "setting": changes(result.start, trial.config),
+        rate_column(result.sample): trial.samples_per_s,
         "outcome": trial.record.outcome,
         "failure": trial.failure,
         "took_s": round(trial.took_s, 1),

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.axes import FONT_PT, legend_below, legend_key, plain, say_empty
 from analysis.tuning.account import effects
+from bench.config import rate_unit
 from campaigns.tune.result import Effect, PairedComparison, Trial, TuneResult
 from campaigns.tune.stopping_rule import Interval
 
@@ -33,7 +34,7 @@ _NARROWEST_IN, _WIDEST_IN = 7.0, 16.0
 
 def tuning_figure(result: TuneResult) -> Figure:
     """Return the figure of a tuning: what each knob gave above, the trials below."""
-    found = effects(result)
+    found, unit = effects(result), rate_unit(result.sample)
     compared = [comparison for comparison in result.comparisons if comparison.interval is not None]
     rows = max(1, len(found or compared))
     width_in = min(_WIDEST_IN, max(_NARROWEST_IN, 1.2 + _TRIAL_IN * len(result.trials)))
@@ -42,14 +43,14 @@ def tuning_figure(result: TuneResult) -> Figure:
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, height_ratios=heights)
     if found or not compared:
-        draw_ablation(above, found)
+        draw_ablation(above, found, unit)
     else:
-        draw_duels(above, compared)
+        draw_duels(above, compared, unit)
     draw_trials(below, result)
     return figure
 
 
-def draw_ablation(axes: Axes, rows: Sequence[Effect]) -> None:
+def draw_ablation(axes: Axes, rows: Sequence[Effect], unit: str) -> None:
     """Draw each effect's ratio with its interval; a filled marker is a gain beyond doubt."""
     _draw_ratios(
         axes,
@@ -58,16 +59,16 @@ def draw_ablation(axes: Axes, rows: Sequence[Effect]) -> None:
             for one in rows
         ],
     )
-    axes.set_xlabel("images/s, tuned over put back (95 % interval; higher is better)")
+    axes.set_xlabel(f"{unit}, tuned over put back (95 % interval; higher is better)")
     axes.set_title("What each knob gave, from fresh runs", loc="left", fontsize=FONT_PT + 1)
     if not rows:
         say_empty(axes, "nothing was adopted and confirmed")
 
 
-def draw_duels(axes: Axes, comparisons: Sequence[PairedComparison]) -> None:
+def draw_duels(axes: Axes, comparisons: Sequence[PairedComparison], unit: str) -> None:
     """Draw each compared value's ratio with the bounds that decided; none is quoted as a gain."""
     _draw_ratios(axes, [(one.name, one.interval, False) for one in comparisons if one.interval])
-    axes.set_xlabel("images/s, value over the fastest so far (its bounds; higher is better)")
+    axes.set_xlabel(f"{unit}, value over the fastest so far (its bounds; higher is better)")
     axes.set_title("What the search saw: no gain was confirmed", loc="left", fontsize=FONT_PT + 1)
 
 
@@ -91,14 +92,14 @@ def _draw_ratios(axes: Axes, rows: Sequence[tuple[str, Interval, bool]]) -> None
 
 
 def draw_trials(axes: Axes, result: TuneResult) -> None:
-    """Draw images/s of every trial in order; each comparison is a band with its value's name."""
+    """Draw samples/s of every trial in order; each comparison is a band with its value's name."""
     kinds = {trial.number: _kind(trial, result) for trial in result.trials}
-    rates = [trial.images_per_s for trial in result.trials if trial.images_per_s is not None]
+    rates = [trial.samples_per_s for trial in result.trials if trial.samples_per_s is not None]
     # Markers are compared by their distance, not by their height: the axis need not hold 0.
     floor = 0.9 * min(rates, default=0.0)
     for trial in result.trials:
         marker, colour = _STYLES[kinds[trial.number]]
-        height = floor if trial.images_per_s is None else trial.images_per_s
+        height = floor if trial.samples_per_s is None else trial.samples_per_s
         axes.plot([trial.number], [height], marker=marker, color=colour, markersize=4.5,
                   linestyle="", clip_on=False, zorder=3)  # fmt: skip
     axes.set_ylim(floor, 1.02 * max(rates, default=1.0))
@@ -106,7 +107,7 @@ def draw_trials(axes: Axes, result: TuneResult) -> None:
     _name_bands(axes, result)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("trial, in the order of measurement")
-    axes.set_ylabel("images/s")
+    axes.set_ylabel(rate_unit(result.sample))
     _plain(axes, grid="y")
     handles = [
         legend_key(kind, marker=marker, color=colour, markersize=4.5)
@@ -142,7 +143,7 @@ def _name_bands(axes: Axes, result: TuneResult) -> None:
 
 def _kind(trial: Trial, result: TuneResult) -> str:
     config_id = trial.config_id
-    if trial.images_per_s is None:
+    if trial.samples_per_s is None:
         return "no result"
     if trial.stage == "search":
         comparison = next((one for one in result.comparisons if trial.number in one.trials), None)

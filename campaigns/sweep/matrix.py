@@ -11,7 +11,7 @@ from pathlib import Path
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from bench.config import FILING_FIELDS, RunConfig, parse_config
+from bench.config import FILING_FIELDS, RunConfig, check_field, parse_config
 from bench.errors import UserError
 from campaigns.sweep.matrix_file import Problems, read_mapping
 
@@ -150,7 +150,7 @@ class _Reader:
             self._problems.add(node, f"{name}: give a value or a list of values")
         for scalar in scalars:
             try:
-                parse_config({name: scalar.value})
+                check_field(name, scalar.value)
             except UserError as error:
                 self._problems.add(scalar, str(error))
         return tuple(scalar.value for scalar in scalars)
@@ -207,7 +207,7 @@ def _word(node: Node | None, otherwise: str) -> str:
 
 def _config(values: dict[str, str]) -> RunConfig:
     """A valid configuration of one machine: a sweep does not start several together."""
-    config = parse_config(values)
+    config = parse_config(values, planned=True)
     if config.nodes > 1:
         raise UserError(
             f"nodes={config.nodes}: a sweep gives each run one machine; "

@@ -6,21 +6,31 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from bench.config import RunConfig
+from bench.config import RunConfig, missing_package
 from campaigns.sweep.matrix import Block, Matrix
 
 
 @dataclass(frozen=True)
 class PlannedBlock:
-    """What a block needs, and how many of its runs are for this machine and for others."""
+    """What a block needs, and how many of its `runs` this machine measures.
+
+    A run may both be for another device and lack its package.
+    """
 
     name: str
     needs: tuple[str, ...]  # backends; `auto` is any
+    packages: tuple[str, ...]  # those that its models need and that are not installed
+    runs: int
     runs_here: int
-    runs_elsewhere: int
+    runs_elsewhere: int  # on backends that this machine lacks
+    runs_without_package: int
 
     def __str__(self) -> str:
-        return f"{self.name}: needs {' or '.join(self.needs)}"
+        found = [" or ".join(self.needs)] if self.runs_elsewhere == self.runs else []
+        if self.packages:
+            packages = " and ".join(self.packages)
+            found.append(f"{packages} for {self.runs_without_package} of {self.runs} runs")
+        return f"{self.name}: needs {' and '.join(found)}"
 
 
 @dataclass(frozen=True)
@@ -33,8 +43,8 @@ class Plan:
 
     @property
     def left_out(self) -> tuple[PlannedBlock, ...]:
-        """The blocks of which this machine measures nothing."""
-        return tuple(block for block in self.blocks if not block.runs_here)
+        """The blocks of which this machine measures nothing, or not all for want of a package."""
+        return tuple(block for block in self.blocks if not block.runs_here or block.packages)
 
 
 def plan_runs(
@@ -51,9 +61,14 @@ def plan_runs(
     Every configuration once, then every configuration a second time, and so on, each round
     shuffled by the matrix's seed: what drifts while a sweep runs (heat, a neighbour on the host)
     then falls on all configurations alike. `only` keeps the configurations of that backend;
-    `limit` keeps the first so many of the matrix, with all their repeats, on each machine.
+    `limit` keeps the first so many of the matrix, with all their repeats, on each machine. Models
+    whose package is not installed here are left out.
     """
-    asked = _repeats(matrix, only)
+    asked = {
+        config: times
+        for config, times in _repeats(matrix, only).items()
+        if not missing_package(config.arch)
+    }
     here = {"auto", *backends}
     filing = {"campaign": campaign, "env": env}
 
@@ -90,11 +105,17 @@ def _rounds(repeats: Mapping[RunConfig, int], seed: int) -> Iterable[RunConfig]:
 
 
 def _planned(block: Block, only: str | None, here: Collection[str]) -> PlannedBlock:
-    asked = [config.backend for config in block.configs if only in (None, config.backend)]
-    fitting = sum(backend in here for backend in asked)
+    asked = [config for config in block.configs if only in (None, config.backend)]
+    fits = [config.backend in here for config in asked]
+    absent = [missing_package(config.arch) for config in asked]
+    fitting = sum(fit and not package for fit, package in zip(fits, absent, strict=True))
+    packages = [package for package in absent if package]
     return PlannedBlock(
         block.name,
-        tuple(sorted(set(asked))),
-        block.repeats * fitting,
-        block.repeats * (len(asked) - fitting),
+        tuple(sorted({config.backend for config in asked})),
+        tuple(sorted(set(packages))),
+        runs=block.repeats * len(asked),
+        runs_here=block.repeats * fitting,
+        runs_elsewhere=block.repeats * fits.count(False),
+        runs_without_package=block.repeats * len(packages),
     )

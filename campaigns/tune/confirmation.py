@@ -51,7 +51,7 @@ class Confirmation:
                 self.not_ablated[field] = config
             else:
                 self._put_back[field] = config
-        self._rounds: list[dict[str, float]] = []  # config_id -> images/s
+        self._rounds: list[dict[str, float]] = []  # config_id -> samples/s
 
     def run(self) -> None:
         """Measure rounds until there are enough or time is up."""
@@ -109,7 +109,7 @@ class Confirmation:
         trials = self._trials.together(
             order, "confirmation", stop=lambda trial: trial.failure is not None
         )
-        rates = {trial.config_id: trial.images_per_s for trial in trials}
+        rates = {trial.config_id: trial.samples_per_s for trial in trials}
         known = {config_id: rate for config_id, rate in rates.items() if rate is not None}
         if len(known) == len(order):
             self._rounds.append(known)

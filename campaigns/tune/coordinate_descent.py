@@ -113,8 +113,8 @@ class OngoingComparison:
 
 
 def _rate(trial: Trial) -> float:
-    assert trial.images_per_s is not None  # only whole trials are compared  # noqa: S101
-    return trial.images_per_s
+    assert trial.samples_per_s is not None  # only whole trials are compared  # noqa: S101
+    return trial.samples_per_s
 
 
 @dataclass
@@ -169,7 +169,7 @@ class Search:
         again = self.trials.together(
             [self.start.config] * _START_REPEATS, "start", reserve_s=self.reserve_s(1)
         )
-        rates = [trial.images_per_s for trial in (self.start, *again)]
+        rates = [trial.samples_per_s for trial in (self.start, *again)]
         self.noise.add_runs([math.log(rate) for rate in rates if rate is not None])
 
     def _pass(self) -> bool:

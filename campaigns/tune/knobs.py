@@ -26,11 +26,13 @@ def _always(*values: Value) -> Callable[[Environment], tuple[Value, ...]]:
 class Knob:
     """A field of the configuration and what it can be set to on a machine.
 
-    The batch size has no list: it is doubled and halved as long as that pays.
+    The batch size has no list: it is doubled and halved as long as that pays. `of_images` changes
+    nothing of a model that takes none.
     """
 
     field: str
     values: Callable[[Environment], tuple[Value, ...]] = lambda environment: ()
+    of_images: bool = False
 
 
 def _thread_counts(environment: Environment) -> tuple[Value, ...]:
@@ -51,12 +53,12 @@ KNOBS: Mapping[Backend, tuple[Knob, ...]] = {
         Knob("compile", _always("default", "none")),
         Knob("threads", _thread_counts),
         Knob(BATCH),
-        Knob("channels_last", _SWITCH),
+        Knob("channels_last", _SWITCH, of_images=True),
         Knob("fused_optimizer", _SWITCH),
         Knob("compile", _always("max-autotune")),
     ),
     "cuda": (
-        Knob("channels_last", _SWITCH),
+        Knob("channels_last", _SWITCH, of_images=True),
         Knob("compile", _always("default", "reduce-overhead", "none")),
         Knob("cuda_graphs", _SWITCH),
         Knob(BATCH),
@@ -67,7 +69,7 @@ KNOBS: Mapping[Backend, tuple[Knob, ...]] = {
     "mps": (
         Knob("compile", _always("default", "none")),
         Knob(BATCH),
-        Knob("channels_last", _SWITCH),
+        Knob("channels_last", _SWITCH, of_images=True),
         Knob("fused_optimizer", _SWITCH),
     ),
 }
@@ -102,6 +104,8 @@ def values_to_try(
     knob: Knob, environment: Environment, config: RunConfig, resolved: ResolvedConfig
 ) -> list[str]:
     """Return the values of a knob other than the one that `config` has now, in their order."""
+    if knob.of_images and resolved.image_size is None:
+        return []
     now = current(config, resolved, knob.field)
     return [value for value in map(spelled, knob.values(environment)) if value != now]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.config import RunConfig
+from bench.config import RunConfig, Sample, common_sample, rate_unit
 from bench.records import RunRecord
 from campaigns.tune.stopping_rule import Interval
 
@@ -34,12 +34,20 @@ class Trial:
         return self.record.config_id
 
     @property
-    def images_per_s(self) -> float | None:
+    def samples_per_s(self) -> float | None:
         """Throughput, or None where nothing whole was measured."""
         measured = self.record.measurement
         if self.record.outcome != "ok" or measured is None:
             return None
-        return measured.throughput_images_per_s
+        return measured.throughput_samples_per_s
+
+    @property
+    def rate_words(self) -> str:
+        """The throughput with its unit, or why there is none."""
+        resolved = self.record.resolved
+        if self.samples_per_s is None or resolved is None:
+            return self.failure or "no result"
+        return f"{self.samples_per_s:.4g} {rate_unit(resolved.sample)}"
 
     @property
     def is_doubtful(self) -> bool:
@@ -61,7 +69,7 @@ class Trial:
 class PairedComparison:
     """One value of one knob against the setting that was the fastest until then.
 
-    `ratios` are the challenger's images/s over the incumbent's, pair by pair.
+    `ratios` are the challenger's samples/s over the incumbent's, pair by pair.
     """
 
     field: str
@@ -84,7 +92,7 @@ class PairedComparison:
 class Effect:
     """The best setting over another one, from runs made after the search.
 
-    `ratios` are images/s of the best over those of the other, one per round.
+    `ratios` are samples/s of the best over those of the other, one per round.
     """
 
     name: str  # of the knob, "compile"
@@ -118,6 +126,12 @@ class TuneResult:
     budget_s: float
     used_s: float
     interrupted: bool
+
+    @property
+    def sample(self) -> Sample:
+        """What the model trains on; just samples where no trial came so far as to say."""
+        known = (trial.record.resolved for trial in self.trials)
+        return common_sample(one.sample for one in known if one is not None)
 
     @property
     def fresh_trials(self) -> int:

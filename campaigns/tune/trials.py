@@ -164,7 +164,7 @@ class Trials:
         A larger batch takes in proportion longer: the window holds a least number of iterations.
         """
         config_id = config.config_id
-        good = [trial for trial in self.log if trial.images_per_s is not None]
+        good = [trial for trial in self.log if trial.samples_per_s is not None]
         same = [trial for trial in good if trial.config_id == config_id]
         if same:
             return same[-1].took_s
@@ -178,7 +178,7 @@ class Trials:
     def last_of(self, config: RunConfig) -> Trial | None:
         """Return the last whole trial of `config`."""
         config_id = config.config_id
-        whole = (trial for trial in reversed(self.log) if trial.images_per_s is not None)
+        whole = (trial for trial in reversed(self.log) if trial.samples_per_s is not None)
         return next((trial for trial in whole if trial.config_id == config_id), None)
 
     def _ask_for(self, seconds: float, reserve_s: float) -> None:

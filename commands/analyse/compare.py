@@ -13,8 +13,7 @@ from rich.text import Text
 from bench.errors import UserError
 from commands.views import machines_view
 from commands.views.noise_view import show_noise_floor, write_table
-from commands.views.options import server_needed, writing
-from commands.views.price_options import price_options
+from commands.views.options import metric_option, price_options, server_needed, writing
 from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def _reasons(
     is_flag=True,
     help="the noise floor of A alone: the smallest change that its repeats can show",
 )
-@click.option("--metric", default="throughput_images_per_s", show_default=True)
+@metric_option
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 10, min_open=True),
@@ -88,7 +87,7 @@ def command(
     a: str,
     b: str | None,
     aa: bool,
-    metric: str,
+    metric: str | None,
     threshold: float,
     correction: str,
     fail_on: frozenset[str],
@@ -110,19 +109,20 @@ def command(
     value. A comparison of single runs decides nothing, so only --fail-on undecided makes it fail.
     """
     from analysis.comparison import compare_pairs, compared_metric, pair_runs, read_sides
-    from analysis.comparison.judgement import judge_gate
+    from analysis.comparison.judgement import check_metric, judge_gate
 
-    chosen = compared_metric(metric)
+    check_metric(metric)
     if aa:
         if b is not None:
             raise UserError(f"aa: takes one side, not also {b!r}")
         if prices:
             raise UserError("aa: the noise floor has no cost; leave out --price and --prices")
-        return show_noise_floor(a, chosen, threshold, correction, form, out)
+        return show_noise_floor(a, metric, threshold, correction, form, out)
     if b is None:
         raise UserError(f"B is missing: compare {a!r} with what? (--aa takes one side)")
     with server_needed():
         sides = read_sides(a, b)
+    chosen = compared_metric(metric, (*sides[0], *sides[1]))
     pairing = pair_runs(*sides, chosen.name)
     found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
     gate = judge_gate(found, pairing, fail_on)
@@ -154,13 +154,16 @@ def _machines(
     prices: Prices,
 ) -> MachinePair | None:
     """The two machines, where the sides differ in machine or a price is given."""
+    from analysis.comparison.judgement import RATES
     from analysis.comparison.machines.across import between
-    from analysis.runs.placed import THROUGHPUT
+    from analysis.runs.groups import sample_of
+    from bench.config import rate_unit
 
-    if pairing.metric != THROUGHPUT:
+    if pairing.metric not in RATES:
         if prices:
+            unit = rate_unit(sample_of(sides[0]))
             raise UserError(
-                f"--price: a cost follows from images/s; leave out --metric {pairing.metric}"
+                f"--price: a cost follows from {unit}; leave out --metric {pairing.metric}"
             )
         return None
     if not found or not (prices or {"env", "device"} & set(pairing.differing)):

@@ -14,11 +14,11 @@ from commands.views.options import (
     WantedRuns,
     format_option,
     peaks_option,
+    price_options,
     records_instead_option,
     refresh_option,
     wanted_runs_options,
 )
-from commands.views.price_options import price_options
 from commands.views.recorded import NOT_TRACKED
 from commands.views.terminal import watched
 
@@ -200,8 +200,11 @@ def _print(
 
 def _line(run: PlacedRun) -> str:
     facts = run.facts()
-    if facts["images_per_s"] is None:
+    if facts["samples_per_s"] is None:
         return str(run.verdict)
     unsure = "" if facts["bound_sure"] is not False else " (unsure)"
     bound = f"bound {facts['bound']}{unsure}" if facts["bound"] else "bound unknown"
-    return f"{facts['images_per_s']:.4g} images/s, {bound}, {run.verdict}"
+    rate = f"{facts['samples_per_s']:.4g} {run.rate_unit}"
+    if facts["tokens_per_s"] is not None:
+        rate += f", {facts['tokens_per_s']:.4g} tokens/s"
+    return f"{rate}, {bound}, {run.verdict}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,12 @@ _MOST_BYTES = 256_000_000
 )
 @click.option("--whole", is_flag=True, help="the whole trace is one step")
 @click.option("--arch", help="the model that was trained: torchvision's name or module:callable")
-@click.option("--batch-size", type=click.IntRange(min=1), help="its images per step and device")
+@click.option("--batch-size", type=click.IntRange(min=1), help="its samples per step and device")
 @click.option(
     "--precision", default="fp32", show_default=True, help="as of mlproject run, with --arch"
 )
 @click.option("--image-size", type=click.IntRange(min=1), help="default: the model's own")
+@click.option("--seq-len", type=click.IntRange(min=1), help="default: as of mlproject run")
 @click.option("--top", default=25, show_default=True, type=click.IntRange(min=1), help="ops shown")
 @click.option(
     "--out",
@@ -73,6 +74,7 @@ def command(
     batch_size: int | None,
     precision: str,
     image_size: int | None,
+    seq_len: int | None,
     top: int,
     out: Path | None,
     form: str,
@@ -95,7 +97,7 @@ def command(
         raise UserError("--format csv: a table of one FILE; --out writes one for each")
     if tracked and not mlflow_is_here():
         raise UserError("--track: this environment has no MLflow; track where it is installed")
-    config = _config(arch, batch_size, precision, image_size)
+    config = _config(arch, batch_size, precision, {"image_size": image_size, "seq_len": seq_len})
     traces = _placed(files, mark, whole, config, campaign, records, peaks_file)
     if out is not None:
         from analysis.report import write_report
@@ -107,27 +109,34 @@ def command(
 
 
 def _config(
-    arch: str | None, batch_size: int | None, precision: str, image_size: int | None
+    arch: str | None, batch_size: int | None, precision: str, sizes: Mapping[str, int | None]
 ) -> RunConfig | None:
     """What was trained, checked as `mlproject run` does; None where it is not said."""
     if arch is None:
         return None
     if batch_size is None:
         raise UserError(
-            f"arch={arch!r}: --batch-size is needed with it, images per step and device"
+            f"arch={arch!r}: --batch-size is needed with it, samples per step and device"
         )
     given = {"arch": arch, "precision": precision, "batch_size": str(batch_size)}
-    return parse_config(given | ({} if image_size is None else {"image_size": str(image_size)}))
+    known = {name: str(size) for name, size in sizes.items() if size is not None}
+    return parse_config(given | known)
 
 
 def _model(config: RunConfig, backend: Backend) -> TracedModel:
     from analysis.traces.read import TracedModel
     from bench.cost import StepSpec, op_work
+    from bench.training.workloads import find_workload
 
     batch_size = int(config.batch_size)
-    image_size = None if config.image_size == "auto" else int(config.image_size)
-    spec = StepSpec(config.arch, batch_size, config.precision, image_size, backend=backend)
-    return TracedModel(config.arch, batch_size, config.precision, op_work(spec))
+    image_size, seq_len = (
+        None if size == "auto" else int(size) for size in (config.image_size, config.seq_len)
+    )
+    spec = StepSpec(
+        config.arch, batch_size, config.precision, image_size, seq_len=seq_len, backend=backend
+    )
+    workload = find_workload(config.arch, image_size=image_size, seq_len=seq_len)
+    return TracedModel(config.arch, batch_size, config.precision, op_work(spec), workload.sample)
 
 
 def _placed(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commands.views.options import server_needed, writing
+from commands.views.options import metric_option, server_needed, writing
 
 if TYPE_CHECKING:
     from analysis.comparison.trend import History, Point, Turn
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("side")
-@click.option("--metric", default="throughput_images_per_s", show_default=True)
+@metric_option
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 10, min_open=True),
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="csv: a row per point",
 )
-def command(side: str, metric: str, threshold: float, out: Path | None, form: str) -> int:
+def command(side: str, metric: str | None, threshold: float, out: Path | None, form: str) -> int:
     """Show each configuration of SIDE over time, with the changes of its level.
 
     SIDE is as in mlproject compare: short forms with commas between them, such as
@@ -51,13 +51,14 @@ def command(side: str, metric: str, threshold: float, out: Path | None, form: st
     2 no configuration with five points, or a wrong value.
     """
     from analysis.comparison import compared_metric
+    from analysis.comparison.judgement import check_metric
     from analysis.comparison.sides import read_side
     from analysis.comparison.trend import histories
 
-    chosen = compared_metric(metric)
+    check_metric(metric)
     with server_needed():
         runs = read_side(side)
-    found = histories(runs, chosen)
+    found = histories(runs, compared_metric(metric, runs))
     if out is not None:
         _write(found, out)
     if form == "json":

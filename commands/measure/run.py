@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.config import RunConfig
+from bench.config import RunConfig, rate_unit
 from bench.errors import UserError
 from bench.records import RunRecord
 from commands.views.options import (
@@ -73,19 +73,21 @@ def command(repeats: int, records: Path, tracked: bool, form: str, **values: str
         # The run that `mlflow run` made holds the first repeat; the others get runs of their own.
         os.environ.pop("MLFLOW_RUN_ID", None)
     if repeats > 1:
-        name = "loader_images_per_s" if config.data_only else "throughput_images_per_s"
-        _print_mean(done, name, form)
+        _print_mean(done, form)
     return next(filter(None, codes), 0)
 
 
-def _print_mean(records: Sequence[RunRecord], name: str, form: str) -> None:
-    """Print the mean of a metric over the repeats that were measured to their end."""
+def _print_mean(records: Sequence[RunRecord], form: str) -> None:
+    """Print the mean rate of the repeats that were measured to their end."""
     from analysis.statistics.repeats import repeats_of
-    from bench.records.verdict.record_metrics import summary
+    from bench.records.verdict.record_metrics import rate_name, summary
 
-    values = [summary(record)[name] for record in records if record.outcome == "ok"]
-    facts: dict[str, Any] = {"repeats": len(values)}
-    if values:
+    whole = [record for record in records if record.outcome == "ok"]
+    resolved = whole[0].resolved if whole else None
+    facts: dict[str, Any] = {"repeats": len(whole)}
+    if resolved is not None:
+        name = rate_name(whole[0].config, resolved)
+        values = [summary(record)[name] for record in whole]
         together = repeats_of(values).interval()
         facts |= {
             f"{name}_mean": together.value,
@@ -94,11 +96,13 @@ def _print_mean(records: Sequence[RunRecord], name: str, form: str) -> None:
         }
     if form == "json":
         click.echo(json.dumps(facts))
-    elif values:
+    elif resolved is not None:
         interval = ""
         if together.low is not None and together.high is not None:
             interval = f", 95 % interval {together.low:.4g} to {together.high:.4g}"
-        click.echo(f"  {len(values)} repeats: {together.value:.4g} images/s{interval}")
+        click.echo(
+            f"  {len(whole)} repeats: {together.value:.4g} {rate_unit(resolved.sample)}{interval}"
+        )
 
 
 def _take_part(config: RunConfig) -> int:
@@ -110,14 +114,15 @@ def _take_part(config: RunConfig) -> int:
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:
-    from bench.records.verdict.record_metrics import summary
+    from bench.records.verdict.record_metrics import rate_name, summary
 
-    known = summary(record)
+    known, resolved = summary(record), record.resolved
+    rates = [] if resolved is None else [rate_name(record.config, resolved)]
     facts: dict[str, Any] = {
         name: round(known[name], 4)
         for name in (
-            "throughput_images_per_s",
-            "loader_images_per_s",
+            *rates,
+            "throughput_tokens_per_s",
             "iteration_time_ms_p50",
             "attained_gflops",
         )

@@ -106,14 +106,16 @@ def command(
     """Measure every configuration of a matrix, each repeat as one tracked run.
 
     MATRIX is a YAML file, or the name of one that comes with the project: smoke, classic,
-    datacenter. Runs that the campaign has measured on this machine are skipped, so the same command
-    continues an interrupted sweep. Exit codes: 0 all measured and tracked; 1 some runs failed,
-    each recorded with its reason, or found no node; 2 a wrong value; 3 measured, but not all
-    uploaded; 130 interrupted.
+    datacenter, vision, language. Runs that the campaign has measured on this machine are skipped,
+    so the same command continues an interrupted sweep. Exit codes: 0 all measured and tracked; 1
+    some runs failed, each recorded with its reason, or found no node; 2 a wrong value; 3 measured,
+    but not all uploaded; 130 interrupted.
     """
     name = matrix or matrix_named
     if name is None:
-        raise UserError("matrix: give a YAML file, or smoke, classic or datacenter")
+        raise UserError(
+            "matrix: give a YAML file, or smoke, classic, datacenter, vision or language"
+        )
     if profile and executor == "ray":
         raise UserError(f"profile={profile[0]}: made on this machine; use --executor local")
     from campaigns.sweep.executor import SweepOrder

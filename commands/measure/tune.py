@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.core import ParameterSource
 
-from bench.config import WINDOW_FIELDS, RunConfig, parse_config
+from bench.config import WINDOW_FIELDS, RunConfig, arch_label, parse_config
 from bench.errors import UserError
 from bench.records import CeilingsRecord, RunRecord
 from commands.views.options import (
@@ -129,7 +129,7 @@ def _start(context: click.Context, values: dict[str, str], max_batch: int | None
     if max_batch is not None and config.batch_size != "auto" and config.batch_size > max_batch:
         raise UserError(f"max_batch={max_batch}: below batch_size={config.batch_size}; raise it")
     if context.get_parameter_source("campaign") is ParameterSource.DEFAULT:
-        name = f"tune-{config.arch}-{config.precision}".replace(":", ".")
+        name = f"tune-{arch_label(config.arch)}-{config.precision}"
         return parse_config({**values, "campaign": name[:_LABEL_LETTERS]})
     return config
 

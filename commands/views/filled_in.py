@@ -50,7 +50,7 @@ def _addition(run: Run, prices: Prices) -> Addition | None:
     cost, addition = prices.cost_of_run(run), addition_of(run)
     if cost is None:
         return addition
-    return with_cost(addition, cost.per_million_images, cost.price.stated)
+    return with_cost(addition, cost.per_million_samples, cost.price.stated, run.sample)
 
 
 def _added_words(added: Added, what: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console
 from rich.text import Text
 
+from bench.config import Sample, cost_metric, energy_metric, rate_unit
 from commands.views.options import writing
 from commands.views.terminal import text_table
 
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
     from analysis.report.tables.numbered_table import Table
 
 #: Columns that the table of the comparison has already.
-_SHOWN_ALREADY = ("machine", "images/s", "times as fast", "95 % interval", "verdict", "runs")
+_SHOWN_ALREADY = (
+    "machine",
+    *map(rate_unit, get_args(Sample)),
+    "times as fast",
+    "95 % interval",
+    "verdict",
+    "runs",
+)
 #: Columns that name a row.
 _NAMES = ("model", "precision", "batch")
 
@@ -28,7 +36,9 @@ def machines_table(pair: MachinePair) -> Table:
     """The table of the machines of A and B, whole."""
     from analysis.report.tables.machines.speed_up_tables import shared_table
 
-    title = f"B ({pair.b}) against A ({pair.a}): speed, efficiency, energy, cost of 1e6 images"
+    title = (
+        f"B ({pair.b}) against A ({pair.a}): speed, efficiency, energy, cost of 1e6 {pair.sample}s"
+    )
     return shared_table([pair], ("A", "B"), name="machines", title=title)
 
 
@@ -36,6 +46,7 @@ def machine_lines(pair: MachinePair, prices: Prices) -> list[str]:
     """The mean, what is not known and why, and the prices behind the costs."""
     from analysis.comparison.machines.across import missing_sentences
     from analysis.runs.quantities import interval, three_digits
+    from bench.config import a_sample
 
     lines = []
     mean, ends = pair.mean, pair.ends
@@ -50,7 +61,11 @@ def machine_lines(pair: MachinePair, prices: Prices) -> list[str]:
                 if number > 1
                 else ""
             )
-            + (f"; an image costs {three_digits(ratio)} times as much" if ratio else "")
+            + (
+                f"; {a_sample(pair.sample)} costs {three_digits(ratio)} times as much"
+                if ratio
+                else ""
+            )
         )
     lines += [line.rstrip(".") for line in missing_sentences([pair], prices)]
     for label, cost in _costs(pair):
@@ -130,31 +145,31 @@ def machine_facts(pair: MachinePair) -> dict[str, object]:
                 "configuration": one.comparison.label,
                 "not_in_mean_because": one.note,
                 "cost_ratio": one.cost_ratio,
-                "a": _side_facts(one.a),
-                "b": _side_facts(one.b),
+                "a": _side_facts(one.a, one.comparison.a.sample),
+                "b": _side_facts(one.b, one.comparison.b.sample),
             }
             for one in pair.shared
         ],
     }
 
 
-def _side_facts(side: Efficiency) -> dict[str, object]:
+def _side_facts(side: Efficiency, sample: Sample) -> dict[str, object]:
     low, high = side.fraction_of_roof or (None, None)
     return {
         "fraction_of_roof_min": low,
         "fraction_of_roof_max": high,
         "mfu": side.mfu,
         "ceiling_kind": side.ceiling_kind,
-        "energy_j_per_image": side.energy_j_per_image,
-        "cost": _cost_facts(side.cost),
-        "spot_cost": _cost_facts(side.spot_cost),
+        energy_metric(sample): side.energy_j_per_sample,
+        "cost": _cost_facts(side.cost, sample),
+        "spot_cost": _cost_facts(side.spot_cost, sample),
         "missing": dict(side.missing),
     }
 
 
-def _cost_facts(cost: Cost | None) -> dict[str, object] | None:
+def _cost_facts(cost: Cost | None, sample: Sample) -> dict[str, object] | None:
     if cost is None:
         return None
     price = asdict(cost.price)
     price["day"] = cost.price.day.isoformat() if cost.price.day else None
-    return {"cost_per_million_images": cost.per_million_images, "price": price}
+    return {cost_metric(sample): cost.per_million_samples, "price": price}

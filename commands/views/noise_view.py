@@ -14,26 +14,26 @@ from commands.views.options import server_needed, writing
 from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
-    from analysis.comparison.judgement import ComparedMetric
     from analysis.comparison.noise_floor import NoiseFloor
     from analysis.report.tables.numbered_table import Table
 
 
 def show_noise_floor(
     side: str,
-    metric: ComparedMetric,
+    metric: str | None,
     threshold: float,
     correction: str,
     form: str,
     out: Path | None,
 ) -> int:
-    """Show how much the repeats of a side scatter, and return 0."""
-    from analysis.comparison import read_side
+    """Show how much the repeats of a side scatter by a metric, by default their rate; return 0."""
+    from analysis.comparison import compared_metric, read_side
     from analysis.comparison.noise_floor import noise_floor, noise_sentences, noise_table
 
     with server_needed():
         runs = read_side(side)
-    floor = noise_floor(runs, metric, threshold=threshold, correction=correction)
+    chosen = compared_metric(metric, runs)
+    floor = noise_floor(runs, chosen, threshold=threshold, correction=correction)
     table, sentences = noise_table(floor), noise_sentences(floor)
     if out is not None:
         with writing(out):

@@ -17,6 +17,7 @@ from bench.errors import UserError
 
 if TYPE_CHECKING:
     from analysis import RecordSet
+    from analysis.comparison.machines.prices import Prices
 
 Found = TypeVar("Found")
 
@@ -90,6 +91,11 @@ records_instead_option = click.option(
     help="read this folder of records instead of the tracking server",
 )
 
+metric_option = click.option(
+    "--metric",
+    help="a metric's name in MLflow  [default: the runs' own rate, throughput_images_per_s of "
+    "images, else throughput_samples_per_s]",
+)
 peaks_option = click.option(
     "--peaks",
     "peaks_file",
@@ -180,6 +186,37 @@ def wanted_runs_options(function: Callable[..., int]) -> Callable[..., int]:
         return function(wanted=WantedRuns(filter_string, campaign, experiments), **others)
 
     return command
+
+
+def price_options(function: Callable[..., int]) -> Callable[..., int]:
+    """`--price` and `--prices`, given to `function` as `prices`."""
+
+    @click.option(
+        "--price",
+        "given",
+        multiple=True,
+        metavar="ENV=0.71/h",
+        help="what an hour of a machine costs, in USD unless a currency is given: "
+        "'gcp-l4=0.21 EUR/h spot 2026-11-01' (may be given again)",
+    )
+    @click.option(
+        "--prices",
+        "table",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="CSV or JSON file of dated prices by machine type; docs/comparing.md has the columns",
+    )
+    @wraps(function)
+    def command(given: tuple[str, ...], table: Path | None, **others: Any) -> int:
+        return function(prices=_gathered(given, table), **others)
+
+    return command
+
+
+def _gathered(given: tuple[str, ...], table: Path | None) -> Prices:
+    from analysis.comparison.machines.prices import gather_prices
+
+    return gather_prices(given, table)
 
 
 @contextmanager

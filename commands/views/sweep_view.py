@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig, spelled
+from bench.config import (
+    FILING_FIELDS,
+    WINDOW_FIELDS,
+    RunConfig,
+    Sample,
+    common_sample,
+    rate_metric,
+    rate_unit,
+    spelled,
+)
 from bench.records.journal import Event
 from campaigns.sweep.executor import SweepWatch, Turn
 from commands.views.terminal import Bar, duration_text, output, text_table
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
     from campaigns.sweep.executor import Executor
     from campaigns.sweep.plan import Plan, PlannedBlock
 
-_HEADINGS = ("run", "outcome", "images/s", "ms per iteration", "GFLOP/s", "")
+_AFTER_RATE = ("ms per iteration", "GFLOP/s", "")
 
 #: What a block asks for, by the name of its backend.
 _NEEDS = {
@@ -109,11 +118,15 @@ def print_plan(plan: Plan, where: Executor, records: Path) -> None:
 def _block_cells(block: PlannedBlock, where: Executor) -> Iterator[str]:
     yield block.name
     yield " or ".join(_NEEDS[backend] for backend in block.needs)
-    yield str(block.runs_here + block.runs_elsewhere)
-    if not block.runs_here:
-        yield f"not here: {where.place} has {' and '.join(sorted(where.backends))}"
-    else:
-        yield f"{block.runs_here} of them here" if block.runs_elsewhere else "here"
+    yield str(block.runs)
+    notes = []
+    if block.runs_here:
+        notes.append("here" if block.runs_here == block.runs else f"{block.runs_here} of them here")
+    elif block.runs_elsewhere:
+        notes.append(f"not here: {where.place} has {' and '.join(sorted(where.backends))}")
+    if block.packages:
+        notes.append(f"{block.runs_without_package} without {' and '.join(block.packages)}")
+    yield "; ".join(notes)
 
 
 def _print_runs(runs: Sequence[RunConfig], where: str) -> None:
@@ -131,7 +144,7 @@ def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: 
     measured = read_records(records) if records.is_dir() else ()
     durations = Durations(
         (each for each in measured if isinstance(each, RunRecord)),
-        lambda config: config_complexity(config, batch_size=1).step_flops_per_image,
+        lambda config: config_complexity(config, batch_size=1).step_flops_per_sample,
     )
     known_s, unknown = durations.of_all(plan.runs, environments)
     if known := len(plan.runs) - unknown:
@@ -145,15 +158,27 @@ def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: 
 
 def print_turns(turns: Sequence[Turn]) -> None:
     """Print a table of what became of each run."""
-    table = text_table(_HEADINGS, map(_cells, turns), left=(0, 1, 5))
+    table = text_table(_headings(turns), map(_cells, turns), left=(0, 1, 5))
     output(110).print(table)
 
 
 def turns_markdown(turns: Sequence[Turn]) -> str:
     """Return the same table for the description of the sweep's own run."""
-    rows = [list(_HEADINGS), ["---"] * len(_HEADINGS)]
+    headings = _headings(turns)
+    rows = [list(headings), ["---"] * len(headings)]
     rows += [list(_cells(turn)) for turn in turns]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def _sample(turn: Turn) -> Sample | None:
+    """What the run trained on; None where it did not come so far."""
+    resolved = turn.record.resolved if turn.record is not None else None
+    return None if resolved is None else resolved.sample
+
+
+def _headings(turns: Sequence[Turn]) -> tuple[str, ...]:
+    samples = (sample for turn in turns if (sample := _sample(turn)) is not None)
+    return ("run", "outcome", rate_unit(common_sample(samples)), *_AFTER_RATE)
 
 
 def _cells(turn: Turn) -> Iterator[str]:
@@ -162,7 +187,8 @@ def _cells(turn: Turn) -> Iterator[str]:
     yield run_label(turn.config)
     yield turn.outcome if turn.state == "measured" and turn.outcome else turn.state
     found = summary(turn.record) if turn.record is not None else {}
-    for name in ("throughput_images_per_s", "iteration_time_ms_p50", "attained_gflops"):
+    rate = rate_metric(_sample(turn) or "image")
+    for name in (rate, "iteration_time_ms_p50", "attained_gflops"):
         yield f"{found[name]:.4g}" if name in found else ""
     yield turn.reason or _doubts(turn.record)
 
@@ -175,4 +201,5 @@ def _doubts(record: RunRecord | None) -> str:
 
 def _line(turn: Turn) -> str:
     label, outcome, rate, *_, reason = _cells(turn)
-    return "  ".join([label, outcome, *([f"{rate} images/s"] if rate else []), reason]).rstrip()
+    unit = rate_unit(_sample(turn) or "image")
+    return "  ".join([label, outcome, *([f"{rate} {unit}"] if rate else []), reason]).rstrip()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import TextColumn
 
-from bench.config import RunConfig
+from bench.config import RunConfig, rate_unit
 from bench.records.journal import Event
 from campaigns.tune.knobs import changes
 from campaigns.tune.result import Trial, TuneWatch
@@ -29,6 +29,7 @@ class TuneProgress(Bar, TuneWatch):
         self._start = start
         self._began_s = began_s
         self._trial = 0
+        self._unit = rate_unit("sample")  # until a trial says what its samples are
         super().__init__(
             TextColumn("{task.completed:.0f} of {task.total:.0f} s"), redirect_stdout=False
         )
@@ -48,16 +49,17 @@ class TuneProgress(Bar, TuneWatch):
     def ended(self, trial: Trial) -> None:
         """Count the trial; one of the start gets a line of its own."""
         self._trial = trial.number
+        if trial.record.resolved is not None:
+            self._unit = rate_unit(trial.record.resolved.sample)
         if trial.stage == "start":
-            rate = trial.images_per_s
-            self._say(f"start: {trial.failure if rate is None else f'{rate:.4g} images/s'}")
+            self._say(f"start: {trial.rate_words}")
 
     def ruled(self, comparison: PairedComparison) -> None:
         """Say what became of a value."""
         line = f"{comparison.name}: {comparison.decision}"
         if comparison.interval is not None:
             pairs = f"{len(comparison.ratios)} pair{'s' * (len(comparison.ratios) > 1)}"
-            line += f", {comparison.interval.ratio:.3f} times the images/s in {pairs}"
+            line += f", {comparison.interval.ratio:.3f} times the {self._unit} in {pairs}"
         self._say(line + (f" ({comparison.reason})" if comparison.reason else ""))
 
     def _say(self, line: str) -> None:

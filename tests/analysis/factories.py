@@ -138,6 +138,29 @@ def run_record(
     return samples.run_record(record_id=record_id, **{**known, **changes})
 
 
+def sequence_record(
+    record_id: str = "run-tokens",
+    batch: int = 10,
+    step_s: float = 1.0,
+    *,
+    seq_len: int = 128,
+    settings: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> RunRecord:
+    """A run of `batch` sequences of `seq_len` tokens; else as `run_record`."""
+    of_tokens = {"image_size": None, "sample": "sequence", "tokens_per_sample": seq_len}
+    arch = "mymodels:gpt"
+    asked = {"arch": arch, "optimizer": "adamw", **(settings or {})}
+    precision = "bf16" if asked.get("precision", "fp32").startswith("amp") else "none"
+    known = {
+        "resolved": resolved(
+            batch_size=batch, seq_len=seq_len, autocast_dtype=precision, **of_tokens
+        ),
+        "complexity": complexity(arch=arch, batch_size=batch, **of_tokens),
+    }
+    return run_record(record_id, batch, step_s, settings=asked, **{**known, **changes})
+
+
 def failed_record(record_id: str = "run-oom", **changes: Any) -> RunRecord:
     nothing = dict.fromkeys(("measurement", "resolved", "complexity", "verdict"))
     known = {"outcome": "oom", "reason": "CUDA out of memory at batch 512", **nothing}

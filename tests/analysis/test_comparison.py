@@ -387,7 +387,7 @@ def test_a_recorded_run_is_observed_with_its_settings():
     assert (seen.name, seen.arch, seen.batch_size, seen.env) == ("abc", "vgg16", 10, "lab")
     assert (seen.campaign, seen.device) == ("night", "Example CPU")
     assert not {"repeat", "campaign"} & seen.settings.keys()
-    assert seen.throughput_images_per_s == 10
+    assert seen.samples_per_s == 10
     assert len(seen.iteration_times_s) == 10
 
 

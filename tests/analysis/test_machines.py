@@ -61,7 +61,7 @@ def test_an_option_is_read_and_the_cost_follows_by_hand():
     (group,) = group_runs(repeated("a", [100.0], env="gcp-l4"))
     known = prices("gcp-l4=0.72/h", "GCP-L4 = 0.36 EUR/h spot 2026-11-20")
     cost, spot = known.cost(group), known.cost(group, spot=True)
-    assert (cost.per_million_images, cost.price.currency) == (pytest.approx(2), "USD")
+    assert (cost.per_million_samples, cost.price.currency) == (pytest.approx(2), "USD")
     assert f"{spot}" == "1 EUR"
     assert cost.price.words(TODAY) == "0.72 USD/h, undated, given by --price"
     assert spot.price.words(TODAY) == (
@@ -194,8 +194,8 @@ def test_shares_energy_and_cost_of_a_group_by_hand():
     assert found.mfu == pytest.approx(0.5)
     assert found.fraction_of_roof == pytest.approx((0.5, 0.5))
     assert found.ceiling_kind == "measured"
-    assert found.cost.per_million_images == pytest.approx(100)  # 10 images/s, 0.001 USD a second
-    assert found.energy_j_per_image is None
+    assert found.cost.per_million_samples == pytest.approx(100)  # 10 images/s, 0.001 USD a second
+    assert found.energy_j_per_sample is None
     assert found.missing.keys() == {"energy_j_per_image", "spot_cost"}
     (alone,) = place_runs([make.run_record()], [])
     assert "no ceiling" in efficiency_of(Group((alone,))).missing["mfu"]
@@ -205,14 +205,14 @@ def test_shares_energy_and_cost_of_a_group_by_hand():
             for place, j in enumerate((2.0, 4.0))
         ]
     )
-    assert efficiency_of(joules).energy_j_per_image == 3
+    assert efficiency_of(joules).energy_j_per_sample == 3
     assert efficiency_of(joules).missing["cost"] == "no price was given"
 
 
 def test_the_price_of_a_machine_counts_for_each_of_them():
     (one,) = group_runs([observation(env="lab")])
     (two,) = group_runs([observation(env="lab", nodes=2)])
-    costs = [prices("lab=1/h").cost(group).per_million_images for group in (one, two)]
+    costs = [prices("lab=1/h").cost(group).per_million_samples for group in (one, two)]
     assert costs[1] == pytest.approx(2 * costs[0])
 
 

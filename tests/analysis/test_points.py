@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import RecordSet, place, place_runs
-from analysis.runs.groups import group_runs, on_one_device, scaling_efficiency
+from analysis.comparison.scaling import on_one_device, scaling_efficiency
+from analysis.runs.groups import group_runs
 from analysis.runs.phases import PhaseSplit, phase_split
 from analysis.runs.points import Refusal, RooflinePoint, roofline_point
 from bench.records.verdict.record_metrics import attained_flops_per_s, summary

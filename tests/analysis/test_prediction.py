@@ -21,10 +21,10 @@ from bench.records import MemoryFootprint
 GIGA = make.GIGA
 
 
-def measured(batches, fixed_s=0.1, per_image_s=0.01, noise=None):
+def measured(batches, fixed_s=0.1, per_sample_s=0.01, noise=None):
     noise = np.zeros(len(batches)) if noise is None else noise
     steps_s = [
-        (fixed_s + per_image_s * batch) * math.exp(error)
+        (fixed_s + per_sample_s * batch) * math.exp(error)
         for batch, error in zip(batches, noise, strict=True)
     ]
     return [
@@ -42,19 +42,19 @@ def test_the_model_by_hand_has_no_negative_term():
     """0.1 s a step and 0.01 s an image: 0.18 s at 8 and 0.26 s at 16; at 32 then 32 / 0.42."""
     model = fit_step([8, 16], [0.18, 0.26])
     assert model.fixed_s == pytest.approx(0.1)
-    assert model.per_image_s == pytest.approx(0.01)
-    assert model.images_per_s(32) == pytest.approx(32 / 0.42)
+    assert model.per_sample_s == pytest.approx(0.01)
+    assert model.samples_per_s(32) == pytest.approx(32 / 0.42)
     model = fit_step([8, 16, 32], [0.08, 0.17, 0.40])  # dearer per image with each size
     assert model.fixed_s == 0
-    assert model.per_image_s > 0
+    assert model.per_sample_s > 0
 
 
 def test_an_image_takes_no_less_than_its_roof_asks_for():
     times = [0.20, 0.21, 0.22]
-    assert fit_step([8, 16, 32], times).per_image_s < 0.002
-    assert fit_step([8, 16, 32], times, 0.005).per_image_s == pytest.approx(0.005)
+    assert fit_step([8, 16, 32], times).per_sample_s < 0.002
+    assert fit_step([8, 16, 32], times, 0.005).per_sample_s == pytest.approx(0.005)
     # a roof that the steps outrun is wrong
-    assert fit_step([8, 16, 32], times, 0.05).per_image_s < 0.002
+    assert fit_step([8, 16, 32], times, 0.05).per_sample_s < 0.002
     # errors are relative: a step 10 % off counts alike at either end
     model = fit_step([1, 100], [0.02, 1.01])
     assert model.step_s(1) == pytest.approx(0.02)
@@ -70,7 +70,7 @@ def test_leverage_by_hand():
 
 def test_a_prediction_without_noise_is_exact_and_says_so():
     found = fit_curve(measured([8, 16, 32, 64]))
-    value, low, high = found.images_per_s(48)
+    value, low, high = found.samples_per_s(48)
     assert value == pytest.approx(48 / 0.58)
     assert (low, high) == pytest.approx((value, value))
     assert found.held_out_error == pytest.approx(0, abs=1e-9)
@@ -87,7 +87,7 @@ def test_the_interval_covers_a_new_measurement_95_times_in_100(batches):
     hits = []
     for _ in range(2000):
         found = fit_curve(measured(batches, noise=0.02 * rng.standard_normal(len(batches))))
-        _, low, high = found.images_per_s(24)
+        _, low, high = found.samples_per_s(24)
         new = 24 / (0.34 * math.exp(0.02 * rng.standard_normal()))
         hits.append(low <= new <= high)
     assert 0.93 <= np.mean(hits) <= 0.97
@@ -103,7 +103,7 @@ def test_the_scatter_of_repeats_is_the_least_deviation():
     (curve,) = batch_curves(runs)
     found = predict_batch(curve, 24)
     assert found.curve.deviation == pytest.approx(0.05 * math.sqrt(2))
-    assert found.low < found.images_per_s < found.high
+    assert found.low < found.samples_per_s < found.high
 
 
 RATES = {8: 8 / 0.18, 16: 16 / 0.26, 32: 32 / 0.42}
@@ -125,14 +125,14 @@ def test_what_nothing_supports_is_refused(rates, batch, message):
 def test_within_the_measured_range_memory_is_no_question():
     found = predict_batch(curve_of(RATES), 24)
     assert found.memory == "batch 32 was measured, so a smaller one fits"
-    assert found.images_per_s == pytest.approx(24 / 0.34)
+    assert found.samples_per_s == pytest.approx(24 / 0.34)
     assert found.curve.runs == ("b8", "b16", "b32")
 
 
 def test_past_a_spill_and_past_an_oom_nothing_is_predicted():
     with pytest.raises(UserError, match="batch 64 fell to 5 images/s, where memory spilled"):
         predict_batch(curve_of(RATES | {64: 5.0}), 48)
-    assert predict_batch(curve_of(RATES | {64: 5.0}), 24).images_per_s == pytest.approx(24 / 0.34)
+    assert predict_batch(curve_of(RATES | {64: 5.0}), 24).samples_per_s == pytest.approx(24 / 0.34)
     failed = observation("big", batch_size=64, outcome="oom", reason="no memory", metrics={})
     with pytest.raises(UserError, match=r"batch 64 ran out of memory \(run big\)"):
         predict_batch(curve_of(RATES), 64, [failed])
@@ -191,9 +191,9 @@ def test_a_run_that_was_killed_before_its_machine_was_known_ends_predictions(oth
     if refused:
         with pytest.raises(UserError, match=r"batch 64 ran out of memory \(run killed-64\)"):
             predict_batch(curve, 70, runs)
-        assert predict_batch(curve, 63, runs).images_per_s == pytest.approx(63 / 0.73)
+        assert predict_batch(curve, 63, runs).samples_per_s == pytest.approx(63 / 0.73)
     else:
-        assert predict_batch(curve, 70, runs).images_per_s == pytest.approx(70 / 0.8)
+        assert predict_batch(curve, 70, runs).samples_per_s == pytest.approx(70 / 0.8)
 
 
 def test_the_cost_models_memory_by_hand():
@@ -219,7 +219,7 @@ def test_measured_peaks_go_before_the_model():
 def test_a_batch_that_memory_holds_is_predicted_and_one_that_it_does_not_is_refused():
     curve = curve_of_records(record(8), record(16), record(32))
     found = predict_batch(curve, 64)
-    assert found.images_per_s == pytest.approx(64 / 0.74)
+    assert found.samples_per_s == pytest.approx(64 / 0.74)
     assert found.memory == "7.4 of 16 GB by the cost model"
     for memory_bytes, message in (
         (6 * GIGA, r"needs 7\.4 GB by the cost model, the device has 6 GB"),
@@ -234,7 +234,7 @@ def test_published_curves_are_predicted_within_their_range():
     runs = [one for one in published() if one.env == "colab_t4" and one.arch == "resnet50"]
     (curve,) = batch_curves(runs)
     found = predict_batch(curve, 96)
-    assert 117 < found.images_per_s < 120
+    assert 117 < found.samples_per_s < 120
     assert found.curve.held_out_error < 0.05
 
 

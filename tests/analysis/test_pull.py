@@ -158,7 +158,7 @@ def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch
     )
     columns = set(runs_table([], places={}).columns)
     [placed] = place_runs([make.run_record()], [make.ceilings_record()])
-    beside = with_cost(addition_of(placed), 1.0, "a price")
+    beside = with_cost(addition_of(placed), 1.0, "a price", "image")
     for record in records:
         logged = {point.key for point in content_of(record, beside).metrics}
         series = {name for name in logged if name.startswith(schema.TELEMETRY_PREFIX)}

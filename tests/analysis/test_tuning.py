@@ -74,11 +74,11 @@ def test_the_distance_to_the_roof_is_that_of_the_best_settings_median_run(result
     record = best_record(result)
     assert record.config.config_id == result.best.config_id
     confirmed = [
-        t.images_per_s
+        t.samples_per_s
         for t in result.trials
         if t.stage == "confirmation" and t.config.config_id == record.config_id
     ]
-    rate = record.measurement.throughput_images_per_s
+    rate = record.measurement.throughput_samples_per_s
     assert sum(rate >= one for one in confirmed) in (
         len(confirmed) // 2,
         len(confirmed) // 2 + 1,
@@ -175,7 +175,7 @@ def test_without_fresh_runs_the_figure_shows_what_was_compared(found, request):
 def test_a_gain_that_is_not_beyond_doubt_is_drawn_hollow(result):
     unsure = replace(result.ablation[0], interval=replace(result.ablation[0].interval, low=0.99))
     _, axes = single_axes()
-    draw_ablation(axes, [result.ablation[1], unsure])
+    draw_ablation(axes, [result.ablation[1], unsure], "images/s")
     faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
     assert faces[0] != "white"
     assert faces[1] == "white"

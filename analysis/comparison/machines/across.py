@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from analysis.comparison.judgement import Comparison
 from analysis.comparison.machines.prices import NO_PRICES, Prices
@@ -18,10 +19,11 @@ from analysis.comparison.machines.speedups import (
 from analysis.comparison.shown import covered
 from analysis.runs.placed import Run
 from analysis.runs.quantities import counted
+from bench.config import Sample, energy_metric
 
 _WHAT = {
     "mfu": "share of roof and peak (MFU)",
-    "energy_j_per_image": "energy",
+    **{energy_metric(sample): "energy" for sample in get_args(Sample)},
     "cost": "cost",
 }
 

@@ -9,8 +9,7 @@ from statistics import fmean
 from analysis.comparison.machines.prices import NO_PRICES, Cost, Prices
 from analysis.runs.groups import Group
 from analysis.runs.placed import Run
-
-_ENERGY = "energy_j_per_image"
+from bench.config import ENERGY, energy_metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class Efficiency:
     fraction_of_roof: tuple[float, float] | None
     mfu: float | None
     ceiling_kind: str | None
-    energy_j_per_image: float | None
+    energy_j_per_sample: float | None
     cost: Cost | None
     spot_cost: Cost | None
     missing: Mapping[str, str]
@@ -35,7 +34,7 @@ class Efficiency:
 def efficiency_of(group: Group, prices: Prices = NO_PRICES) -> Efficiency:
     """Return a group's shares of its roof and of its peak, its energy and its costs."""
     points = [run.point for run in group.runs if run.point is not None]
-    energies = [value for run in group.runs if (value := run.usable(_ENERGY)) is not None]
+    energies = [value for run in group.runs if (value := run.usable(ENERGY)) is not None]
     cost, spot_cost = prices.cost(group), prices.cost(group, spot=True)
     missing = {}
     if not points:
@@ -43,7 +42,7 @@ def efficiency_of(group: Group, prices: Prices = NO_PRICES) -> Efficiency:
             group.first.refusal or "not placed under a roof"
         )
     if not energies:
-        missing[_ENERGY] = _why_no_energy(group.first)
+        missing[energy_metric(group.sample)] = _why_no_energy(group.first)
     for name, found in (("cost", cost), ("spot_cost", spot_cost)):
         if isinstance(found, str):
             missing[name] = found
@@ -53,7 +52,7 @@ def efficiency_of(group: Group, prices: Prices = NO_PRICES) -> Efficiency:
         fraction_of_roof=(fmean(lows), fmean(highs)) if points else None,
         mfu=fmean(point.fraction_of_peak for point in points) if points else None,
         ceiling_kind=points[0].ceiling.kind if points else None,
-        energy_j_per_image=fmean(energies) if energies else None,
+        energy_j_per_sample=fmean(energies) if energies else None,
         cost=None if isinstance(cost, str) else cost,
         spot_cost=None if isinstance(spot_cost, str) else spot_cost,
         missing=missing,

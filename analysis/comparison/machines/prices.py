@@ -1,4 +1,4 @@
-"""What an hour of a machine costs, by its user's word or dated table, and so a million images.
+"""What an hour of a machine costs, by its user's word or dated table, and so a million samples.
 
 There is no price here: they differ by region, contract and week. A machine without one has no cost,
 and the reason stands in its place.
@@ -76,13 +76,13 @@ class Price:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a million images cost, in the currency of `price`, from which it follows."""
+    """What a million samples cost, in the currency of `price`, from which it follows."""
 
-    per_million_images: float
+    per_million_samples: float
     price: Price
 
     def __str__(self) -> str:
-        return f"{three_digits(self.per_million_images)} {self.price.currency}"
+        return f"{three_digits(self.per_million_samples)} {self.price.currency}"
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Prices:
         return bool(self.of_options or self.of_table)
 
     def cost(self, group: Group, *, spot: bool = False) -> Cost | str:
-        """Return what a million images cost by a group's images/s, or why that is not known.
+        """Return what a million samples cost by a group's rate, or why that is not known.
 
-        Price per hour x machines / 3600 / (images/s) x 10^6.
+        Price per hour x machines / 3600 / (samples/s) x 10^6.
         """
         if not self:
             return "no price was given"
@@ -109,7 +109,7 @@ class Prices:
             return f"no {kind} was given for its label, machine type or device"
         machines = whole_number(group.first.settings.get("nodes")) or 1
         per_s = price.per_h * machines / 3600
-        return Cost(1e6 * per_s / group.throughput_images_per_s, price)
+        return Cost(1e6 * per_s / group.samples_per_s, price)
 
     @staticmethod
     def _of(group: Group, known: Sequence[Price], spot: bool) -> Price | None:
@@ -131,8 +131,8 @@ class Prices:
         return None
 
     def cost_of_run(self, run: Run) -> Cost | None:
-        """Return the cost of one run's images/s by the price on demand, else the spot price."""
-        if run.throughput_images_per_s is None:
+        """Return the cost of one run's samples by the price on demand, else the spot price."""
+        if run.samples_per_s is None:
             return None
         costs = (self.cost(Group((run,)), spot=spot) for spot in (False, True))
         return next((cost for cost in costs if isinstance(cost, Cost)), None)

@@ -1,9 +1,9 @@
 """How many times as fast one machine is as another, configuration by configuration.
 
 Like is held against like: two groups of repeats form a pair where the settings that ran agree, or
-were asked for alike, with the same model, image size and batch size. A pair whose precisions ran
-differently, or in which a batch spilled out of the memory of one machine, is shown with that note
-and enters no mean.
+were asked for alike, with the same model, batch size and size of image or sequence. A pair whose
+precisions ran differently, or in which a batch spilled out of the memory of one machine, is shown
+with that note and enters no mean.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
 from analysis.comparison.machines.efficiency import Efficiency, efficiency_of
 from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.runs.groups import Group, agreeing_pairs, batch_curves, cliff_of, ran_otherwise
-from analysis.runs.placed import THROUGHPUT, Run
+from analysis.runs.placed import Run
 from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import RatioEstimate, mean_ratio
+from bench.config import THROUGHPUT, Sample, common_sample
 from bench.errors import UserError
 
 #: The settings that two machines need not share.
@@ -47,9 +48,10 @@ class SharedConfiguration:
 
     @property
     def series(self) -> tuple[str, str]:
-        """The model and the precision, `amp-fp16 -> amp-bf16` where the two ran otherwise."""
+        """The model with its tokens, and the precision: `amp-fp16 -> amp-bf16` where two ran."""
         ours, theirs = (side.precision_label for side in (self.comparison.a, self.comparison.b))
-        return self.comparison.a.arch, ours if ours == theirs else f"{ours} -> {theirs}"
+        precision = ours if ours == theirs else f"{ours} -> {theirs}"
+        return self.comparison.a.model_and_tokens, precision
 
     @property
     def ran_with(self) -> str:
@@ -69,7 +71,7 @@ class SharedConfiguration:
         ours, theirs = self.a.cost, self.b.cost
         if ours is None or theirs is None or ours.price.currency != theirs.price.currency:
             return None
-        return theirs.per_million_images / ours.per_million_images
+        return theirs.per_million_samples / ours.per_million_samples
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,6 +91,11 @@ class MachinePair:
     def counted(self) -> tuple[SharedConfiguration, ...]:
         """The configurations that enter a mean."""
         return tuple(one for one in self.shared if one.note is None)
+
+    @property
+    def sample(self) -> Sample:
+        """What the configurations that enter a mean trained on."""
+        return common_sample(one.comparison.b.sample for one in self.counted)
 
     @property
     def estimates(self) -> list[RatioEstimate]:

@@ -15,6 +15,7 @@ from analysis.figures.charts.measured_words import hover_of, rate_words
 from analysis.figures.style import MARKERS, OTHER_MODELS, LegendEntry, precision_marker
 from analysis.prediction.curve import PredictedCurve
 from analysis.runs.quantities import interval, percent, three_digits
+from bench.config import Sample, common_sample, rate_unit
 
 #: A figure over batch sizes: half a page, and what a row of its legend adds to its height.
 _WIDTH_IN, _HEIGHT_IN, _LEGEND_ROW_IN = 3.6, 2.7, 0.16
@@ -44,7 +45,8 @@ def batch_chart(
     crowded = sum(len(curve.batches) for curve in curves) > _CROWD
     if logarithmic is None:
         logarithmic = spans_widely(curves)
-    x = _batch_axis([batch for curve in curves for batch in curve.batches])
+    sample = common_sample(curve.sample for curve in curves)
+    x = _batch_axis([batch for curve in curves for batch in curve.batches], sample)
     y = _height_axis(label, _heights(curves), logarithmic)
     series = [_series(curve, colours.get(curve.arch, OTHER_MODELS), crowded) for curve in curves]
     if limit is not None and limit[0] < 3 * y.limits[1]:
@@ -95,13 +97,13 @@ def _series(curve: Curve, colour: str, crowded: bool) -> Series:
     )
 
 
-def _batch_axis(batches: Iterable[int]) -> Axis:
+def _batch_axis(batches: Iterable[int], sample: Sample) -> Axis:
     """As many sizes as have room for their labels, the smallest and the largest among them."""
     sizes = sorted(set(batches)) or [1]
     step = max(1.0, (len(sizes) - 1) / (_TICKS - 1))
     ticks = sorted({sizes[round(place * step)] for place in range(min(len(sizes), _TICKS))})
     return Axis(
-        label="Batch size (images)",
+        label=f"Batch size ({sample}s)",
         limits=(sizes[0] / 1.3, sizes[-1] * 1.3),
         scale="log2",
         ticks=tuple(ticks),
@@ -129,12 +131,15 @@ def _legend(curves: Iterable[Curve], colours: Mapping[str, str]) -> tuple[Legend
     )
 
 
-def prediction_panel(curve: PredictedCurve, label: str, colour: str = "#0072B2") -> Panel:
+def prediction_panel(
+    curve: PredictedCurve, label: str, colour: str = "#0072B2", sample: Sample = "image"
+) -> Panel:
     """Return measured batch sizes, the model between them and its 95 % interval."""
+    unit = rate_unit(sample)
     sizes = [one.batch_size for one in curve.measured]
-    rates = [one.images_per_s for one in curve.measured]
+    rates = [one.samples_per_s for one in curve.measured]
     between = np.unique(np.geomspace(min(sizes), max(sizes), _PLACES).round()).astype(int).tolist()
-    values, lows, highs = zip(*(curve.images_per_s(batch) for batch in between), strict=True)
+    values, lows, highs = zip(*(curve.samples_per_s(batch) for batch in between), strict=True)
     model = Series(
         xs=tuple(between),
         ys=values,
@@ -143,7 +148,7 @@ def prediction_panel(curve: PredictedCurve, label: str, colour: str = "#0072B2")
         hover=tuple(
             (
                 f"{label} batch {batch}, predicted",
-                f"{three_digits(value)} images/s, 95 % interval {interval(low, high)}",
+                f"{three_digits(value)} {unit}, 95 % interval {interval(low, high)}",
             )
             for batch, value, low, high in zip(between, values, lows, highs, strict=True)
         ),
@@ -158,15 +163,15 @@ def prediction_panel(curve: PredictedCurve, label: str, colour: str = "#0072B2")
             hover_of(
                 f"{label} batch {one.batch_size}",
                 one.runs,
-                rate_words(one.images_per_s, one.relative_deviation, len(one.runs)),
+                rate_words(one.samples_per_s, unit, one.relative_deviation, len(one.runs)),
             )
             for one in curve.measured
         ),
         group="measured",
     )
     return Panel(
-        x=_batch_axis(sizes),
-        y=Axis(label="Images/s", limits=(0.0, 1.5 * max(rates))),
+        x=_batch_axis(sizes, sample),
+        y=Axis(label=unit.capitalize(), limits=(0.0, 1.5 * max(rates))),
         series=(model, measured),
         band=Band(model.xs, lows, highs, "#999999", "95 % interval"),
         empty="no batch sizes to draw",

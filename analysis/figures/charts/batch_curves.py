@@ -11,6 +11,7 @@ from analysis.runs.groups import Group, batch_curves
 from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import flops_rate, interval, percent, three_digits
+from bench.config import Sample
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Curve:
     highs: tuple[float | None, ...] = ()
     hover: tuple[tuple[str, ...], ...] = ()
     open: bool = False
+    sample: Sample = "image"  # what a batch has that many of
     distinction: str = ""  # what else distinguishes it from a curve of its model and precision
 
 
@@ -43,12 +45,12 @@ class _Value(NamedTuple):
 
 
 def throughput_curves(runs: Iterable[Run]) -> list[Curve]:
-    """Return images/s with one standard deviation between repeats to either side."""
+    """Return samples/s with one standard deviation between repeats to either side."""
     return _curves(runs, lambda group, _: _rate(group))
 
 
 def scaling_curves(runs: Iterable[Run]) -> list[Curve]:
-    """Return images/s over those of the smallest batch; curves of one batch size have none."""
+    """Return samples/s over those of the smallest batch; curves of one batch size have none."""
     return [curve for curve in _curves(runs, _gain) if len(curve.batches) > 1]
 
 
@@ -107,6 +109,7 @@ def _curves(runs: Iterable[Run], value_of: Callable[[Group, Group], _Value | Non
                     group_hover(group, *([value.words] if value.words else []))
                     for group, value in known
                 ),
+                sample=first.sample,
                 distinction=first.distinction,
             )
             found.append(curve)
@@ -114,16 +117,18 @@ def _curves(runs: Iterable[Run], value_of: Callable[[Group, Group], _Value | Non
 
 
 def _rate(group: Group, words: str = "", factor: float = 1.0) -> _Value:
-    deviation, rate = group.repeats().relative_deviation, factor * group.throughput_images_per_s
+    deviation, rate = group.repeats().relative_deviation, factor * group.samples_per_s
     if deviation is None:
         return _Value(rate, words)
     return _Value(rate, words, rate * max(1 - deviation, 0.0), rate * (1 + deviation))
 
 
 def _gain(group: Group, smallest: Group) -> _Value:
-    base = smallest.throughput_images_per_s
-    ratio = three_digits(group.throughput_images_per_s / base)
-    return _rate(group, f"{ratio} times the images/s of batch {smallest.batch_size}", 1 / base)
+    base = smallest.samples_per_s
+    ratio = three_digits(group.samples_per_s / base)
+    return _rate(
+        group, f"{ratio} times the {group.rate_unit} of batch {smallest.batch_size}", 1 / base
+    )
 
 
 def _of_point(group: Group, value: Callable[[RooflinePoint], _Value]) -> _Value | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from analysis.figures.charts.chart import Axis, Chart, Panel, Series
 from analysis.figures.charts.measured_words import group_hover
@@ -17,6 +17,7 @@ from analysis.figures.style import (
 from analysis.findings.differences import Scatter
 from analysis.runs.groups import Group, fastest
 from analysis.runs.quantities import counted, percent
+from bench.config import common_sample, rate_unit
 
 #: Rows that a page holds.
 MAX_ROWS = 45
@@ -56,21 +57,21 @@ def row_chart(
 
 
 def models_chart(groups: Sequence[Group], *, colours: Mapping[str, str] | None = None) -> Chart:
-    """Return each machine's and model's fastest batch: images/s, a marker per precision.
+    """Return each machine's and model's fastest batch: samples/s, a marker per precision.
 
     Beside each marker stands its batch size.
     """
     best = fastest(groups)
-    palette = colours or model_colours(arch for _, arch, _ in best)
-    places = list(dict.fromkeys((env, arch) for env, arch, _ in sorted(best)))
+    palette = colours or model_colours(group.arch for group in best.values())
+    places = list(dict.fromkeys((env, model) for env, model, _ in sorted(best)))
     rows = {place: row for row, place in enumerate(places[:MAX_ROWS])}
     looks: dict[tuple[str, str], list[tuple[int, Group]]] = {}
-    for (env, arch, precision), group in best.items():
-        if (env, arch) in rows:
-            looks.setdefault((arch, precision), []).append((rows[env, arch], group))
+    for (env, model, precision), group in best.items():
+        if (env, model) in rows:
+            looks.setdefault((group.arch, precision), []).append((rows[env, model], group))
     series = tuple(
         Series(
-            xs=tuple(group.throughput_images_per_s for _, group in found),
+            xs=tuple(group.samples_per_s for _, group in found),
             ys=tuple(row for row, _ in found),
             colour=palette.get(arch, OTHER_MODELS),
             shape=precision_marker(precision),
@@ -85,9 +86,8 @@ def models_chart(groups: Sequence[Group], *, colours: Mapping[str, str] | None =
     legend = tuple(
         LegendEntry(name, _GREY, precision_marker(name), size_pt=_SIZE_PT) for name in precisions
     )
-    rates = [group.throughput_images_per_s for group in best.values()]
-    names = [f"{env}  {arch}" for env, arch in rows]
-    return row_chart(names, len(places) - len(rows), series, _log_axis("Images/s", rates), legend)
+    names = [f"{env}  {model}" for env, model in rows]
+    return row_chart(names, len(places) - len(rows), series, _rate_axis(best.values()), legend)
 
 
 def variability_chart(scatters: Sequence[Scatter]) -> Chart:
@@ -145,7 +145,7 @@ def real_synthetic_chart(
     series: list[Series] = []
     for row, pair in enumerate(pairs[:MAX_ROWS]):
         colour = palette.get(pair[0].arch, OTHER_MODELS)
-        rates = tuple(group.throughput_images_per_s for group in pair)
+        rates = tuple(group.samples_per_s for group in pair)
         series.append(Series(xs=rates, ys=(row, row), colour=colour, line_pt=1.2))
         series += [
             Series(
@@ -164,11 +164,14 @@ def real_synthetic_chart(
         LegendEntry(name, _GREY, _CIRCLE, face, _SIZE_PT)
         for name, face in zip(_DATA, (None, "white"), strict=True)
     )
-    axis = _log_axis(
-        "Images/s", [group.throughput_images_per_s for pair in pairs for group in pair]
-    )
+    axis = _rate_axis([group for pair in pairs for group in pair])
     names = [real.label for real, _ in pairs[:MAX_ROWS]]
     return row_chart(names, len(pairs) - len(names), series, axis, legend, ENTRY_IN)
+
+
+def _rate_axis(groups: Collection[Group]) -> Axis:
+    unit = rate_unit(common_sample(group.sample for group in groups))
+    return _log_axis(unit.capitalize(), [group.samples_per_s for group in groups])
 
 
 def _log_axis(label: str, values: Sequence[float]) -> Axis:

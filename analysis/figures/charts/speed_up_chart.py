@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from analysis.comparison.machines.speedups import MachinePair, SharedConfiguration
 from analysis.figures.charts.chart import Axis, Chart, Panel, Series, rule
-from analysis.figures.charts.measured_words import hover_of, rate_words
+from analysis.figures.charts.measured_words import group_rate, hover_of
 from analysis.figures.style import OTHER_MODELS, LegendEntry, precision_marker
-from analysis.runs.groups import Group
 from analysis.runs.quantities import interval, percent, three_digits
 
 #: Rows of one figure; further ones go to the next.
@@ -118,10 +117,9 @@ def _chart(rows: Sequence[_Row], axis: Axis, colours: Mapping[str, str]) -> Char
 
 
 def _name(row: _Row) -> str:
-    arch, precision = row.one.series
-    distinction = row.one.comparison.b.distinction
-    also = f" ({distinction})" if distinction else ""
-    return f"{arch}{also} {precision} batch {row.one.comparison.b.batch_size}, {row.machine}"
+    group, (_, precision) = row.one.comparison.b, row.one.series
+    also = f" ({group.distinction})" if group.distinction else ""
+    return f"{group.arch}{also} {precision} batch {group.batch_size}, {row.machine}"
 
 
 def _drawn(row: _Row, place: float, colours: Mapping[str, str]) -> list[Series]:
@@ -150,7 +148,7 @@ def _drawn(row: _Row, place: float, colours: Mapping[str, str]) -> list[Series]:
 def _hover(row: _Row) -> tuple[str, ...]:
     """Every number of a row."""
     found, ours, theirs = row.one.comparison, row.one.a, row.one.b
-    estimate = found.estimate
+    estimate, sample = found.estimate, found.b.sample
     known = estimate.low is not None and estimate.high is not None
     span = (
         f"95 % interval {interval(estimate.low or 0.0, estimate.high or 0.0)}, {found.word}"
@@ -159,24 +157,20 @@ def _hover(row: _Row) -> tuple[str, ...]:
     )
     lines = [
         f"{three_digits(estimate.ratio)} times as fast as {row.against}, {span}",
-        f"{row.machine}: {_rate(found.b)}",
-        f"{row.against}: {_rate(found.a)}",
+        f"{row.machine}: {', '.join(group_rate(found.b))}",
+        f"{row.against}: {', '.join(group_rate(found.a))}",
     ]
     for what, b, a in (
         ("of the compute peak (MFU)", theirs.mfu and percent(theirs.mfu), ours.mfu
          and percent(ours.mfu)),
-        ("J/image", theirs.energy_j_per_image and three_digits(theirs.energy_j_per_image),
-         ours.energy_j_per_image and three_digits(ours.energy_j_per_image)),
-        ("for a million images", theirs.cost and f"{theirs.cost}", ours.cost and f"{ours.cost}"),
+        (f"J/{sample}", theirs.energy_j_per_sample and three_digits(theirs.energy_j_per_sample),
+         ours.energy_j_per_sample and three_digits(ours.energy_j_per_sample)),
+        (f"for a million {sample}s", theirs.cost and f"{theirs.cost}",
+         ours.cost and f"{ours.cost}"),
     ):  # fmt: skip
         if a or b:
             lines.append(f"{b or 'unknown'} against {a or 'unknown'} {what}")
     return hover_of(_name(row), row.one.names, *lines)
-
-
-def _rate(group: Group) -> str:
-    repeats = group.repeats()
-    return rate_words(repeats.centre, repeats.relative_deviation, repeats.count)
 
 
 def _legend(rows: Sequence[_Row], colours: Mapping[str, str]) -> tuple[LegendEntry, ...]:

@@ -38,7 +38,7 @@ _CROWD = 40
 #: Diameters of markers: of a figure's smallest and largest batch, and of the only one.
 _SMALLEST_PT, _LARGEST_PT, _ONLY_PT = 3.2, 7.6, 4.0
 _CROWDED = 0.6
-#: Of a machine's name in the legend, and what a letter takes of its width.
+#: Of a machine's name in the legend, and what a letter of a name takes of an entry's width.
 _MACHINE_LETTERS, _LETTER_IN = 28, 0.07
 #: Batch sizes that the legend names, spread over those that are there.
 _NAMED_SIZES = 4
@@ -109,6 +109,7 @@ def run_scene(
     intensities = [end for point in drawn for end in point.intensities]
     rates = [point.attained_flops_per_s for point in drawn]
     named = machines.entries()
+    long_labels = (*(one.label for one in named), *(point.arch for point in drawn))
     return Scene(
         rate="Attained",
         empty="no run has a place here",
@@ -121,7 +122,7 @@ def run_scene(
             *roof_entries(flat_roofs),
             *named,
         ),
-        legend_entry_in=max([ENTRY_IN, *(_LETTER_IN * len(one.label) for one in named)]),
+        legend_entry_in=max([ENTRY_IN, *(_LETTER_IN * len(label) for label in long_labels)]),
         name_pt=5.5,
     )
 

@@ -12,7 +12,7 @@ from analysis.findings.batches import (
     percent_change,
 )
 from analysis.prediction import PredictedCurve, fit_curve, measured_batches
-from analysis.prediction.curve import FEWEST_SIZES, StepModel, least_image_s
+from analysis.prediction.curve import FEWEST_SIZES, StepModel, least_sample_s
 from analysis.report.tables.numbered_table import (
     Column,
     RunNumbers,
@@ -23,9 +23,10 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.groups import Group, batch_curves, before_cliff, cliff_of
+from analysis.runs.groups import Group, batch_curves, before_cliff, cliff_of, sample_of
 from analysis.runs.placed import Run
 from analysis.runs.quantities import percent
+from bench.config import a_sample, column_noun, common_sample, rate_column, rate_unit
 
 
 class _Gain(NamedTuple):
@@ -37,6 +38,7 @@ class _Gain(NamedTuple):
 
 def gains_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Each batch size of a curve against the one before it, and the knee."""
+    sample = sample_of(runs)
     of_group: list[Column[_Gain]] = of_run(lambda gain: gain.group)
     return make_table(
         "batch-gains",
@@ -44,7 +46,7 @@ def gains_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         [gain for curve in batch_curves(runs) if len(curve) > 1 for gain in _gains(curve)],
         *of_group,
         whole("batch_size", "batch", lambda gain: gain.group.batch_size),
-        number("images_per_s", "images/s", lambda gain: gain.group.throughput_images_per_s),
+        number(rate_column(sample), rate_unit(sample), lambda gain: gain.group.samples_per_s),
         number("ratio_to_smallest", "of the smallest batch's", lambda gain: gain.to_smallest),
         number("gain_per_doubling", "a doubling gave", lambda gain: gain.per_doubling,
                percent_change),
@@ -60,7 +62,7 @@ def _gains(curve: Sequence[Group]) -> Iterator[_Gain]:
         note = "knee" if knee is not None and knee.knee is group else None
         if cliff is not None and place >= cliff:
             note = "memory spilled"
-        ratio = group.throughput_images_per_s / curve[0].throughput_images_per_s
+        ratio = group.samples_per_s / curve[0].samples_per_s
         yield _Gain(group, ratio, gain, note)
 
 
@@ -74,7 +76,7 @@ class Predicted(NamedTuple):
 def predicted_curves(runs: Sequence[Run]) -> list[Predicted]:
     """Return the model of every curve with three batch sizes or more before any spill."""
     return [
-        Predicted(curve[0], fit_curve(measured_batches(curve), least_image_s(before_cliff(curve))))
+        Predicted(curve[0], fit_curve(measured_batches(curve), least_sample_s(before_cliff(curve))))
         for curve in batch_curves(runs)
         if len(before_cliff(curve)) >= FEWEST_SIZES
     ]
@@ -82,15 +84,20 @@ def predicted_curves(runs: Sequence[Run]) -> list[Predicted]:
 
 def predictions_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """The two terms of each predicted curve, and what it misses batch sizes by."""
+    found = predicted_curves(runs)
+    sample = common_sample(one.group.sample for one in found)
+    each = a_sample(sample)
     of_group: list[Column[Predicted]] = of_run(lambda one: one.group)
     return make_table(
         "predictions",
-        "Time of a step as a fixed cost and a cost an image",
-        predicted_curves(runs),
+        f"Time of a step as a fixed cost and a cost {each}",
+        found,
         *of_group,
         number("fixed_ms", "ms a step", lambda one: 1e3 * one.curve.model.fixed_s),
-        number("per_image_ms", "ms an image", lambda one: 1e3 * one.curve.model.per_image_s),
-        number("limit_images_per_s", "images/s at most", lambda one: _limit(one.curve.model)),
+        number(f"per_{column_noun(sample)}_ms", f"ms {each}",
+               lambda one: 1e3 * one.curve.model.per_sample_s),
+        number(f"limit_{rate_column(sample)}", f"{rate_unit(sample)} at most",
+               lambda one: _limit(one.curve.model)),
         text("measured_batches", "measured batches",
              lambda one: ", ".join(str(batch.batch_size) for batch in one.curve.measured)),
         number("held_out_error", "held-out error", lambda one: one.curve.held_out_error, percent),
@@ -101,4 +108,4 @@ def predictions_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
 
 
 def _limit(model: StepModel) -> float | None:
-    return 1 / model.per_image_s if model.per_image_s > 0 else None
+    return 1 / model.per_sample_s if model.per_sample_s > 0 else None

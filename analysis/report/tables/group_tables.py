@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from analysis.comparison.scaling import on_one_device, scaling_efficiency
 from analysis.findings.differences import Scatter, Uplift, scatters, uplifts
 from analysis.findings.report_finding import names_of
 from analysis.report.tables.numbered_table import (
@@ -18,14 +19,12 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.groups import (
-    on_one_device,
-    scaling_efficiency,
-)
+from analysis.runs.groups import sample_of
 from analysis.runs.imported import ImportedRun
 from analysis.runs.placed import PlacedRun, Run, recorded
 from analysis.runs.quantities import interval, percent
 from analysis.statistics import RatioEstimate, RepeatEstimate
+from bench.config import a_sample, column_noun, common_sample, rate_column, rate_unit
 from bench.records import Complexity
 
 
@@ -70,30 +69,37 @@ def complexity_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     Of imported runs it is the step that their files name, with its precision.
     """
 
-    def key(one: Complexity) -> tuple[str, int, int, str]:
-        return one.arch, one.image_size, one.batch_size, one.precision
+    def key(one: Complexity) -> tuple[str, int, int, int, str]:
+        pixels, tokens = one.image_size or 0, one.tokens_per_sample or 0
+        return one.arch, pixels, tokens, one.batch_size, one.precision
 
-    found: dict[tuple[str, int, int, str], Complexity] = {}
-    names: dict[tuple[str, int, int, str], list[str]] = {}
+    found: dict[tuple[str, int, int, int, str], Complexity] = {}
+    names: dict[tuple[str, int, int, int, str], list[str]] = {}
     for run in runs:
         if (counted := _complexity(run)) is not None:
             found.setdefault(key(counted), counted)
             names.setdefault(key(counted), []).append(run.name)
+    sample = common_sample(one.sample for one in found.values())
+    each, per = a_sample(sample), column_noun(sample)
+    pixels: Column[Complexity] = whole("image_size", "pixels", lambda one: one.image_size)
+    tokens: Column[Complexity] = whole(
+        "tokens_per_sample", f"tokens {each}", lambda one: one.tokens_per_sample
+    )
     return make_table(
         "complexity",
         "Work, traffic and memory of one training step by the cost model",
         [found[place] for place in sorted(found)],
         text("arch", "model", lambda one: one.arch),
-        whole("image_size", "pixels", lambda one: one.image_size),
+        *(size for size in (pixels, tokens) if any(map(size.value, found.values()))),
         whole("batch_size", "batch", lambda one: one.batch_size),
         text("precision", "precision", lambda one: one.precision),
         number("parameters_million", "M parameters", lambda one: one.parameters / 1e6),
-        number("activations_million_per_image", "M activations an image",
+        number(f"activations_million_per_{per}", f"M activations {each}",
                lambda one: one.activations / 1e6),
-        number("forward_gmac_per_image", "forward GMAC an image",
+        number(f"forward_gmac_per_{per}", f"forward GMAC {each}",
                lambda one: one.forward_macs / one.batch_size / 1e9),
-        number("step_gflop_per_image", "step GFLOP an image",
-               lambda one: one.step_flops_per_image / 1e9),
+        number(f"step_gflop_per_{per}", f"step GFLOP {each}",
+               lambda one: one.step_flops_per_sample / 1e9),
         number("compulsory_gb", "GB a step, compulsory", lambda one: one.compulsory_bytes / 1e9),
         number("fused_gb", "fused", lambda one: one.fused_bytes / 1e9),
         number("eager_gb", "eager", lambda one: one.eager_bytes / 1e9),
@@ -103,6 +109,12 @@ def complexity_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         number("activations_gb", "activations", lambda one: one.memory.activations_bytes / 1e9),
         text("runs", "runs", lambda one: numbers.listed(names[key(one)])),
     )  # fmt: skip
+
+
+def _rate_names(runs: Sequence[Run]) -> tuple[str, str]:
+    """The column of the rate of `runs`, and its heading."""
+    sample = sample_of(runs)
+    return rate_column(sample), rate_unit(sample)
 
 
 def _complexity(run: Run) -> Complexity | None:
@@ -119,6 +131,7 @@ def uplift_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     """Each lower precision against fp32 of the same configuration."""
     of_low: list[Column[Uplift]] = of_run(lambda one: one.low)
     machine, model, precision = of_low
+    rate, unit = _rate_names(runs)
     return make_table(
         "uplift",
         "Lower precision against fp32",
@@ -127,8 +140,8 @@ def uplift_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         model,
         whole("batch_size", "batch", lambda one: one.low.batch_size),
         precision,
-        number("images_per_s", "images/s", lambda one: one.low.throughput_images_per_s),
-        number("fp32_images_per_s", "fp32", lambda one: one.full.throughput_images_per_s),
+        number(rate, unit, lambda one: one.low.samples_per_s),
+        number(f"fp32_{rate}", "fp32", lambda one: one.full.samples_per_s),
         number("uplift", "times as fast", lambda one: one.estimate and one.estimate.ratio),
         number("uplift_low uplift_high", "95 % interval",
                lambda one: _ends(one.estimate) if one.estimate else (None, None), interval),
@@ -177,14 +190,15 @@ def scaling_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         for many in placed
         if many.outcome == "ok" and (record := on_one_device(many.record, records)) is not None
     ]
+    rate, unit = _rate_names(runs)
     return make_table(
         "scaling",
-        "Scaling over devices: images/s over those of as many single devices",
+        f"Scaling over devices: {unit} over those of as many single devices",
         [pair for pair in pairs if math.isfinite(pair.efficiency)],
         text("configuration", "configuration", lambda pair: pair.many.label, wraps_em=12),
         whole("devices", "devices", lambda pair: pair.many.record.config.world_size),
-        number("images_per_s", "images/s", lambda pair: pair.many.throughput_images_per_s),
-        number("images_per_s_on_one", "on one", lambda pair: pair.one.throughput_images_per_s),
+        number(rate, unit, lambda pair: pair.many.samples_per_s),
+        number(f"{rate}_on_one", "on one", lambda pair: pair.one.samples_per_s),
         number("scaling_efficiency", "efficiency", lambda pair: pair.efficiency, percent),
         number("communication_share", "communication",
                lambda pair: pair.many.metrics.get("communication_share"), percent),

@@ -17,8 +17,9 @@ from analysis.report.tables.numbered_table import (
 from analysis.report.tables.run_columns import BATCH, NUMBERED, OF_RUN, metric, utc
 from analysis.runs.imported import ImportedRun, imported
 from analysis.runs.phases import PhaseSplit, phase_split
-from analysis.runs.placed import THROUGHPUT, PlacedRun, Run
+from analysis.runs.placed import TOKENS_PER_S, PlacedRun, Run
 from analysis.runs.quantities import percent, three_digits
+from bench.config import THROUGHPUT, common_sample, rate_metric, rate_unit
 from bench.records.verdict.record_metrics import PHASES
 
 
@@ -70,6 +71,7 @@ def _ended_early(run: PlacedRun) -> str | None:
 
 def measurements_table(runs: Sequence[PlacedRun]) -> Table:
     """Throughput and times of every run that has a measurement."""
+    others = common_sample(run.sample for run in runs if THROUGHPUT in run.metrics)
     return make_table(
         "measurements",
         "Throughput and iteration times of each run",
@@ -77,7 +79,9 @@ def measurements_table(runs: Sequence[PlacedRun]) -> Table:
         NUMBERED,
         *OF_RUN,
         BATCH,
-        metric("throughput_images_per_s", "images/s"),
+        metric(rate_metric("image"), rate_unit("image")),
+        metric(THROUGHPUT, rate_unit(others)),
+        metric(TOKENS_PER_S, "tokens/s"),
         metric("loader_images_per_s", "images/s, loader alone"),
         metric("iteration_time_ms_mean", "ms mean"),
         metric("iteration_time_ms_std", "ms SD"),
@@ -135,8 +139,8 @@ def imported_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         precision,
         whole("batch_size", "batch", lambda run: run.batch_size),
         whole("repeats", "repeats", lambda run: run.count),
-        number("throughput_images_per_s", "images/s", lambda run: run.throughput_images_per_s),
-        number("sd_images_per_s", "SD", lambda run: run.deviations.get(THROUGHPUT)),
+        number("throughput_images_per_s", "images/s", lambda run: run.samples_per_s),
+        number("sd_images_per_s", "SD", lambda run: run.deviations.get(rate_metric(run.sample))),
         number("claimed_gflops", "GFLOP/s, stated", lambda run: run.metrics.get("claimed_gflops")),
         number("attained_gflops", "GFLOP/s, counted",
                lambda run: run.metrics.get("attained_gflops")),

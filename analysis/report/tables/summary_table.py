@@ -17,10 +17,11 @@ from analysis.report.tables.numbered_table import (
     whole,
 )
 from analysis.report.tables.run_columns import MODELLED, bound_words, of_the_roof
-from analysis.runs.groups import Group, group_runs, settings_key
+from analysis.runs.groups import Group, group_runs, sample_of, settings_key
 from analysis.runs.placed import Run, recorded
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import interval, percent_interval, plus_minus
+from bench.config import rate_column, rate_unit
 
 
 class Answer(NamedTuple):
@@ -71,20 +72,24 @@ def _same(failed: Run, measured: Answer) -> bool:
 
 
 def summary_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Images/s of each configuration over its repeats, and its place under the roof."""
+    """Samples/s of each configuration over its repeats, and its place under the roof."""
+    sample = sample_of(runs)
+    rate, found = rate_column(sample), answers(runs)
+    tokens: Column[Answer] = number("tokens_per_s", "tokens/s", _tokens_per_s)
     of_first: list[Column[Answer]] = of_run(lambda one: one.group or one.runs[0])
     return make_table(
         "summary",
         "Throughput of each configuration over its repeats, and its place under the roof",
-        answers(runs),
+        found,
         *of_first,
         whole("batch_size", "batch", lambda one: one.runs[0].batch_size),
         whole("repeats", "repeats", lambda one: one.group.repeats().count if one.group else 0),
-        number("mean_images_per_s sd_images_per_s", "images/s, mean ± SD",
+        number(f"mean_{rate} sd_{rate}", f"{rate_unit(sample)}, mean ± SD",
                _mean_and_sd, plus_minus),
-        number("low_images_per_s high_images_per_s", "95 % interval",
+        number(f"low_{rate} high_{rate}", "95 % interval",
                _interval,
                interval),
+        *([tokens] if any(_tokens_per_s(one) is not None for one in found) else []),
         number("attained_gflops", "GFLOP/s", _attained_gflops),
         number("intensity_min intensity_max", "FLOP/byte", _intensity, interval),
         number("fraction_of_roof_min fraction_of_roof_max", "of the roof", _of_the_roof,
@@ -98,7 +103,7 @@ def summary_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
 def _mean_and_sd(one: Answer) -> tuple[float | None, float | None]:
     if one.group is None:
         return None, None
-    mean, deviation = one.group.throughput_images_per_s, one.group.repeats().relative_deviation
+    mean, deviation = one.group.samples_per_s, one.group.repeats().relative_deviation
     return mean, None if deviation is None else deviation * mean
 
 
@@ -109,8 +114,12 @@ def _interval(one: Answer) -> tuple[float | None, float | None]:
     return estimate.low, estimate.high
 
 
+def _tokens_per_s(one: Answer) -> float | None:
+    return one.group.tokens_per_s if one.group else None
+
+
 def _attained_gflops(one: Answer) -> float | None:
-    """The geometric mean, as of the images/s."""
+    """The geometric mean, as of the samples/s."""
     if one.group is None or any(run.usable("attained_gflops") is None for run in one.runs):
         return None
     return one.group.repeats("attained_gflops").centre

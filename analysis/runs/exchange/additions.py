@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from analysis.runs.groups import Group, group_runs
-from analysis.runs.placed import THROUGHPUT, PlacedRun, Run, place
+from analysis.runs.placed import PlacedRun, Run, place
+from bench.config import Sample, arch_label, cost_metric, rate_column
 from bench.records import CeilingsRecord, RunRecord
 from bench.records.folders import AnyRecord, RecordFolder, record_folders
 from tracking import schema
@@ -39,10 +40,10 @@ def addition_of(run: Run) -> schema.Addition | None:
 
 
 def with_cost(
-    addition: schema.Addition | None, per_million_images: float, price: str
+    addition: schema.Addition | None, per_million_samples: float, price: str, sample: Sample
 ) -> schema.Addition:
-    """Return the same with what a million images cost, and the price that it follows from."""
-    metrics = {"cost_per_million_images": per_million_images}
+    """Return the same with what a million samples cost, and the price that it follows from."""
+    metrics = {cost_metric(sample): per_million_samples}
     tags = {schema.PRICE: price[: schema.TAG_CHARACTERS]}
     if addition is None:
         return schema.Addition(metrics, tags)
@@ -98,11 +99,11 @@ def summaries_of(runs: Iterable[PlacedRun]) -> list[schema.RepeatsSummary]:
 
 
 def _summary(group: Group, campaign: str) -> schema.RepeatsSummary:
-    estimate = group.repeats(THROUGHPUT).interval()
+    estimate, rate = group.repeats().interval(), rate_column(group.sample)
     metrics = {
-        "images_per_s_mean": estimate.value,
-        "images_per_s_low": estimate.low,
-        "images_per_s_high": estimate.high,
+        f"{rate}_mean": estimate.value,
+        f"{rate}_low": estimate.low,
+        f"{rate}_high": estimate.high,
         "repeats": estimate.count,
         "batch_size": group.batch_size,
     }
@@ -110,7 +111,8 @@ def _summary(group: Group, campaign: str) -> schema.RepeatsSummary:
         name: text for name, text in group.first.settings.items() if name not in ("env", "device")
     }
     batch = group.first.settings.get("batch_size")
-    name = f"{group.env}_{group.arch}_{group.precision}_bs{batch}_mean_of_{estimate.count}"
+    arch = arch_label(group.arch)
+    name = f"{group.env}_{arch}_{group.precision}_bs{batch}_mean_of_{estimate.count}"
     note = (
         f"**Mean of {estimate.count} repeats**, made by a report: nothing was measured for this "
         f"run\n\nRuns: {', '.join(group.names)}"
@@ -118,7 +120,7 @@ def _summary(group: Group, campaign: str) -> schema.RepeatsSummary:
     tags = {schema.ENV: group.env, schema.DEVICE: group.first.device, schema.NOTE: note}
     return schema.RepeatsSummary(
         key=min(run.record.record_id for run in group.runs if run.record is not None),
-        name=name.replace(":", "."),
+        name=name,
         campaign=campaign,
         run_ids=group.names,
         params=params,

@@ -48,6 +48,8 @@ _METRICS = (
     "throughput_images_per_s",
     "throughput_images_per_s_std",  # of an imported ledger that sums up repeats
     "throughput_images_per_s_max",  # of the fastest part that an imported file states
+    "throughput_samples_per_s",  # of what is no image: sequences, or a user's own samples
+    "throughput_tokens_per_s",
     "claimed_gflops",  # GFLOP/s by an imported file's own count
     "loader_images_per_s",
     "iteration_time_ms_mean",
@@ -82,7 +84,9 @@ _METRICS = (
     *(f"{series}_mean" for series in MEAN_SERIES),
     "energy_j",
     "energy_j_per_image",
+    "energy_j_per_sample",
     "cost_per_million_images",  # of the price that a report was given last
+    "cost_per_million_samples",
     "real_s",
     "user_s",
     "system_s",
@@ -195,7 +199,7 @@ def _without_quotes(text: str) -> str:
 def _converter(model: type[BaseModel], field: str) -> Converter:
     """Whole numbers, switches and real numbers by a field's annotation; all else is text."""
     annotation = model.model_fields[field].annotation
-    kinds = typing.get_args(annotation) or (annotation,)
+    kinds = tuple(k for k in typing.get_args(annotation) or (annotation,) if k is not type(None))
     if float in kinds:
         return _real
     return {(int,): _whole, (bool,): _switch}.get(kinds, _text)

@@ -88,7 +88,7 @@ def test_words_stay_the_words_that_were_written(tmp_path):
     assert block.configs[0].nvtx is True
 
 
-@pytest.mark.parametrize("name", ["smoke", "classic", "datacenter"])
+@pytest.mark.parametrize("name", ["smoke", "classic", "datacenter", "vision", "language"])
 def test_the_matrices_that_come_with_the_project_are_valid(name):
     matrix = read_matrix(MATRICES / f"{name}.yaml")
     assert matrix.name == name

@@ -1,14 +1,16 @@
 """The order of a sweep, what fits a machine, and how long it will take."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import samples
 
 from bench.config import RunConfig
 from campaigns.sweep.durations import Durations
-from campaigns.sweep.matrix import Block, Matrix
+from campaigns.sweep.matrix import Block, Matrix, read_matrix
 from campaigns.sweep.plan import plan_runs
+from commands.views.sweep_view import print_plan
 
 
 def matrix(*blocks, seed=0):
@@ -134,3 +136,30 @@ def test_one_backends_blocks_can_be_asked_for():
     plan = planned(block("host", 1), block("any", 1, backend="auto", batches=(4,)), only="cpu")
     assert {run.backend for run in plan.runs} == {"cpu"}
     assert planned(block("gpu", 1, backend="cuda"), only="cpu") == planned(only="cpu")
+
+
+def test_models_whose_package_is_not_installed_are_left_out_with_what_to_install(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        "bench.config.architectures.package_folder",
+        lambda name: None if name == "timm" else tmp_path,
+    )
+    path = tmp_path / "m.yaml"
+    path.write_text(
+        "blocks:\n"
+        "  - {name: both, backend: [cpu, cuda], arch: [mymodels:tiny, timm:any]}\n"
+        "  - {name: gpu, backend: cuda, arch: timm:any}\n"
+    )
+    plan = plan_runs(read_matrix(path), campaign="c", backends={"cpu"})
+    assert [run.arch for run in plan.runs] == ["mymodels:tiny"]
+    timm = "timm (pip install 'mlproject[timm]')"
+    assert [str(block) for block in plan.left_out] == [
+        f"both: needs {timm} for 2 of 4 runs",
+        f"gpu: needs cuda and {timm} for 1 of 1 runs",
+    ]
+    where = SimpleNamespace(place="this machine", backends={"cpu"}, environments=())
+    print_plan(plan, where, tmp_path)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "4 1 of them here; 2 without timm" in printed
+    assert "1 not here: this machine has cpu; 1 without timm" in printed

@@ -15,6 +15,7 @@ from analysis.report.tables.numbered_table import (
 from analysis.report.tables.run_columns import CONFIGURATION, NUMBERED, metric
 from analysis.runs.placed import PlacedRun
 from analysis.runs.quantities import percent, three_digits
+from bench.config import ENERGY, common_sample, energy_metric
 from bench.records import POWER_LIMIT, Environment
 
 
@@ -56,6 +57,7 @@ def telemetry_table(runs: Sequence[PlacedRun]) -> Table:
 
         return number(name, heading, mean)
 
+    others = common_sample(run.sample for run in runs if ENERGY in run.metrics)
     columns: list[Column[PlacedRun]] = [
         device("power_w", "power (W)", "gpu_power_w", "cpu_package_power_w"),
         device("clock_mhz", "clock (MHz)", "gpu_sm_clock_mhz", "cpu_frequency_mhz"),
@@ -70,7 +72,8 @@ def telemetry_table(runs: Sequence[PlacedRun]) -> Table:
         number("power_limited_share", "at its power limit", _power_limited_share, percent),
         number("throttled_share", "throttled", _throttled_share, percent),
         metric("energy_j", "energy (J)"),
-        metric("energy_j_per_image", "J/image"),
+        metric(energy_metric("image"), "J/image"),
+        metric(ENERGY, f"J/{others}"),
     ]  # fmt: skip
     return make_table(
         "telemetry",

@@ -28,17 +28,30 @@ from analysis.runs.quantities import (
     three_digits,
 )
 from analysis.statistics import RatioEstimate
+from bench.config import (
+    Sample,
+    common_sample,
+    cost_metric,
+    energy_metric,
+    rate_column,
+    rate_unit,
+)
 
 
 def speed_up_table(pairs: Sequence[MachinePair], numbers: RunNumbers) -> Table:
     """Each machine against each slower one, in the models and precisions that both measured."""
+    found = [series for pair in pairs for series in pair.by_series() if series.counted]
+    tokens: Column[MachinePair] = whole(
+        "seq_len", "tokens a sequence", lambda one: one.shared[0].comparison.a.seq_len
+    )
     return make_table(
         "speed-ups",
         "How many times as fast one machine is as another, at the same configurations",
-        (series for pair in pairs for series in pair.by_series() if series.counted),
+        found,
         text("machine", "machine", lambda one: one.b),
         text("slower_machine", "against", lambda one: one.a),
-        text("arch", "model", lambda one: one.shared[0].series[0]),
+        text("arch", "model", lambda one: one.shared[0].comparison.a.arch),
+        *([tokens] if any(map(tokens.value, found)) else []),
         text("precision", "precision", lambda one: one.shared[0].series[1]),
         whole("configurations", "common batch sizes", lambda one: len(one.counted)),
         number("ratio", "times as fast, mean", lambda one: one.mean and one.mean.ratio),
@@ -96,6 +109,10 @@ def shared_table(
         )
     ]
 
+    sample = common_sample(pair.sample for pair in pairs)
+    rate = rate_column(sample)
+    rate_keys = f"{rate} {{0}}{rate}_sd {{0}}repeats"
+
     def runs(row: _SpeedUpRow) -> object:
         names = row.one.names if row.one else ()
         return numbers.listed(names) if numbers else " ".join(names)
@@ -110,7 +127,7 @@ def shared_table(
         text("precision", "precision", lambda row: row.one.series[1] if row.one else None),
         whole("batch_size", "batch",
               lambda row: row.one.comparison.a.batch_size if row.one else None),
-        *_of_both(sides, "images_per_s {0}images_per_s_sd {0}repeats", "images/s", _rate, _mean_sd),
+        *_of_both(sides, rate_keys, rate_unit(sample), _rate, _mean_sd),
         number("ratio", "times as fast", lambda row: row.estimate and row.estimate.ratio),
         number("ratio_low ratio_high", "95 % interval",
                lambda row: _ends(row.estimate),
@@ -119,11 +136,11 @@ def shared_table(
         *_of_both(sides, "fraction_of_roof_min {0}fraction_of_roof_max", "of roof",
                   lambda _, side: side.fraction_of_roof or (None, None), percent_interval),
         *_of_both(sides, "mfu", "MFU", lambda _, side: side.mfu, percent),
-        *_of_both(sides, "energy_j_per_image", "J/image",
-                  lambda _, side: side.energy_j_per_image, three_digits),
-        *_of_both(sides, _COST.format("{0}"), "cost of 1e6",
+        *_of_both(sides, energy_metric(sample), f"J/{sample}",
+                  lambda _, side: side.energy_j_per_sample, three_digits),
+        *_of_both(sides, _cost_keys(sample, ""), "cost of 1e6",
                   lambda _, side: _cost_cells(side.cost), _cost_words),
-        *_of_both(sides, _COST.format("{0}spot_"), "at spot",
+        *_of_both(sides, _cost_keys(sample, "spot_"), "at spot",
                   lambda _, side: _cost_cells(side.spot_cost), _cost_words),
         number("cost_ratio", "times the cost",
                lambda row: row.one.cost_ratio if row.one else row.pair.cost_ratio),
@@ -133,7 +150,9 @@ def shared_table(
     )  # fmt: skip
 
 
-_COST = "{0}cost_per_million_images {0}currency {0}price_per_h {0}price_date {0}price_source"
+def _cost_keys(sample: Sample, prefix: str) -> str:
+    names = (cost_metric(sample), "currency", "price_per_h", "price_date", "price_source")
+    return " ".join(f"{{0}}{prefix}{name}" for name in names)
 
 
 def _model(row: _SpeedUpRow) -> tuple[str, str | None]:
@@ -183,7 +202,7 @@ def _cost_cells(cost: Cost | None) -> tuple[object, ...]:
         return (None,) * 5
     price = cost.price
     day = price.day.isoformat() if price.day else None
-    return cost.per_million_images, price.currency, price.per_h, day, price.source
+    return cost.per_million_samples, price.currency, price.per_h, day, price.source
 
 
 def _cost_words(cost: float, currency: str, *_: object) -> str:
@@ -192,11 +211,13 @@ def _cost_words(cost: float, currency: str, *_: object) -> str:
 
 def against_table(across: AcrossMachines, numbers: RunNumbers) -> Table:
     """Each configuration that a machine shares with the reference."""
+    samples = f"{common_sample(pair.sample for pair in across.against)}s"
     return shared_table(
         across.against,
         (across.reference or "", ""),
         name="times-as-fast",
-        title=f"How many times as fast as {across.reference} each machine is, cost of 1e6 images",
+        title=f"How many times as fast as {across.reference} each machine is, "
+        f"cost of 1e6 {samples}",
         numbers=numbers,
     )
 
