@@ -43,6 +43,7 @@ LOSSES = """
 import json, sys, torch, torchvision
 from bench.training.precision.amp import AmpFp16
 from bench.training.step import TrainingStep, make_optimizer
+from bench.training.workloads import find_workload
 device, losses = sys.argv[1], {}
 for fused in (True, False):
     torch.manual_seed(0)
@@ -55,7 +56,8 @@ for fused in (True, False):
         batches = [images * 3e4] + [images] * 5
     model = model.to(device)
     labels = torch.randint(1000, (32,), device=device)
-    step = TrainingStep(model, make_optimizer(model, fused=fused), AmpFp16(device))
+    optimizer = make_optimizer(model, "sgd", fused=fused)
+    step = TrainingStep(find_workload("resnet50"), model, optimizer, AmpFp16(device))
     losses[fused] = [float(step(lambda: (batch, labels))) for batch in batches]
 print(json.dumps([losses[True], losses[False]]))
 """
@@ -184,7 +186,7 @@ def rate_of(record: RunRecord) -> float:
     """Return images/s. Raises `RuntimeError` for a run without a window."""
     if record.outcome != "ok" or record.measurement is None:
         raise RuntimeError(f"{record.config.arch}: {record.outcome}, {record.reason}")
-    return record.measurement.throughput_images_per_s
+    return record.measurement.throughput_samples_per_s
 
 
 def level_of(record: RunRecord | CeilingsRecord) -> str:

@@ -48,6 +48,7 @@ class Task:
         from bench.training.inputs import open_batches
         from bench.training.precision import open_precision
         from bench.training.resolve import resolve
+        from bench.training.workloads import workload_of
 
         config = RunConfig(
             data=str(self.folder),
@@ -59,8 +60,9 @@ class Task:
             augment=self.augment,
         )
         device = open_device(self.device.type)
-        resolved = resolve(config, device, open_precision("fp32", device))
-        batches = open_batches(config, resolved, device.torch_device)
+        workload = workload_of(config)
+        resolved = resolve(config, device, open_precision("fp32", device), workload)
+        batches = open_batches(config, resolved, workload, device.torch_device)
         return batches.next, batches.close
 
     def stock(self) -> tuple[Callable[[], Any], Callable[[], None]]:

@@ -62,7 +62,7 @@ def ours(task: Task, knobs: Sequence[str], folder: Path) -> float:
 
 def bare(task: Task) -> float:
     """Run the bare loop."""
-    return float(bare_run(task.options, task.precision)["images_per_s"])
+    return float(bare_run(task.options, task.precision)["samples_per_s"])
 
 
 HEADER = (

@@ -86,7 +86,10 @@ def test_pull_and_plot(tmp_path, embedded):
 
 #: Pages whose Python is run below, and those that hold a fragment, with the reason why it is not.
 RUN = {"README.md", "docs/analysis.md", "docs/python.md"}
-NOT_RUN = {"docs/traces.md": "the loop of somebody's own training stands in it as `...`"}
+NOT_RUN = {
+    "docs/traces.md": "the loop of somebody's own training stands in it as `...`",
+    "docs/workloads.md": "a worker runs its step: tests/bench/launcher/test_own_steps.py",
+}
 
 
 def test_every_page_with_python_is_run_or_has_a_reason_not_to_be():
