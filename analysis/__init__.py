@@ -16,12 +16,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from analysis.runs.exchange.iterations import pull_iterations, pull_record
 from analysis.runs.groups import Group, batch_curves, group_runs
-from analysis.runs.placed import PlacedRun, Run, place, place_runs, recorded
+from analysis.runs.placed import PlacedRun, place, place_runs, recorded
 from analysis.runs.placed_profiles import PlacedProfile, place_profiles
 from analysis.runs.points import RooflinePoint
-from analysis.runs.pull import RecordSet, pull_points, pull_records, pull_runs
+from analysis.runs.run import Run
+from analysis.runs.tracked.iterations import pull_iterations, pull_record
+from analysis.runs.tracked.pull import pull_points, pull_records, pull_runs
+from analysis.runs.tracked.record_set import RecordSet
 
 if TYPE_CHECKING:
     from analysis.comparison import compare, compare_pairs, compared_metric, pair_runs

@@ -43,7 +43,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--nothing-missing",
         action="store_true",
-        help="fail what would be skipped for want of a program or a library",
+        help="fail what would be skipped because a program or a library is missing",
     )
 
 

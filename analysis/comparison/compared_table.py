@@ -14,7 +14,7 @@ from analysis.comparison.judgement import (
 from analysis.comparison.pairs import pair_runs
 from analysis.comparison.sides import read_side, read_sides
 from analysis.runs.groups import Group
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd

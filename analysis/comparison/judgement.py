@@ -18,8 +18,8 @@ from scipy import special
 
 from analysis.comparison.pairs import Pairing
 from analysis.runs.groups import Group, ran_otherwise, sample_of
-from analysis.runs.placed import TOKENS_PER_S, Run
 from analysis.runs.quantities import counted, percent, times
+from analysis.runs.run import TOKENS_PER_S, Run
 from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio, estimate_window
 from bench.config import ENERGY, THROUGHPUT, energy_metric, rate_metric, rate_unit
 from bench.errors import UserError

@@ -24,8 +24,8 @@ from analysis.report.tables.numbered_table import (
     whole,
 )
 from analysis.runs.groups import Group, group_runs
-from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, percent
+from analysis.runs.run import Run
 from analysis.statistics.repeats import Repeats
 from bench.errors import UserError
 

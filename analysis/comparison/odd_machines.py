@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from analysis.roofs.ceilings import alike_devices
 from analysis.runs.groups import Group, group_runs, settings_key
-from analysis.runs.placed import Run
 from analysis.runs.quantities import percent
+from analysis.runs.run import Run
 from analysis.statistics.outlying import FEWEST, chances_of_outlying
 from analysis.statistics.repeats import Repeats
 from bench.config import THROUGHPUT

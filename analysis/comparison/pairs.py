@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from analysis.runs.groups import Group, agree, agreeing_pairs, group_runs
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 from analysis.runs.what_ran import OF_PRECISION, follows
 from bench.errors import UserError
 

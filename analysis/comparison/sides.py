@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.runs.imported import run_of_tags
-from analysis.runs.placed import Run
-from analysis.runs.pull import RecordSet, pull_records
+from analysis.runs.run import Run
+from analysis.runs.tracked.pull import pull_records
+from analysis.runs.tracked.record_set import RecordSet
 from analysis.runs.what_ran import NO_SETTINGS, distinguished
 from bench.config import RunConfig
 from bench.errors import UserError

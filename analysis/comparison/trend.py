@@ -14,8 +14,8 @@ from itertools import groupby, pairwise
 
 from analysis.comparison.judgement import ComparedMetric
 from analysis.runs.groups import Group, group_runs
-from analysis.runs.placed import Run
 from analysis.runs.quantities import counted
+from analysis.runs.run import Run
 from analysis.statistics.change_points import FEWEST, Change, find_changes
 from bench.config import RunConfig
 from bench.errors import UserError

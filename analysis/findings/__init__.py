@@ -22,7 +22,7 @@ from analysis.findings.machines import find_speed_ups
 from analysis.findings.next_knob import find_next_knobs
 from analysis.findings.odd_machines import find_odd_machines
 from analysis.findings.report_finding import ReportFinding
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 
 __all__ = ["KINDS", "ReportFinding", "find_all"]
 

@@ -19,8 +19,8 @@ from analysis.runs.groups import (
     group_runs,
     settings_key,
 )
-from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
+from analysis.runs.run import Run
 from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import estimate_ratio
 

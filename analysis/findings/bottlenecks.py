@@ -10,8 +10,8 @@ from analysis.findings.report_finding import ReportFinding, names_of, rate_of, r
 from analysis.findings.waiting import faster, loader_keeps_up, loader_rate, synthetic_pairs
 from analysis.runs.bounds import INPUT_SHARE
 from analysis.runs.groups import Group, batch_curves, group_runs
-from analysis.runs.placed import Run
 from analysis.runs.quantities import percent, three_digits
+from analysis.runs.run import Run
 from analysis.statistics import estimate_ratio
 from bench.config import FAKEDATA
 

@@ -10,8 +10,8 @@ from scipy import special
 
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
 from analysis.runs.groups import Group, batch_curves, cliff_of, group_runs, settings_key
-from analysis.runs.placed import Run
 from analysis.runs.quantities import interval, percent, three_digits
+from analysis.runs.run import Run
 from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import RatioEstimate, estimate_ratio
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of
 from analysis.runs.groups import batch_curves
-from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, percent, three_digits
+from analysis.runs.run import Run
 from analysis.statistics import estimate_ratio
 from bench.config import Sample, a_sample, rate_unit
 from bench.records import Complexity

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.comparison.machines.speedups import MachinePair, SharedConfiguration, machine_pairs
 from analysis.findings.report_finding import ReportFinding
-from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, interval, three_digits
+from analysis.runs.run import Run
 from analysis.statistics import RatioEstimate
 from bench.config import a_sample
 

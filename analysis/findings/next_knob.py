@@ -15,9 +15,9 @@ from analysis.findings.report_finding import ReportFinding, names_of, rate_of
 from analysis.findings.waiting import MIN_GAIN, faster, loader_keeps_up, synthetic_pairs
 from analysis.runs.bounds import Bound
 from analysis.runs.groups import Group, beside, fastest, group_runs, settings_key
-from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import percent, times, whole_number
+from analysis.runs.run import Run
 from analysis.runs.what_ran import OF_PRECISION
 from bench.config import FAKEDATA, SYNTHETIC
 

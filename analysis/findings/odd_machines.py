@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from analysis.comparison.odd_machines import Fleet, fleets
 from analysis.findings.report_finding import ReportFinding, rate_of
-from analysis.runs.placed import Run, recorded
+from analysis.runs.placed import recorded
 from analysis.runs.quantities import three_digits
+from analysis.runs.run import Run
 
 _MOST_LIKE = 5
 

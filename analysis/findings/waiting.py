@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.runs.groups import Group, settings_key
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 from analysis.runs.what_ran import OF_DATA
 from analysis.statistics import estimate_ratio
 from bench.config import SYNTHETIC

@@ -28,7 +28,7 @@ import numpy as np
 from scipy import optimize, special
 
 from analysis.runs.groups import Group, batch_curves, before_cliff
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 from analysis.runs.what_ran import follows
 from bench.errors import UserError
 

@@ -10,8 +10,8 @@ import numpy as np
 from analysis.findings.batches import least_failed_batch
 from analysis.prediction.curve import PredictedCurve, fit_curve, least_sample_s, measured_batches
 from analysis.runs.groups import Group, cliff_of
-from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
+from analysis.runs.run import Run
 from bench.config import Sample, a_sample
 from bench.errors import UserError
 from bench.records import RunRecord

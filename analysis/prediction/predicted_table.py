@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from analysis.prediction.curve import choose_curve
 from analysis.prediction.predicted_batch import Prediction, predict_batch
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 from bench.config import column_noun, rate_column
 
 if TYPE_CHECKING:

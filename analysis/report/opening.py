@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from analysis.findings.differences import uplifts
 from analysis.report.tables.summary_table import Answer, answers
-from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, flops_rate, percent, percent_interval, three_digits
+from analysis.runs.run import Run
 from bench.config import Sample
 
 #: What holds a step back, as the end of a sentence.

@@ -37,8 +37,8 @@ from analysis.report.figure_files import FigureFile, FigureFolder
 from analysis.report.tables.batch_tables import Predicted, predicted_curves
 from analysis.report.tables.group_tables import pooled_scatters
 from analysis.runs.groups import group_runs, sample_of
-from analysis.runs.placed import Run
 from analysis.runs.quantities import three_digits
+from analysis.runs.run import Run
 from bench.config import Sample, common_sample, rate_unit
 
 #: Panels of one figure; further models go to the next.

@@ -27,8 +27,9 @@ from analysis.report.tables.run_columns import utc
 from analysis.report.tables.summary_table import summary_table
 from analysis.report.trace_sentences import trace_opening, trace_sentences
 from analysis.runs.imported import ImportedRun, imported
-from analysis.runs.placed import PlacedRun, Run, recorded
+from analysis.runs.placed import PlacedRun, recorded
 from analysis.runs.placed_profiles import PlacedProfile
+from analysis.runs.run import Run
 from analysis.traces.compare import compare_two
 from analysis.traces.placed import PlacedTrace
 

@@ -10,9 +10,10 @@ from analysis.profiles.op_places import OpPlaces
 from analysis.report.tables.run_columns import utc
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.groups import group_runs
-from analysis.runs.placed import PlacedRun, Run, recorded
+from analysis.runs.placed import PlacedRun, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.quantities import bytes_rate, counted, percent, three_digits
+from analysis.runs.run import Run
 from analysis.traces.placed import PlacedTrace
 from bench.config import RunConfig, run_options
 from bench.records import Counters, OpProfile

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from analysis.runs.placed import TOKENS_PER_S, Run
 from analysis.runs.quantities import whole_number
+from analysis.runs.run import TOKENS_PER_S, Run
 from analysis.runs.what_ran import LIMITED, precision_label
 from analysis.statistics.ratios import estimate_ratio
 from analysis.statistics.repeats import Repeats, joined

@@ -16,7 +16,6 @@ from analysis.roofs.by_name import ceiling_by_name, driver_name, highest_roof
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling
 from analysis.roofs.peaks import Peaks
 from analysis.roofs.roof import Roof
-from analysis.runs.placed import Run
 from analysis.runs.points import (
     Refusal,
     RooflinePoint,
@@ -25,6 +24,7 @@ from analysis.runs.points import (
     under_roof,
 )
 from analysis.runs.quantities import whole_number
+from analysis.runs.run import Run
 from analysis.runs.what_ran import NO_SETTINGS
 from bench.config import RunConfig, rate_metric
 from bench.records import CeilingsRecord, DeviceInfo, Finding, ImportedRecord, MathMode

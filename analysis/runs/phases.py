@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 from bench.records.verdict.record_metrics import PHASES
 
 

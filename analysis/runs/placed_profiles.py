@@ -12,7 +12,8 @@ from analysis.profiles.op_places import OpPlaces, check_ops, place_ops
 from analysis.profiles.profiled_step import check_counters, explains
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import Peaks
-from analysis.runs.placed import PlacedRun, Trust, trust
+from analysis.runs.placed import PlacedRun, trust
+from analysis.runs.run import Trust
 from analysis.runs.what_ran import precision_label, precision_of
 from bench.records import CeilingsRecord, Finding, ProfileRecord
 from bench.records.verdict.record_metrics import profile_summary

@@ -15,7 +15,7 @@ from bench.config import FILING_FIELDS, SYNTHETIC, WINDOW_FIELDS, spelled
 from bench.records import ResolvedConfig, RunRecord
 
 if TYPE_CHECKING:
-    from analysis.runs.placed import Run
+    from analysis.runs.run import Run
 
 AnyRun = TypeVar("AnyRun", bound="Run")
 

@@ -2,6 +2,7 @@
 
 from bench.config.architectures import arch_label, missing_package, package_of, split_arch
 from bench.config.legacy import legacy_defaults
+from bench.config.parsing import check_field, parse_config, recorded_config
 from bench.config.resolved import ResolvedConfig
 from bench.config.run_config import (
     FAKEDATA,
@@ -10,12 +11,6 @@ from bench.config.run_config import (
     WINDOW_FIELDS,
     RunConfig,
     Switch,
-    allowed_values,
-    check_field,
-    parse_config,
-    recorded_config,
-    run_options,
-    spelled,
 )
 from bench.config.samples import (
     ENERGY,
@@ -31,6 +26,7 @@ from bench.config.samples import (
     rate_metric,
     rate_unit,
 )
+from bench.config.spelling import allowed_values, run_options, spelled
 from bench.config.time_limits import (
     MIN_ITERATIONS,
     TimeLimits,

@@ -5,24 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator
-from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
-    create_model,
     model_validator,
 )
 
 from bench.config.architectures import check_architecture, missing_package, split_arch
 from bench.config.legacy import Legacy, legacy_defaults
-from bench.errors import UserError
 
 Backend = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "tf32", "amp", "amp-bf16", "amp-fp16"]
@@ -55,13 +50,13 @@ def _named_data(data: str) -> str:
 
 
 #: The context of reading what was recorded: its model's package or file need not be here.
-_RECORDED = {"recorded": True}
+RECORDED = {"recorded": True}
 #: The context of a plan that several machines carry out: only a package that is here is asked.
-_PLANNED = {"planned": True}
+PLANNED = {"planned": True}
 
 
 def _known_model(arch: str, info: ValidationInfo) -> str:
-    if info.context == _RECORDED or (info.context == _PLANNED and missing_package(arch)):
+    if info.context == RECORDED or (info.context == PLANNED and missing_package(arch)):
         return arch
     return check_architecture(arch)
 
@@ -257,90 +252,3 @@ class RunConfig(BaseModel):
     def reads_images(self) -> bool:
         """Whether `data` is a folder of images on disk."""
         return self.data not in (SYNTHETIC, FAKEDATA)
-
-
-def run_options(config: RunConfig, leave_out: Collection[str] = ()) -> list[str]:
-    """Return the options of `mlproject run` that ask for `config`, defaults left out."""
-    options = []
-    for name, field in RunConfig.model_fields.items():
-        value = getattr(config, name)
-        if name == "arch" or (value != field.default and name not in leave_out):
-            options += [f"--{name.replace('_', '-')}", spelled(value)]
-    return options
-
-
-#: What stands for a value of a type, in a list of what a field takes.
-_KINDS = {bool: ("true", "false"), int: ("N",), float: ("NUMBER",), str: ("TEXT",)}
-
-
-def allowed_values(name: str) -> tuple[str, ...]:
-    """Return what the field takes: `auto`, `true`, `N`, in the order of its type."""
-    return tuple(dict.fromkeys(_words(RunConfig.model_fields[name].annotation)))
-
-
-def _words(annotation: Any) -> Iterator[str]:
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    elif get_origin(annotation) is Annotated:
-        yield from _words(get_args(annotation)[0])
-    elif annotation in _KINDS:
-        yield from _KINDS[annotation]
-    else:
-        for member in get_args(annotation):
-            yield from _words(member)
-
-
-def spelled(value: object) -> str:
-    """Return a field's value as the command line has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def parse_config(values: dict[str, Any], *, planned: bool = False) -> RunConfig:
-    """Validate `values` (strings or numbers, by field name).
-
-    A `planned` configuration may be carried out elsewhere: the package that holds its model need
-    not be here. Raises `UserError` with one line that names every wrong value and its remedy.
-    """
-    try:
-        return RunConfig.model_validate(values, context=_PLANNED if planned else None)
-    except ValidationError as error:
-        raise UserError("; ".join(_problems(error, values))) from None
-
-
-def recorded_config(values: dict[str, Any]) -> RunConfig:
-    """Return the configuration that was recorded as `values`, of a model that need not be here.
-
-    Raises `pydantic.ValidationError`.
-    """
-    return RunConfig.model_validate(values, context=_RECORDED)
-
-
-def check_field(name: str, text: str) -> None:
-    """Validate a planned field's value by itself, whatever the others are.
-
-    Raises `UserError` with one line: the value and its remedy.
-    """
-    try:
-        _of_one_field(name).model_validate({name: text}, context=_PLANNED)
-    except ValidationError as error:
-        raise UserError("; ".join(_problems(error, {name: text}))) from None
-
-
-@cache
-def _of_one_field(name: str) -> type[BaseModel]:
-    field = RunConfig.model_fields[name]
-    fields: dict[str, Any] = {name: (field.annotation, field)}
-    return create_model(name, **fields)
-
-
-def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:
-    """One phrase per wrong field: pydantic reports a union once per member, we say it once."""
-    by_field: dict[str, list[str]] = {}
-    for item in error.errors():
-        field = str(item["loc"][0]) if item["loc"] else ""
-        by_field.setdefault(field, []).append(item["msg"].removeprefix("Value error, "))
-    phrases = []
-    for field, messages in by_field.items():
-        remedy = ", or ".join(dict.fromkeys(messages))
-        phrases.append(f"{field}={values.get(field)!r}: {remedy}" if field else remedy)
-    return phrases

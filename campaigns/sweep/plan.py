@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def left_out(self) -> tuple[PlannedBlock, ...]:
-        """The blocks of which this machine measures nothing, or not all for want of a package."""
+        """The blocks of which this machine measures nothing, or, without a package, not all."""
         return tuple(block for block in self.blocks if not block.runs_here or block.packages)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from analysis.comparison.judgement import Gate
     from analysis.comparison.machines.prices import Prices
     from analysis.comparison.machines.speedups import MachinePair
-    from analysis.runs.placed import Run
+    from analysis.runs.run import Run
 
 
 def _reasons(

@@ -24,7 +24,7 @@ def fill_in(found: RecordSet, runs: Sequence[Run], wanted: WantedRuns, prices: P
     record that could not be read. What the server refuses is said, and no failure of the report.
     """
     from analysis import recorded
-    from analysis.runs.exchange.additions import campaigns_of, summaries_of
+    from analysis.runs.tracked.additions import campaigns_of, summaries_of
     from tracking.store import TrackingError
     from tracking.upload.additions import add_to_runs
     from tracking.upload.summary_runs import write_summaries
@@ -45,7 +45,7 @@ def fill_in(found: RecordSet, runs: Sequence[Run], wanted: WantedRuns, prices: P
 
 
 def _addition(run: Run, prices: Prices) -> Addition | None:
-    from analysis.runs.exchange.additions import addition_of, with_cost
+    from analysis.runs.tracked.additions import addition_of, with_cost
 
     cost, addition = prices.cost_of_run(run), addition_of(run)
     if cost is None:

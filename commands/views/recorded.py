@@ -105,7 +105,7 @@ def _upload(
 ) -> tuple[str | None, str | None]:
     """Return the run id, or the reason why there is none."""
     began_s = time.monotonic()
-    from analysis.runs.exchange.additions import RoofsBeside
+    from analysis.runs.tracked.additions import RoofsBeside
     from tracking.retry import RetryPolicy
     from tracking.store import TrackingError
     from tracking.upload.upload import upload
@@ -174,7 +174,7 @@ def open_delivery(campaign: str, kind: str, *, tracked: bool) -> AnyDelivery:
     """Return what brings the campaign's records to the server; `kind` is sweep or tune."""
     if not tracked:
         return NoDelivery()
-    from analysis.runs.exchange.additions import RoofsBeside
+    from analysis.runs.tracked.additions import RoofsBeside
     from tracking.upload.delivery import Delivery
 
     return Delivery(campaign, kind=kind, place=RoofsBeside())
@@ -198,7 +198,7 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
     A folder that cannot be read, or that the server refuses, is named and the others go on.
     Raises `TrackingError` where the server can be used for nothing now.
     """
-    from analysis.runs.exchange.additions import RoofsBeside
+    from analysis.runs.tracked.additions import RoofsBeside
     from tracking.store import TrackingError
     from tracking.upload.upload_state import LockedError
 

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from analysis.runs.imported import imported_run
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
 from tracking.importing import read_results

@@ -11,7 +11,7 @@ from observed import Server, tracked
 import commands.analyse.compare
 import commands.analyse.pull
 import commands.analyse.report
-from analysis.runs.exchange.run_table import runs_table
+from analysis.runs.tracked.run_table import runs_table
 from bench.errors import UserError
 from tracking.store import TrackingError
 

@@ -18,7 +18,7 @@ from analysis.roofs import by_name
 from analysis.roofs.peaks import datasheet_peaks, normalised
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import place_runs
-from analysis.runs.pull import pull_points, pull_records, pull_runs
+from analysis.runs.tracked.pull import pull_points, pull_records, pull_runs
 from analysis.runs.what_ran import distinguished
 from bench.records.verdict.claimed_flops import judge_claims
 from tracking.importing.facts import Facts, Source, record_of

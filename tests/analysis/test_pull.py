@@ -13,8 +13,8 @@ from observed import PUBLISHED, Server, Tracked, published_records, tracked
 
 from analysis import RecordSet, place_runs, pull_iterations, pull_points, pull_records, pull_runs
 from analysis.roofs.peaks import datasheet_peaks
-from analysis.runs.exchange.additions import addition_of, with_cost
-from analysis.runs.exchange.run_table import runs_table
+from analysis.runs.tracked.additions import addition_of, with_cost
+from analysis.runs.tracked.run_table import runs_table
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Verdict

@@ -19,9 +19,9 @@ from analysis.comparison.trend import histories
 from analysis.findings import find_all
 from analysis.report import write_report
 from analysis.report.opening import opening
-from analysis.runs.exchange.additions import summaries_of
-from analysis.runs.exchange.run_table import runs_table
 from analysis.runs.groups import batch_curves, fastest, group_runs
+from analysis.runs.tracked.additions import summaries_of
+from analysis.runs.tracked.run_table import runs_table
 from bench.records import TraceRecord
 from bench.records.folders import RecordFolder
 from bench.records.verdict.record_metrics import trace_summary

@@ -10,7 +10,7 @@ from stored_runs import filed, night
 
 from analysis import compare, place_runs, pull_points, pull_records, pull_runs
 from analysis.comparison.machines.prices import gather_prices
-from analysis.runs.exchange.additions import RoofsBeside, addition_of, summaries_of
+from analysis.runs.tracked.additions import RoofsBeside, addition_of, summaries_of
 from commands.analyse.report import command as report
 from commands.views.filled_in import fill_in
 from commands.views.options import WantedRuns

@@ -17,8 +17,8 @@ from analysis.comparison.machines.speedups import (
     spilled_batches,
 )
 from analysis.comparison.shown import covered
-from analysis.runs.placed import Run
 from analysis.runs.quantities import counted
+from analysis.runs.run import Run
 from bench.config import Sample, energy_metric
 
 _WHAT = {

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from analysis.comparison.machines.prices import NO_PRICES, Cost, Prices
 from analysis.runs.groups import Group
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 from bench.config import ENERGY, energy_metric
 
 

@@ -16,8 +16,8 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 
 from analysis.runs.groups import Group
-from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, three_digits, whole_number
+from analysis.runs.run import Run
 from bench.errors import UserError
 
 #: A price is called old after so many days: those on demand change a few times a year, those of

@@ -17,7 +17,7 @@ from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
 from analysis.comparison.machines.efficiency import Efficiency, efficiency_of
 from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.runs.groups import Group, agreeing_pairs, batch_curves, cliff_of, ran_otherwise
-from analysis.runs.placed import Run
+from analysis.runs.run import Run
 from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import RatioEstimate, mean_ratio
 from bench.config import THROUGHPUT, Sample, common_sample

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from analysis.figures.charts.measured_words import group_hover
 from analysis.runs.groups import Group, batch_curves
-from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import flops_rate, interval, percent, three_digits
+from analysis.runs.run import Run
 from bench.config import Sample
 
 

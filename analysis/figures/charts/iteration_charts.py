@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from analysis.figures.charts.chart import Axis, Chart, Panel, Series, rule
 from analysis.figures.charts.row_charts import ENTRY_IN, MAX_ROWS, row_chart
 from analysis.figures.style import OTHER_MODELS, LegendEntry, Marker, model_colours
-from analysis.runs.placed import Run
 from analysis.runs.quantities import counted, interval, plus_minus, three_digits, times
+from analysis.runs.run import Run
 from analysis.statistics import find_outliers
 
 #: Iterations beyond so many medians would flatten everything else: they are drawn at the edge.

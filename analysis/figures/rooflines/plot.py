@@ -11,8 +11,8 @@ from analysis.figures.axes import single_axes
 from analysis.figures.rooflines.drawn_point import DrawnPoint, drawn_rows
 from analysis.figures.rooflines.interactive_scene import interactive_roofline
 from analysis.figures.rooflines.static_scene import draw_roofline
-from analysis.runs.placed import Run
 from analysis.runs.points import RooflinePoint
+from analysis.runs.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,8 +24,8 @@ from analysis.report.tables.numbered_table import (
     whole,
 )
 from analysis.runs.groups import Group, batch_curves, before_cliff, cliff_of, sample_of
-from analysis.runs.placed import Run
 from analysis.runs.quantities import percent
+from analysis.runs.run import Run
 from bench.config import a_sample, column_noun, common_sample, rate_column, rate_unit
 
 

@@ -21,8 +21,9 @@ from analysis.report.tables.numbered_table import (
 )
 from analysis.runs.groups import sample_of
 from analysis.runs.imported import ImportedRun
-from analysis.runs.placed import PlacedRun, Run, recorded
+from analysis.runs.placed import PlacedRun, recorded
 from analysis.runs.quantities import interval, percent
+from analysis.runs.run import Run
 from analysis.statistics import RatioEstimate, RepeatEstimate
 from bench.config import a_sample, column_noun, common_sample, rate_column, rate_unit
 from bench.records import Complexity

@@ -16,8 +16,9 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from analysis.runs.groups import Group
-from analysis.runs.placed import Run, recorded
+from analysis.runs.placed import recorded
 from analysis.runs.quantities import three_digits
+from analysis.runs.run import Run
 
 #: What Markdown would read as markup inside a line or a table's cell.
 _MARKDOWN = re.compile(r"([\\`*\[\]|~$#!])|(?<!\w)(_)|(_)(?!\w)")

@@ -22,9 +22,10 @@ from analysis.report.tables.run_columns import (
     day,
     of_the_roof,
 )
-from analysis.runs.placed import PlacedRun, Run
+from analysis.runs.placed import PlacedRun
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import interval, percent, percent_interval
+from analysis.runs.run import Run
 
 AnyRun = TypeVar("AnyRun", bound=Run)
 

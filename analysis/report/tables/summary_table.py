@@ -18,9 +18,10 @@ from analysis.report.tables.numbered_table import (
 )
 from analysis.report.tables.run_columns import MODELLED, bound_words, of_the_roof
 from analysis.runs.groups import Group, group_runs, sample_of, settings_key
-from analysis.runs.placed import Run, recorded
+from analysis.runs.placed import recorded
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import interval, percent_interval, plus_minus
+from analysis.runs.run import Run
 from bench.config import rate_column, rate_unit
 
 

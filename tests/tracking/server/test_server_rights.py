@@ -11,7 +11,7 @@ from mlflow.tracking import MlflowClient
 from stored_runs import filed, night
 
 from analysis import pull_records
-from analysis.runs.exchange.additions import addition_of, summaries_of
+from analysis.runs.tracked.additions import addition_of, summaries_of
 from tracking import schema
 from tracking.server.users import Users
 from tracking.upload.additions import add_to_runs

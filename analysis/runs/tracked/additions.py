@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from analysis.runs.groups import Group, group_runs
-from analysis.runs.placed import PlacedRun, Run, place
+from analysis.runs.placed import PlacedRun, place
+from analysis.runs.run import Run
 from bench.config import Sample, arch_label, cost_metric, rate_column
 from bench.records import CeilingsRecord, RunRecord
 from bench.records.folders import AnyRecord, RecordFolder, record_folders

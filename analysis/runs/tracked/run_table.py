@@ -16,8 +16,8 @@ from bench.records.verdict.record_metrics import MEAN_SERIES, PHASES
 from tracking import schema
 
 if TYPE_CHECKING:
-    from analysis.runs.placed import Run
     from analysis.runs.points import RooflinePoint
+    from analysis.runs.run import Run
     from tracking.reading.tracked_runs import TrackedRun
 
 Converter = Callable[[list[Any]], "pd.Series[Any]"]

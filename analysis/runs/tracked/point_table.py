@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.runs.exchange.run_table import runs_table
 from analysis.runs.points import RooflinePoint
+from analysis.runs.tracked.run_table import runs_table
 
 if TYPE_CHECKING:
-    from analysis.runs.placed import Run
+    from analysis.runs.run import Run
     from tracking.reading.tracked_runs import TrackedRun
 
 #: Of the iteration as it was placed: with several batches an iteration, each moves fewer bytes than
