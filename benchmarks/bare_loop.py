@@ -61,7 +61,7 @@ def main() -> None:
             model.parameters(), lr=1e-4, weight_decay=0.01, fused=True
         )
     else:
-        model, loss_of = images(name, given.batch_size, device)
+        model, loss_of = images(given.arch, given.batch_size, device)
         optimizer = torch.optim.SGD(
             model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
         )

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,6 @@ from typing import ParamSpec, TypeVar
 
 import requests
 from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS, MlflowException
-from sqlalchemy.exc import OperationalError
 
 from bench.records.journal import Clock
 
@@ -58,7 +58,8 @@ def is_away(error: BaseException) -> bool:
     """Whether the server may do the same later: not reached, not answering, 5xx, 408 or 429."""
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
         return isinstance(error, (ConnectionError, TimeoutError))
-    if isinstance(error, OperationalError):
+    sqlalchemy = sys.modules.get("sqlalchemy.exc")  # imported by embedded stores alone
+    if sqlalchemy is not None and isinstance(error, sqlalchemy.OperationalError):
         return True
     if not isinstance(error, (MlflowException, requests.RequestException)):
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,7 @@ from typing import Literal, ParamSpec, TypeVar
 import mlflow
 import requests
 from mlflow.exceptions import MlflowException
-from mlflow.store.db import utils as db_utils
 from mlflow.tracking import MlflowClient
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
 
 from bench.doctor import Check
 from bench.errors import UserError
@@ -26,8 +24,6 @@ from tracking.upload.upload_state import CREDENTIALS, server_name
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What a server, its database or the way there can raise.
-_FAILURES = (MlflowException, requests.RequestException, SQLAlchemyError, OSError)
 #: MLflow's own ten tries to open a database that is away take 100 s; these take 1 s.
 _DATABASE_TRIES = 4
 
@@ -51,10 +47,18 @@ def server_errors(tracking_uri: str | None = None) -> Iterator[None]:
     try:
         with http_settings():
             yield
-    except _FAILURES as error:
+    except _failures() as error:
         line = CREDENTIALS.sub("", failure_line(error))
         away = is_away(error) or is_unauthenticated(error)
         raise TrackingError(f"{public_uri(tracking_uri)}: {line}"[:400], away=away) from error
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a server, its database or the way there can raise."""
+    failures: tuple[type[Exception], ...] = MlflowException, requests.RequestException, OSError
+    # Only an embedded store imports SQLAlchemy, which takes half as long as MLflow.
+    sqlalchemy = sys.modules.get("sqlalchemy.exc")
+    return failures if sqlalchemy is None else (*failures, sqlalchemy.SQLAlchemyError)
 
 
 def tracking_call(function: Callable[P, T]) -> Callable[P, T]:
@@ -73,6 +77,8 @@ def open_client(tracking_uri: str | None = None) -> MlflowClient:
     """Return a client of `tracking_uri`, or of `MLFLOW_TRACKING_URI`, or of the embedded store."""
     uri = tracking_uri or settings_uri()
     if is_embedded(uri):
+        from mlflow.store.db import utils as db_utils
+
         db_utils.MAX_RETRY_COUNT = _DATABASE_TRIES
     return MlflowClient(tracking_uri=uri)
 
@@ -141,6 +147,8 @@ def is_unmade(tracking_uri: str) -> bool:
 
 def _sqlite_file(tracking_uri: str) -> Path:
     """The file that SQLAlchemy opens; in MLflow's own URI a blank of its path is %20."""
+    from sqlalchemy.engine import make_url
+
     return Path(make_url(tracking_uri).database or "")
 
 

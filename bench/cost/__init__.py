@@ -1,21 +1,32 @@
-"""The cost of one training step: FLOP, bytes and memory of any model, from one fake step."""
+"""The cost of one training step: FLOP, bytes and memory of any model, from one fake step.
 
-from bench.cost.estimate import (
-    DEFAULT_CACHE_BYTES,
-    complexity_row,
-    config_complexity,
-    op_work,
-    step_complexity,
-)
-from bench.cost.fake_step import StepSpec
+What counts a step imports torch when it is first used; a cost that was counted before needs none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench.cost.cached import DEFAULT_CACHE_BYTES, StepSpec, cached_complexity, config_complexity
 from bench.records.complexity import CallWork
+
+if TYPE_CHECKING:
+    from bench.cost.estimate import op_work, step_complexity
 
 __all__ = [
     "DEFAULT_CACHE_BYTES",
     "CallWork",
     "StepSpec",
-    "complexity_row",
+    "cached_complexity",
     "config_complexity",
     "op_work",
     "step_complexity",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("op_work", "step_complexity"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from bench.cost import estimate
+
+    return getattr(estimate, name)

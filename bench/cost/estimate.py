@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from importlib import metadata
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
-from bench.config import RunConfig, package_of
-from bench.cost.fake_step import RecordedStep, StepSpec, record_step
+from bench.cost.cached import DEFAULT_CACHE_BYTES, StepSpec
+from bench.cost.fake_step import RecordedStep, record_step
 from bench.cost.passes import Pass, Traffic
 from bench.cost.tracing.step_tracer import RecordedPasses
 from bench.cost.traffic.floor import compulsory_bytes
 from bench.cost.traffic.fusion import fused_bytes
-from bench.machine.repository import code_id
 from bench.records import Complexity, OpCost, Phase
 from bench.records.complexity import CallWork
-from bench.records.folders import cache_folder, write_atomically
-
-#: L2 of an H200, the largest single last-level cache among the devices this was made for: where a
-#: device's own is not known, a floor that is too low is still a floor.
-DEFAULT_CACHE_BYTES = 60 * 2**20
-
-
-def config_complexity(config: RunConfig, *, batch_size: int | None = None) -> Complexity:
-    """Return the complexity of a configuration's step, before it is known how a device runs it.
-
-    `batch_size` replaces the configuration's, which may be `auto`. Raises as `step_complexity`.
-    """
-    return step_complexity(config_spec(config, batch_size=batch_size))
-
-
-def config_spec(config: RunConfig, *, batch_size: int | None = None) -> StepSpec:
-    """Return what decides the step of a configuration; `batch_size` as in `config_complexity`."""
-    return StepSpec(
-        config.arch,
-        batch_size=int(config.batch_size) if batch_size is None else batch_size,
-        precision=config.precision,
-        image_size=None if config.image_size == "auto" else config.image_size,
-        seq_len=None if config.seq_len == "auto" else config.seq_len,
-        optimizer=config.optimizer,
-    )
 
 
 def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Complexity:
@@ -139,80 +106,3 @@ def calls_of(step: RecordedPasses) -> tuple[CallWork, ...]:
 def eager_bytes(item: Pass, sizes_bytes: Sequence[int]) -> int:
     """Return what one pass reads and writes by itself; `sizes_bytes` are those of all values."""
     return Traffic().add(item.reads, sizes_bytes) + Traffic().add(item.writes, sizes_bytes)
-
-
-def complexity_row(complexity: Complexity) -> dict[str, Any]:
-    """Return the facts of `complexity` for JSON; whole numbers stay integers.
-
-    Counts per sample are whole where the samples of a batch share nothing; they share the weights
-    and their update. A key says what a sample is: `bytes_per_image_min`, the fused traffic, is
-    `bytes_per_sequence_min` of a model that takes tokens. `..._max` is the eager traffic. Keys that
-    begin with a phase are its part of the step's.
-    """
-    each = f"per_{complexity.sample}"
-
-    def per_each(total: int) -> int | float:
-        return per_sample(total, complexity)
-
-    return {
-        "arch": complexity.arch,
-        "batch_size": complexity.batch_size,
-        "image_size": complexity.image_size,
-        "tokens_per_sample": complexity.tokens_per_sample,
-        "precision": complexity.precision,
-        "math_mode": complexity.math_mode,
-        "parameters": complexity.parameters,
-        f"activations_{each}": complexity.activations,
-        f"forward_macs_{each}": per_each(complexity.forward_macs),
-        f"step_flops_{each}": per_each(complexity.step_flops),
-        f"elementwise_flops_{each}": per_each(complexity.elementwise_flops),
-        f"bytes_{each}_min": per_each(complexity.fused_bytes),
-        f"bytes_{each}_max": per_each(complexity.eager_bytes),
-        f"bytes_{each}_compulsory": per_each(complexity.compulsory_bytes),
-        **{
-            f"{phase.phase}_{name}": per_each(total)
-            for phase in complexity.phases
-            for name, total in (
-                (f"flops_{each}", phase.flops),
-                (f"elementwise_flops_{each}", phase.elementwise_flops),
-                (f"bytes_{each}_min", phase.fused_bytes),
-                (f"bytes_{each}_max", phase.eager_bytes),
-            )
-        },
-        "cache_bytes": complexity.cache_bytes,
-        "intensity_min": complexity.intensity_min,
-        "intensity_max": complexity.intensity_max,
-        **complexity.memory.model_dump(),
-        "method": complexity.method,
-    }
-
-
-def per_sample(total: int, complexity: Complexity) -> int | float:
-    """Return the part of one sample of a step's `total`, an integer where it is whole."""
-    samples, rest = divmod(total, complexity.batch_size)
-    return total / complexity.batch_size if rest else samples
-
-
-def cached_complexity(spec: StepSpec, *, cache_bytes: int) -> Complexity:
-    """Return `step_complexity` of the same arguments, from this user's cache if it is there.
-
-    It depends on nothing but its arguments, torch, the package of the model, timm's setting and
-    this project's code, and takes a second, much of it to import what fake tensors need. What is in
-    a file of the user's, a model or a configuration, is computed each time.
-    """
-    package = package_of(spec.arch)
-    if package is None:
-        return step_complexity(spec, cache_bytes=cache_bytes)
-    versions = [metadata.version(name) for name in ("torch", "torchvision", package)]
-    # timm reads from it which attention its models have.
-    environment = os.environ.get("TIMM_FUSED_ATTN")
-    asked = json.dumps([code_id(), *versions, environment, asdict(spec), cache_bytes])
-    key = hashlib.sha256(asked.encode()).hexdigest()[:24]
-    path = cache_folder() / "complexity" / f"{key}.json"
-    with contextlib.suppress(OSError, ValidationError):
-        return Complexity.model_validate_json(path.read_bytes())
-    found = step_complexity(spec, cache_bytes=cache_bytes)
-    with contextlib.suppress(OSError):  # a home that cannot be written to costs time, no result
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, found.model_dump_json())
-    return found

@@ -20,12 +20,13 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from bench.config import split_arch
+from bench.cost.cached import StepSpec
 from bench.cost.cuda_rules import cuda_rules
 from bench.cost.op_calls import OpMode
 from bench.cost.tracing.module_paths import ModulePaths, ModuleTree
 from bench.cost.tracing.step_tracer import RecordedPasses, SavedTensors, StepTracer
 from bench.errors import UserError, one_line
-from bench.records import Backend, MathMode, MemoryFootprint, Phase
+from bench.records import MathMode, MemoryFootprint, Phase
 from bench.training.precision.amp import AmpBf16, AmpFp16, keep_depthwise_in_fp32
 from bench.training.precision.fp32 import Fp32
 from bench.training.step import Phases, TrainingStep, make_optimizer
@@ -39,13 +40,6 @@ _TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 #: The fake device: its ops are on every machine, and their shapes are those of any device.
 _DEVICE = "cpu"
 
-_MATH_MODES: dict[str, MathMode] = {
-    "fp32": "fp32",
-    "tf32": "tf32",
-    "amp": "bf16",
-    "amp-bf16": "bf16",
-    "amp-fp16": "fp16",
-}
 _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
     "fp32": Fp32,
     "tf32": Fp32,
@@ -53,33 +47,6 @@ _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
     "fp16": lambda: AmpFp16(_DEVICE),
 }
 _TRACED: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
-
-
-@dataclass(frozen=True)
-class StepSpec:
-    """All that decides what one training step computes, moves and holds.
-
-    `arch` is as `--arch` has it; `image_size` is in pixels a side and `seq_len` in tokens, by
-    default the model's own; `math_mode` is what `precision` became on a device, by default bf16 for
-    `amp`, which is fp32 on a device with neither bf16 nor fp16. `backend` decides what autocast
-    does.
-    """
-
-    arch: str
-    batch_size: int
-    precision: str
-    image_size: int | None = None
-    math_mode: MathMode | None = None
-    fused_optimizer: bool = True
-    depthwise_fp32: bool = False
-    backend: Backend = "cpu"
-    seq_len: int | None = None
-    optimizer: str = "sgd"
-
-    @property
-    def resolved_math_mode(self) -> MathMode:
-        """The arithmetic of convolutions and products."""
-        return self.math_mode or _MATH_MODES[self.precision]
 
 
 @dataclass(frozen=True)

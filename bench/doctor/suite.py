@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from bench.doctor import Check
@@ -27,13 +29,18 @@ def machine_groups(records: Path) -> dict[str, Group]:
 
 
 def run_checks(groups: Mapping[str, Group]) -> list[Check]:
-    """Run every group. One that fails itself gives a check that says so."""
-    checks = []
-    for name, group in groups.items():
-        try:
-            checks += list(group())
-        except Exception as error:
-            detail = f"the check itself failed: {reason_of(error)}"
-            remedy = "install the project's packages: uv pip install -r requirements.txt"
-            checks.append(Check(name, "missing", detail, remedy))
-    return checks
+    """Run all groups at once, and return their checks in the order of the groups.
+
+    A group that fails itself gives a check that says so.
+    """
+    with ThreadPoolExecutor(len(groups)) as pool:
+        return list(chain.from_iterable(pool.map(_checked, groups, groups.values())))
+
+
+def _checked(name: str, group: Group) -> list[Check]:
+    try:
+        return list(group())
+    except Exception as error:
+        detail = f"the check itself failed: {reason_of(error)}"
+        remedy = "install the project's packages: uv pip install -r requirements.txt"
+        return [Check(name, "missing", detail, remedy)]

@@ -108,6 +108,53 @@ class Complexity(Record):
         """FLOP per byte if every op goes through DRAM."""
         return self.step_flops / self.eager_bytes
 
+    def per_sample(self, total: int) -> int | float:
+        """Return the part of one sample of a step's `total`, an integer where it is whole."""
+        samples, rest = divmod(total, self.batch_size)
+        return total / self.batch_size if rest else samples
+
+    def row(self) -> dict[str, Any]:
+        """Return the facts for JSON; whole numbers stay integers.
+
+        Counts per sample are whole where the samples of a batch share nothing; they share the
+        weights and their update. A key says what a sample is: `bytes_per_image_min`, the fused
+        traffic, is `bytes_per_sequence_min` of a model that takes tokens. `..._max` is the eager
+        traffic. Keys that begin with a phase are its part of the step's.
+        """
+        each = f"per_{self.sample}"
+        facts: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in (
+                "arch",
+                "batch_size",
+                "image_size",
+                "tokens_per_sample",
+                "precision",
+                "math_mode",
+                "parameters",
+            )
+        }
+        facts[f"activations_{each}"] = self.activations
+        counts = {
+            f"forward_macs_{each}": self.forward_macs,
+            f"step_flops_{each}": self.step_flops,
+            f"elementwise_flops_{each}": self.elementwise_flops,
+            f"bytes_{each}_min": self.fused_bytes,
+            f"bytes_{each}_max": self.eager_bytes,
+            f"bytes_{each}_compulsory": self.compulsory_bytes,
+        }
+        for phase in self.phases:
+            counts |= {
+                f"{phase.phase}_flops_{each}": phase.flops,
+                f"{phase.phase}_elementwise_flops_{each}": phase.elementwise_flops,
+                f"{phase.phase}_bytes_{each}_min": phase.fused_bytes,
+                f"{phase.phase}_bytes_{each}_max": phase.eager_bytes,
+            }
+        facts |= {name: self.per_sample(total) for name, total in counts.items()}
+        for name in ("cache_bytes", "intensity_min", "intensity_max"):
+            facts[name] = getattr(self, name)
+        return facts | self.memory.model_dump() | {"method": self.method}
+
 
 # One op, and its work
 

@@ -47,6 +47,7 @@ def main() -> int:
     journal = JournalWriter(folder.journal, always=who)
     journal.note("started")
     # torch is imported from here on: the line above separates an import from a start that hangs.
+    import_module("bench.training.postponed_compiler").postpone_compiler()
     module, function = _WORKERS[kind]
     work = getattr(import_module(module), function)
     journal.note("imported")

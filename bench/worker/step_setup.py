@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from bench.config import SYNTHETIC, RunConfig, TimeLimits, captures_graphs
-from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, step_complexity
-from bench.cost.estimate import cached_complexity
+from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, cached_complexity, step_complexity
 from bench.errors import UnsupportedError, UserError
 from bench.machine import read_environment
 from bench.records import Complexity, Environment, ResolvedConfig

@@ -172,8 +172,9 @@ def _machines(
 
 
 def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out: Path) -> None:
-    from analysis.comparison.shown import comparison_table, draw_forest, forest_height_in
+    from analysis.comparison.shown import comparison_table
     from analysis.figures import save_figure, single_axes
+    from analysis.figures.charts.forest_plot import draw_forest, forest_height_in
 
     table = comparison_table(found, pairing)
     figure, axes = single_axes(height_in=forest_height_in(len(found)))

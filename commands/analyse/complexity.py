@@ -119,23 +119,23 @@ def _checked(arch: str, batch_size: str, settings: dict[str, str]) -> RunConfig:
 def _counted(
     configs: list[RunConfig], depth: int | None
 ) -> Iterator[tuple[Complexity, ModuleTable | None]]:
-    from bench.cost import config_complexity
-    from bench.cost.counted.by_module import complexity_by_module
-
     for config in configs:
         if depth is None:
+            from bench.cost import config_complexity
+
             yield config_complexity(config), None
         else:
+            from bench.cost.counted.by_module import complexity_by_module
+
             yield complexity_by_module(config, depth=depth)
 
 
 def _print_json(
     complexities: list[Complexity], tables: list[ModuleTable], *, with_ops: bool
 ) -> None:
-    from bench.cost import complexity_row
     from bench.cost.counted.by_module import module_rows
 
-    rows = [complexity_row(item) for item in complexities]
+    rows = [item.row() for item in complexities]
     for row, item in zip(rows, complexities if with_ops else [], strict=False):
         row["ops"] = [op.model_dump() for op in item.ops]
     for row, item, table in zip(rows, complexities, tables, strict=False):
@@ -147,10 +147,9 @@ def _print_json(
 def _print_csv(
     complexities: list[Complexity], tables: list[ModuleTable], *, with_ops: bool
 ) -> None:
-    from bench.cost import complexity_row
     from bench.cost.counted.by_module import module_rows
 
-    rows = [complexity_row(item) for item in complexities]
+    rows = [item.row() for item in complexities]
     parts: list[list[dict[str, Any]]] = []
     if with_ops:
         parts = [[op.model_dump() for op in item.ops] for item in complexities]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,9 +49,15 @@ def _tracking_checks() -> Iterator[Check]:
         found = "no MLflow in this environment: records stay on disk"
         yield Check("tracking", "warning", found, "mlproject sync uploads them where MLflow is")
         return
+    # MLflow's import would keep this process's one interpreter busy, which imports torch meanwhile
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield from pool.submit(_ask_server).result()
+
+
+def _ask_server() -> list[Check]:
     from tracking.store import tracking_checks
 
-    yield from tracking_checks()
+    return tracking_checks()
 
 
 def _print_table(checks: list[Check]) -> None:

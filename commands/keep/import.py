@@ -136,8 +136,7 @@ def _keep(records: Path, place: RecordFolder, result: ImportedRecord) -> str:
 
 def _count(step: Step) -> Complexity | str:
     try:
-        from bench.cost import DEFAULT_CACHE_BYTES, StepSpec
-        from bench.cost.estimate import cached_complexity
+        from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, cached_complexity
     except ImportError as error:
         return f"PyTorch cannot be used here ({error})"
     spec = StepSpec(

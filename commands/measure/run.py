@@ -20,7 +20,7 @@ from commands.views.options import (
     records_option,
     track_option,
 )
-from commands.views.recorded import EXIT_CODES, measured, verdict_fact
+from commands.views.recorded import EXIT_CODES, importing_upload, measured, verdict_fact
 
 if TYPE_CHECKING:
     from bench.records.folders import RecordFolder
@@ -61,6 +61,8 @@ def command(repeats: int, records: Path, tracked: bool, form: str, **values: str
     done: list[RunRecord] = []
 
     def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
+        if tracked and config.world_size == 1:  # several ranks are timed after their window too
+            on_event = importing_upload(on_event)
         repeat = config.model_copy(update={"repeat": config.repeat + len(done)})
         done.append(launch_measurement(repeat, folder, on_event))
         return done[-1]

@@ -62,8 +62,6 @@ def _inputs(complexities: list[Complexity]) -> tuple[str, list[str]]:
 
 
 def _work_table(complexities: list[Complexity]) -> Table:
-    from bench.cost import complexity_row
-
     columns = {
         "forward\nGMAC": ("forward_macs_per_{}", 1e9),
         "step\nGFLOP": ("step_flops_per_{}", 1e9),
@@ -79,7 +77,7 @@ def _work_table(complexities: list[Complexity]) -> Table:
         [item.arch, str(item.batch_size), size]
         + [_figure(row[name.format(item.sample)] / unit) for name, unit in columns.values()]
         for item, size in zip(complexities, inputs, strict=True)
-        for row in [complexity_row(item)]
+        for row in [item.row()]
     ]
     title = f"One training step in {complexities[0].precision}, {_per(complexities)}"
     return text_table(["model", "batch", heading, *columns], rows, title=title)

@@ -10,8 +10,8 @@ from test_analysis_commands import invoke, records_on_disk
 
 import commands.analyse.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs, read_sides
-from analysis.comparison.shown import draw_forest, forest_height_in
 from analysis.figures import single_axes
+from analysis.figures.charts.forest_plot import draw_forest, forest_height_in
 from bench.errors import UserError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.config import RunConfig
-from bench.cost.estimate import calls_of, complexity_of, config_spec, per_sample
+from bench.cost.cached import config_spec
+from bench.cost.estimate import calls_of, complexity_of
 from bench.cost.fake_step import record_step
 from bench.cost.tracing.module_paths import ModuleTree
 from bench.records import Complexity
@@ -65,7 +66,7 @@ def complexity_by_module(
 
 
 def module_rows(complexity: Complexity, table: ModuleTable) -> list[dict[str, Any]]:
-    """Return the rows of `table` for JSON and CSV: counts per sample under `complexity_row`'s keys.
+    """Return the rows of `table` for JSON and CSV, with the names of `Complexity.row`.
 
     Shares are of the step's total.
     """
@@ -88,7 +89,7 @@ def module_rows(complexity: Complexity, table: ModuleTable) -> list[dict[str, An
                 "depth": row.depth,
                 "parameters": row.parameters,
                 "shared_parameters": row.shared_parameters,
-                **{name: per_sample(total, complexity) for name, total in counts.items()},
+                **{name: complexity.per_sample(total) for name, total in counts.items()},
                 "step_flops_share": ratio(
                     row.forward_flops + row.backward_flops, complexity.step_flops
                 ),

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, get_args
 
-from bench.cost.estimate import DEFAULT_CACHE_BYTES, calls_of, ops_of, totals_of
+from bench.cost.cached import DEFAULT_CACHE_BYTES
+from bench.cost.estimate import calls_of, ops_of, totals_of
 from bench.cost.tracing.dispatched_step import DispatchedStep
 from bench.cost.tracing.step_tracer import RecordedPasses
 from bench.cost.traffic.floor import compulsory_bytes

@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from bench.cost.op_calls import OpCall, bind
 from bench.cost.passes import Role
-from bench.cost.splitting import Work
+from bench.cost.tracing.splitting import Work
 from bench.cost.tracing.step_tracer import StepTracer
 from bench.errors import UserError, one_line
 from bench.records import Phase

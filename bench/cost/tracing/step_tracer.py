@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from bench.cost.op_calls import OpCall, OpMode, bind, label_of
 from bench.cost.passes import Access, Pass, Role, Values
-from bench.cost.splitting import Work, split
 from bench.cost.tracing.module_paths import ModulePaths
+from bench.cost.tracing.splitting import Work, split
 from bench.records import Phase
 
 _ASK_VALUE = torch.ops.aten._local_scalar_dense.default

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from bench.profilers.files.ncu_csv.numbers import EXACT
+from bench.profilers.files.exact_decimals import EXACT
 from bench.profilers.files.ncu_metrics import (
     CHIPS,
     NO_SUCH_METRIC,

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
-from bench.profilers.files.ncu_csv.numbers import EXACT, unit_power
+from bench.profilers.files.exact_decimals import EXACT
+from bench.profilers.files.ncu_csv.numbers import unit_power
 from bench.profilers.files.ncu_csv.rows import Form
 from bench.profilers.files.ncu_csv.scan import BLOCK_BYTES, NcuCsv, scan
 from bench.profilers.files.ncu_csv.totals import RefusedError

@@ -1,11 +1,14 @@
 """What is computed once for a user, and what has to be computed again."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
-from bench.cost import StepSpec, estimate, step_complexity
-from bench.cost.estimate import cached_complexity
+from bench.config import RunConfig
+from bench.cost import StepSpec, cached, estimate, step_complexity
+from bench.cost.cached import cached_complexity, config_complexity
 from bench.records.folders import cache_folder
 
 SPEC = StepSpec("alexnet", batch_size=2, precision="fp32", image_size=64)
@@ -45,9 +48,9 @@ def test_the_same_question_is_answered_once_and_another_is_computed(computed):
 
 def test_other_code_and_other_versions_compute_again(computed, monkeypatch):
     ask()
-    monkeypatch.setattr(estimate, "code_id", lambda: "another")
+    monkeypatch.setattr(cached, "code_id", lambda: "another")
     ask()
-    monkeypatch.setattr(estimate.metadata, "version", lambda name: "0.0")
+    monkeypatch.setattr(cached.metadata, "version", lambda name: "0.0")
     ask()
     monkeypatch.setenv("TIMM_FUSED_ATTN", "0")
     ask()
@@ -74,3 +77,17 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(computed, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert ask() == ask()
     assert len(computed) == 2
+
+
+@pytest.mark.slow
+def test_a_cost_that_was_counted_before_is_given_without_torch():
+    config = RunConfig(arch="alexnet", batch_size=2, image_size=64)
+    ask_again = (
+        "import sys; from bench.config import RunConfig; from bench.cost import config_complexity\n"
+        "config = RunConfig(arch='alexnet', batch_size=2, image_size=64)\n"
+        "print(config_complexity(config).step_flops, 'torch' in sys.modules)"
+    )
+    counted = config_complexity(config).step_flops
+    command = [sys.executable, "-c", ask_again]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(counted), "False"]

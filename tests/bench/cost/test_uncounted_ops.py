@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.cost.flops import contraction_macs, is_contraction, refuse_uncounted
 from bench.cost.op_calls import REDUCTIONS
-from bench.cost.splitting import split
+from bench.cost.tracing.splitting import split
 from bench.errors import UserError
 
 #: Words that torch's names for products, solvers and transforms are made of.

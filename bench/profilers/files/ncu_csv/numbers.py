@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal, Inexact
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.profilers.files.exact_decimals import EXACT
 from bench.profilers.files.ncu_csv.arrays import characters_of, integers, mask, texts_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-#: Decimal arithmetic that refuses to round.
-EXACT = Context(prec=1000, traps=[Inexact])
 #: What a text is read as.
 REFUSED, MISSING, NUMBER, DOUBTFUL = range(4)
 #: Numbers of so many digits are summed by numpy, longer ones one by one.

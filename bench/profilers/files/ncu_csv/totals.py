@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.profilers.files.exact_decimals import EXACT
 from bench.profilers.files.ncu_csv.cells import Fault
-from bench.profilers.files.ncu_csv.numbers import EXACT, is_base, unit_power
+from bench.profilers.files.ncu_csv.numbers import is_base, unit_power
 from bench.profilers.files.ncu_csv.rows import Form
 
 if TYPE_CHECKING:
