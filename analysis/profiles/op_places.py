@@ -21,6 +21,9 @@ StepPart = Phase | Literal["whole step"]
 #: Ops with less of the ops' time than this are too short to be held to a roof's percent.
 _LONG_ENOUGH_SHARE = 0.01
 
+#: Why kernels execute fewer FLOP than are counted, by what the label of their op contains.
+_FEWER_EXECUTED = {"convolution": "Winograd", "attention": "a causal mask"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class OpPlace:
@@ -99,21 +102,23 @@ def place_ops(profile: OpProfile, roof: Roof | None) -> OpPlaces:
 def check_ops(places: OpPlaces, roof: Roof) -> tuple[Finding, ...]:
     """Return a finding where an op seems to compute faster than its device can.
 
-    Suspect, not impossible: the FLOP are the algorithm's, and Winograd's needs fewer. Above the
-    memory roof is no fault: small tensors stay in a cache.
+    Suspect, not impossible: FLOP are counted by definition, and some kernels execute fewer. Above
+    the memory roof is no fault: small tensors stay in a cache.
     """
     rates = (
-        (op.flops_per_s, op.name)
+        (op.flops_per_s, op)
         for op in places.placed
         if op.flops_per_s is not None and op.share >= _LONG_ENOUGH_SHARE
     )
-    fastest, name = max(rates, key=lambda rate: rate[0], default=(0.0, ""))
-    if fastest <= CEILING_MARGIN * roof.most_flops_per_s:
+    fastest, op = max(rates, key=lambda rate: rate[0], default=(0.0, None))
+    if op is None or fastest <= CEILING_MARGIN * roof.most_flops_per_s:
         return ()
     percent = 100 * fastest / roof.most_flops_per_s
+    whys = [why for label, why in _FEWER_EXECUTED.items() if label in op.time.label]
+    fewer = "".join(f"fewer were executed ({why}), or " for why in whys)
     message = (
-        f"{name}: {percent:.0f} % of the compute ceiling by its algorithmic FLOP; "
-        "fewer were executed (Winograd), or its time or the ceiling is wrong"
+        f"{op.name}: {percent:.0f} % of the compute ceiling by its {op.kind} FLOP; "
+        f"{fewer}its time or the ceiling is wrong"
     )
     return (Finding(code="op-above-compute-roof", level="suspect", message=message),)
 

@@ -82,6 +82,35 @@ def test_an_op_above_the_compute_roof_is_suspect_if_it_is_long_enough():
 
 
 @pytest.mark.parametrize(
+    ("label", "counts", "reason"),
+    [
+        (
+            "depthwise convolution 3x3",
+            {"flops": 10**12},
+            "by its algorithmic FLOP; fewer were executed (Winograd), or its time",
+        ),
+        (
+            "attention",
+            {"flops": 10**12},
+            "by its algorithmic FLOP; fewer were executed (a causal mask), or its time",
+        ),
+        ("linear", {"flops": 10**12}, "by its algorithmic FLOP; its time"),
+        (
+            "batch_norm",
+            {"flops": 0, "elementwise_flops": 10**12},
+            "by its elementwise FLOP; its time",
+        ),
+    ],
+)
+def test_only_kernels_that_may_execute_fewer_flop_are_said_to(label, counts, reason):
+    op = samples.op_time(label, time_s=1.0, **counts)
+    (finding,) = check_ops(places(op), ROOF)
+    assert finding.message == (
+        f"{label} forward: 500 % of the compute ceiling {reason} or the ceiling is wrong"
+    )
+
+
+@pytest.mark.parametrize(
     ("op", "why"),
     [
         (COPY, "no FLOP"),

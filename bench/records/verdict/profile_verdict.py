@@ -161,7 +161,7 @@ def _of_executed(record: ProfileRecord) -> Iterator[Found]:
     if cost is not None and executed is not None and executed < cost.flops:
         message = (
             f"{executed / cost.flops:.0%} of the algorithmic FLOP were executed: "
-            "algorithms such as Winograd's need fewer"
+            "Winograd's convolutions and causal attention need fewer"
         )
         yield "fewer-executed-flops", "note", message
 
