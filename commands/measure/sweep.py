@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from commands.views.recorded import AnyDelivery
 
 _MATRICES = Path(__file__).resolve().parents[2] / "matrices"
+_OWN = ", ".join(sorted(path.stem for path in _MATRICES.glob("*.yaml")))
 
 
 @click.command()
 @click.argument("matrix", required=False)
-@click.option("--matrix", "matrix_named", help="the same, as `mlflow run -e sweep` gives it")
+@click.option(
+    "--matrix",
+    "matrix_named",
+    help=f"the same, as `mlflow run -e sweep` gives it; the project contains {_OWN}",
+)
 @click.option("--campaign", help="label of all its runs; default: the matrix's name")
 @click.option("--env", default="auto", show_default=True, help="label of this machine")
 @click.option(
@@ -105,17 +110,14 @@ def command(
 ) -> int:
     """Measure every configuration of a matrix, each repeat as one tracked run.
 
-    MATRIX is a YAML file, or the name of one that comes with the project: smoke, classic,
-    datacenter, vision, language. Runs that the campaign has measured on this machine are skipped,
-    so the same command continues an interrupted sweep. Exit codes: 0 all measured and tracked; 1
-    some runs failed, each recorded with its reason, or found no node; 2 a wrong value; 3 measured,
-    but not all uploaded; 130 interrupted.
+    MATRIX is a YAML file, or the name of one that the project contains. Runs that the campaign has
+    measured on this machine are skipped, so the same command continues an interrupted sweep. Exit
+    codes: 0 all measured and tracked; 1 some runs failed, each recorded with its reason, or found
+    no node; 2 a wrong value; 3 measured, but not all uploaded; 130 interrupted.
     """
     name = matrix or matrix_named
     if name is None:
-        raise UserError(
-            "matrix: give a YAML file, or smoke, classic, datacenter, vision or language"
-        )
+        raise UserError(f"matrix: give a YAML file, or one that the project contains: {_OWN}")
     if profile and executor == "ray":
         raise UserError(f"profile={profile[0]}: made on this machine; use --executor local")
     from campaigns.sweep.executor import SweepOrder

@@ -12,7 +12,9 @@ from refusals import refusal
 from bench.errors import UserError
 from campaigns.sweep.matrix import MANY_RUNS, read_matrix
 
-MATRICES = Path(__file__).resolve().parents[3] / "matrices"
+PROJECT = Path(__file__).resolve().parents[3]
+MATRICES = PROJECT / "matrices"
+DESCRIPTION = (PROJECT / "docs" / "sweeps.md").read_text(encoding="utf-8")
 
 
 def written(tmp_path, text):
@@ -88,11 +90,12 @@ def test_words_stay_the_words_that_were_written(tmp_path):
     assert block.configs[0].nvtx is True
 
 
-@pytest.mark.parametrize("name", ["smoke", "classic", "datacenter", "vision", "language"])
-def test_the_matrices_that_come_with_the_project_are_valid(name):
-    matrix = read_matrix(MATRICES / f"{name}.yaml")
-    assert matrix.name == name
+@pytest.mark.parametrize("path", sorted(MATRICES.iterdir()), ids=lambda path: path.stem)
+def test_the_matrices_that_come_with_the_project_are_valid_and_described(path):
+    matrix = read_matrix(path)
+    assert path.name == f"{matrix.name}.yaml"
     assert matrix.runs > 0
+    assert f"\n| `{matrix.name}` | " in DESCRIPTION
 
 
 def test_classic_is_the_published_matrix():
