@@ -57,7 +57,10 @@ class StepSpec:
 
 
 def config_spec(config: RunConfig, *, batch_size: int | None = None) -> StepSpec:
-    """Return what decides the step of a configuration; `batch_size` as in `config_complexity`."""
+    """Return what decides the step of a configuration; `batch_size` as in `config_complexity`.
+
+    A backend that is `auto` is counted as a CPU.
+    """
     return StepSpec(
         config.arch,
         batch_size=int(config.batch_size) if batch_size is None else batch_size,
@@ -65,6 +68,7 @@ def config_spec(config: RunConfig, *, batch_size: int | None = None) -> StepSpec
         image_size=None if config.image_size == "auto" else config.image_size,
         seq_len=None if config.seq_len == "auto" else config.seq_len,
         optimizer=config.optimizer,
+        backend="cpu" if config.backend == "auto" else config.backend,
     )
 
 

@@ -34,6 +34,7 @@ def complexity_of(
 ) -> Complexity:
     """Return the complexity of `step`, which was recorded of `spec`."""
     workload = step.workload
+    followed = "CUDA" if spec.backend == "cuda" else "a CPU"
     ops = ops_of(calls_of(step))
     totals = totals_of(ops)
     return Complexity(
@@ -53,7 +54,7 @@ def complexity_of(
         cache_bytes=cache_bytes,
         memory=step.memory,
         ops=ops,
-        method=f"fake-tensor training step, aten dispatch, torch {torch.__version__}",
+        method=f"fake-tensor step, aten dispatch as on {followed}, torch {torch.__version__}",
     )
 
 

@@ -60,6 +60,13 @@ if TYPE_CHECKING:
     metavar="TOKENS",
     help="tokens of a sequence; auto: 128, or the most that the model takes",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="device whose ops and casts are counted; it need not be here",
+)
 @click.option("--optimizer", default="sgd", show_default=True, help="sgd, with momentum, or adamw")
 @click.option("--ops", "with_ops", is_flag=True, help="also the cost of every op in every phase")
 @click.option("--by", type=click.Choice(["module"]), help="also the cost of every module")

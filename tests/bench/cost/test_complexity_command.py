@@ -78,6 +78,21 @@ def test_csv_has_the_rows_of_json_and_with_ops_a_row_per_op():
 
 
 @pytest.mark.slow
+def test_the_step_is_that_of_a_cpu_unless_cuda_is_asked_for():
+    def row(*arguments):
+        small = ["--arch", "alexnet", "--image-size", "64", "--format", "json"]  # it has dropout
+        (found,) = json.loads(_run(*small, *arguments))
+        return found
+
+    usual, cpu, cuda = row(), row("--backend", "cpu"), row("--backend", "cuda")
+    assert usual == cpu
+    assert "as on a CPU" in cpu["method"]
+    assert "as on CUDA" in cuda["method"]
+    assert cuda["bytes_per_image_max"] < cpu["bytes_per_image_max"]
+    assert cuda["step_flops_per_image"] == cpu["step_flops_per_image"]
+
+
+@pytest.mark.slow
 def test_the_table_fits_into_100_columns():
     arguments = ["--arch", "shufflenet_v2_x0_5", "--arch", "vgg16", "--precision", "amp", "--ops"]
     lines = _run(*arguments).splitlines()
