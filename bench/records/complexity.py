@@ -195,18 +195,25 @@ class OpWork:
 
 
 @dataclass(frozen=True)
-class CallWork(OpWork):
-    """One dispatched call of a step and its work.
+class DispatchedCall:
+    """One call of a step that moves something.
 
     `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
     tensors without dimensions left out. `module` is the path of the module in the model that made
-    the call, or whose backward pass it is; the model's own is empty, what is outside of it None.
+    the call, or whose backward pass it is. The model's own is empty; it is None outside of the
+    model, and where modules are not followed.
     """
 
     op: str
     phase: Phase
     shapes: tuple[tuple[int, ...], ...]
+    label: str
     module: str | None = None
+
+
+@dataclass(frozen=True)
+class CallWork(DispatchedCall, OpWork):
+    """One dispatched call of a step and its work."""
 
 
 def is_attention(op: str) -> bool:

@@ -15,25 +15,10 @@ from bench.cost.passes import Access, Pass, Role, Values
 from bench.cost.tracing.module_paths import ModulePaths
 from bench.cost.tracing.splitting import Work, split
 from bench.records import Phase
+from bench.records.complexity import DispatchedCall
 
 _ASK_VALUE = torch.ops.aten._local_scalar_dense.default
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
-
-
-@dataclass(frozen=True)
-class TracedCall:
-    """One dispatched call that moves something.
-
-    `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
-    tensors without dimensions left out. `module` is the path of the module in the model that made
-    the call, or whose backward pass it is; the model's own is empty, what is outside of it None.
-    """
-
-    op: str
-    phase: Phase
-    shapes: tuple[tuple[int, ...], ...]
-    label: str
-    module: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +29,7 @@ class RecordedPasses:
     """
 
     passes: tuple[Pass, ...]
-    calls: tuple[TracedCall, ...]
+    calls: tuple[DispatchedCall, ...]
     sizes_bytes: tuple[int, ...]
     lasting: frozenset[int]
 
@@ -61,7 +46,7 @@ class StepTracer(OpMode):
         self._modules = modules
         self.phase: Phase | None = None
         self.passes: list[Pass] = []
-        self.calls: list[TracedCall] = []
+        self.calls: list[DispatchedCall] = []
         self.values = Values()
         self._weights: set[int] = set()  # storages that hold weights, or copies of them alone
 
@@ -104,7 +89,7 @@ class StepTracer(OpMode):
         works = self.works_of(call, writes)
         passes = [self._pass(call.name, phase, work, first=not i) for i, work in enumerate(works)]
         label = label_of(call, phase)
-        self.calls.append(TracedCall(call.name, phase, call.shapes, label, module))
+        self.calls.append(DispatchedCall(call.name, phase, call.shapes, label, module))
         self.passes += passes
 
     def works_of(self, call: OpCall, writes: list[torch.Tensor]) -> list[Work]:
