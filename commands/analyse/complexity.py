@@ -13,6 +13,7 @@ import click
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from commands.views.complexity_view import print_complexities
+from commands.views.options import field_option
 from commands.views.terminal import watched
 
 if TYPE_CHECKING:
@@ -46,20 +47,9 @@ if TYPE_CHECKING:
     help="fp32, tf32, amp, amp-bf16 or amp-fp16; amp counts as bf16, on a device that has neither "
     "bf16 nor fp16 it is fp32",
 )
-@click.option(
-    "--image-size",
-    default="auto",
-    show_default=True,
-    metavar="PIXELS",
-    help="pixels a side; auto: the model's own",
-)
-@click.option(
-    "--seq-len",
-    default="auto",
-    show_default=True,
-    metavar="TOKENS",
-    help="tokens of a sequence; auto: 128, or the most that the model takes",
-)
+@field_option("image_size")
+@field_option("seq_len")
+@field_option("optimizer")
 @click.option(
     "--backend",
     type=click.Choice(["cpu", "cuda"]),
@@ -67,7 +57,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="device whose ops and casts are counted; it need not be here",
 )
-@click.option("--optimizer", default="sgd", show_default=True, help="sgd, with momentum, or adamw")
 @click.option("--ops", "with_ops", is_flag=True, help="also the cost of every op in every phase")
 @click.option("--by", type=click.Choice(["module"]), help="also the cost of every module")
 @click.option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bench.config import RunConfig, allowed_values, parse_config
+from bench.config import RunConfig, allowed_values, parse_config, spelled
 from bench.errors import UserError
 
 if TYPE_CHECKING:
@@ -230,18 +230,23 @@ def writing(out: Path, remedy: str = "name another folder") -> Iterator[None]:
         ) from None
 
 
+def field_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option of one field of RunConfig, so that the two always agree."""
+    field = RunConfig.model_fields[name]
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        name,
+        default=spelled(field.default),
+        show_default=True,
+        metavar=_metavar(name),
+        help=field.description,
+    )
+
+
 def one_option_per_field(function: Callable[..., int]) -> Callable[..., int]:
-    """Options named like RunConfig's fields, so that the two always agree."""
-    for name, field in reversed(RunConfig.model_fields.items()):
-        default = str(field.default)
-        function = click.option(
-            f"--{name.replace('_', '-')}",
-            name,
-            default=default.lower() if isinstance(field.default, bool) else default,
-            show_default=True,
-            metavar=_metavar(name),
-            help=field.description,
-        )(function)
+    """Options of all fields of RunConfig."""
+    for name in reversed(RunConfig.model_fields):
+        function = field_option(name)(function)
     return function
 
 
