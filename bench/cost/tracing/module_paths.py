@@ -45,8 +45,8 @@ class ModulePaths:
 
     An op of the forward pass belongs to the innermost module that runs. autograd numbers its nodes
     in the order in which the forward pass makes them, so that the number of a node that runs says
-    which module made it. Sums of gradients have no node: they belong to the module whose gradient
-    came last. A module that the model has twice is known by its first path.
+    which module made it. A sum of gradients of one tensor belongs to the module whose gradient came
+    last. A module that the model has twice is known by its first path.
 
     Numbers are each thread's own: forward and backward pass must run in one, as on a CPU.
     """
@@ -59,7 +59,6 @@ class ModulePaths:
         self._running: list[str | None] = []
         self._first_nodes: list[int] = []
         self._makers: list[str | None] = []
-        self._last: str | None = None
 
     def __enter__(self) -> Self:
         self._hooks = (
@@ -76,11 +75,8 @@ class ModulePaths:
         """Return the path of the module that the op belongs to; None outside of the model."""
         if self._running:
             return self._running[-1]
-        if torch._C._current_graph_task_id() == -1:
-            return None
-        if (node := torch._C._current_autograd_node()) is not None:
-            self._last = self._maker(node)
-        return self._last
+        node = torch._C._current_autograd_node()
+        return None if node is None else self._maker(node)
 
     def _maker(self, node: Any) -> str | None:
         owner = self._owners.get(id(getattr(node, "variable", None)))

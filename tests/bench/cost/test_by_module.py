@@ -105,6 +105,15 @@ def test_what_a_checkpoint_computes_again_belongs_to_its_module():
     assert again["outer"].backward_flops == plain["outer"].backward_flops
 
 
+def test_sums_of_gradients_and_copies_into_them_belong_to_modules():
+    rows = _by_name(_counted("test_by_module:WithSkip", image_size=4)[1])
+    other = _by_name(_counted("tiny_models:tied", image_size=4)[1])  # with logits of this shape
+    assert rows["(loss)"].eager_bytes == other["(loss)"].eager_bytes
+    images, width = 2, 48
+    # The bias, its gradient, and the sum of the two gradients of what the module was given.
+    assert rows["inner"].elementwise_flops == 3 * images * width
+
+
 def test_depth_bounds_the_rows_and_not_the_sums():
     deep = _counted("tiny_models:conv_relu_conv", image_size=4)[1]
     flat = _counted("tiny_models:conv_relu_conv", depth=0, image_size=4)[1]
@@ -187,6 +196,17 @@ class _Outer(torch.nn.Module):
 
     def _squared(self, pixels):
         return self.inner(pixels).square()
+
+
+class WithSkip(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.inner = torch.nn.Linear(48, 48), torch.nn.Linear(48, 48)
+        self.scale = torch.nn.Parameter(torch.ones(5))  # the gradient of its sum is expanded
+
+    def forward(self, images):
+        given = self.stem(images.flatten(1))
+        return given + self.inner(given) * self.scale.sum()
 
 
 def plain():

@@ -6,7 +6,7 @@ import pytest
 import tiny_models
 import torch
 from generated_steps import tiny
-from torch import nn
+from torch import distributed, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -178,6 +178,23 @@ def test_a_library_s_op_is_named():
             warnings.simplefilter("ignore")
             torch.ops.count_step_test.twice(torch.zeros(5))
     assert [*cost.uncounted] == ["count_step_test.twice"]
+
+
+@pytest.fixture
+def process_group():
+    """One of a single process."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_what_processes_send_each_other_is_not_counted():
+    tensor = torch.ones(4)
+    with count_step() as cost:
+        distributed.all_reduce(tensor)
+    assert cost.is_complete
+    assert cost.eager_bytes == 0
 
 
 def test_the_step_computes_what_it_would_without_being_counted():
