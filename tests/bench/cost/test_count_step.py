@@ -90,9 +90,19 @@ def test_a_first_step_that_makes_its_momentum_writes_it():
     with count_step() as cost:
         model(torch.zeros(2, 8)).sum().backward()
         optimizer.step()
-    # Read gradient, write momentum; read both again? No: one kernel reads gradient and weight,
-    # writes momentum and weight.
+    # One kernel reads gradient and weight, and writes momentum and weight.
     assert cost.phases[2].fused_bytes == 4 * 32 * 4
+
+
+def test_what_an_optimizer_frees_again_is_not_written():
+    model = nn.Linear(8, 4, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for _ in range(2):
+        model(torch.zeros(2, 8)).sum().backward()
+        with count_step() as cost:
+            optimizer.step()
+    # Weight, gradient and two moments read; weight and moments written; and the count of steps.
+    assert cost.fused_bytes == 4 * 32 * 7 + 4 * 2
 
 
 def _layers():
