@@ -8,7 +8,6 @@ characters, which JSON forbids: they are cleaned where the strict parser refuses
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -27,6 +26,7 @@ from bench.profilers.traces.chrome_events import (
     Scalar,
     parsed,
 )
+from bench.profilers.traces.kineto_values import list_in, number_in, plain, value_in, whole_in
 from bench.profilers.traces.trace import (
     CounterRange,
     DeviceKind,
@@ -39,9 +39,8 @@ from bench.profilers.traces.trace import (
     without_ambiguous_ids,
 )
 
-#: Bytes of the different lists of arguments together, and of one list or one fact.
+#: Bytes of the different lists of arguments together.
 MOST_LIST_BYTES = 250_000_000
-MOST_VALUE_BYTES = 1_000_000
 
 _DEVICE: dict[str, DeviceKind] = {
     "kernel": "kernel",
@@ -69,8 +68,6 @@ _FAR_US = 1e9
 _OPERATOR = re.compile(r"^[A-Za-z_]\w*::|Backward\d*$|AccumulateGrad$|^detach_?$")
 
 _NO_HOST_ARGS, _NO_DEVICE_ARGS = HostArgs(), DeviceArgs()
-_LIST = msgspec.json.Decoder(list[Any])
-_ANY = msgspec.json.Decoder()
 
 
 def kineto_trace(path: str, contents: bytearray) -> Trace:
@@ -79,7 +76,7 @@ def kineto_trace(path: str, contents: bytearray) -> Trace:
     Raises `ValueError`, `msgspec.DecodeError` or `RecursionError` for what is no such trace.
     """
     file = parsed(contents)
-    facts, devices = _facts(file), dict(_devices(_value(file.devices)))
+    facts, devices = _facts(file), dict(_devices(value_in(file.devices)))
     host, device, counters = _spans(file.events)
     return Trace(
         path,
@@ -157,7 +154,7 @@ class _Shared:
         key = event.pid, event.tid
         thread = self.threads.get(key)
         if thread is None:
-            thread = self.threads[key] = _plain(event.pid), _plain(event.tid)
+            thread = self.threads[key] = plain(event.pid), plain(event.tid)
         return thread
 
     def arguments(self, written: msgspec.Raw) -> tuple[Any, ...] | None:
@@ -172,22 +169,8 @@ class _Shared:
             if self._list_bytes > MOST_LIST_BYTES:
                 limit = f"{MOST_LIST_BYTES / 1e6:g} MB"
                 raise ValueError(f"over {limit} of different shapes: record fewer steps") from None
-        usable = text[:1] == b"[" and len(text) <= MOST_VALUE_BYTES
-        found: tuple[Any, ...] | None = _frozen(_LIST.decode(_text(text))) if usable else None
-        self._lists[text] = found
+        found = self._lists[text] = list_in(text)
         return found
-
-
-def _frozen(value: Any) -> Any:
-    """Lists as tuples; an object, which no profiler writes there, is nothing."""
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    return None if isinstance(value, dict) else value
-
-
-def _text(written: bytes) -> str:
-    """The parser that found the end of a value did not look into its characters."""
-    return written.decode("utf-8", "replace")
 
 
 def _host_span(event: Event, category: str, shared: _Shared) -> HostSpan:
@@ -203,10 +186,10 @@ def _host_span(event: Event, category: str, shared: _Shared) -> HostSpan:
         begin_us,
         end_us,
         shared.thread(event),
-        _whole(args.external, args.old_external),
-        _whole(args.correlation),
-        _whole(args.sequence),
-        _whole(args.forward_thread),
+        whole_in(args.external, args.old_external),
+        whole_in(args.correlation),
+        whole_in(args.sequence),
+        whole_in(args.forward_thread),
         shared.arguments(args.old_dims if args.dims is NOTHING else args.dims),
         shared.arguments(args.types),
         shared.arguments(args.concrete),
@@ -217,7 +200,7 @@ def _host_span(event: Event, category: str, shared: _Shared) -> HostSpan:
 def _device_span(event: Event, kind: DeviceKind, shared: _Shared) -> DeviceSpan:
     args = DEVICE_ARGS.decode(event.args) or _NO_DEVICE_ARGS
     begin_us, end_us = _interval(event)
-    row, number = _plain(event.pid), _plain(args.device)
+    row, number = plain(event.pid), plain(args.device)
     return DeviceSpan(
         shared.name(event.name),
         kind,
@@ -225,68 +208,36 @@ def _device_span(event: Event, kind: DeviceKind, shared: _Shared) -> DeviceSpan:
         end_us,
         # Kineto's row is the device; who merges the traces of several ranks gives each its own.
         number if row is None else row,
-        _plain(event.tid if args.stream is None else args.stream),
-        _whole(args.correlation),
-        _whole(args.external, args.old_external),
-        _whole(args.size_bytes),
+        plain(event.tid if args.stream is None else args.stream),
+        whole_in(args.correlation),
+        whole_in(args.external, args.old_external),
+        whole_in(args.size_bytes),
     )
 
 
 def _counter_range(event: Event) -> CounterRange:
-    args = _value(event.args)
+    args = value_in(event.args)
     values: dict[str, float] = {}
     missing: dict[str, str] = {}
     for name, value in args.items() if isinstance(args, dict) else ():
         if "__" not in name or not name.isprintable():
             continue  # correlation, graph id and the like
-        number = value if type(value) is int else _number(value)
+        number = value if type(value) is int else number_in(value)
         if number is None or not 0 <= number < 2**64:
             missing[name] = f"no count: {str(value)[:40]!r}"
         else:
             values[name] = number
     lost = event.name in (None, "", "__missing__")
-    return CounterRange(None if lost else event.name, values, missing, _plain(event.pid))
+    return CounterRange(None if lost else event.name, values, missing, plain(event.pid))
 
 
 def _interval(event: Event) -> tuple[float, float]:
     """Begin and end; a negative duration is 0, as Kineto writes it today."""
-    begin_us, duration_us = _number(event.ts), _number(event.dur)
+    begin_us, duration_us = number_in(event.ts), number_in(event.dur)
     if begin_us is None or duration_us is None:
         which = "ts" if begin_us is None else "dur"
         raise ValueError(f"{(event.name or '')[:60]!r} has no usable {which}")
     return begin_us, begin_us + (duration_us if duration_us > 0 else 0.0)
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, also where it is written as a string."""
-    if type(value) is float:
-        return value
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _whole(value: Scalar, other: Scalar = None) -> int | None:
-    if type(value) is int:
-        return value
-    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
-        return int(value)
-    return None if other is None else _whole(other)
-
-
-def _plain(value: Scalar) -> int | str | None:
-    """A number or a word; a thread is `123` in some events of a file and `"123"` in others."""
-    number = _whole(value)
-    if number is not None:
-        return number
-    return value if value is None else str(value)[:200]
-
-
-def _value(written: msgspec.Raw) -> Any:
-    text = bytes(written)
-    return _ANY.decode(_text(text)) if 0 < len(text) <= MOST_VALUE_BYTES else None
 
 
 def _devices(properties: Any) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -305,7 +256,7 @@ def _capability(device: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _facts(file: File) -> dict[str, Any]:
-    distributed = _value(file.distributed)
+    distributed = value_in(file.distributed)
     if not isinstance(distributed, dict):
         distributed = {}
     asked: Iterable[tuple[str, Any]] = (
@@ -313,7 +264,7 @@ def _facts(file: File) -> dict[str, Any]:
         ("record_shapes", file.with_shapes),
         ("cuda_runtime_version", file.cuda),
         ("hip_runtime_version", file.hip),
-        *((name, _whole(distributed.get(name))) for name in ("rank", "world_size")),
+        *((name, whole_in(distributed.get(name))) for name in ("rank", "world_size")),
     )
     known = {name: value for name, value in asked if isinstance(value, (int, str))}
     return {name: value for name, value in known.items() if isinstance(value, str) or value >= 0}

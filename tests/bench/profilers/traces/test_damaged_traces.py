@@ -7,7 +7,7 @@ import pytest
 from trace_files import ALEXNET, cut, event
 
 from bench.errors import UserError
-from bench.profilers.traces import contents, kineto, read_trace
+from bench.profilers.traces import contents, kineto, kineto_values, read_trace
 
 
 def refusal(path):
@@ -163,7 +163,7 @@ def test_more_different_shapes_than_memory_has_room_for(tmp_path, monkeypatch):
 
 
 def test_a_huge_list_in_one_value_is_left_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(kineto, "MOST_VALUE_BYTES", 100)
+    monkeypatch.setattr(kineto_values, "MOST_VALUE_BYTES", 100)
     path = tmp_path / "trace.json"
     args = {"Input Dims": [[1]] * 100, "Input type": ["float"]}
     file = {"traceEvents": [event("cpu_op", args=args)], "deviceProperties": [[]] * 100}
