@@ -1,0 +1,1 @@
+"""What this project claims of a device, and the device that it is checked on."""
