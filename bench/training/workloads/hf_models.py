@@ -150,7 +150,6 @@ def _configuration(arch: str, model: HfModel) -> Any:
     from transformers import CONFIG_MAPPING  # takes seconds
 
     stated = dict(model.config or {})
-    stated.pop("auto_map", None)  # code that is not transformers' own
     stated["architectures"] = [model.class_name]
     if model.task == "image-classification" and not {"id2label", "num_labels"} & stated.keys():
         stated["num_labels"] = DEFAULT_CLASSES
