@@ -110,7 +110,6 @@ def _classes(arch: str, model: torch.nn.Module, size: int) -> int:
     A model that cannot run where it was built, such as one of kernels for GPUs, says it by
     `num_classes`.
     """
-    was_training = model.training
     parameter = next(model.parameters(), torch.empty(0))
     try:
         # Of one image, since a batch norm in evaluation does not mind, and leaving no trace.
@@ -128,8 +127,6 @@ def _classes(arch: str, model: torch.nn.Module, size: int) -> int:
             f"does not run on {parameter.device.type}, or return an object with model, batch(n) "
             "and loss(output, batch)"
         ) from error
-    finally:
-        model.train(was_training)
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2:
         raise UserError(
             f"arch={arch!r}: its model returned {_kind(logits)}: make it return logits of "

@@ -6,9 +6,12 @@ Elements per step of two images: x 96, hidden (z, a) 256, out 128, logits 8; wei
 from functools import cache
 
 import pytest
-from generated_steps import tiny
+import torch
+from generated_steps import tiny, traced
+from torch.nn import functional
 
 from bench.cost import StepSpec, step_complexity
+from bench.cost.estimate import eager_bytes
 
 X, HIDDEN, OUT, LOGITS, FIRST, SECOND = 96, 256, 128, 8, 24, 32
 #: Facts per channel (8 of them) around a batch norm. Forward: 2 running statistics in and out, 2
@@ -152,3 +155,21 @@ def test_a_tied_weight_is_one_parameter_and_two_products():
     complexity = _complexity("tied")
     assert complexity.parameters == 48 * 48 + 2 * 48
     assert complexity.forward_macs == 2 * (2 * 48 * 48)
+
+
+@pytest.mark.parametrize(
+    ("op", "chosen", "written"),
+    [
+        (lambda rows, at: functional.embedding(at, rows), 5 * 16, 5 * 16),
+        (lambda rows, at: rows.index_select(0, at), 5 * 16, 5 * 16),
+        (lambda rows, at: rows[at], 5 * 16, 5 * 16),
+        (lambda rows, at: rows.gather(1, at[:, None]), 5, 5),
+        (lambda rows, at: functional.nll_loss(rows[:5], at), 5, 2),  # the loss and its weights' sum
+    ],
+    ids=["embedding", "index_select", "index", "gather", "nll_loss"],
+)
+def test_what_chooses_elements_reads_no_more_than_these(op, chosen, written):
+    rows, at = torch.ones(1000, 16), torch.arange(5)
+    tracer = traced(lambda: op(rows, at))[1]
+    moved = sum(eager_bytes(item, tracer.values.sizes_bytes) for item in tracer.passes)
+    assert moved == 4 * chosen + 8 * 5 + 4 * written

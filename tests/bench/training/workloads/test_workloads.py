@@ -73,6 +73,13 @@ def test_a_users_model_is_found_in_the_current_directory(write_module):
     assert int(workload.batch(64)[1].max()) == 2
 
 
+def test_asking_a_users_model_for_its_classes_draws_no_random_numbers(write_module):
+    write_module("my_nets_d", "import torch\ntiny = torch.nn.Flatten")
+    before = torch.get_rng_state()
+    assert find_workload("my_nets_d:tiny", image_size=8).image.classes == 3 * 8**2
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize(
     ("arch", "source", "message"),
     [
@@ -128,10 +135,12 @@ def test_a_model_that_returns_no_logits_is_told_so():
 
 
 def test_a_users_own_step_brings_its_batch_and_its_loss(write_module):
-    write_module("my_step", STEP + "    sample, tokens_per_sample = 'sequence', 4\n")
+    more = "    sample, tokens_per_sample = 'sequence', 4\n    model.eval()\n"
+    write_module("my_step", STEP + more)
     workload = find_workload("my_step:tiny")
     assert (workload.sample, workload.tokens_per_sample, workload.image) == ("sequence", 4, None)
     model, batch = workload.build(), workload.batch(3)
+    assert model.training
     output = workload.output(model, batch)
     assert output.shape == (3, 2)
     torch.testing.assert_close(workload.loss(output, batch), cross_entropy(output, batch[1]))
