@@ -50,14 +50,12 @@ class ModuleTable:
     tied: tuple[tuple[str, str], ...]
 
 
-def complexity_by_module(
-    config: RunConfig, *, depth: int, batch_size: int | None = None
-) -> tuple[Complexity, ModuleTable]:
+def complexity_by_module(config: RunConfig, *, depth: int) -> tuple[Complexity, ModuleTable]:
     """Return the complexity of a configuration's step, and the costs of its modules to `depth`.
 
     Raises as `step_complexity`.
     """
-    spec = config_spec(config, batch_size=batch_size)
+    spec = config_spec(config)
     step = record_step(spec)
     rows = tuple(_rows(step.tree, calls_of(step), depth))
     names = ((each.name, each.first_name) for each in step.tree.parameters)
