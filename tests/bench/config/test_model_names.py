@@ -39,6 +39,7 @@ def test_transformers_classes_are_those_of_its_mappings():
         ("hf:gpt2:guessing", ["'guessing' is no task", "causal-lm"]),
         ("hf:gpt2:masked-lm", ["no head for masked-lm", "causal-lm or sequence-classification"]),
         ("hf:t5", ["add :TASK", "sequence-classification"]),
+        ("hf:bart:masked-lm", ["bart has no head for masked-lm"]),
         ("hf:facebook/opt-350m", ["config.json", "hf:opt"]),
         ("hf:opt-350m", ["config.json", "hf:opt"]),
         ("hf:./none/config.json", ["none/config.json", "check the path"]),
