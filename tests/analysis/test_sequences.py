@@ -62,6 +62,9 @@ def test_a_run_has_the_rate_of_its_own_samples():
         *(None, 10),
         1280,
     )
+    assert tokens[0].metric("energy_j_per_sample") == 2
+    (measured,) = place(make.run_record(telemetry=ENERGY))
+    assert measured.metric("energy_j_per_sample") == measured.metrics["energy_j_per_image"] == 2
     assert "image_size" not in tokens[0].settings
     assert "seq_len" not in images[0].settings
 
