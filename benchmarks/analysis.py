@@ -42,6 +42,8 @@ Took = tuple[float, float, float]
 ARCHS = ("resnet18", "resnet50", "vgg16", "mobilenet_v2")
 PRECISIONS = ("fp32", "amp", "amp-bf16")
 BATCHES = (8, 16, 32, 64, 128, 256, 512)
+#: Every configuration has repeats in both.
+CAMPAIGNS = ("before", "after")
 #: Runs written at once.
 ROWS = 2000
 
@@ -137,7 +139,13 @@ def records(number: int, last: datetime, interval: timedelta) -> list[tuple[RunR
         step_s = batch / (40 + 10 * ARCHS.index(arch)) * (1 + 0.01 * (repeat * 7 % 5))
         uploaded = last - interval * (number - index)
         record = samples.run_record(
-            RunConfig(arch=arch, precision=precision, batch_size=batch, repeat=repeat),
+            RunConfig(
+                arch=arch,
+                precision=precision,
+                batch_size=batch,
+                repeat=repeat,
+                campaign=CAMPAIGNS[repeat % 2],
+            ),
             record_id=uuid.uuid4().hex,
             created=uploaded - timedelta(minutes=2),
             resolved=samples.resolved(batch_size=batch),

@@ -18,7 +18,7 @@ from mlflow.entities import Experiment
 from mlflow.tracking import MlflowClient
 
 from bench.errors import UserError
-from tracking.matching_runs import all_experiments
+from tracking.reading.pages import all_experiments
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
 from tracking.schema import TAG_CHARACTERS, sortable
 from tracking.store import experiment_id, open_client, open_existing, tracking_call

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from mlflow.entities import Experiment, Run, ViewType
+from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tracking import schema
+from tracking.reading.pages import all_experiments
 from tracking.retry import RetryPolicy, ask_once
 
 _PAGE = 1000
@@ -35,43 +34,6 @@ def runs_with(client: MlflowClient, ask: RetryPolicy, tag: str, value: str) -> l
     wanted = f"tags.`{tag}` = '{value}'"
     ids = [found.experiment_id for found in all_experiments(client, ask)]
     return list(ask(client.search_runs, ids, wanted, max_results=_PAGE))
-
-
-def all_runs(
-    client: MlflowClient,
-    ask: RetryPolicy,
-    experiment_ids: list[str],
-    filter_string: str,
-    *,
-    page_size: int = _PAGE,
-    view: int = ViewType.ACTIVE_ONLY,
-) -> Iterator[Run]:
-    """Yield every run of the experiments that matches, over all pages, newest start first."""
-    yield from _all_pages(
-        ask,
-        client.search_runs,
-        experiment_ids,
-        filter_string,
-        run_view_type=view,
-        max_results=page_size,
-    )
-
-
-def all_experiments(client: MlflowClient, ask: RetryPolicy) -> list[Experiment]:
-    """Return every active experiment, over all pages."""
-    return list(_all_pages(ask, client.search_experiments, max_results=_PAGE))
-
-
-def _all_pages(
-    ask: RetryPolicy, search: Callable[..., Any], *args: Any, **how: Any
-) -> Iterator[Any]:
-    token: str | None = None
-    while True:
-        page = ask(search, *args, page_token=token, **how)
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 def chosen_run(client: MlflowClient, ask: RetryPolicy, mark: Mark, value: str) -> Run | None:

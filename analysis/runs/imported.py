@@ -32,7 +32,7 @@ from bench.records.verdict.record_metrics import imported_summary, step_cost
 from tracking import schema
 
 if TYPE_CHECKING:
-    from tracking.reading.tracked_runs import TrackedRun
+    from tracking.reading.run_columns import TrackedRun
 
 #: What a ledger may say of a run's throughput: deviation and number of repeats.
 _DEVIATION = "throughput_images_per_s_std"

@@ -65,12 +65,13 @@ def new_record_id(now: datetime | None = None) -> str:
     return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader, or a crash, finds the whole file or none."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write text, as UTF-8, or bytes so that a reader, or a crash, finds the whole file or none."""
+    data = content.encode() if isinstance(content, str) else content
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with unfinished.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with unfinished.open("xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)

@@ -9,6 +9,7 @@ from analysis.runs.run import Run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
 from tracking.importing import read_results
+from tracking.reading.run_columns import RunColumns
 from tracking.upload.additions import Added
 from tracking.upload.run_content import content_of
 from tracking.upload.summary_runs import Summarised
@@ -123,7 +124,12 @@ class Server:
         self.added, self.summaries = {}, []
         monkeypatch.setattr("tracking.upload.additions.add_to_runs", add_to_runs)
         monkeypatch.setattr("tracking.upload.summary_runs.write_summaries", write_summaries)
+
+        def search_columns(query, **how):
+            return RunColumns.of(search(query, **how))
+
         monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search)
+        monkeypatch.setattr("tracking.reading.incremental.search_kept_columns", search_columns)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_any", download)
         monkeypatch.setattr("tracking.upload.upload.log_report", log_report)

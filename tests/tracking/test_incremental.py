@@ -1,8 +1,10 @@
 """A second search of a large selection: what it must see, what it may miss, and what it reads."""
 
+import re
 import shutil
 import sqlite3
 import threading
+import zlib
 from contextlib import closing
 from datetime import datetime, timezone
 
@@ -177,12 +179,22 @@ def test_a_new_store_of_the_same_name_has_nothing_of_the_old_one(runs, tmp_path)
 
 def test_a_damaged_file_is_read_from_the_server_again(runs):
     text = runs.file.read_bytes()
+    head, _, columns = text.partition(b"\n")
+    middle = len(columns) // 2
+    one_bit = columns[:middle] + bytes([columns[middle] ^ 1]) + columns[middle + 1 :]
+    no_columns = b"{}"
     for damaged in (
         text[: len(text) // 2],
-        text.replace(b"resnet18", b"resnet19", 1),
+        head,
+        head + b"\n" + one_bit,
         b"\xff\xfe" + text,
-        text.replace(b'"format": 1', b'"format": 0'),
+        text.replace(b'"format": 2', b'"format": 1'),
+        text.replace(b'"format"', b'"other"'),
+        re.sub(rb'"crc32": \d+', b'"crc32": %d' % zlib.crc32(no_columns), head)
+        + b"\n"
+        + no_columns,
     ):
+        assert damaged != text
         runs.file.write_bytes(damaged)
         assert read_kept(runs.file) is None
         assert runs.kept() == runs.all()
@@ -257,5 +269,5 @@ def test_what_our_upload_leaves_on_a_server_is_final_and_read_once(
         assert began <= run.tags[schema.UPLOADED_AT] <= schema.sortable(datetime.now(timezone.utc))
         assert run.status == "FINISHED"
     kept = read_kept(kept_file(public_uri(server), None, wanted))
-    assert kept.runs.keys() == ids
+    assert set(kept.runs.run_ids) == ids
     assert search_kept_runs(wanted) == search_runs(wanted)

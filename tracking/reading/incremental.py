@@ -17,17 +17,20 @@ import contextlib
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from mlflow.exceptions import MlflowException
 
 from bench.records.folders import cache_folder, write_atomically
 from tracking import schema
-from tracking.reading.tracked_runs import Selection, TrackedRun, chosen_experiments
+from tracking.reading.run_columns import RunColumns, TrackedRun
+from tracking.reading.tracked_runs import Selection, chosen_experiments
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
 from tracking.store import open_existing, public_uri, tracking_call
 
@@ -39,12 +42,12 @@ _CLOCKS_DIFFER = timedelta(minutes=10)
 _ATTEMPTS = 2
 
 
-_FORMAT = 1
+_FORMAT = 2
+_UPLOADED_AT = f"tags.{schema.UPLOADED_AT}"
 #: Files in the cache; the one that was not read for longest goes first.
 _MOST_FILES = 20
 
 
-@tracking_call
 def search_kept_runs(
     filter_string: str = "",
     *,
@@ -56,6 +59,22 @@ def search_kept_runs(
 
     Raises as `search_runs` does, and `UserError` for an embedded store that does not exist.
     """
+    return list(
+        search_kept_columns(
+            filter_string, experiments=experiments, tracking_uri=tracking_uri, refresh=refresh
+        )
+    )
+
+
+@tracking_call
+def search_kept_columns(
+    filter_string: str = "",
+    *,
+    experiments: Sequence[str] | None = None,
+    tracking_uri: str | None = None,
+    refresh: bool = False,
+) -> RunColumns:
+    """Return the runs of `search_kept_runs` by columns, which many take; raises the same."""
     client, ask = open_existing(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     chosen = chosen_experiments(client, ask, experiments)
     selection = Selection(client, ask, chosen, filter_string)
@@ -66,14 +85,14 @@ def search_kept_runs(
     if kept is not None and _is_same_store(kept, selection):
         runs = _brought_up_to_date(selection, kept)
     if runs is None:
-        runs = {run.run_id: run for run in selection.runs()}
+        runs = RunColumns.of(selection.runs()).newest_first(then_by_id=True)
     if len(runs) < KEPT_FROM:
         with contextlib.suppress(OSError):
             path.unlink()
-    elif kept is None or runs != kept.runs:
+    elif kept is None or runs is not kept.runs:
         created = {one.experiment_id: one.creation_time for one in chosen}
         write_kept(path, KeptRuns(asked_at, created, runs))
-    return sorted(runs.values(), key=lambda run: (-run.start_time.timestamp(), run.run_id))
+    return runs
 
 
 def _is_same_store(kept: KeptRuns, selection: Selection) -> bool:
@@ -84,47 +103,71 @@ def _is_same_store(kept: KeptRuns, selection: Selection) -> bool:
     )
 
 
-def _brought_up_to_date(selection: Selection, kept: KeptRuns) -> dict[str, TrackedRun] | None:
-    """Return all runs of the selection; None where that takes reading them all."""
-    runs = {run.run_id: run for run in kept.runs.values() if _is_final(run)}
+def _brought_up_to_date(selection: Selection, kept: KeptRuns) -> RunColumns | None:
+    """Return all runs of the selection, the kept ones themselves where nothing changed.
+
+    None where that takes reading them all.
+    """
+    final = _are_final(kept.runs)
+    uploaded_at = kept.runs.plain(_UPLOADED_AT)
+    times = (time for time, is_final in zip(uploaded_at, final, strict=True) if is_final)
     try:
-        since = _since(kept, runs.values())
+        since = _since(kept, times)
     except ValueError:  # a tag of another program
         return None
+    run_ids = kept.runs.run_ids
     open_ids = [
         run_id
-        for run_id, run in kept.runs.items()
-        if run_id not in runs and schema.UPLOADED_AT in run.tags
+        for run_id, is_final, time in zip(run_ids, final, uploaded_at, strict=True)
+        if not is_final and time is not None
     ]
+    found: dict[str, TrackedRun] = {}
+    known = {run_id for run_id, is_final in zip(run_ids, final, strict=True) if is_final}
+    gone: set[str] = set()
     try:
         for _ in range(_ATTEMPTS):
-            for found in (
+            for runs in (
                 selection.uploaded_since(since),
                 selection.runs(f"tags.`{schema.UPLOADED_AT}` IS NULL"),
                 selection.of_ids(open_ids),
             ):
-                runs |= {run.run_id: run for run in found}
-            if selection.has(len(runs)):
-                return runs
-            for gone in selection.runs(deleted=True):
-                runs.pop(gone.run_id, None)
-            if selection.has(len(runs)):
-                return runs
+                found |= {run.run_id: run for run in runs}
+            gone -= found.keys()
+            if selection.has(len((known - gone) | found.keys())):
+                return _merged(kept.runs, (known - gone) | found.keys(), found)
+            for run in selection.runs(deleted=True):
+                gone.add(run.run_id)
+                found.pop(run.run_id, None)
+            if selection.has(len((known - gone) | found.keys())):
+                return _merged(kept.runs, (known - gone) | found.keys(), found)
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":  # an older server knows less of filters
             raise
     return None
 
 
-def _since(kept: KeptRuns, final: Iterable[TrackedRun]) -> datetime:
+def _merged(
+    kept: RunColumns, run_ids: Collection[str], found: Mapping[str, TrackedRun]
+) -> RunColumns:
+    """Return the runs of these ids: as `found` where they are among these, else as `kept`."""
+    again = kept.of_ids(found)
+    if {run.run_id: run for run in kept.only(again)} == found and len(run_ids) == len(kept):
+        return kept
+    rest = kept.only(kept.of_ids(run_ids) & ~again)
+    return RunColumns.joined([rest, RunColumns.of(found.values())]).newest_first(then_by_id=True)
+
+
+def _since(kept: KeptRuns, final_at: Iterable[str]) -> datetime:
     """When the kept runs end; a clock that is ahead of this one's does not count."""
-    newest = max((run.tags[schema.UPLOADED_AT] for run in final), default=kept.asked_at)
-    last = min(newest, kept.asked_at)
+    last = min(max(final_at, default=kept.asked_at), kept.asked_at)
     return datetime.fromisoformat(last.replace("Z", "+00:00")) - _CLOCKS_DIFFER
 
 
-def _is_final(run: TrackedRun) -> bool:
-    return schema.UPLOADED_AT in run.tags and run.status not in ("RUNNING", "SCHEDULED")
+def _are_final(runs: RunColumns) -> npt.NDArray[np.bool_]:
+    """Return of each run whether its record is uploaded and it has ended."""
+    running = runs.has_text("status", "RUNNING") | runs.has_text("status", "SCHEDULED")
+    _, uploaded_at = runs.distinct(_UPLOADED_AT)
+    return (uploaded_at >= 0) & ~running
 
 
 @dataclass(frozen=True)
@@ -133,14 +176,14 @@ class KeptRuns:
 
     asked_at: str
     experiments: Mapping[str, int | None]  # id -> creation time in ms, which differs between stores
-    runs: dict[str, TrackedRun]
+    runs: RunColumns  # newest first
 
 
 def kept_file(server: str, experiments: Sequence[str] | None, filter_string: str) -> Path:
     """Return where the runs of a selection are kept."""
     selection = json.dumps([server, experiments and sorted(experiments), filter_string])
     name = hashlib.sha256(selection.encode()).hexdigest()[:32]
-    return cache_folder() / "runs" / f"{name}.jsonl"
+    return cache_folder() / "runs" / f"{name}.arrow"
 
 
 def read_kept(path: Path) -> KeptRuns | None:
@@ -150,46 +193,29 @@ def read_kept(path: Path) -> KeptRuns | None:
         about = json.loads(head)
         if about["format"] != _FORMAT or about["crc32"] != zlib.crc32(body):
             return None
-        runs = [_run(about["keys"], json.loads(line)) for line in body.splitlines()]
+        runs = RunColumns(pa.ipc.open_stream(body).read_all())
         path.touch()
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
         return None
-    return KeptRuns(about["asked_at"], about["experiments"], {run.run_id: run for run in runs})
+    return KeptRuns(about["asked_at"], about["experiments"], runs)
 
 
 def write_kept(path: Path, kept: KeptRuns) -> None:
     """Keep `kept`, whole or not at all; a full disk costs the next search time, nothing else."""
-    keys: dict[tuple[str, ...], int] = {}  # most runs have the same ones: each list is kept once
-    lines = [json.dumps(_row(keys, run)) for run in kept.runs.values()]
-    body = "\n".join(lines)
+    body = pa.BufferOutputStream()
+    packed = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(body, kept.runs.table.schema, options=packed) as writer:
+        writer.write_table(kept.runs.table)
+    columns = body.getvalue()
     about = {
         "format": _FORMAT,
-        "crc32": zlib.crc32(body.encode()),
+        "crc32": zlib.crc32(columns),
         "asked_at": kept.asked_at,
         "experiments": dict(kept.experiments),
-        "keys": list(keys),
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, f"{json.dumps(about)}\n{body}")
-        others = sorted(path.parent.glob("*.jsonl"), key=lambda one: one.stat().st_mtime)
+        write_atomically(path, b"%s\n%s" % (json.dumps(about).encode(), columns))
+        others = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
         for old in others[:-_MOST_FILES]:
             old.unlink(missing_ok=True)
-
-
-def _row(keys: dict[tuple[str, ...], int], run: TrackedRun) -> list[Any]:
-    row: list[Any] = [run.run_id, run.name, run.status, run.start_time.timestamp()]
-    row.append(run.artifact_uri)
-    for values in (run.params, run.metrics, run.tags):
-        row += [keys.setdefault(tuple(values), len(keys)), list(values.values())]
-    return row
-
-
-def _run(keys: Sequence[Sequence[str]], row: Sequence[Any]) -> TrackedRun:
-    run_id, name, status, start_s, artifact_uri, *rest = row
-    params, metrics, tags = (
-        dict(zip(keys[which], values, strict=True))
-        for which, values in zip(rest[::2], rest[1::2], strict=True)
-    )
-    start_time = datetime.fromtimestamp(start_s, timezone.utc)
-    return TrackedRun(run_id, name, status, start_time, params, metrics, tags, artifact_uri)

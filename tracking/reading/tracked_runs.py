@@ -22,7 +22,8 @@ from bench.errors import UserError
 from bench.records import ImportedRecord
 from bench.records.folders import ANY_RECORD, WholeRecord, cache_folder, write_atomically
 from tracking import schema
-from tracking.matching_runs import all_experiments, all_runs
+from tracking.reading.pages import all_experiments, all_runs, matching
+from tracking.reading.run_columns import TrackedRun
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings
 from tracking.store import (
     TrackingError,
@@ -38,26 +39,12 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _AT_ONCE = 8
 
 #: Runs at a time: a server builds a page in memory, and within the time that an answer may take.
-#: Every page sorts the whole selection again, so an embedded store is read in few.
-_PAGE, _EMBEDDED_PAGE = 1000, 10_000
+#: Each page looks through the tags of all runs, so an embedded store is read in fewer.
+_PAGE, _EMBEDDED_PAGE = 1000, 4000
 #: A metric of runs whose work was counted, which an import may do later.
 _COUNTED = "step_gflop"
 #: Of a filter; SQL takes more, but MLflow's parser of filters is slow.
 _IDS_AT_ONCE = 100
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as the server has it; metrics hold each key's last value."""
-
-    run_id: str
-    name: str
-    status: str
-    start_time: datetime  # UTC
-    params: dict[str, str]
-    metrics: dict[str, float]
-    tags: dict[str, str]
-    artifact_uri: str
 
 
 def tracked(run: Run) -> TrackedRun:
@@ -226,8 +213,7 @@ class Selection:
         return found
 
     def _selected(self, also: str = "") -> tuple[list[str], str]:
-        wanted = " and ".join(part for part in (self.filter_string.strip(), also) if part)
-        return [one.experiment_id for one in self.experiments], wanted
+        return [one.experiment_id for one in self.experiments], matching(self.filter_string, also)
 
 
 def time_prefixes(since: datetime, until: datetime) -> Iterator[str]:

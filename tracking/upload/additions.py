@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 
 from bench.records.journal import Clock
 from tracking import schema
-from tracking.matching_runs import all_experiments, all_runs
+from tracking.reading.pages import all_experiments, all_runs
 from tracking.retry import (
     ANSWER_LIMIT_S,
     AWAY_LIMIT_S,

@@ -19,13 +19,12 @@ from tracking import schema
 from tracking.matching_runs import (
     COPY,
     RECORD,
-    all_experiments,
-    all_runs,
     chosen_run,
     is_whole,
     make_run,
     run_by_id,
 )
+from tracking.reading.pages import all_experiments, all_runs
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
 from tracking.store import (
     experiment_named,

@@ -17,7 +17,8 @@ from bench.records.folders import RecordFolder, record_folders
 from bench.records.journal import Clock
 from campaigns.sweep.past import PastRun
 from tracking import schema
-from tracking.reading.tracked_runs import TrackedRun, search_runs
+from tracking.reading.run_columns import TrackedRun
+from tracking.reading.tracked_runs import search_runs
 from tracking.retry import AWAY_LIMIT_S, RetryPolicy
 from tracking.store import TrackingError, open_client, server_errors
 from tracking.upload.owner import owner_tags

@@ -11,7 +11,8 @@ from mlflow.entities import Run, RunTag
 
 from bench.records.liveness import is_running
 from tracking import schema
-from tracking.matching_runs import RECORD, all_experiments, all_runs, is_whole, runs_with
+from tracking.matching_runs import RECORD, is_whole, runs_with
+from tracking.reading.pages import all_experiments, all_runs
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
 from tracking.store import is_embedded, open_client, public_uri, tracking_call
 from tracking.upload.owner import process_named, this_host

@@ -11,7 +11,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from tracking import schema
-from tracking.matching_runs import Mark, all_experiments, all_runs, make_run
+from tracking.matching_runs import Mark, make_run
+from tracking.reading.pages import all_experiments, all_runs
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, is_unauthenticated
 from tracking.store import open_client, tracking_call
 from tracking.upload.additions import otherwise

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from analysis.runs.groups import Group
@@ -188,12 +189,12 @@ class Table:
     sparse: bool = False
     number: int = 1
 
-    @property
+    @cached_property
     def visible(self) -> tuple[Column[Any], ...]:
         """The columns that people see."""
         return tuple(self.columns[place] for place in self._visible_places)
 
-    @property
+    @cached_property
     def _visible_places(self) -> list[int]:
         """Where those columns are; all of them in a table without rows."""
         return [

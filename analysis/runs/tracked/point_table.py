@@ -12,7 +12,7 @@ from analysis.runs.tracked.run_table import runs_table
 
 if TYPE_CHECKING:
     from analysis.runs.run import Run
-    from tracking.reading.tracked_runs import TrackedRun
+    from tracking.reading.run_columns import RunColumns, TrackedRun
 
 #: Of the iteration as it was placed: with several batches an iteration, each moves fewer bytes than
 #: one alone, and of the profiles of a run only one that passes every check counts.
@@ -26,7 +26,7 @@ _OF_ITERATION: Mapping[str, Callable[[RooflinePoint], float | None]] = {
 
 
 def points_table(
-    runs: Sequence[TrackedRun],
+    runs: RunColumns,
     profiles: Sequence[TrackedRun],
     places: Mapping[str, Run | str],
 ) -> pd.DataFrame:
@@ -36,10 +36,10 @@ def points_table(
         for run_id, place in places.items()
         if not isinstance(place, str) and place.point is not None
     }
-    placed = [run for run in runs if run.run_id in points]
+    placed = runs.only(runs.of_ids(points))
     table = runs_table(placed, profiles, places)
     for column, value in _OF_ITERATION.items():
-        found = [value(points[run.run_id]) for run in placed]
+        found = [value(points[run_id]) for run_id in placed.run_ids]
         table[column] = pd.Series(found, dtype="float64")
     del table["not_placed"]
     return table

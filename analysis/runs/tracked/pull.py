@@ -26,7 +26,7 @@ from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracking.reading.tracked_runs import TrackedRun
+    from tracking.reading.run_columns import RunColumns, TrackedRun
 
 Record = TypeVar("Record", RunRecord, CeilingsRecord, ProfileRecord)
 
@@ -141,7 +141,7 @@ def pull_points(
 class _Chosen:
     """The tracked runs of a selection, newest first, and what explains them on their server."""
 
-    runs: list[TrackedRun]
+    runs: RunColumns
     profiles: list[TrackedRun]
     ceilings: Callable[[], list[TrackedRun]]
     tracking_uri: str | None
@@ -156,18 +156,23 @@ class _Chosen:
         *,
         refresh: bool,
     ) -> _Chosen:
-        from tracking.reading.incremental import search_kept_runs
+        from tracking.reading.incremental import search_kept_columns, search_kept_runs
+        from tracking.reading.run_columns import RunColumns
 
-        search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
-        runs = [
-            run
-            for kind in ("measurement", "imported", "trace")
-            for run in search(
-                runs_filter(filter_string, campaign, kind=kind), experiments=experiments
+        kinds = [
+            search_kept_columns(
+                runs_filter(filter_string, campaign, kind=kind),
+                experiments=experiments,
+                tracking_uri=tracking_uri,
+                refresh=refresh,
             )
+            for kind in ("measurement", "imported", "trace")
         ]
-        runs.sort(key=lambda run: run.start_time, reverse=True)
-        profiles = search(PROFILES_FILTER) if runs else []
+        runs = RunColumns.joined(kinds)
+        if len(runs) > max(map(len, kinds)):
+            runs = runs.newest_first()
+        search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
+        profiles = search(PROFILES_FILTER) if len(runs) else []
         return cls(runs, profiles, partial(search, CEILINGS_FILTER), tracking_uri)
 
     def places(
@@ -177,9 +182,10 @@ class _Chosen:
     ) -> dict[str, Run | str]:
         """Place each run, or say why it has no place."""
         others: list[TrackedRun] = []
-        if self.runs:
-            others = [*self.ceilings(), *_of_configurations(self.runs, self.profiles)]
-        return _places(self.runs, others, peaks, watch, self.tracking_uri)
+        runs = list(self.runs)
+        if runs:
+            others = [*self.ceilings(), *_of_configurations(runs, self.profiles)]
+        return _places(runs, others, peaks, watch, self.tracking_uri)
 
 
 def _places(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel
 
@@ -14,12 +17,14 @@ from bench.config import RunConfig
 from bench.records import ResolvedConfig, findings_text
 from bench.records.verdict.record_metrics import MEAN_SERIES, PHASES
 from tracking import schema
+from tracking.reading.run_columns import RunColumns
 
 if TYPE_CHECKING:
     from analysis.runs.points import RooflinePoint
     from analysis.runs.run import Run
-    from tracking.reading.tracked_runs import TrackedRun
+    from tracking.reading.run_columns import TrackedRun
 
+Values = list[Any] | npt.NDArray[Any]
 Converter = Callable[[list[Any]], "pd.Series[Any]"]
 
 #: Column -> tag.
@@ -110,7 +115,7 @@ _PROFILE_METRICS = (
 
 
 def runs_table(
-    runs: Sequence[TrackedRun],
+    runs: RunColumns | Iterable[TrackedRun],
     profiles: Sequence[TrackedRun] = (),
     places: Mapping[str, Run | str] | None = None,
 ) -> pd.DataFrame:
@@ -122,59 +127,76 @@ def runs_table(
     column and the one asked for in `<field>_given`. Tags that a user gave are columns `tags.<key>`,
     as in MLflow's own tables. What a run does not have is missing (NA).
     """
-    imported = [run.tags.get(schema.IMPORTED) == "true" for run in runs]
-    traces = [run.tags.get(schema.KIND) == "trace" for run in runs]
+    held = runs if isinstance(runs, RunColumns) else RunColumns.of(runs)
+    imported = held.has_text(f"tags.{schema.IMPORTED}", "true")
+    traces = held.has_text(f"tags.{schema.KIND}", "trace")
     #: What another program ran: nothing was asked for here, and nothing resolved.
-    elsewhere = [ledger or trace for ledger, trace in zip(imported, traces, strict=True)]
+    elsewhere = imported | traces
     columns = {
-        "run_id": _text([run.run_id for run in runs]),
-        "name": _text([run.name for run in runs]),
-        "status": _text([run.status for run in runs]),
-        "started": _time([run.start_time for run in runs]),
-        "imported": _switch(imported),
+        "run_id": _text(held.run_ids),
+        "name": _text(held.plain("name")),
+        "status": _each(held, "status", _text),
+        "started": _time(held.start_times()),
+        "imported": pd.Series(imported, dtype="boolean"),
     }
     for column, tag in _TAG_COLUMNS.items():
-        convert = _real if column in _NUMBER_TAGS else _text
-        columns[column] = convert([run.tags.get(tag) for run in runs])
+        columns[column] = _each(held, f"tags.{tag}", _real if column in _NUMBER_TAGS else _text)
     resolved = ResolvedConfig.model_fields
     for field in RunConfig.model_fields:
         if field in columns:  # env and campaign: the tag holds the label that was used
             continue
-        given = _unquoted([run.params.get(field) for run in runs])
         if field in resolved:  # what was asked for is unknown of an imported run
-            known = [
-                None if other else value for value, other in zip(given, elsewhere, strict=True)
-            ]
-            columns[f"{field}_given"] = _text(known)
+            given = _param(held, field, _text)
+            columns[f"{field}_given"] = given.mask(elsewhere)
         else:
-            columns[field] = _converter(RunConfig, field)(given)
+            columns[field] = _param(held, field, _converter(RunConfig, field))
     for field in resolved:
-        names = [field if other else f"resolved_{field}" for other in elsewhere]
-        used = [run.params.get(name) for run, name in zip(runs, names, strict=True)]
-        columns[field] = _converter(ResolvedConfig, field)(_unquoted(used))
-    columns["repeats"] = _whole([run.params.get("repeats") for run in runs])  # likewise
+        convert = _converter(ResolvedConfig, field)
+        used = _param(held, f"resolved_{field}", convert)
+        if elsewhere.any():
+            used = used.mask(elsewhere, _param(held, field, convert))
+        columns[field] = used
+    columns["repeats"] = _each(held, "params.repeats", _whole)  # likewise
     for metric in _METRICS:
         convert = _whole if metric in _WHOLE_METRICS else _real
-        columns[metric] = convert([run.metrics.get(metric) for run in runs])
-    explained = profile_of_each(runs, profiles)
-    profiled = [explained.get(run.run_id) for run in runs]
-    columns["profile_run_id"] = _text([one and one.run_id for one in profiled])
-    looked_into = [
-        run if trace else one for run, one, trace in zip(runs, profiled, traces, strict=True)
-    ]
-    for metric in _PROFILE_METRICS:
-        columns[metric] = _real([one and one.metrics.get(metric) for one in looked_into])
+        columns[metric] = convert(held.numbers(metric))
+    columns |= _profile_columns(held, traces, profiles)
     if places is not None:
-        placed = [places[run.run_id] for run in runs]
+        placed = [places[run_id] for run_id in held.run_ids]
         columns |= _roof_columns(placed)
         modes = [
             None if isinstance(one, str) else one.point and one.point.math_mode for one in placed
         ]
         columns["math_mode"] = columns["math_mode"].fillna(_text(modes))  # of imported runs
-    for tag in sorted({tag for run in runs for tag in run.tags if not _is_ours(tag)}):
-        columns[f"tags.{tag}"] = _text([run.tags.get(tag) for run in runs])
+    for tag in sorted(tag for tag in held.tag_keys() if not _is_ours(tag)):
+        columns[f"tags.{tag}"] = _each(held, f"tags.{tag}", _text)
     table: pd.DataFrame = pd.DataFrame(columns)
     return table
+
+
+def _profile_columns(
+    runs: RunColumns, traces: npt.NDArray[np.bool_], profiles: Sequence[TrackedRun]
+) -> dict[str, pd.Series[Any]]:
+    """Of the profile that explains each run; a trace says these things of itself."""
+    explained = profile_of_each(runs, profiles)
+    profiled = [explained.get(run_id) for run_id in runs.run_ids]
+    found = {"profile_run_id": _text([one and one.run_id for one in profiled])}
+    for metric in _PROFILE_METRICS:
+        of_profiles = [math.nan if one is None else one.metrics.get(metric) for one in profiled]
+        found[metric] = _real(of_profiles).mask(traces, _real(runs.numbers(metric)))
+    return found
+
+
+def _each(runs: RunColumns, column: str, convert: Converter) -> pd.Series[Any]:
+    """Convert a column of texts; each distinct one is converted once."""
+    texts, which = runs.distinct(column)
+    converted = convert([*texts, None])  # the last, which -1 takes, stands for none
+    taken: pd.Series[Any] = converted.take(which).reset_index(drop=True)
+    return taken
+
+
+def _param(runs: RunColumns, param: str, convert: Converter) -> pd.Series[Any]:
+    return _each(runs, f"params.{param}", lambda texts: convert(_unquoted(texts)))
 
 
 def _is_ours(tag: str) -> bool:
@@ -210,14 +232,15 @@ def _text(values: list[Any]) -> pd.Series[Any]:
     return column
 
 
-def _real(values: list[Any]) -> pd.Series[Any]:
+def _real(values: Values) -> pd.Series[Any]:
     """Numbers; `none`, `auto` and what is absent are missing."""
-    numbers = pd.to_numeric(pd.Series(values, dtype="object"), errors="coerce")
+    texts = isinstance(values, list)
+    numbers = pd.to_numeric(pd.Series(values, dtype="object" if texts else None), errors="coerce")
     column: pd.Series[Any] = pd.Series(numbers, dtype="float64")
     return column
 
 
-def _whole(values: list[Any]) -> pd.Series[Any]:
+def _whole(values: Values) -> pd.Series[Any]:
     return _real(values).round().astype("Int64")
 
 
@@ -226,9 +249,8 @@ def _switch(values: list[Any]) -> pd.Series[Any]:
     return pd.Series([known.get(str(value).lower()) for value in values], dtype="boolean")
 
 
-def _time(values: list[Any]) -> pd.Series[Any]:
-    times = pd.to_datetime(pd.Series(values, dtype="object"), utc=True)
-    column: pd.Series[Any] = pd.Series(times, dtype="datetime64[ns, UTC]")
+def _time(values: npt.NDArray[np.datetime64]) -> pd.Series[Any]:
+    column: pd.Series[Any] = pd.Series(values.astype("datetime64[ns]")).dt.tz_localize("UTC")
     return column
 
 
@@ -274,9 +296,7 @@ def _roof_columns(places: Sequence[Run | str]) -> dict[str, pd.Series[Any]]:
 _ALIKE = (schema.CONFIG_ID, schema.ENV, schema.DEVICE)
 
 
-def profile_of_each(
-    runs: Sequence[TrackedRun], profiles: Sequence[TrackedRun]
-) -> dict[str, TrackedRun]:
+def profile_of_each(runs: RunColumns, profiles: Sequence[TrackedRun]) -> dict[str, TrackedRun]:
     """Return the profile of each measurement that has one, by the measurement's run id.
 
     Profiles are the newest first, as the search returns them. One whose numbers are impossible
@@ -292,13 +312,15 @@ def profile_of_each(
             of_record.setdefault(timed, []).append(one)
         if (key := _likeness(one)) is not None:
             alike.setdefault(key, []).append(one)
-    found = {}
-    for run in runs:
-        own = of_record.get(run.tags.get(schema.RECORD_ID, ""), [])
-        key = _likeness(run)
-        fitting = [*own, *(alike.get(key, []) if key is not None else [])]
+    found: dict[str, TrackedRun] = {}
+    if not profiles:
+        return found
+    record_ids = runs.plain(f"tags.{schema.RECORD_ID}")
+    keys = zip(*(runs.plain(f"tags.{tag}") for tag in _ALIKE), strict=True)
+    for run_id, record_id, key in zip(runs.run_ids, record_ids, keys, strict=True):
+        fitting = [*of_record.get(record_id, []), *alike.get(key, [])]
         if fitting:  # min takes the first of equals: own before alike, then the newest
-            found[run.run_id] = min(fitting, key=lambda one: "counted_dram_gb" not in one.metrics)
+            found[run_id] = min(fitting, key=lambda one: "counted_dram_gb" not in one.metrics)
     return found
 
 
