@@ -197,7 +197,8 @@ def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:
 
 def settings_key(run: Run, apart_from: Sequence[str] = ()) -> tuple[tuple[str, str], ...]:
     """Return what runs must share to be the same but for `apart_from`."""
-    return tuple(sorted(item for item in run.settings.items() if item[0] not in apart_from))
+    settings = run.sorted_settings
+    return tuple(item for item in settings if item[0] not in apart_from) if apart_from else settings
 
 
 def agree(ours: Group, theirs: Group, apart_from: Collection[str], *, as_asked: bool) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 from analysis.runs.points import RooflinePoint
@@ -54,6 +55,11 @@ class Run:
     point: RooflinePoint | None = None  # the place under the roof, if there is one
     refusal: str | None = None  # why it has no place
     findings: tuple[Finding, ...] = ()  # of the measurement itself, then of its place
+
+    @cached_property
+    def sorted_settings(self) -> tuple[tuple[str, str], ...]:
+        """The settings by name: equal where two runs had the same ones."""
+        return tuple(sorted(self.settings.items()))
 
     @property
     def record_id(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Literal
 
 Sample = Literal["image", "sequence", "sample"]
@@ -37,6 +38,7 @@ def cost_metric(sample: Sample) -> str:
     return f"cost_per_million_{column_noun(sample)}s"
 
 
+@cache
 def own_metric(name: str, sample: Sample) -> str:
     """Return the metric `name` as samples of this kind have it, if it is of samples in general."""
     return {THROUGHPUT: rate_metric(sample), ENERGY: energy_metric(sample)}.get(name, name)

@@ -65,15 +65,19 @@ def new_record_id(now: datetime | None = None) -> str:
     return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write text, as UTF-8, or bytes so that a reader, or a crash, finds the whole file or none."""
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+    """Write text, as UTF-8, or bytes so that a reader, or a crash, finds the whole file or none.
+
+    What is not `durable` a crash of the machine may damage: a cache, whose files are checked.
+    """
     data = content.encode() if isinstance(content, str) else content
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with unfinished.open("xb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         unfinished.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

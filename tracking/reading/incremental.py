@@ -215,7 +215,7 @@ def write_kept(path: Path, kept: KeptRuns) -> None:
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, b"%s\n%s" % (json.dumps(about).encode(), columns))
+        write_atomically(path, b"%s\n%s" % (json.dumps(about).encode(), columns), durable=False)
         others = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
         for old in others[:-_MOST_FILES]:
             old.unlink(missing_ok=True)

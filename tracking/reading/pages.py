@@ -83,8 +83,9 @@ _was_enabled = False
 def paused_collector() -> Iterator[None]:
     """Keep Python's collector of cycles from running, in this process.
 
-    MLflow makes over a hundred objects of a run. Going through them again and again took more than
-    half of the time of a large page, and found nothing: they go when the page goes.
+    MLflow makes over a hundred objects of a run, and a record has as many. Going through them again
+    and again takes more than half of the time of a large page, and finds nothing: they have no
+    cycles.
     """
     global _paused, _was_enabled
     with _pauses:

@@ -22,7 +22,7 @@ from bench.errors import UserError
 from bench.records import ImportedRecord
 from bench.records.folders import ANY_RECORD, WholeRecord, cache_folder, write_atomically
 from tracking import schema
-from tracking.reading.pages import all_experiments, all_runs, matching
+from tracking.reading.pages import all_experiments, all_runs, matching, paused_collector
 from tracking.reading.run_columns import TrackedRun
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings
 from tracking.store import (
@@ -112,7 +112,8 @@ def download_records(
         except (UserError, TrackingError) as error:
             return error
 
-    with http_settings(), ThreadPoolExecutor(_AT_ONCE) as pool:  # settings are the process's
+    # settings are the process's
+    with http_settings(), paused_collector(), ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(fetched, runs)
 
 
@@ -154,7 +155,7 @@ def download_any(
             "read it with the version that wrote it"
         ) from None
     cached.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(cached, text)
+    write_atomically(cached, text, durable=False)
     return record
 
 
