@@ -90,13 +90,17 @@ def fill(store: str) -> None:
 
 
 def seconds_of(
-    command: Sequence[str], environment: Mapping[str, str], *, without_cache: bool = False
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    folder: Path = PROJECT,
+    without_cache: bool = False,
 ) -> float:
-    """Return how long a program took from start to end."""
+    """Return how long a program took from start to end; workers are those of `folder`."""
     with tempfile.TemporaryDirectory() as empty:
         cache = {"XDG_CACHE_HOME": empty} if without_cache else {}
         begin_s = time.perf_counter()
-        output_of(command, environment={**environment, **cache})
+        output_of(command, folder, {**environment, **cache})
         return time.perf_counter() - begin_s
 
 
@@ -116,7 +120,7 @@ def row(start: Start, rounds: int, environment: Mapping[str, str], before: Path 
     }
     if before is not None:
         program = (python_of(before), str(before.resolve() / "mlproject.py"))
-        sides["before"] = partial(ours, (*program, *start.arguments))
+        sides["before"] = partial(ours, (*program, *start.arguments), folder=before)
     if start.beside is not None:
         sides["beside"] = partial(timed, (sys.executable, *start.beside))
     for side in sides.values():  # files are read from the disk once
