@@ -10,7 +10,6 @@ them as if nothing had been answered before.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -53,7 +52,6 @@ class _Postponed(MetaPathFinder, Loader):
     def __init__(self, package: ModuleType, loader: Loader) -> None:
         self.package = package
         self._loader = loader
-        self._lock = threading.RLock()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -76,17 +74,16 @@ class _Postponed(MetaPathFinder, Loader):
 
     def execute(self) -> None:
         """Do what the first import of the package would have done."""
-        with self._lock:
-            if self not in sys.meta_path:
-                return
-            sys.meta_path.remove(self)
-            self.package.__class__ = ModuleType
-            if isinstance(sys.modules.get(_UTILS), _PostponedUtils):
-                del sys.modules[_UTILS]
-                vars(sys.modules[_DYNAMO]).pop("utils", None)
-            while _left_alone:
-                vars(_left_alone.pop()).pop(_MADE_OF_IT, None)
-            self._loader.exec_module(self.package)
+        if self not in sys.meta_path:
+            return
+        sys.meta_path.remove(self)
+        self.package.__class__ = ModuleType
+        if isinstance(sys.modules.get(_UTILS), _PostponedUtils):
+            del sys.modules[_UTILS]
+            vars(sys.modules[_DYNAMO]).pop("utils", None)
+        while _left_alone:
+            vars(_left_alone.pop()).pop(_MADE_OF_IT, None)
+        self._loader.exec_module(self.package)
 
 
 class _Executed(Loader):
