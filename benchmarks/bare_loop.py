@@ -54,14 +54,14 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
-    if given.arch.startswith("hf:"):
-        name = given.arch.removeprefix("hf:")
+    package, _, name = given.arch.rpartition(":")
+    if package == "hf":
         model, loss_of = tokens(name, given.batch_size, given.seq_len, device)
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(
             model.parameters(), lr=1e-4, weight_decay=0.01, fused=True
         )
     else:
-        model, loss_of = images(given.arch, given.batch_size, device)
+        model, loss_of = images(name, given.batch_size, device)
         optimizer = torch.optim.SGD(
             model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True
         )

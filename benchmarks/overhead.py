@@ -23,6 +23,8 @@ from pathlib import Path
 import click
 from side_by_side import bare_run, take_turns, this_machine, tracked_run
 
+from bench.config import split_arch
+
 #: Metrics of a run's rate: of images, or of what else it trains on.
 _RATES = ("throughput_images_per_s", "throughput_samples_per_s")
 
@@ -101,13 +103,13 @@ def main(
 ) -> None:
     """Run the pairs and print their table."""
     options = ["--arch", arch, "--batch-size", str(batch_size)]
-    settings = ["--optimizer", "adamw"] if arch.startswith("hf:") else []  # as the bare loop has it
+    as_bare = ["--optimizer", "adamw"] if split_arch(arch)[0] == "hf" else []
     options += ["--iters", str(iters), "--warmup-iters", str(warmup_iters)]
     tables = []
     with tempfile.TemporaryDirectory() as name:
         for precision in precisions:
             sides = {
-                "tracked": partial(timed_tracked, [*options, *settings], precision, Path(name)),
+                "tracked": partial(timed_tracked, [*options, *as_bare], precision, Path(name)),
                 "bare": partial(timed_bare, options, precision),
             }
             measured = zip(*take_turns(sides, pairs).values(), strict=True)
