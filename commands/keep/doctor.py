@@ -49,7 +49,7 @@ def _tracking_checks() -> Iterator[Check]:
         found = "no MLflow in this environment: records stay on disk"
         yield Check("tracking", "warning", found, "mlproject sync uploads them where MLflow is")
         return
-    # MLflow's import would keep this process's one interpreter busy, which imports torch meanwhile
+    # A process of its own: imports share one interpreter, and this one is importing torch
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         yield from pool.submit(_ask_server).result()
 

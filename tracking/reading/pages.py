@@ -40,7 +40,7 @@ def all_runs(
 
     A page begins at the start time where the one before ended. MLflow's own tokens count runs from
     the newest: for each page the server sorts those before it again, and where one of them was
-    deleted meanwhile, the page leaves out another. They serve where more runs than a page holds
+    deleted since, the page leaves out another. They serve where more runs than a page holds
     began in one millisecond.
     """
     wanted = filter_string

@@ -6,20 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from analysis.roofs.peaks import Peaks
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import place
 from analysis.runs.run import Run
 from analysis.runs.tracked.record_set import RecordSet
-from bench.records import (
-    CeilingsRecord,
-    ImportedRecord,
-    ProfileRecord,
-    RunRecord,
-    TraceRecord,
-)
+from bench.records import ImportedRecord, RunRecord, TraceRecord
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 
@@ -27,8 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracking.reading.run_columns import RunColumns, TrackedRun
-
-Record = TypeVar("Record", RunRecord, CeilingsRecord, ProfileRecord)
 
 
 def pull_records(
