@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,11 +55,12 @@ _OF_PRECISION = (
 )
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the `percent` percentile, 1 to 99, by linear interpolation as NumPy's default."""
+def percentiles(values: Sequence[float], *percents: int) -> tuple[float, ...]:
+    """Return these percentiles, each 1 to 99, by linear interpolation as NumPy's default."""
     if len(values) == 1:  # which Python takes from 3.13 on
-        return values[0]
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+        return (values[0],) * len(percents)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return tuple(cuts[percent - 1] for percent in percents)
 
 
 def iteration_statistics_ms(times_s: Sequence[float]) -> dict[str, float]:
@@ -67,11 +69,14 @@ def iteration_statistics_ms(times_s: Sequence[float]) -> dict[str, float]:
     With a single iteration there is no deviation, and none is given.
     """
     times_ms = [seconds * 1e3 for seconds in times_s]
-    found = {"iteration_time_ms_mean": statistics.fmean(times_ms)}
+    mean_ms = statistics.fmean(times_ms)
+    found = {"iteration_time_ms_mean": mean_ms}
     if len(times_ms) > 1:
-        found["iteration_time_ms_std"] = statistics.stdev(times_ms)
-    for percent in (50, 95, 99):
-        found[f"iteration_time_ms_p{percent}"] = percentile(times_ms, percent)
+        # `statistics.stdev` takes eight times as long; a report asks for thousands.
+        squares = math.fsum((time_ms - mean_ms) ** 2 for time_ms in times_ms)
+        found["iteration_time_ms_std"] = math.sqrt(squares / (len(times_ms) - 1))
+    for percent, value in zip((50, 95, 99), percentiles(times_ms, 50, 95, 99), strict=True):
+        found[f"iteration_time_ms_p{percent}"] = value
     return found
 
 
