@@ -1,5 +1,8 @@
 """Records on a real MLflow server over HTTP: whole, once, and with their own times."""
 
+import gc
+import threading
+
 import pytest
 import samples
 from servers import free_port
@@ -9,7 +12,7 @@ from analysis import pull_records, pull_runs
 from bench.config import RunConfig
 from bench.errors import UserError
 from tracking import log_record, schema
-from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.reading.tracked_runs import download_record, download_records, search_runs
 from tracking.retry import RetryPolicy
 from tracking.store import TrackingError, open_client
 from tracking.upload.upload import end_refused_run, is_uploaded, upload
@@ -83,6 +86,24 @@ def test_a_run_on_the_server_equals_its_record_and_uploading_again_adds_nothing(
     [cached] = (tmp_path / "cache").rglob("*.json")
     cached.write_text("damaged")
     assert download_record(run_id) == record
+
+
+def test_many_records_come_in_the_order_of_their_runs_and_leave_no_thread_behind(
+    tracking, tmp_path
+):
+    folders = [filed(tmp_path, samples.run_record()) for _ in range(20)]
+    records = [record for _, record in folders]
+    run_ids = [upload(*each) for each in folders]
+    runs = {run.run_id: run for run in search_runs() if run.run_id in run_ids}
+    download_record(run_ids[3])  # among others that are not in the cache
+    wanted = [runs[run_id] for run_id in run_ids]
+    gc.disable()
+    try:
+        threads = threading.active_count()
+        assert list(download_records(wanted)) == records
+        assert threading.active_count() == threads
+    finally:
+        gc.enable()
 
 
 def test_under_mlflow_run_the_record_fills_the_run_that_it_made(tracking, tmp_path, monkeypatch):

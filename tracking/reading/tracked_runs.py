@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cache, partial
 from pathlib import Path
 
 from mlflow.entities import Experiment, Run, ViewType
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 from mlflow.utils.search_utils import SearchUtils
@@ -30,6 +32,7 @@ from tracking.store import (
     is_embedded,
     open_client,
     open_existing,
+    server_errors,
     tracking_call,
 )
 
@@ -85,7 +88,7 @@ def download_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord
     Raises `UserError` where the run holds no record of this version, or one that was imported, and
     `TrackingError`.
     """
-    record = download_any(run_id, tracking_uri)
+    record = any_record(run_id, partial(open_existing, tracking_uri))
     if isinstance(record, ImportedRecord):
         raise UserError(f"run {run_id}: imported from {record.source_file}, not measured by us")
     return record
@@ -98,23 +101,29 @@ def download_records(
 
     Those of imported runs too.
     """
+    client = cache(partial(open_existing, tracking_uri))  # each new one looks for Spark
 
     def fetched(
         run: TrackedRun,
     ) -> WholeRecord | ImportedRecord | UserError | TrackingError:
         try:
-            record = download_any(run.run_id, tracking_uri, run.artifact_uri)
-            uncounted = isinstance(record, ImportedRecord) and record.complexity is None
-            if uncounted and _COUNTED in run.metrics:  # since it was fetched
-                _cached(run.run_id).unlink(missing_ok=True)
-                record = download_any(run.run_id, tracking_uri, run.artifact_uri)
-            return record
+            with server_errors(tracking_uri):
+                record = any_record(run.run_id, client, run.artifact_uri)
+                uncounted = isinstance(record, ImportedRecord) and record.complexity is None
+                if uncounted and _COUNTED in run.metrics:  # since it was fetched
+                    _cached(run.run_id).unlink(missing_ok=True)
+                    record = any_record(run.run_id, client, run.artifact_uri)
+                return record
         except (UserError, TrackingError) as error:
             return error
 
+    wanted = list(runs)
+    afar = {run.run_id for run in wanted if not _is_cached(run.run_id)}
     # settings are the process's
     with http_settings(), paused_collector(), ThreadPoolExecutor(_AT_ONCE) as pool:
-        yield from pool.map(fetched, runs)
+        coming = pool.map(fetched, (run for run in wanted if run.run_id in afar))
+        for run in wanted:
+            yield next(coming) if run.run_id in afar else fetched(run)
 
 
 def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[WholeRecord]:
@@ -128,25 +137,30 @@ def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[Whol
                 yield download_record(run.run_id)
 
 
-@tracking_call
-def download_any(
-    run_id: str, tracking_uri: str | None = None, artifact_uri: str | None = None
+def any_record(
+    run_id: str, open_store: Callable[[], MlflowClient], artifact_uri: str | None = None
 ) -> WholeRecord | ImportedRecord:
-    """Return the record of a run, an imported one too; else as `download_record`.
+    """Return the record of a run, an imported one too; the store is opened if it is not cached.
 
-    Who knows the run's `artifact_uri` spares the server a question.
+    Who knows the run's `artifact_uri` spares the server a question. Raises `UserError` where there
+    is no record of this version, and what MLflow raises.
     """
     if not _RUN_ID.fullmatch(run_id):
         raise UserError(f"run {run_id[:80]!r}: no run's id")
     cached = _cached(run_id)
     with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
         return ANY_RECORD.validate_json(cached.read_bytes())
-    client, ask = open_existing(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    client, ask = open_store(), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     where = artifact_uri or ask(client.get_run, run_id).info.artifact_uri
     repository = get_artifact_repository(where, tracking_uri=client.tracking_uri)
-    with tempfile.TemporaryDirectory() as folder:
-        path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
+    if isinstance(repository, LocalArtifactRepository):
+        path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT)  # where it is
         text = Path(path).read_text(encoding="utf-8")
+    else:
+        # MLflow's thread of each download would stay until the collector comes.
+        with tempfile.TemporaryDirectory() as folder, repository.thread_pool:
+            path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
+            text = Path(path).read_text(encoding="utf-8")
     try:
         record = ANY_RECORD.validate_json(text)
     except ValidationError as error:
@@ -157,6 +171,10 @@ def download_any(
     cached.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(cached, text, durable=False)
     return record
+
+
+def _is_cached(run_id: str) -> bool:
+    return _RUN_ID.fullmatch(run_id) is not None and _cached(run_id).exists()
 
 
 def _cached(run_id: str) -> Path:
