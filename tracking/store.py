@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
@@ -97,6 +98,12 @@ def open_existing(tracking_uri: str | None = None) -> MlflowClient:
             "with mlproject run"
         )
     return open_client(uri)
+
+
+def import_store() -> None:
+    """Import what the store of MLflow's settings needs, without opening it."""
+    if is_embedded(settings_uri()):
+        import_module("mlflow.store.tracking.sqlalchemy_store")
 
 
 def settings_uri() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,9 +30,16 @@ R = TypeVar("R", RunRecord, CeilingsRecord)
 
 
 def launch_measurement(
-    config: RunConfig, folder: RecordFolder, on_event: OnEvent = ignore
+    config: RunConfig,
+    folder: RecordFolder,
+    on_event: OnEvent = ignore,
+    *,
+    meanwhile: Callable[[], object] | None = None,
 ) -> RunRecord:
     """Measure `config` in a fresh process and leave the record in `folder`.
+
+    `meanwhile` is called in a thread while a worker on one device imports and prepares; its warm-up
+    begins once that has returned. It must not raise. With several devices it is not called.
 
     Always returns a record that is safe on disk, whatever became of the worker; Ctrl-C ends the
     worker, keeps what it had measured, and gives a record with the outcome `interrupted`.
@@ -40,7 +48,9 @@ def launch_measurement(
     folder.write(folder.config, config)
     if config.world_size == 1:
         environment = allocator_settings(config)
-        watch = WorkerWatch("measure", folder, on_event, environment=environment)
+        watch = WorkerWatch(
+            "measure", folder, on_event, environment=environment, meanwhile=meanwhile
+        )
     else:
         watch = RanksWatch(config, folder, on_event)
     watch.wait()

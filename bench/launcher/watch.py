@@ -6,10 +6,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import IO, cast
 
 import psutil
 
@@ -55,7 +57,8 @@ class WorkerWatch:
 
     The worker runs in its own session: a Ctrl-C in the terminal reaches the launcher alone,
     which then asks the worker to write what it has measured. `prefix` is the command of a tool
-    under which the worker runs.
+    under which the worker runs. `meanwhile` is called in a thread while the worker prepares, and
+    must not raise; a worker of the kind `measure` begins its warm-up when it has returned.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class WorkerWatch:
         *,
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        meanwhile: Callable[[], object] | None = None,
     ) -> None:
         self.started = datetime.now(timezone.utc)
         self._folder = folder
@@ -82,12 +86,14 @@ class WorkerWatch:
         with folder.console.open("wb") as console:
             popen = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "bench.worker", kind, str(folder.path.resolve())],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if meanwhile else subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
                 env={**project_environment(), **(environment or {})},
                 start_new_session=True,
             )
+        if meanwhile is not None:
+            threading.Thread(target=_call_and_close, args=(meanwhile, popen), daemon=True).start()
         self._popen = popen
         self._process = WatchedProcess(popen)
         folder.claim(os.getpid(), popen.pid)
@@ -162,6 +168,12 @@ class WorkerWatch:
         last_words = next((line.strip() for line in reversed(words) if line.strip()), "")
         reason = f"worker {how} after {self._last!r}" + (f": {last_words}" if last_words else "")
         return ("oom" if killed_for_memory else "crashed"), reason[:1000]
+
+
+def _call_and_close(meanwhile: Callable[[], object], popen: subprocess.Popen[bytes]) -> None:
+    """Call it, then close the worker's standard input, which it reads before its warm-up."""
+    with cast(IO[bytes], popen.stdin):
+        meanwhile()
 
 
 def project_environment() -> dict[str, str]:

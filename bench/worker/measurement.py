@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 
@@ -27,9 +29,12 @@ from bench.worker.step_setup import ReadyStep, StepSetup
 
 
 def measure(folder: RecordFolder, journal: JournalWriter) -> None:
-    """Measure the configuration in `folder` and write `worker.json`, however it ends."""
+    """Measure the configuration in `folder` and write `worker.json`, however it ends.
+
+    The warm-up waits until the launcher, which may be at work meanwhile, has closed our input.
+    """
     config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
-    measurement = WorkerMeasurement(config, journal)
+    measurement = WorkerMeasurement(config, journal, before_warm_up=sys.stdin.buffer.read)
     outcome, reason = attempt(measurement.run)
     journal.note("ended", outcome=outcome)
     write_account(folder, measurement, outcome, reason)
@@ -69,8 +74,16 @@ class WorkerMeasurement:
 
     ranks: DistributedFigures | None = None
 
-    def __init__(self, config: RunConfig, journal: JournalWriter, team: Team | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        journal: JournalWriter,
+        team: Team | None = None,
+        *,
+        before_warm_up: Callable[[], object] | None = None,
+    ) -> None:
         self.created = datetime.now(timezone.utc)
+        self._before_warm_up = before_warm_up
         self.setup = StepSetup(config, journal, team)
         self._hidden_syncs: int | None = None
         self._work: WorkSet | None = None
@@ -93,6 +106,8 @@ class WorkerMeasurement:
             )
             profiled = partial(self._profile, ready.device)
             ready.journal.note("notice", text=str(ready.limits))
+            if self._before_warm_up is not None:
+                self._before_warm_up()
             ready.warm_up(last=profiled if in_warm_up else None)
             ready.measure()
             if not has_model:

@@ -20,7 +20,7 @@ from commands.views.options import (
     records_option,
     track_option,
 )
-from commands.views.recorded import EXIT_CODES, importing_upload, measured, verdict_fact
+from commands.views.recorded import EXIT_CODES, import_upload, measured, verdict_fact
 
 if TYPE_CHECKING:
     from bench.records.folders import RecordFolder
@@ -61,10 +61,9 @@ def command(repeats: int, records: Path, tracked: bool, form: str, **values: str
     done: list[RunRecord] = []
 
     def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
-        if tracked and config.world_size == 1:  # several ranks are timed after their window too
-            on_event = importing_upload(on_event)
+        meanwhile = import_upload if tracked else None
         repeat = config.model_copy(update={"repeat": config.repeat + len(done)})
-        done.append(launch_measurement(repeat, folder, on_event))
+        done.append(launch_measurement(repeat, folder, on_event, meanwhile=meanwhile))
         return done[-1]
 
     codes = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from commands.views.worker_progress import WorkerProgress
 
 if TYPE_CHECKING:
     from bench.records import ImportedRecord, ProfileRecord, RunRecord, TraceRecord, Verdict
-    from bench.records.journal import Event, OnEvent
+    from bench.records.journal import OnEvent
     from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
     from tracking.upload.upload import Placing
@@ -70,22 +69,12 @@ def measured(
     return finish(folder, record, facts(record), tracked=tracked, form=form)
 
 
-def importing_upload(on_event: OnEvent) -> OnEvent:
-    """Return `on_event`, which also imports what an upload needs once the window has ended.
-
-    The worker then counts what a step launches and writes its account, while another core is idle.
-    """
-
-    def import_upload() -> None:
-        with suppress(Exception):  # the upload's own import says what is wrong
-            import_module("tracking.upload.upload")
-
-    def watched(event: Event) -> None:
-        if event.name == "window_ended":
-            threading.Thread(target=import_upload, daemon=True).start()
-        on_event(event)
-
-    return watched
+def import_upload() -> None:
+    """Import what an upload to the store of MLflow's settings needs."""
+    with suppress(Exception):  # the upload's own import says what is wrong
+        import_module("tracking.upload.upload")
+        import_module("analysis.runs.tracked.additions")
+        import_module("tracking.store").import_store()
 
 
 def finish(

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import threading
 import time
 from contextlib import suppress
 
@@ -49,6 +50,40 @@ def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     assert len(rows) == 7
     assert json.loads((folder.path / "environment.json").read_text())["torch"]
     assert not folder.in_use()
+
+
+def test_the_warm_up_waits_for_what_the_launcher_does_meanwhile(tmp_path):
+    opened, warming = threading.Event(), threading.Event()
+    early = []
+
+    def on_event(event):
+        seen = {"device": opened, "warmup_started": warming}.get(event.name)
+        if seen is not None:
+            seen.set()
+
+    def meanwhile():
+        opened.wait(300)
+        early.append(warming.wait(3))
+
+    folder = RecordFolder.create(tmp_path)
+    record = launch_measurement(small_run(), folder, on_event, meanwhile=meanwhile)
+    assert record.outcome == "ok", record.reason
+    assert early == [False]
+
+
+def test_a_worker_that_waits_for_its_launcher_can_be_interrupted(tmp_path):
+    opened, never = threading.Event(), threading.Event()
+
+    def on_event(event):
+        if event.name == "device":
+            opened.set()
+        if event.name == "tick" and opened.is_set():
+            raise KeyboardInterrupt
+
+    folder = RecordFolder.create(tmp_path)
+    record = launch_measurement(small_run(), folder, on_event, meanwhile=never.wait)
+    never.set()
+    assert (record.outcome, record.measurement) == ("interrupted", None)
 
 
 @pytest.mark.parametrize(
