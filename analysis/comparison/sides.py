@@ -193,12 +193,13 @@ def _values(run: Run, name: str) -> set[str]:
 
 def _all_tracked() -> list[Run]:
     """Every run of the server by its parameters and tags alone, which takes no record."""
-    from tracking.reading.incremental import search_kept_runs  # takes MLflow along
+    from tracking.reading.incremental import KeptSearch  # takes MLflow along
 
+    search = KeptSearch()
     return [
         run_of_tags(run)
         for kind in ("measurement", "imported")
-        for run in search_kept_runs(schema.runs_filter(kind=kind))
+        for run in search.runs(schema.runs_filter(kind=kind))
     ]
 
 

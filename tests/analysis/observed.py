@@ -89,7 +89,8 @@ class Server:
         self.asked, self.fetched, self.logged = [], [], []
         runs = {**(runs or {}), **{f"id-of-{record.record_id}": record for record in records}}
 
-        def search(query, experiments=None, tracking_uri=None, refresh=False):
+        def search(searches, query, experiments=None):
+            tracking_uri, refresh = searches._tracking_uri, searches._refresh
             self.asked.append((query, experiments, tracking_uri, refresh))
             if error is not None:
                 raise error
@@ -125,11 +126,11 @@ class Server:
         monkeypatch.setattr("tracking.upload.additions.add_to_runs", add_to_runs)
         monkeypatch.setattr("tracking.upload.summary_runs.write_summaries", write_summaries)
 
-        def search_columns(query, **how):
-            return RunColumns.of(search(query, **how))
+        def search_columns(searches, query, experiments=None):
+            return RunColumns.of(search(searches, query, experiments))
 
-        monkeypatch.setattr("tracking.reading.incremental.search_kept_runs", search)
-        monkeypatch.setattr("tracking.reading.incremental.search_kept_columns", search_columns)
+        monkeypatch.setattr("tracking.reading.incremental.KeptSearch.runs", search)
+        monkeypatch.setattr("tracking.reading.incremental.KeptSearch.columns", search_columns)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download)
         monkeypatch.setattr("tracking.reading.tracked_runs.any_record", download)
         monkeypatch.setattr("tracking.upload.upload.log_report", log_report)

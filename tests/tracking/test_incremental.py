@@ -16,7 +16,7 @@ from stored_runs import filed
 from bench.config import RunConfig
 from tracking import schema
 from tracking.reading import incremental
-from tracking.reading.incremental import kept_file, read_kept, search_kept_runs
+from tracking.reading.incremental import KeptSearch, kept_file, read_kept
 from tracking.reading.tracked_runs import search_runs, time_prefixes
 from tracking.store import public_uri
 from tracking.upload.upload import upload
@@ -52,7 +52,7 @@ class Runs:
         return run.info.run_id
 
     def kept(self, **how):
-        return search_kept_runs(MEASURED, tracking_uri=self.uri, **how)
+        return KeptSearch(self.uri, **how).runs(MEASURED)
 
     def all(self):
         return search_runs(MEASURED, tracking_uri=self.uri)
@@ -263,11 +263,11 @@ def test_what_our_upload_leaves_on_a_server_is_final_and_read_once(
     config = RunConfig(campaign="final")
     began = schema.sortable(datetime.now(timezone.utc))
     ids = {upload(*filed(tmp_path, samples.run_record(config))) for _ in range(3)}
-    found = search_kept_runs(wanted)
+    found = KeptSearch().runs(wanted)
     assert {run.run_id for run in found} == ids
     for run in found:
         assert began <= run.tags[schema.UPLOADED_AT] <= schema.sortable(datetime.now(timezone.utc))
         assert run.status == "FINISHED"
     kept = read_kept(kept_file(public_uri(server), None, wanted))
     assert set(kept.runs.run_ids) == ids
-    assert search_kept_runs(wanted) == search_runs(wanted)
+    assert KeptSearch().runs(wanted) == search_runs(wanted)

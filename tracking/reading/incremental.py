@@ -20,19 +20,23 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from mlflow.entities import Experiment
 from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
 
 from bench.records.folders import cache_folder, write_atomically
 from tracking import schema
+from tracking.reading.pages import all_experiments
 from tracking.reading.run_columns import RunColumns, TrackedRun
 from tracking.reading.tracked_runs import Selection, chosen_experiments
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-from tracking.store import open_existing, public_uri, tracking_call
+from tracking.store import open_existing, public_uri, server_errors
 
 #: A smaller selection is read whole each time, which is as quick.
 KEPT_FROM = 500
@@ -48,51 +52,54 @@ _UPLOADED_AT = f"tags.{schema.UPLOADED_AT}"
 _MOST_FILES = 20
 
 
-def search_kept_runs(
-    filter_string: str = "",
-    *,
-    experiments: Sequence[str] | None = None,
-    tracking_uri: str | None = None,
-    refresh: bool = False,
-) -> list[TrackedRun]:
-    """Return what `search_runs` returns, read again only where it is new, changed, or `refresh`.
+class KeptSearch:
+    """Searches of one store, which share its client and its list of experiments.
 
-    Raises as `search_runs` does, and `UserError` for an embedded store that does not exist.
+    With `refresh` everything is read again. Raises `UserError` for an embedded store that does not
+    exist and for an unknown experiment, and `TrackingError`.
     """
-    return list(
-        search_kept_columns(
-            filter_string, experiments=experiments, tracking_uri=tracking_uri, refresh=refresh
-        )
-    )
 
+    def __init__(self, tracking_uri: str | None = None, *, refresh: bool = False) -> None:
+        self._tracking_uri = tracking_uri
+        self._refresh = refresh
+        self._ask = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
 
-@tracking_call
-def search_kept_columns(
-    filter_string: str = "",
-    *,
-    experiments: Sequence[str] | None = None,
-    tracking_uri: str | None = None,
-    refresh: bool = False,
-) -> RunColumns:
-    """Return the runs of `search_kept_runs` by columns, which many take; raises the same."""
-    client, ask = open_existing(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    chosen = chosen_experiments(client, ask, experiments)
-    selection = Selection(client, ask, chosen, filter_string)
-    path = kept_file(public_uri(tracking_uri), experiments, filter_string)
-    asked_at = schema.sortable(datetime.now(timezone.utc))
-    kept = None if refresh else read_kept(path)
-    runs = None
-    if kept is not None and _is_same_store(kept, selection):
-        runs = _brought_up_to_date(selection, kept)
-    if runs is None:
-        runs = RunColumns.of(selection.runs()).newest_first(then_by_id=True)
-    if len(runs) < KEPT_FROM:
-        with contextlib.suppress(OSError):
-            path.unlink()
-    elif kept is None or runs is not kept.runs:
-        created = {one.experiment_id: one.creation_time for one in chosen}
-        write_kept(path, KeptRuns(asked_at, created, runs))
-    return runs
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return open_existing(self._tracking_uri)
+
+    @cached_property
+    def _experiments(self) -> list[Experiment]:
+        return all_experiments(self._client, self._ask)
+
+    def runs(
+        self, filter_string: str = "", experiments: Sequence[str] | None = None
+    ) -> list[TrackedRun]:
+        """Return what `search_runs` returns, read again only where it is new or changed."""
+        return list(self.columns(filter_string, experiments))
+
+    def columns(
+        self, filter_string: str = "", experiments: Sequence[str] | None = None
+    ) -> RunColumns:
+        """Return `runs` by columns, which many take."""
+        with server_errors(self._tracking_uri):
+            chosen = chosen_experiments(self._experiments, experiments)
+            selection = Selection(self._client, self._ask, chosen, filter_string)
+            path = kept_file(public_uri(self._tracking_uri), experiments, filter_string)
+            asked_at = schema.sortable(datetime.now(timezone.utc))
+            kept = None if self._refresh else read_kept(path)
+            runs = None
+            if kept is not None and _is_same_store(kept, selection):
+                runs = _brought_up_to_date(selection, kept)
+            if runs is None:
+                runs = RunColumns.of(selection.runs()).newest_first(then_by_id=True)
+        if len(runs) < KEPT_FROM:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        elif kept is None or runs is not kept.runs:
+            created = {one.experiment_id: one.creation_time for one in chosen}
+            write_kept(path, KeptRuns(asked_at, created, runs))
+        return runs
 
 
 def _is_same_store(kept: KeptRuns, selection: Selection) -> bool:

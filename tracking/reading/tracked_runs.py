@@ -77,7 +77,7 @@ def search_runs(
     `TrackingError` for everything the server refuses, a malformed filter too.
     """
     client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    chosen = chosen_experiments(client, ask, experiments)
+    chosen = chosen_experiments(all_experiments(client, ask), experiments)
     return list(Selection(client, ask, chosen, filter_string).runs())
 
 
@@ -259,10 +259,10 @@ def time_prefixes(since: datetime, until: datetime) -> Iterator[str]:
 
 
 def chosen_experiments(
-    client: MlflowClient, ask: RetryPolicy, names: Sequence[str] | None
+    experiments: Sequence[Experiment], names: Sequence[str] | None
 ) -> list[Experiment]:
     """Return the experiments of these names, None: all. Raises `UserError` for an unknown one."""
-    found = {one.name: one for one in all_experiments(client, ask)}
+    found = {one.name: one for one in experiments}
     if names is None:
         return list(found.values())
     if unknown := [name for name in names if name not in found]:

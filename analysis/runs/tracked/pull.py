@@ -42,20 +42,25 @@ def pull_records(
     `unreadable`, and the others are used. `refresh` is as in `pull_runs`; `watch` wraps the runs
     while their records come in. Raises `UserError` or `TrackingError` if the search itself fails.
     """
-    from tracking.reading.incremental import search_kept_runs  # takes MLflow along
+    from tracking.reading.incremental import KeptSearch  # takes MLflow along
     from tracking.reading.tracked_runs import download_records
 
-    search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
+    search = KeptSearch(tracking_uri, refresh=refresh)
     kinds = ("measurement", "imported", *(("trace",) if traces else ()))
     wanted, imported, *traced = (
-        search(runs_filter(filter_string, campaign, kind=kind), experiments=experiments)
-        for kind in kinds
+        search.runs(runs_filter(filter_string, campaign, kind=kind), experiments) for kind in kinds
     )
     found = RecordSet()
     if not wanted and not imported and not any(traced):
         return found
-    profiles = _of_configurations(wanted, search(PROFILES_FILTER)) if wanted else []
-    runs = [*wanted, *imported, *chain.from_iterable(traced), *search(CEILINGS_FILTER), *profiles]
+    profiles = _of_configurations(wanted, search.runs(PROFILES_FILTER)) if wanted else []
+    runs = [
+        *wanted,
+        *imported,
+        *chain.from_iterable(traced),
+        *search.runs(CEILINGS_FILTER),
+        *profiles,
+    ]
     records = download_records(runs, tracking_uri)
     for run, record in zip(watch(runs), records, strict=True):
         if isinstance(record, Exception):
@@ -148,24 +153,19 @@ class _Chosen:
         *,
         refresh: bool,
     ) -> _Chosen:
-        from tracking.reading.incremental import search_kept_columns, search_kept_runs
+        from tracking.reading.incremental import KeptSearch
         from tracking.reading.run_columns import RunColumns
 
+        search = KeptSearch(tracking_uri, refresh=refresh)
         kinds = [
-            search_kept_columns(
-                runs_filter(filter_string, campaign, kind=kind),
-                experiments=experiments,
-                tracking_uri=tracking_uri,
-                refresh=refresh,
-            )
+            search.columns(runs_filter(filter_string, campaign, kind=kind), experiments)
             for kind in ("measurement", "imported", "trace")
         ]
         runs = RunColumns.joined(kinds)
         if len(runs) > max(map(len, kinds)):
             runs = runs.newest_first()
-        search = partial(search_kept_runs, tracking_uri=tracking_uri, refresh=refresh)
-        profiles = search(PROFILES_FILTER) if len(runs) else []
-        return cls(runs, profiles, partial(search, CEILINGS_FILTER), tracking_uri)
+        profiles = search.runs(PROFILES_FILTER) if len(runs) else []
+        return cls(runs, profiles, partial(search.runs, CEILINGS_FILTER), tracking_uri)
 
     def places(
         self,
