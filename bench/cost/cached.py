@@ -90,9 +90,7 @@ def cached_complexity(spec: StepSpec, *, cache_bytes: int) -> Complexity:
     """
     package = package_of(spec.arch)
     if package is None:
-        from bench.cost.estimate import step_complexity
-
-        return step_complexity(spec, cache_bytes=cache_bytes)
+        return _counted(spec, cache_bytes)
     versions = [metadata.version(name) for name in ("torch", "torchvision", package)]
     # timm reads from it which attention its models have.
     environment = os.environ.get("TIMM_FUSED_ATTN")
@@ -101,10 +99,18 @@ def cached_complexity(spec: StepSpec, *, cache_bytes: int) -> Complexity:
     path = cache_folder() / "complexity" / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
         return Complexity.model_validate_json(path.read_bytes())
-    from bench.cost.estimate import step_complexity  # torch, and what its fake tensors need
-
-    found = step_complexity(spec, cache_bytes=cache_bytes)
+    found = _counted(spec, cache_bytes)
     with contextlib.suppress(OSError):  # a home that cannot be written to costs time, no result
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, found.model_dump_json())
     return found
+
+
+def _counted(spec: StepSpec, cache_bytes: int) -> Complexity:
+    """Count with torch, imported now and without its compiler."""
+    from bench.training.postponed_compiler import postpone_compiler
+
+    postpone_compiler()
+    from bench.cost.estimate import step_complexity
+
+    return step_complexity(spec, cache_bytes=cache_bytes)

@@ -2,9 +2,10 @@
 
 `torch._dynamo` and `torch._inductor` import over 1,000 modules and take as long as torch itself. A
 plain training step imports them too: torchvision takes a function for later, the first use of an
-optimizer asks to be left alone, and torch's profiler looks at a setting. Here these few questions
-are answered without them. Whatever else is asked of the packages, or of a module in them, imports
-them as if nothing had been answered before.
+optimizer asks to be left alone, and torch's profiler looks at a setting. So does a fake copy of a
+tensor, which may have to name what its shape comes from. Here these few questions are answered
+without them. Whatever else is asked of the packages, or of a module in them, imports them as if
+nothing had been answered before.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
+from torch._guards import Source
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DYNAMO, _INDUCTOR = "torch._dynamo", "torch._inductor"
-_UTILS = f"{_DYNAMO}.utils"
 #: Modules of settings, which do without the rest of their package.
 _SETTINGS = {
     _DYNAMO: (f"{_DYNAMO}.config",),
@@ -59,15 +60,15 @@ class _Postponed(MetaPathFinder, Loader):
         package = self.package.__name__
         if not name.startswith(f"{package}.") or name in _SETTINGS[package]:
             return None
-        if name == _UTILS:
+        if name in _MODULES:
             return spec_from_loader(name, self)
         self.execute()
         module = sys.modules.get(name)
         return None if module is None else spec_from_loader(name, _Executed(module))
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return what stands for `torch._dynamo.utils`."""
-        return _PostponedUtils(spec.name)
+        """Return what stands for a module of which torch needs little."""
+        return _PostponedModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Leave the module as it is."""
@@ -78,9 +79,10 @@ class _Postponed(MetaPathFinder, Loader):
             return
         sys.meta_path.remove(self)
         self.package.__class__ = ModuleType
-        if isinstance(sys.modules.get(_UTILS), _PostponedUtils):
-            del sys.modules[_UTILS]
-            vars(sys.modules[_DYNAMO]).pop("utils", None)
+        for name in _MODULES:
+            if isinstance(sys.modules.get(name), _PostponedModule):
+                del sys.modules[name]
+                vars(sys.modules[_DYNAMO]).pop(name.removeprefix(f"{_DYNAMO}."), None)
         while _left_alone:
             vars(_left_alone.pop()).pop(_MADE_OF_IT, None)
         self._loader.exec_module(self.package)
@@ -129,6 +131,28 @@ def _is_compile_supported(device_type: str) -> bool:
     return bool(_execute(_DYNAMO).utils.is_compile_supported(device_type))
 
 
+def _constant_source(source_name: str) -> Source:
+    """Stand for `ConstantSource`: where the shape of a tensor is known, its name is not asked."""
+    return Source()
+
+
+class _CompilersSource(Source):
+    """Stands for the sources that only the compiler gives."""
+
+
+#: Modules of which torch needs so much while nothing is compiled.
+_MODULES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    # torchvision takes it for later
+    f"{_DYNAMO}.utils": {"is_compile_supported": _is_compile_supported},
+    # fake tensors
+    f"{_DYNAMO}.source": {
+        "ConstantSource": _constant_source,
+        **dict.fromkeys(
+            ("RandomValueSource", "FloatTensorSource", "CallMethodItemSource"), _CompilersSource
+        ),
+    },
+}
+
 _ANSWERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     _DYNAMO: {"disable": _disable, "graph_break": _graph_break},
     _INDUCTOR: {},
@@ -148,12 +172,13 @@ class _PostponedPackage(ModuleType):
         return getattr(_execute(self.__name__), name)
 
 
-class _PostponedUtils(ModuleType):
-    """`torch._dynamo.utils`, of which torchvision takes one function for later."""
+class _PostponedModule(ModuleType):
+    """A module of `torch._dynamo` before that is executed."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name == "is_compile_supported":
-            return _is_compile_supported
-        return getattr(_execute(_DYNAMO).utils, name)
+        if name in _MODULES[self.__name__]:
+            return _MODULES[self.__name__][name]
+        _execute(_DYNAMO)
+        return getattr(import_module(self.__name__), name)

@@ -47,6 +47,36 @@ def test_steps_and_a_profile_import_no_compiler_and_are_the_same():
     assert printed(POSTPONE, STEPS, ask) == f"{losses} [False, False, False]"
 
 
+COUNT = """
+from bench.config import RunConfig
+from bench.cost import config_complexity
+config = RunConfig(arch="resnet18", backend="cpu", image_size=64, batch_size=2)
+print(config_complexity(config).model_dump_json())
+"""
+
+
+def test_a_count_on_fake_tensors_imports_no_compiler_and_is_the_same(tmp_path, monkeypatch):
+    whole = "import torch._dynamo, torch._inductor"
+    ask = f"import sys; print([hasattr(sys.modules.get(name), '__file__') for name in {PARTS}])"
+    found = []
+    for number, before in enumerate([whole, ""]):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(number)))  # counted, not read
+        found.append(printed(before, COUNT, ask).splitlines())
+    assert found[0] == [found[1][0], "[True, True, True]"]
+    assert found[1][1] == "[False, False, False]"
+
+
+def test_a_fake_tensor_with_symbols_has_the_compilers_own_source():
+    fake = """
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+    print(mode.from_tensor(torch.ones(3, 4)).shape, mode.from_tensor(torch.tensor(5)).item())
+"""
+    assert printed(POSTPONE, fake) == printed(fake)
+
+
 def test_what_compiles_later_has_the_compiler_and_asks_it_again():
     compiled = """
 asked = torch._dynamo.disable
