@@ -17,7 +17,7 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 
 _WORKERS = {
-    "measure": ("bench.worker.measurement", "measure"),
+    "measure": ("bench.worker.measurement", "measure_for_launcher"),
     "ceilings": ("bench.worker.this_machine", "measure_roofs"),
     "identify": ("bench.worker.this_machine", "identify"),
     "profile": ("bench.worker.profile", "profile"),

@@ -28,13 +28,20 @@ from bench.worker.outcome import attempt, or_reason
 from bench.worker.step_setup import ReadyStep, StepSetup
 
 
-def measure(folder: RecordFolder, journal: JournalWriter) -> None:
-    """Measure the configuration in `folder` and write `worker.json`, however it ends.
+def measure_for_launcher(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Measure; the warm-up waits for a launcher that is at work until it closes our input."""
+    measure(folder, journal, before_warm_up=sys.stdin.buffer.read)
 
-    The warm-up waits until the launcher, which may be at work meanwhile, has closed our input.
-    """
+
+def measure(
+    folder: RecordFolder,
+    journal: JournalWriter,
+    *,
+    before_warm_up: Callable[[], object] | None = None,
+) -> None:
+    """Measure the configuration in `folder` and write `worker.json`, however it ends."""
     config = RunConfig.model_validate_json(folder.config.read_text(encoding="utf-8"))
-    measurement = WorkerMeasurement(config, journal, before_warm_up=sys.stdin.buffer.read)
+    measurement = WorkerMeasurement(config, journal, before_warm_up=before_warm_up)
     outcome, reason = attempt(measurement.run)
     journal.note("ended", outcome=outcome)
     write_account(folder, measurement, outcome, reason)
