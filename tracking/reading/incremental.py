@@ -62,7 +62,6 @@ class KeptSearch:
     def __init__(self, tracking_uri: str | None = None, *, refresh: bool = False) -> None:
         self._tracking_uri = tracking_uri
         self._refresh = refresh
-        self._ask = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
 
     @cached_property
     def _client(self) -> MlflowClient:
@@ -70,7 +69,7 @@ class KeptSearch:
 
     @cached_property
     def _experiments(self) -> list[Experiment]:
-        return all_experiments(self._client, self._ask)
+        return all_experiments(self._client, RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S))
 
     def runs(
         self, filter_string: str = "", experiments: Sequence[str] | None = None
@@ -84,7 +83,8 @@ class KeptSearch:
         """Return `runs` by columns, which many take."""
         with server_errors(self._tracking_uri):
             chosen = chosen_experiments(self._experiments, experiments)
-            selection = Selection(self._client, self._ask, chosen, filter_string)
+            ask = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)  # its patience begins now
+            selection = Selection(self._client, ask, chosen, filter_string)
             path = kept_file(public_uri(self._tracking_uri), experiments, filter_string)
             asked_at = schema.sortable(datetime.now(timezone.utc))
             kept = None if self._refresh else read_kept(path)
