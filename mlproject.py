@@ -6,6 +6,7 @@ not on the tracking server; 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -97,6 +98,8 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    # What imports make stays; to look through it each 700 objects takes a tenth of their time.
+    gc.set_threshold(100_000)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = cli.main(args=arguments, prog_name="mlproject", standalone_mode=False)

@@ -1,5 +1,6 @@
 """Models that go wrong in the ways that models do."""
 
+import gc
 import os
 import signal
 
@@ -37,8 +38,16 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def ask_for_the_collector():
+    assert gc.isenabled()
+
+
 def small():
     return Small()
+
+
+def leaves_cycles():
+    return Small(2, ask_for_the_collector)
 
 
 def raises_later():

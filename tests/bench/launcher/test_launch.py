@@ -52,6 +52,11 @@ def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     assert not folder.in_use()
 
 
+def test_a_model_may_rely_on_the_collector(tmp_path):
+    _, record = launched(tmp_path, arch="crashing_models:leaves_cycles")
+    assert record.outcome == "ok", record.reason
+
+
 def test_the_warm_up_waits_for_what_the_launcher_does_meanwhile(tmp_path):
     opened, warming = threading.Event(), threading.Event()
     early = []
