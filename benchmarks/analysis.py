@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from importlib import import_module
 from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ sys.path[1:1] = [str(PROJECT / "tests")]
 
 import samples  # noqa: E402
 
+import mlproject  # noqa: E402
 from bench.config import RunConfig  # noqa: E402
 from bench.records import CeilingsRecord, RunRecord  # noqa: E402
 
@@ -256,14 +256,9 @@ def peak_bytes() -> int:
 
 def run_command(name: str, *words: str) -> None:
     """Do what `mlproject` does with these words; a gate that fails (exit code 1) has compared."""
-    from click.testing import CliRunner
-
-    command = import_module(f"commands.analyse.{name}").command
-    done = CliRunner().invoke(command, words)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    if done.exit_code > 1:
-        raise SystemExit(f"mlproject {name} ended with {done.exit_code}: {done.output}")
+    code = mlproject.main([name, *words])
+    if code > 1:
+        raise SystemExit(f"mlproject {name} ended with {code}")
 
 
 def print_tables(took: dict[int, dict[str, Took]]) -> int:
