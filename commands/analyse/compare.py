@@ -32,6 +32,8 @@ def _reasons(
     words = [word.strip() for text in given for word in text.split(",")]
     if not words:
         return frozenset(DEFAULT_REASONS)
+    if "none" in words and len(words) > 1:
+        raise UserError(f"fail-on={','.join(words)!r}: none stands alone")
     found = {"slower" if word == "worse" else word for word in words} - {"none"}
     if wrong := sorted(found - set(REASONS)):
         raise UserError(f"fail-on={wrong[0]!r}: give some of {', '.join(REASONS)}, or none")

@@ -29,7 +29,7 @@ _MOST_REASONS = 8
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option(
     "--set",
     "facts",

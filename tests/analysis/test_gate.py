@@ -132,6 +132,8 @@ def test_a_run_that_ended_well_without_the_metric_is_missing_not_crashed():
 def test_a_word_that_is_no_reason_is_one_line(tmp_path):
     with pytest.raises(UserError, match="fail-on='slow': give some of slower, crashed, missing, u"):
         invoke(commands.analyse.compare, "a", "b", "--fail-on", "slow,missing")
+    with pytest.raises(UserError, match="none stands alone"):
+        invoke(commands.analyse.compare, "a", "b", "--fail-on", "none,slower")
 
 
 def judged(a, b, fail_on=("slower", "crashed", "missing"), threshold=0.02):

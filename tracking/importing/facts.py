@@ -8,13 +8,16 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from bench.config.architectures import torchvision_architectures
 from bench.records import ImportedRecord, SourceFormat
 
 _BACKENDS = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _PRECISIONS = {
     "float32": "fp32",
-    "torch.float32": "fp32",
     "float": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
     "mixed": "amp",
     "mixed-precision": "amp",
     "amp_bf16": "amp-bf16",
@@ -32,6 +35,12 @@ _FAMILIES = re.compile(
     r"(?:^|_)((?:alexnet|convnext|densenet|efficientnet|googlenet|inception|maxvit|mnasnet|"
     r"mobilenet|regnet|resnet|resnext|shufflenet|squeezenet|swin|vgg|vit|wide_resnet)\w*)$"
 )
+#: Families of models that read text.
+_OF_TEXT = re.compile(
+    r"gpt|bert|llama|mistral|qwen|gemma|bloom|falcon|transformer-?xl|\bt5\b|\bopt\b"
+)
+#: Samples of one step; more is a mistake in the file.
+_LARGEST_BATCH = 10_000_000
 #: Facts that a user may state and that are whole numbers.
 GIVEN_COUNTS = ("batch_size", "repeat", "image_size", "devices", "warmup_iters")
 _NOT_STATED = "the source does not say"
@@ -62,6 +71,7 @@ class Facts:
     claimed_gflops: float | None = None  # GFLOP/s, all devices together
     fastest_images_per_s: float | None = None  # of a part that the file states, such as an epoch
     has_optimizer: bool = True  # False: its steps end with the backward pass
+    rate_column: str | None = None  # of a rate whose name does not say that it is of images
     #: Other settings of the run, under the names of `RunConfig`.
     params: dict[str, str] = field(default_factory=dict)
     #: Why a fact is absent, where the source says more than nothing of it.
@@ -99,6 +109,13 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
         raise ValueError("no model is named: add --set arch=NAME")
     if not _NAME.fullmatch(arch):
         raise ValueError(f"model={arch[:40]!r} is no model's name")
+    if facts.rate_column and source.given.get("unit") != "images/s" and not _is_of_images(arch):
+        raise ValueError(
+            f"{facts.rate_column}: {arch} may train on something else than images; if these are "
+            "images/s, add --set unit=images/s"
+        )
+    if (batch := facts.counts.get("batch_size") or 0) > _LARGEST_BATCH:
+        raise ValueError(f"batch_size={batch}: more than {_LARGEST_BATCH}")
     claims = {
         "parameters": facts.parameters,
         "claimed_gflops": facts.claimed_gflops,
@@ -106,7 +123,9 @@ def record_of(facts: Facts, source: Source) -> ImportedRecord:
     }
     metrics = facts.numbers | {name: one for name, one in claims.items() if one is not None}
     throughput = metrics.pop("throughput_images_per_s", None)
-    if throughput is None:
+    if throughput is None and _OF_TEXT.search(arch.lower()):
+        facts.missing["throughput_images_per_s"] = f"{arch} reads text: its samples are no images"
+    elif throughput is None:
         throughput = _derived(facts)
     known_why = {"batch_size", "throughput_images_per_s"} & facts.missing.keys()
     timed = facts.iteration_times_s or "iteration_time_ms_mean" in facts.numbers
@@ -230,6 +249,10 @@ def _identity(facts: Facts, source: Source) -> str:
     return f"imported-{hashlib.sha256(canonical.encode()).hexdigest()[:20]}"
 
 
+def _is_of_images(arch: str) -> bool:
+    return arch in torchvision_architectures() or _FAMILIES.match(arch) is not None
+
+
 def _as_label(text: str | None) -> str | None:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text or "").strip("-._")[:64]
     return plain or None
@@ -243,4 +266,7 @@ def _backend(text: str | None) -> str | None:
 
 
 def _precision(text: str | None) -> str | None:
-    return None if text is None else _PRECISIONS.get(text.lower(), text.lower())[:64]
+    if text is None:
+        return None
+    plain = text.lower().removeprefix("torch.")
+    return _PRECISIONS.get(plain, plain)[:64]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 
 from bench.errors import UserError
@@ -39,11 +40,23 @@ class Table:
     delimiter: str
     rows: tuple[Row, ...]
 
+    @cached_property
+    def _has_decimal_commas(self) -> bool:
+        """Whether a cell can only be a number with a decimal comma."""
+        cells = (cell for row in self.rows for cell in row.cells.values())
+        return any(_DECIMAL_COMMA.fullmatch(c) and not _THOUSANDS.fullmatch(c) for c in cells)
+
     def number(self, text: str, *, may_be_zero: bool = False) -> float:
         """Return a cell's number above zero, or from zero; `12,5` is one where it can be.
 
-        Raises `ValueError` as `positive` does.
+        Raises `ValueError` as `positive` does, and for `1.234` beside decimal commas, which may be
+        1234.
         """
+        if self._has_decimal_commas and "." in text and _THOUSANDS.fullmatch(text.strip()):
+            raise ValueError(
+                f"{text[:40]!r} can be read two ways beside decimal commas: write it without the "
+                "point"
+            )
         read = not_negative if may_be_zero else positive
         return read(text, decimal_comma=self.delimiter != ",")
 

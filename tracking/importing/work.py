@@ -14,7 +14,7 @@ from bench.records import Backend, Complexity, ImportedRecord
 #: Precisions of files, as the cost model names them. CUDA's and Metal's autocast is fp16 unless
 #: asked otherwise, a processor's bf16.
 _PRECISIONS = ("fp32", "tf32", "amp", "amp-bf16", "amp-fp16")
-_HALF = {"fp16": "amp-fp16", "float16": "amp-fp16", "bf16": "amp-bf16", "bfloat16": "amp-bf16"}
+_HALF = {"fp16": "amp-fp16", "bf16": "amp-bf16"}
 _BACKENDS: dict[str, Backend] = {"cpu": "cpu", "cuda": "cuda", "mps": "mps"}
 NOT_TORCHVISIONS = "its model is not one of torchvision's"
 #: A file whose model has another number of parameters does not mean torchvision's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from bench.errors import UserError
@@ -15,6 +15,7 @@ from tracking.server.settings import POSTGRES_NAME, ServerSettings
 _DATABASE = "database.dump"
 _ARTIFACTS = "artifacts.tar"
 _WHOLE = "backup.json"
+_STAMP = "%Y%m%dT%H%M%S%fZ"
 _NEW_DATABASE = f"{POSTGRES_NAME}_restoring"
 
 
@@ -28,6 +29,7 @@ def back_up(settings: ServerSettings) -> Path:
     folder = settings.backups / f"{stamp}.partial"
     try:
         settings.backups.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _remove_cut_ones(settings.backups)
         folder.mkdir(mode=0o700)
         _fill(settings, folder)
     except OSError as error:
@@ -39,6 +41,14 @@ def back_up(settings: ServerSettings) -> Path:
     for whole_one in sorted(settings.backups.glob(f"*/{_WHOLE}"))[: -settings.backups_kept]:
         shutil.rmtree(whole_one.parent)
     return whole
+
+
+def _remove_cut_ones(backups: Path) -> None:
+    """Remove what a reboot or a kill left of back-ups; one of today may still be written."""
+    yesterday = f"{datetime.now(timezone.utc) - timedelta(days=1):{_STAMP}}"
+    for cut in backups.glob("*.partial"):
+        if cut.name < yesterday:
+            shutil.rmtree(cut, ignore_errors=True)
 
 
 def _fill(settings: ServerSettings, folder: Path) -> None:
@@ -117,7 +127,7 @@ def _refuse_outsiders(archive: tarfile.TarFile, folder: Path) -> None:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+    return f"{datetime.now(timezone.utc):{_STAMP}}"
 
 
 def _psql(settings: ServerSettings, database: str, *statements: str) -> str:

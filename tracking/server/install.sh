@@ -48,6 +48,8 @@ if [ ! -f "$settings" ]; then
 fi
 chown root:mlproject "$settings"
 chmod 640 "$settings"
+has=$(sed -n 's/^SERVER_NAME=//p' "$settings")
+[ -z "$name" ] || [ "${name,,}" = "$has" ] || refuse "the server is called $has: to rename it, edit $settings"
 run --settings "$settings" check
 # the settings are plain words now: `check` refuses quotes, blanks and dollars
 grep -E '^(SERVER_NAME|MAX_UPLOAD|MAX_REQUESTS)=' "$settings" >"$etc/proxy.env"

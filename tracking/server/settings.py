@@ -27,7 +27,13 @@ _PLACEHOLDERS = (
     *("mlproject", "postgres", "admin", "12345678", "abcdefgh"),
 )
 #: A DNS name. `*` would let any Host header in, a blank or brace would end Caddy's line.
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_NEEDED_NAME = "the public DNS name, such as mlflow.lab.org"
+_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+#: Settings that are whole numbers, and the largest of each.
+_NUMBERS = dict.fromkeys(("MLFLOW_PORT", "POSTGRES_PORT"), 65_535) | dict.fromkeys(
+    ("BACKUPS_KEPT", "MAX_REQUESTS"), 99_999
+)
 _SIZE = re.compile(r"[1-9][0-9]*(KB|MB|GB)")
 
 
@@ -119,10 +125,11 @@ def _wrong_values(given: Mapping[str, str]) -> list[str]:
     wrong = []
     name = given.get("SERVER_NAME", "")
     if not _NAME.fullmatch(name):
-        wrong.append(f"SERVER_NAME is {name!r}: the public DNS name, such as mlflow.lab.org")
-    for number in ("MLFLOW_PORT", "POSTGRES_PORT", "BACKUPS_KEPT", "MAX_REQUESTS"):
-        if not re.fullmatch(r"([1-9][0-9]{0,4})?", given.get(number, "")):
-            wrong.append(f"{number} is {given[number]!r}: a whole number above 0")
+        wrong.append(f"SERVER_NAME is {name!r}: {_NEEDED_NAME}")
+    for number, most in _NUMBERS.items():
+        text = given.get(number, "")
+        if text and not (re.fullmatch(r"[1-9][0-9]{0,4}", text) and int(text) <= most):
+            wrong.append(f"{number} is {text!r}: a whole number from 1 to {most}")
     size = given.get("MAX_UPLOAD", "")
     if size and not _SIZE.fullmatch(size):
         wrong.append(f"MAX_UPLOAD is {size!r}: a size such as 512MB or 2GB")
@@ -160,7 +167,13 @@ def read_file(path: Path) -> dict[str, str]:
 
 
 def write_settings(file: Path, name: str) -> None:
-    """Write a new settings file that only its owner can read, with secrets made for it."""
+    """Write a new settings file that only its owner can read, with secrets made for it.
+
+    Raises UserError for a name that no server could have, before anything is written.
+    """
+    name = name.lower()
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{name!r} is no name of a server: give {_NEEDED_NAME}")
     lines = [f"SERVER_NAME={name}", *(f"{secret}={new_secret()}" for secret in SECRETS)]
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

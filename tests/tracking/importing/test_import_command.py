@@ -211,6 +211,12 @@ def test_a_wrong_value_is_one_line(place, capsys):
         assert why in line
 
 
+def test_a_file_that_is_not_there_is_a_wrong_value(place, capsys):
+    assert main(["import", "table.csv", "none.csv"]) == 2
+    assert "none.csv" in capsys.readouterr().err
+    assert not (place / "records").exists()
+
+
 def test_hostile_text_stays_text_and_facts_of_the_user_fill_what_files_leave_open(place):
     (place / "evil.csv").write_text(
         "env,batch_size,images_per_s,=cmd|' /C calc'!A0,../../x\n"

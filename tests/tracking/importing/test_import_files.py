@@ -41,6 +41,7 @@ OPTIMUM = {
         },
     },
 }
+HALF = ("half", "fp16", "float16", "torch.float16", "FP16")
 
 
 @pytest.fixture
@@ -251,7 +252,7 @@ def test_what_stands_beside_a_result_is_read_and_its_text_kept(read):
 
 def test_rows_that_are_none_are_named_and_the_others_taken(read):
     found = read(
-        "model,batch_size,images_per_s\nresnet18,8\n,8,5\nvgg16,8,100\nvgg11,x,100\n"
+        "model,batch_size,images_per_s\nvgg19,1e9,100\n,8,5\nvgg16,8,100\nvgg11,x,100\n"
         f"{'a' * 20000},8,100\nalexnet,8,100\n=cmd|calc,8,100\nvgg13,8,\n"
     )
     assert [record.arch for record in found.records] == ["vgg16", "alexnet"]
@@ -272,6 +273,35 @@ def test_tables_as_spreadsheets_write_them_are_read(read):
     found = read("model;batch_size;images_per_s\nresnet18;8;1,234\nvgg16;8;1,25\n")
     assert [record.arch for record in found.records] == ["vgg16"]
     assert "two ways" in found.problems[0].reason  # it could be thousands
+    found = read("model;batch_size;images_per_s\nresnet18;8;1.234\nvgg16;8;12,5\n")
+    assert [record.arch for record in found.records] == ["vgg16"]
+    assert "two ways" in found.problems[0].reason
+    found = read("iteration;step_time_ms;model;batch_size\n0;1.234;vgg16;8\n1;12,5;vgg16;8\n")
+    assert found.records == []
+
+
+@pytest.mark.parametrize("column", ["samples_per_s", "throughput", "throughput_samples_per_s"])
+def test_a_rate_is_of_images_by_its_name_by_its_model_or_by_the_user(read, column):
+    table = f"model,batch_size,{column}\nresnet18,8,100\nresnetv2_50d,8,90\ngpt2,8,100\n"
+    found = read(table)
+    assert [record.arch for record in found.records] == ["resnet18", "resnetv2_50d"]
+    assert "--set unit=images/s" in found.problems[0].reason
+    assert len(read(table, unit="images/s").records) == 3
+    assert len(read(table.replace(column, "Throughput (img/s)")).records) == 3
+
+
+def test_times_of_a_model_of_text_give_no_rate_of_images(read):
+    [record] = read("iteration,time_ms,model,batch_size\n0,500,gpt2,8\n1,500,gpt2,8\n").records
+    assert record.throughput_images_per_s is None
+    assert record.iteration_times_s == (0.5, 0.5)
+    assert "text" in record.missing["throughput_images_per_s"]
+
+
+def test_spellings_of_one_precision_are_one(read):
+    rows = "".join(f"resnet18,8,{name},10{n}\n" for n, name in enumerate(HALF))
+    found = read(f"model,batch_size,dtype,images_per_s\n{rows}")
+    assert {record.precision for record in found.records} == {"fp16"}
+    assert len(found.records) == len(HALF)
 
 
 def test_the_same_result_has_the_same_identity_wherever_it_stands(read):

@@ -176,6 +176,14 @@ def test_the_oldest_back_ups_go(server, tmp_path):
     assert kept == {"20260102T000000Z", made.name, "something of mine"}
 
 
+def test_what_a_reboot_left_of_a_back_up_goes_with_the_next(settings):
+    cut = settings.backups / "20260101T000000000000Z.partial"
+    cut.mkdir(parents=True)
+    (cut / "database.dump").write_bytes(b"0")
+    whole = backup.back_up(settings)
+    assert list(settings.backups.iterdir()) == [whole]
+
+
 def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings, tmp_path):
     with pytest.raises(UserError, match="no whole back-up"):
         backup.restore(settings, tmp_path, replace=True)

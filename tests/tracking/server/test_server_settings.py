@@ -65,9 +65,16 @@ def test_everything_that_is_wrong_is_said_at_once():
 
 def test_a_wrong_value_is_named():
     for name, values in {
-        "SERVER_NAME": ("*", "*.lab.org", "https://mlflow.lab.org", "mlflow.lab.org\nevil"),
-        "MLFLOW_PORT": ("http",),
-        "POSTGRES_PORT": ("-1",),
+        "SERVER_NAME": (
+            "*",
+            "*.lab.org",
+            "https://mlflow.lab.org",
+            "mlflow.lab.org\nevil",
+            "a..b",
+            "a.-b",
+        ),
+        "MLFLOW_PORT": ("http", "65536", "99999"),
+        "POSTGRES_PORT": ("-1", "70000"),
         "BACKUPS_KEPT": ("0",),
         "MAX_UPLOAD": ("lots",),
         "MAX_REQUESTS": ("0",),
@@ -93,6 +100,15 @@ def test_a_written_file_is_good_its_owners_alone_and_never_written_over(tmp_path
     with pytest.raises(UserError, match="exists"):
         write_settings(file, "mlflow.lab.org")
     assert file.read_text() == before
+
+
+def test_a_name_is_checked_before_a_file_is_written(tmp_path):
+    file = tmp_path / "server.env"
+    with pytest.raises(UserError, match="no name of a server"):
+        write_settings(file, "Bad Name!*")
+    assert not file.exists()
+    write_settings(file, "MLflow.Lab.org")
+    assert checked(read_file(file)).name == "mlflow.lab.org"
 
 
 def test_a_line_that_others_would_read_differently_or_not_at_all_is_named(tmp_path):

@@ -26,6 +26,7 @@ _TIMM_NAME = re.compile(
 _EMPTY = frozenset(("", "-", "n/a", "na", "none", "null"))
 #: Deviations, and shares of a processor's time, may be zero.
 _MAY_BE_ZERO = ("_std", "user_s", "system_s")
+_OF_IMAGES = re.compile(r"im(a)?g")
 #: A header, after empty lines, is among these.
 _HEADER_LINES = 50
 
@@ -80,7 +81,7 @@ def facts_of_row(table: Table, row: Row, known: dict[str, Meaning], kind: Source
             continue
         meaning = known.get(column)
         try:
-            if meaning is None or not _take(facts, meaning, cell, table):
+            if meaning is None or not _take(facts, meaning, column, cell, table):
                 facts.extra[column] = cell
         except ValueError as error:
             raise ValueError(f"{column}: {error}") from None
@@ -96,7 +97,7 @@ def facts_of_timm_name(name: str) -> dict[str, str]:
     return {"precision": found["precision"], "env": found["env"]} if found else {}
 
 
-def _take(facts: Facts, meaning: Meaning, cell: str, table: Table) -> bool:
+def _take(facts: Facts, meaning: Meaning, column: str, cell: str, table: Table) -> bool:
     """Take a cell's fact; False where the cell is also kept as it is."""
     if meaning.fact in BESIDE:
         take_beside(facts, meaning, cell, table)
@@ -120,4 +121,7 @@ def _take(facts: Facts, meaning: Meaning, cell: str, table: Table) -> bool:
     else:
         number = table.number(cell, may_be_zero=meaning.fact.endswith(_MAY_BE_ZERO))
         facts.numbers[meaning.fact] = number * meaning.factor
+        is_rate = meaning.fact == "throughput_images_per_s"
+        if is_rate and facts.format != "timm" and not _OF_IMAGES.search(column.lower()):
+            facts.rate_column = column
     return True
