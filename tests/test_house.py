@@ -157,11 +157,11 @@ def test_set_up_needs_the_standard_library_alone():
     assert imported_by("bootstrap").keys() <= sys.stdlib_module_names | {"bootstrap"}
 
 
-def test_a_package_has_twelve_entries_at_most():
+def test_a_folder_has_twenty_entries_at_most():
     for package in ("analysis", "bench", "campaigns", "commands", "tracking"):
         for init in (PROJECT / package).rglob("__init__.py"):
             entries = [path.name for path in init.parent.iterdir() if path.name != "__pycache__"]
-            assert len(entries) <= 12, (init.parent, sorted(entries))
+            assert len(entries) <= 20, (init.parent, sorted(entries))
 
 
 # MLproject

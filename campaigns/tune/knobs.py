@@ -76,7 +76,7 @@ KNOBS: Mapping[Backend, tuple[Knob, ...]] = {
 
 #: How a trial is measured: short, because a search makes many. Iterations are tens of milliseconds
 #: on a GPU and may be seconds on a CPU, where the window then holds the least that a window may,
-#: five.
+#: four.
 WINDOWS: Mapping[Backend, Mapping[str, float]] = {
     "cpu": {"warmup_iters": 3, "max_seconds": 4.0},
     "cuda": {"warmup_iters": 10, "max_seconds": 2.0},
