@@ -107,10 +107,7 @@ def cached_complexity(spec: StepSpec, *, cache_bytes: int) -> Complexity:
 
 
 def _counted(spec: StepSpec, cache_bytes: int) -> Complexity:
-    """Count with torch, imported now and without its compiler."""
-    from bench.training.postponed_compiler import postpone_compiler
-
-    postpone_compiler()
+    """Count with torch, imported now."""
     from bench.cost.estimate import step_complexity
 
     return step_complexity(spec, cache_bytes=cache_bytes)

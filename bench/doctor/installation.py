@@ -81,9 +81,6 @@ _REINSTALL = "install the default build: uv pip install --reinstall torch torchv
 def device_checks() -> Iterator[Check]:
     """Import torch and torchvision and run a step on every device they offer."""
     try:
-        from bench.training.postponed_compiler import postpone_compiler
-
-        postpone_compiler()
         import torch
         import torchvision
     except Exception as error:

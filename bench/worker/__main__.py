@@ -49,7 +49,6 @@ def main() -> int:
     journal.note("started")
     # torch is imported from here on: the line above separates an import from a start that hangs.
     gc.disable()  # what imports make stays; to look through it takes a tenth of their time
-    import_module("bench.training.postponed_compiler").postpone_compiler()
     module, function = _WORKERS[kind]
     work = getattr(import_module(module), function)
     gc.enable()
