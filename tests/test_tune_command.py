@@ -10,7 +10,6 @@ from simulated_device import START, Device, environment
 from analysis.runs.points import Refusal
 from bench.config import RunConfig
 from bench.records.folders import read_records
-from campaigns.sweep.local_devices import identify_machine
 from campaigns.tune.trials import LocalMeasure
 from campaigns.tune.tuner import Limits, tune
 from commands.views.tune_view import TuneProgress, print_result
@@ -102,7 +101,6 @@ def test_a_start_that_crashes_is_recorded_and_decides_the_exit_code(place, tuned
 def test_a_worker_past_its_time_is_ended_and_its_record_kept(place):
     delivered = []
     measure = LocalMeasure(
-        identify_machine()[-1],
         place / "records",
         lambda folder, record: delivered.append(record),
         lambda event: None,

@@ -16,6 +16,7 @@ from typing import IO, cast
 import psutil
 
 from bench.config import RunConfig
+from bench.launcher.device_lock import held_locks
 from bench.launcher.processes import WatchedProcess, starters, terminate_tree
 from bench.launcher.telemetry import HostSource, Sampler, SeveralDevices, device_source
 from bench.machine.allocator import allocator_settings
@@ -91,6 +92,7 @@ class WorkerWatch:
                 stderr=subprocess.STDOUT,
                 env={**project_environment(), **(environment or {})},
                 start_new_session=True,
+                pass_fds=held_locks(),
             )
         if meanwhile is not None:
             threading.Thread(target=_call_and_close, args=(meanwhile, popen), daemon=True).start()

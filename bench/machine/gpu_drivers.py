@@ -41,20 +41,20 @@ def compute_capability(opener: Callable[[], Any] = open_driver) -> tuple[int, in
     Raises `UnknownFactError` where there is no driver or no device.
     """
     driver = opener()
-    device, major, minor = _first_device(driver), ctypes.c_int(), ctypes.c_int()
+    device, major, minor = _device(driver, 0), ctypes.c_int(), ctypes.c_int()
     _call(driver, "cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, device)
     _call(driver, "cuDeviceGetAttribute", ctypes.byref(minor), _CAPABILITY_MINOR, device)
     return major.value, minor.value
 
 
-def device_uuid(opener: Callable[[], Any] = open_driver) -> str:
-    """Return the UUID of CUDA's device 0, or of the slice that it is, as torch spells it.
+def device_uuid(opener: Callable[[], Any] = open_driver, number: int = 0) -> str:
+    """Return the UUID of CUDA's device `number`, or of the slice that it is, as torch spells it.
 
     Raises `UnknownFactError` where there is no driver or no device.
     """
     driver = opener()
     found = (ctypes.c_ubyte * 16)()
-    _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(found), _first_device(driver))
+    _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(found), _device(driver, number))
     return str(uuid.UUID(bytes=bytes(found)))
 
 
@@ -80,10 +80,10 @@ def management_facts(uuid: str, nvml_opener: Callable[[], Any] = open_nvml) -> P
     )
 
 
-def _first_device(driver: Any) -> ctypes.c_int:
+def _device(driver: Any, number: int) -> ctypes.c_int:
     device = ctypes.c_int()
     _call(driver, "cuInit", 0)
-    _call(driver, "cuDeviceGet", ctypes.byref(device), 0)
+    _call(driver, "cuDeviceGet", ctypes.byref(device), number)
     return device
 
 

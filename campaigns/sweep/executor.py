@@ -43,8 +43,8 @@ class SweepWatch:
     def on_event(self, event: Event) -> None:
         """The running worker reached something."""
 
-    def waiting(self, device: str) -> None:
-        """Another benchmark has the device."""
+    def waiting(self, holder: str) -> None:
+        """This process, in words, has the device."""
 
     def ended(self, turn: Turn) -> None:
         """A planned run has ended."""

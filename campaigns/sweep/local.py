@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator
 
 from bench.config import RunConfig
+from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.profile import TOOLS, launch_profile, obstacle_to
 from bench.records import Environment, ProfileRecord, RunRecord, ToolName
@@ -21,7 +22,7 @@ from campaigns.sweep.executor import (
     turn_before,
     turn_too_large,
 )
-from campaigns.sweep.local_devices import Settler, environment_of, exclusive
+from campaigns.sweep.local_devices import Settler, environment_of
 from campaigns.sweep.past import PastRuns
 
 
@@ -77,7 +78,7 @@ class _SweptDevice:
 
     def measure(self, number: int, config: RunConfig, deliver: Deliver, watch: SweepWatch) -> Turn:
         """Measure the run of this number once no other benchmark has the device."""
-        with exclusive(self._device, lambda: watch.waiting(self._device.name)):
+        with exclusive(device_names(config.backend, config.devices), watch.waiting):
             # Another sweep of this campaign may have measured it while we waited.
             if (turn := self.earlier(config)) is not None:
                 return turn
@@ -101,7 +102,7 @@ class _SweptDevice:
         timed = self._clean_run(config)
         if timed is None:
             return
-        with exclusive(self._device, lambda: watch.waiting(self._device.name)):
+        with exclusive(device_names(config.backend, config.devices), watch.waiting):
             watch.profiling(config)
             folder = RecordFolder.create(self._order.records)
             record = launch_profile(timed.config, folder, tools, timed, watch.on_event)

@@ -1,10 +1,4 @@
-"""This machine's devices: which there are, held by one benchmark at a time, at rest before each.
-
-A device is held by a lock on the machine and not by a claim on the server: two measurements that
-share a device spoil each other even when they belong to different campaigns or servers, the
-operating system frees the lock of a process that dies, and a machine without network can sweep
-too. Machines never contend: each measures its own environment.
-"""
+"""This machine's devices: which there are, and at rest before each measurement."""
 
 from __future__ import annotations
 
@@ -12,21 +6,17 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.telemetry import HostSource, Source, device_source
 from bench.launcher.watch import WorkerWatch
 from bench.records import DeviceInfo, Environment, Machine
-from bench.records.folders import RecordFolder, cache_folder, write_atomically
+from bench.records.folders import RecordFolder, write_atomically
 from bench.records.journal import Clock, ignore
 
-_FIRST_TRY_S = 0.1
 #: More than this and something else is at work: percent of the device, or of the whole host.
 _IDLE_PERCENT = 10.0
 #: A device this near to where it was before the sweep has cooled down.
@@ -63,33 +53,6 @@ def environment_of(config: RunConfig, environments: tuple[Environment, ...]) -> 
     if config.backend == "auto":
         return environments[0]
     return next(each for each in environments if each.device.backend == config.backend)
-
-
-def device_lock_path(device: DeviceInfo) -> Path:
-    """Return the lock file of a device, the same for all sweeps of this user on this machine.
-
-    A CPU's benchmark has the whole host.
-    """
-    name = device.uuid or device.backend
-    plain = "".join(letter if letter.isalnum() else "-" for letter in name)
-    return cache_folder() / "locks" / f"{plain}.lock"
-
-
-@contextmanager
-def exclusive(device: DeviceInfo, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the device; `waiting` is called once if another process has it."""
-    path = device_lock_path(device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=_FIRST_TRY_S)
-    except Timeout:
-        waiting()
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class Settler:

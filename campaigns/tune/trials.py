@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench.config import RunConfig
+from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.watch import TimeLimit
 from bench.records import Environment, RunRecord
@@ -16,7 +17,6 @@ from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, readable_records
 from bench.records.journal import Clock, Event, OnEvent
 from campaigns.sweep.executor import Deliver
-from campaigns.sweep.local_devices import exclusive
 from campaigns.tune.result import Stage, Trial, TuneWatch
 
 #: Runs of one session start at most this long after the one before has ended.
@@ -231,17 +231,14 @@ class LocalMeasure:
     is safe, where the user ended the worker.
     """
 
-    def __init__(
-        self, environment: Environment, records: Path, deliver: Deliver, on_event: OnEvent
-    ) -> None:
-        self._device = environment.device
+    def __init__(self, records: Path, deliver: Deliver, on_event: OnEvent) -> None:
         self._records = records
         self._deliver = deliver
         self._on_event = on_event
 
     def __call__(self, config: RunConfig, limit_s: float) -> RunRecord:
         """Return the record of `config`; `interrupted` after `limit_s` seconds."""
-        with exclusive(self._device, self._waiting):
+        with exclusive(device_names(config.backend), self._waiting):
             folder = RecordFolder.create(self._records)
             limit = TimeLimit(time.perf_counter() + limit_s, self._on_event)
             record = launch_measurement(config, folder, limit.on_event)
@@ -250,5 +247,5 @@ class LocalMeasure:
             raise KeyboardInterrupt
         return record
 
-    def _waiting(self) -> None:
-        self._on_event(Event("waiting", 0.0, {"device": self._device.name}))
+    def _waiting(self, holder: str) -> None:
+        self._on_event(Event("waiting", 0.0, {"holder": holder}))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
-from commands.views.options import backend_option
+from commands.views.options import backend_option, wait_option
 
 if TYPE_CHECKING:
     from analysis import PlacedRun
@@ -45,12 +45,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="time limit for everything",
 )
+@wait_option
 def command(
     backend: str,
     out: Path,
     architectures: tuple[str, ...],
     batch_sizes: tuple[int, ...],
     minutes: float,
+    wait: bool,
 ) -> int:
     """Measure a whole device into a folder of records, without a server.
 
@@ -58,6 +60,7 @@ def command(
     --records OUT/records` uploads them later. Exit code 1 if the roofs could not be measured.
     """
     from bench.config import parse_config
+    from bench.launcher.device_lock import device_names, exclusive
     from campaigns.acceptance import ARCHITECTURES, accept
     from commands.views.worker_progress import WorkerProgress
 
@@ -66,7 +69,7 @@ def command(
     records = out / "records"
     if records.exists() and any(records.iterdir()):
         raise UserError(f"out={str(out)!r}: holds records already; choose another with --out")
-    with WorkerProgress("acceptance") as progress:
+    with exclusive(device_names(backend), wait=wait), WorkerProgress("acceptance") as progress:
         done = accept(
             backend,
             records,

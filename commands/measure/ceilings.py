@@ -8,7 +8,13 @@ from pathlib import Path
 import click
 
 from bench.records import CeilingsRecord
-from commands.views.options import backend_option, format_option, records_option, track_option
+from commands.views.options import (
+    backend_option,
+    format_option,
+    records_option,
+    track_option,
+    wait_option,
+)
 from commands.views.recorded import finish, measured
 
 
@@ -21,9 +27,13 @@ from commands.views.recorded import finish, measured
 )
 @records_option
 @track_option
+@wait_option
 @format_option
-def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: str) -> int:
+def command(
+    backend: str, if_missing: bool, records: Path, tracked: bool, wait: bool, form: str
+) -> int:
     """Measure this machine's roofs: matrix product per precision, memory and cache bandwidth."""
+    from bench.launcher.device_lock import device_names
     from bench.launcher.known_roofs import find_ceilings
     from bench.launcher.measurement import launch_ceilings
     from bench.records.folders import RecordFolder
@@ -33,7 +43,13 @@ def command(backend: str, if_missing: bool, records: Path, tracked: bool, form: 
         folder = RecordFolder(records / known.record_id)
         return finish(folder, known, _facts(known), tracked=tracked, form=form, fresh=False)
     launch = partial(launch_ceilings, backend)
-    return measured(records, "ceilings", launch, _facts, tracked=tracked, form=form)
+    return measured(
+        *(records, "ceilings", launch, _facts),
+        devices=device_names(backend),
+        wait=wait,
+        tracked=tracked,
+        form=form,
+    )
 
 
 def _facts(record: CeilingsRecord) -> dict[str, str]:

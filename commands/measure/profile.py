@@ -17,6 +17,7 @@ from commands.views.options import (
     one_option_per_field,
     records_option,
     track_option,
+    wait_option,
 )
 from commands.views.recorded import measured, profile_facts
 
@@ -48,6 +49,7 @@ AUTO = "auto"
 @one_option_per_field
 @records_option
 @track_option
+@wait_option
 @format_option
 @click.pass_context
 def command(
@@ -57,6 +59,7 @@ def command(
     timed_id: str | None,
     records: Path,
     tracked: bool,
+    wait: bool,
     form: str,
     **values: str,
 ) -> int:
@@ -72,6 +75,7 @@ def command(
         raise UserError(f"nodes={config.nodes}: a profile is of one machine; use nodes=1")
     if config.data_only:
         raise UserError("data_only=true: a profile looks at a training step; use data_only=false")
+    from bench.launcher.device_lock import device_names
     from bench.launcher.profile import launch_profile
 
     names = None if AUTO in tools else cast(tuple[ToolName, ...], tools)
@@ -80,7 +84,13 @@ def command(
         return launch_profile(config, folder, names, timed, on_event)
 
     title = f"{config.arch} {config.precision}"
-    return measured(records, title, launch, profile_facts, tracked=tracked, form=form)
+    return measured(
+        *(records, title, launch, profile_facts),
+        devices=device_names(config.backend, config.devices),
+        wait=wait,
+        tracked=tracked,
+        form=form,
+    )
 
 
 def _asked(

@@ -19,6 +19,7 @@ from commands.views.options import (
     one_option_per_field,
     records_option,
     track_option,
+    wait_option,
 )
 from commands.views.recorded import EXIT_CODES, import_upload, measured, verdict_fact
 
@@ -38,15 +39,18 @@ if TYPE_CHECKING:
 )
 @records_option
 @track_option
+@wait_option
 @format_option
-def command(repeats: int, records: Path, tracked: bool, form: str, **values: str) -> int:
+def command(
+    repeats: int, records: Path, tracked: bool, wait: bool, form: str, **values: str
+) -> int:
     """Measure one configuration as one tracked run, or several.
 
     The record is on disk before anything is uploaded. Exit codes: 0 measured and tracked; 1 no
     whole measurement (out of memory, crash), recorded with its reason; 2 a wrong value; 3 measured
     but not uploaded; 130 interrupted. Of several repeats the first that is not 0 counts; an
     interrupt ends them all. With nodes above 1, the machine whose NODE_RANK is 0 keeps the record;
-    the others take part and write none.
+    the others take part and write none; no machine then waits for its device.
     """
     config = checked_config(values)
     from bench.config.nodes import node_rank
@@ -56,8 +60,10 @@ def command(repeats: int, records: Path, tracked: bool, form: str, **values: str
     if node_rank(config) > 0:
         return _take_part(config)
     # The launcher comes last: psutil and NVML cost time that a wrong value should not.
+    from bench.launcher.device_lock import device_names
     from bench.launcher.measurement import launch_measurement
 
+    devices = device_names(config.backend, config.devices)
     done: list[RunRecord] = []
 
     def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
@@ -70,7 +76,15 @@ def command(repeats: int, records: Path, tracked: bool, form: str, **values: str
     while len(done) < repeats and EXIT_CODES["interrupted"] not in codes:
         repeat = f", repeat {len(done) + 1} of {repeats}" if repeats > 1 else ""
         title = f"{config.arch} {config.precision}{repeat}"
-        codes.append(measured(records, title, launch, _facts, tracked=tracked, form=form))
+        codes.append(
+            measured(
+                *(records, title, launch, _facts),
+                devices=devices,
+                wait=wait and config.nodes == 1,
+                tracked=tracked,
+                form=form,
+            )
+        )
         # The run that `mlflow run` made holds the first repeat; the others get runs of their own.
         os.environ.pop("MLFLOW_RUN_ID", None)
     if repeats > 1:
@@ -107,9 +121,12 @@ def _print_mean(records: Sequence[RunRecord], form: str) -> None:
 
 
 def _take_part(config: RunConfig) -> int:
+    from bench.launcher.device_lock import device_names, exclusive
     from bench.launcher.measurement import take_part
 
-    outcome, reason = take_part(config)
+    # the other machines do not wait for long
+    with exclusive(device_names(config.backend, config.devices), wait=False):
+        outcome, reason = take_part(config)
     click.echo(f"took part: {outcome}" + (f" ({reason})" if reason else ""))
     return EXIT_CODES[outcome]
 

@@ -100,7 +100,7 @@ def command(
         known = [record for record in known if record.outcome in ("ok", "interrupted")]
     limits = Limits(budget_s, fixed_batch=fixed_batch == "true", max_batch=max_batch)
     with TuneProgress(config, budget_s, began_s) as progress:
-        measure = LocalMeasure(environment, records, delivery.deliver, progress.on_event)
+        measure = LocalMeasure(records, delivery.deliver, progress.on_event)
         try:
             result = tune(
                 *(config, environment, measure, limits),

@@ -66,6 +66,15 @@ track_option = click.option(
     callback=_tracked,
     help="upload the record to the tracking server  [default: track, where MLflow is installed]",
 )
+wait_option = click.option(
+    "--wait",
+    type=click.Choice(["true", "false"]),
+    default="true",
+    show_default=True,
+    callback=lambda context, parameter, value: value == "true",
+    help="wait while another process of this machine measures on the device; false: measure "
+    "beside it",
+)
 format_option = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -52,21 +52,27 @@ def measured(
     launch: Callable[[RecordFolder, OnEvent], AnyMeasured],
     facts: Callable[[AnyMeasured], dict[str, Any]],
     *,
+    devices: Iterable[str],
+    wait: bool,
     tracked: bool,
     form: str,
 ) -> int:
     """Have `launch` make a record in a new folder, show how it goes on, and `finish` it.
 
-    The folder remembers the run that `mlflow run` made for it.
+    The `devices` are held meanwhile; with `wait` this waits for who has them. The folder remembers
+    the run that `mlflow run` made for it.
     """
-    folder = RecordFolder.create(records)
-    if tracked:
-        from tracking.upload.upload_state import remember_project_run
+    from bench.launcher.device_lock import exclusive
 
-        remember_project_run(folder)
-    with WorkerProgress(title) as progress:
-        record = launch(folder, progress.on_event)
-    return finish(folder, record, facts(record), tracked=tracked, form=form)
+    with exclusive(devices, wait=wait):
+        folder = RecordFolder.create(records)
+        if tracked:
+            from tracking.upload.upload_state import remember_project_run
+
+            remember_project_run(folder)
+        with WorkerProgress(title) as progress:
+            record = launch(folder, progress.on_event)
+        return finish(folder, record, facts(record), tracked=tracked, form=form)
 
 
 def import_upload() -> None:

@@ -73,9 +73,9 @@ class SweepProgress(Bar, SweepWatch):
         if event.name == "tick":
             self._progress.refresh()
 
-    def waiting(self, device: str) -> None:
-        """Say who has the device."""
-        self._show(f"waiting: another sweep measures on {device}")
+    def waiting(self, holder: str) -> None:
+        """Say who has the device, also where no terminal shows the bar."""
+        self._progress.console.print(f"waiting for {holder}", highlight=False, markup=False)
 
     def ended(self, turn: Turn) -> None:
         """Count the run, and leave a line for it."""

@@ -42,7 +42,7 @@ class TuneProgress(Bar, TuneWatch):
     def on_event(self, event: Event) -> None:
         """Take one event of the trial's worker, or the launcher's tick."""
         if event.name == "waiting":
-            self._show(f"waiting: another benchmark runs on {event.facts['device']}")
+            self._say(f"waiting for {event.facts['holder']}")
         elif event.name == "tick":
             self._show(None)
 

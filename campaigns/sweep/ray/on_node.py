@@ -28,6 +28,7 @@ import psutil
 
 from bench.config import RunConfig
 from bench.errors import UserError
+from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.recover import recover
 from bench.launcher.watch import project_environment
@@ -35,7 +36,7 @@ from bench.machine.probes import UnknownFactError, open_nvml
 from bench.machine.repository import code_id
 from bench.records import DeviceInfo, RunRecord
 from bench.records.folders import RecordFolder, cache_folder, record_folders, write_atomically
-from campaigns.sweep.local_devices import Settler, exclusive, identify_machine
+from campaigns.sweep.local_devices import Settler, identify_machine
 from campaigns.sweep.past import take_over
 from campaigns.sweep.ray.record_transfer import pack
 
@@ -164,7 +165,7 @@ def _measure_here(order: dict[str, Any]) -> dict[str, Any]:
     """Measure one configuration on a device that no other benchmark uses; its record stays."""
     config = RunConfig.model_validate(order["config"])
     device = _assigned(DeviceInfo.model_validate(order["device"]))
-    with exclusive(device, lambda: None):
+    with exclusive(device_names(config.backend, config.devices)):
         if order["settle_s"]:
             Settler.of_device(device, order["at_rest_c"]).settle(order["settle_s"])
         launch_measurement(config, RecordFolder.create(Path(order["records"]), order["record_id"]))

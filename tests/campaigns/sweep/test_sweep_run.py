@@ -13,11 +13,12 @@ import pytest
 import samples
 from worker_processes import small_run
 
+from bench.launcher.device_lock import exclusive
 from bench.records import Verdict
 from bench.records.folders import read_records
 from campaigns.sweep.executor import SweepOrder, SweepWatch
 from campaigns.sweep.local import LocalExecutor
-from campaigns.sweep.local_devices import exclusive, identify_machine
+from campaigns.sweep.local_devices import identify_machine
 from campaigns.sweep.past import take_over
 from campaigns.sweep.plan import Plan
 
@@ -99,14 +100,14 @@ def test_two_sweeps_at_once_wait_for_the_device_and_measure_everything_once(mach
     turns = []
 
     class Watch(SweepWatch):
-        def waiting(self, device):
+        def waiting(self, holder):
             waiting.set()
 
     def sweep():
         turns.extend(swept(machine, tmp_path, config(1), config(2), watch=Watch()))
 
     threads = [threading.Thread(target=sweep) for _ in range(2)]
-    with exclusive(machine[-1].device, lambda: None):
+    with exclusive(["cpu"]):
         for thread in threads:
             thread.start()
         assert waiting.wait(300)
