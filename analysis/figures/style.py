@@ -50,6 +50,8 @@ MARKERS: Mapping[str, Marker] = {
     "bf16": Marker("s", "square"),
     "fp16": Marker("D", "diamond"),
 }
+#: Of what is known to be at least so high.
+AT_LEAST = Marker(r"$\uparrow$", "arrow-up")
 #: Shapes of an op's phase: forth, back, and the step that adds.
 PHASE_MARKERS: Mapping[StepPart, Marker] = {
     "forward": Marker(">", "triangle-right"),

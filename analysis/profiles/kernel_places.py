@@ -82,7 +82,8 @@ class KernelPlace:
     """All launches of one kernel; `rank` counts from 1 by time, the longest first.
 
     `intensities` holds the levels whose bytes were counted and moved any. `flops_per_s` is None
-    without FLOP, or where FLOP or time were not counted.
+    without FLOP, or where FLOP or time were not counted. With `at_least` some FLOP were not
+    counted: both are lower bounds, to be drawn as such and never told as values.
     """
 
     rank: int
@@ -90,6 +91,7 @@ class KernelPlace:
     share: float | None  # of the time of all kernels
     flops_per_s: float | None
     intensities: dict[MemoryLevel, float]
+    at_least: bool
 
     @property
     def name(self) -> str:
@@ -110,7 +112,7 @@ class KernelPlaces:
 
     @property
     def placed(self) -> tuple[KernelPlace, ...]:
-        """Those with a place at some level."""
+        """Those with a place at some level, or a lower bound of it."""
         return tuple(kernel for kernel in self.kernels if kernel.placed)
 
     @property
@@ -143,7 +145,8 @@ def place_kernels(counters: Counters) -> KernelPlaces:
 
 
 def _place(rank: int, kernel: KernelTotals, total_s: float) -> KernelPlace:
-    flops = kernel.flops or None
+    at_least = kernel.flops is None
+    flops = (kernel.flops_at_least if at_least else kernel.flops) or None
     counts = {level: getattr(kernel, field) for level, field in _BYTES.items()}
     return KernelPlace(
         rank=rank,
@@ -151,4 +154,5 @@ def _place(rank: int, kernel: KernelTotals, total_s: float) -> KernelPlace:
         share=ratio(kernel.duration_s, total_s),
         flops_per_s=ratio(flops, kernel.duration_s),
         intensities={level: flops / count for level, count in counts.items() if flops and count},
+        at_least=at_least,
     )

@@ -120,6 +120,7 @@ class KernelTotals(Facts):
     launches: Count
     duration_s: Seconds | None
     flops: Count | None
+    flops_at_least: Count = 0  # those counted, where the others' counters are not in the file
     tensor_flops: Count | None
     dram_bytes: Count | None
     l2_bytes: Count | None
@@ -130,7 +131,8 @@ class Counters(Facts):
     """Nsight Compute's counters of one file or of the files of one profile, added up.
 
     `flops` are executed: `fadd + fmul + 2 ffma` over every width, plus `tensor_flops`; padding and
-    recomputation included, so they are not the algorithmic FLOP of the cost model.
+    recomputation included, so they are not the algorithmic FLOP of the cost model. Without some of
+    these counters `flops` is None, and `flops_at_least` what the others add up to.
     """
 
     source: str  # "ncu 2024.1.1" or the form of the file
@@ -139,6 +141,7 @@ class Counters(Facts):
     kernels: Count  # launches
     duration_s: Seconds | None
     flops: Count | None
+    flops_at_least: Count = 0
     tensor_flops: Count | None
     dram_bytes: Count | None
     l2_bytes: Count | None

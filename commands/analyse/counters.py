@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -167,6 +167,7 @@ def _counted(item: Counters, *, per_kernel: bool) -> _Entry:
         "chip": item.chip,
         "kernels": item.kernels,
         **{name: getattr(item, name) for name in (*_FIGURES, "pcie_bytes")},
+        "flops_at_least": item.flops_at_least,
         "intensity_dram": item.intensity_dram,
     }
     row["missing"] = {name: why for name, why in item.missing.items() if name in row}
@@ -219,7 +220,7 @@ def _print_counters(row: dict[str, Any], kernels: Sequence[KernelTotals]) -> Non
     console = output(100)
     chip = f", {row['chip']}" if row["chip"] else ""
     console.print(Text(f"{row['file']} ({row['source']}{chip})"))
-    totals = [_figure(row[name]) for name in _TOTALS]
+    totals = [_shown(row, name) for name in _TOTALS]
     console.print(text_table(map(_heading, _TOTALS), [totals], left=()))
     if kernels:
         console.print(_kernels_table(kernels))
@@ -233,7 +234,7 @@ def _print_counters(row: dict[str, Any], kernels: Sequence[KernelTotals]) -> Non
 def _kernels_table(kernels: Sequence[KernelTotals]) -> Table:
     columns = ("launches", *_FIGURES)
     shown = [
-        [kernel.name, *(_figure(getattr(kernel, name)) for name in columns)]
+        [kernel.name, *(_shown(kernel.model_dump(), name) for name in columns)]
         for kernel in kernels[:_MAX_KERNELS]
     ]
     headings = ("kernel", *map(_heading, columns))
@@ -245,6 +246,12 @@ def _kernels_table(kernels: Sequence[KernelTotals]) -> Table:
 
 def _heading(name: str) -> str:
     return name.replace("_", "\n")
+
+
+def _shown(row: Mapping[str, Any], name: str) -> str:
+    """A figure, or from where it is known to begin: FLOP of which some were not counted."""
+    least = row["flops_at_least"] if name == "flops" and row["flops"] is None else 0
+    return f"\u2265 {_figure(least)}" if least else _figure(row[name])
 
 
 def _figure(value: float | None) -> str:

@@ -261,6 +261,20 @@ def test_none_one_and_many_fit_the_page(tmp_path, kind, empty, count, size):
     assert notes == ([] if count else [f"{empty} has a place here"])
 
 
+def test_a_kernel_with_flop_that_were_not_counted_is_an_arrow_and_no_value():
+    known = samples.kernel("known", flops=10**9, duration_s=0.1, dram_bytes=10**8)
+    half = known.replaced({"flops": "hadd: not in the file"}, flops=None, flops_at_least=10**8)
+    scene = kernels_scene(known, half.model_copy(update={"name": "half"}))
+    level = {mark.group: mark.shape.plotly for mark in scene.marks if "known" in mark.hover[0]}
+    arrows = [mark for mark in scene.marks if "half" in mark.hover[0]]
+    assert {mark.shape.plotly for mark in arrows} == {"arrow-up"}
+    assert "arrow-up" not in level.values()
+    assert all(mark.flops_per_s == pytest.approx(1e9) for mark in arrows)
+    assert all("at least" in " ".join(mark.hover) for mark in arrows)
+    draw_scene(single_axes()[1], scene)
+    interactive_figure(scene)
+
+
 @pytest.mark.parametrize("kind", ["ops", "kernels", "runs"])
 def test_every_number_on_a_page_is_finite(kind):
     figure = interactive_figure(scene_of(kind, 60))

@@ -2,7 +2,8 @@
 
 A kernel is up to three markers at one height, one per memory level whose bytes were counted: the
 colour is the level, of markers and slopes alike, the marker the math mode, its area the share of
-the time. Points crowd along the slopes, so the legend carries their rates.
+the time. A kernel of whose FLOP some were not counted is an arrow: at least so high. Points crowd
+along the slopes, so the legend carries their rates.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from analysis.figures.rooflines.scene import (
     limits_of,
     roof_entries,
 )
-from analysis.figures.style import LEVEL_COLOURS, MARKERS, LegendEntry, Marker, area_pt2
+from analysis.figures.style import AT_LEAST, LEVEL_COLOURS, MARKERS, LegendEntry, Marker, area_pt2
 from analysis.profiles.kernel_places import KernelPlace, KernelPlaces
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.quantities import bytes_rate, flops_rate, percent, three_digits
@@ -74,6 +75,8 @@ def _kernel_note(places: KernelPlaces) -> str:
     )
     if places.unknown:
         words += f" FLOP or time not counted: {len(places.unknown)} names."
+    if any(kernel.at_least for kernel in places.placed):
+        words += " Arrows: at least so high."
     return words
 
 
@@ -88,7 +91,7 @@ def _kernel_marks(kernel: KernelPlace, shape: Marker, rank: int) -> list[Mark]:
         Mark(
             intensity_flop_per_byte=intensity,
             flops_per_s=kernel.flops_per_s or 0.0,
-            shape=shape,
+            shape=AT_LEAST if kernel.at_least else shape,
             colour=LEVEL_COLOURS[level],
             filled=True,
             area_pt2=area_pt2(share),
@@ -107,15 +110,15 @@ def _kernel_marks(kernel: KernelPlace, shape: Marker, rank: int) -> list[Mark]:
 def _kernel_hover(kernel: KernelPlace) -> tuple[str, ...]:
     totals, counts = kernel.totals, kernel.intensities.items()
     counted = ", ".join(f"{level} {three_digits(value)}" for level, value in counts)
-    tensor = ""
+    least, tensor = "at least " if kernel.at_least else "", ""
     if totals.tensor_flops is not None and totals.flops:
         tensor = f", {percent(totals.tensor_flops / totals.flops)} on tensor cores"
     return (
         f"{kernel.rank}. {kernel.name}",
         f"{totals.launches} launches, {three_digits(1e3 * (totals.duration_s or 0.0))} ms, "
         f"{percent(kernel.share or 0.0)} of the kernels' time",
-        f"executed {flops_rate(kernel.flops_per_s or 0.0)}{tensor}",
-        f"FLOP/byte: {counted}",
+        f"executed {least}{flops_rate(kernel.flops_per_s or 0.0)}{tensor}",
+        f"FLOP/byte: {least}{counted}",
         *textwrap.wrap(totals.name, _HOVER_CHARACTERS),
     )
 

@@ -165,7 +165,9 @@ def kernels_table(profile: PlacedProfile, name: str) -> Table:
 
     def intensity(level: MemoryLevel) -> Column[KernelPlace]:
         key, heading = f"intensity_{level.lower()}_flop_per_byte", f"FLOP/{level} byte"
-        return number(key, heading, lambda kernel: kernel.intensities.get(level))
+        return number(
+            key, heading,
+            lambda kernel: None if kernel.at_least else kernel.intensities.get(level))  # fmt: skip
 
     return make_table(
         name,
@@ -181,7 +183,7 @@ def kernels_table(profile: PlacedProfile, name: str) -> Table:
         number("tensor_gflop", "on tensor cores",
                lambda kernel: scaled(kernel.totals.tensor_flops, 1e-9)),
         number("executed_gflop_per_s", "GFLOP/s",
-               lambda kernel: scaled(kernel.flops_per_s, 1e-9)),
+               lambda kernel: None if kernel.at_least else scaled(kernel.flops_per_s, 1e-9)),
         intensity("L1"),
         intensity("L2"),
         intensity("DRAM"),

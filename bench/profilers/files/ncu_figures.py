@@ -14,7 +14,9 @@ from bench.profilers.files.ncu_metrics import (
     NO_SUCH_METRIC,
     PACKED_FLOPS,
     SASS_FLOPS,
+    SECOND_TENSOR_PIPE,
     TENSOR,
+    TENSOR_INSTRUCTIONS,
     WAYS,
     sass_metric,
     sass_ops,
@@ -134,7 +136,8 @@ class _Figures:
             missing["tensor_flops"] = reason
         if others:
             missing[OTHER_TENSOR] = others
-        values["flops"], reason = self._flops(values["tensor_flops"], reason)
+        values["flops_at_least"], reason = self._flops(reason)
+        values["flops"] = None if reason else values["flops_at_least"]
         if reason:
             missing["flops"] = reason
         for name, value in values.items():
@@ -150,6 +153,8 @@ class _Figures:
         A total of 0 proves nothing while a kind of input is uncounted: fp32 that silently runs as
         TF32 counts 0 fp16.
         """
+        if self._has_no_tensor_work():
+            return Decimal(), "", ""
         counted = {metric for metric in TENSOR if metric in self._whole.metrics}
         uncounted = self._uncounted(counted)
         if not counted:
@@ -165,6 +170,12 @@ class _Figures:
         total = sum((self.metrics[metric].total for metric in counted), Decimal())
         return total, "", others if self is self._whole else ""
 
+    def _has_no_tensor_work(self) -> bool:
+        """Whether the tensor pipe is known to have executed nothing."""
+        if self.chip in SECOND_TENSOR_PIPE or not self._complete(TENSOR_INSTRUCTIONS):
+            return False
+        return not self.metrics[TENSOR_INSTRUCTIONS].total
+
     def _uncounted(self, counted: set[str]) -> tuple[str, ...]:
         """The tensor metrics that the chip has besides; an unknown one is the likeliest."""
         chips = [self.chip] if self.chip else CHIPS if counted else [_USUAL]
@@ -172,21 +183,25 @@ class _Figures:
         likeliest = max(kinds, key=lambda kind: (len(kind & counted), -len(kind - counted)))
         return tuple(metric for metric in TENSOR if metric in likeliest - counted)
 
-    def _flops(self, tensor: Decimal | None, reason: str) -> tuple[Decimal | None, str]:
-        """Executed FLOP: every width's adds, multiplies and multiply-adds, and tensor cores'."""
-        total = tensor or Decimal()
+    def _flops(self, no_tensor: str) -> tuple[Decimal, str]:
+        """Executed FLOP: every width's adds, multiplies and multiply-adds, and tensor cores'.
+
+        With the reason why there are more than these, if not all are counted; `no_tensor` is that
+        of the tensor cores'.
+        """
+        counted = (self.metrics[metric].total for metric in TENSOR if metric in self.metrics)
+        total = sum(counted, Decimal())
         absent = []
         for op, flops in {**SASS_FLOPS, **PACKED_FLOPS}.items():
             metrics = (sass_metric(op), sass_metric(op, "sm"))
-            metric = next(filter(self._complete, metrics), None)
-            if metric:
-                total = EXACT.add(total, EXACT.multiply(self.metrics[metric].total, Decimal(flops)))
-            elif op in sass_ops(self.chip) or any(m in self._whole.metrics for m in metrics):
-                absent.append(next((m for m in metrics if m in self.metrics), metrics[0]))
+            known = [m for m in metrics if m in self.metrics]
+            count = max((self.metrics[m].total for m in known), default=Decimal())
+            total = EXACT.add(total, EXACT.multiply(count, Decimal(flops)))
+            asked = op in sass_ops(self.chip) or any(m in self._whole.metrics for m in metrics)
+            if asked and not any(map(self._complete, known)):
+                absent.append(next(iter(known), metrics[0]))
         reasons = [self._why(tuple(absent)) + self._legacy()] if absent else []
-        if reason:
-            reasons.append(reason)
-        return (None, "; ".join(reasons)) if reasons else (total, "")
+        return total, "; ".join(filter(None, [*reasons, no_tensor]))
 
     def _legacy(self) -> str:
         """A note on nvprof's names, which ncu answers with n/a."""
@@ -207,9 +222,9 @@ class _Figures:
     def _reason(self, metric: str) -> str:
         if metric in self.metrics:
             lacking = self.launches - self.metrics[metric].launches
-            return f"no value in {lacking} of {self.launches} launches"
+            return f"no number (n/a, nan) in {lacking} of {self.launches} launches"
         if metric in self._names:
-            return "n/a"
+            return "no number (n/a, nan) in any launch"
         base = metric.removesuffix("sum")
         others = sorted(name for name in self._names if name.startswith(base))
         return f"not in the file, and {others[0]} is no sum" if others else "not in the file"

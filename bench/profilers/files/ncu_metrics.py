@@ -47,6 +47,10 @@ SASS_FLOPS: Mapping[str, int] = MappingProxyType(
 #: Data-centre Blackwell's packed fp32: two operations per thread.
 PACKED_FLOPS: Mapping[str, int] = MappingProxyType({"fadd2": 2, "fmul2": 2, "ffma2": 4})
 _PACKING = ("gb100", "gb110")
+#: Instructions of the tensor pipe, of any kind of input: 0 proves that there are no tensor FLOP.
+TENSOR_INSTRUCTIONS = "sm__inst_executed_pipe_tensor.sum"
+#: Chips with a second pipe for tensor cores (tcgen05's "tc"), which that metric does not see.
+SECOND_TENSOR_PIPE = _PACKING
 
 _AMPERE = (
     "src_fp16_dst_fp32",
@@ -112,7 +116,7 @@ TENSOR = tuple(dict.fromkeys(metric for chip in CHIPS for metric in tensor_metri
 WANTED = frozenset(
     [metric for ways in WAYS.values() for way in ways for metric in way]
     + [sass_metric(op, unit) for op in (*SASS_FLOPS, *PACKED_FLOPS) for unit in ("smsp", "sm")]
-    + list(TENSOR)
+    + [*TENSOR, TENSOR_INSTRUCTIONS]
 )
 
 

@@ -18,7 +18,7 @@ from bench.profilers.files.exact_decimals import EXACT
 from bench.profilers.files.ncu_csv.numbers import unit_power
 from bench.profilers.files.ncu_csv.rows import Form
 from bench.profilers.files.ncu_csv.scan import BLOCK_BYTES, NcuCsv, scan
-from bench.profilers.files.ncu_csv.totals import RefusedError
+from bench.profilers.files.ncu_csv.totals import DoubtfulError, RefusedError
 from bench.profilers.files.ncu_figures import MetricTotal, ProfileTotals, counters_of
 from bench.profilers.files.ncu_metrics import WANTED, chip_of_capability
 from bench.records import Counters
@@ -58,7 +58,9 @@ def read_totals(path: Path, block_bytes: int = BLOCK_BYTES) -> ProfileTotals:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except RefusedError as error:
-        remedy = "write the file again with LC_ALL=C ncu"
+        remedy = "copy or write the file again"
+        if isinstance(error, DoubtfulError):
+            remedy = "write the file again with LC_ALL=C ncu"
         raise UserError(f"{path}:{error.fault.line}: {error}; {remedy}") from None
 
 

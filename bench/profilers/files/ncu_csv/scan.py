@@ -202,7 +202,7 @@ class _Cutter:
         self._found.tables.append(table)
 
     def _fault_of_open_row(self) -> Fault | None:
-        return Fault(self._open[0], "the row is cut off") if self._open else None
+        return Fault(self._open[0], "the file is cut off") if self._open else None
 
     def _flush(self, fault: Fault | None = None) -> Iterator[Piece]:
         """Yield all rows that are left; after `fault` come no more."""

@@ -37,6 +37,10 @@ class RefusedError(Exception):
         self.fault = fault
 
 
+class DoubtfulError(RefusedError):
+    """A number of two readings, by the locale in which it may have been written."""
+
+
 class SeenLaunches:
     """Which launches a file has shown, 16 bytes for each."""
 
@@ -145,5 +149,5 @@ class TableTotals:
         if shown is None:
             whole, fraction = (one.text.replace(mark, to) for to in ("", "."))
             message = f"{metric}: {one.text!r} {unit} may mean {whole} or {fraction}"
-            raise RefusedError(Fault(one.line, f"{message}, and nothing in the file decides"))
+            raise DoubtfulError(Fault(one.line, f"{message}, and nothing in the file decides"))
         return shown

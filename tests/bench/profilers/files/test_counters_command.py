@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import samples
-from ncu_files import DRAM, DURATION, Launch, Style, launches, truth, written
+from ncu_files import DRAM, DURATION, SASS, Launch, Style, launches, truth, written
 
 from bench.records.folders import RecordFolder
 from mlproject import main
@@ -23,6 +23,7 @@ FIELDS = [
     "l2_bytes",
     "l1_bytes",
     "pcie_bytes",
+    "flops_at_least",
     "intensity_dram",
     "missing",
     "notes",
@@ -63,6 +64,57 @@ def test_what_a_file_cannot_tell_is_null_with_the_metric(file, capsys):
     assert DRAM in row["missing"]["intensity_dram"]
     assert "op_ffma_pred_on.sum" in row["missing"]["flops"]
     assert "flop_count_sp: nvprof's name" in row["missing"]["flops"]
+
+
+FP32 = {
+    f"sm__sass_thread_inst_executed_op_f{op}_pred_on.sum": 5 + n
+    for n, op in enumerate(("add", "mul", "fma"))
+}
+BLACKWELL = [
+    f"smsp__sass_thread_inst_executed_op_{op}2_pred_on.sum" for op in ("fadd", "fmul", "ffma")
+]
+PIPE = "sm__inst_executed_pipe_tensor.sum"
+
+
+def test_flop_of_which_some_were_not_counted_are_a_lower_bound(file, capsys):
+    path = file(written([Launch(n, "k", {DURATION: 31000, **FP32}) for n in range(2)], "raw"))
+    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    for figures in (row, row["per_kernel"][0]):
+        assert (figures["flops"], figures["flops_at_least"]) == (None, 2 * (5 + 6 + 2 * 7))
+    assert "op_hadd_pred_on.sum" in row["missing"]["flops"]
+    assert "sm__ops_path_tensor" in row["missing"]["flops"]
+    assert "op_fadd" not in row["missing"]["flops"]
+    assert main(["counters", path]) == 0
+    assert "\u2265 50" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("capability", "instructions", "whole", "of_relu"),
+    [
+        ("8.0", {"gemm": 0, "relu": 0}, True, True),
+        ("7.0", {"gemm": 3, "relu": 0}, False, True),
+        ("8.0", {"gemm": 3, "relu": None}, False, False),
+        ("10.0", {"gemm": 0, "relu": 0}, False, False),  # tcgen05 has a pipe of its own
+    ],
+)
+def test_no_instruction_of_the_tensor_pipe_is_no_tensor_flop(
+    file, capsys, capability, instructions, whole, of_relu
+):
+    def counted(number, kernel):
+        values = {
+            DURATION: 31000,
+            **dict.fromkeys([*SASS, *BLACKWELL], 4),
+            PIPE: instructions[kernel],
+        }
+        return Launch(number, kernel, values, capability=capability)
+
+    path = file(written([counted(0, "gemm"), counted(1, "relu")]))
+    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    relu = next(kernel for kernel in row["per_kernel"] if kernel["name"] == "relu")
+    assert (row["tensor_flops"] == 0, relu["tensor_flops"] == 0) == (whole, of_relu)
+    assert (row["flops"] is not None, relu["flops"] is not None) == (whole, of_relu)
 
 
 def test_a_row_per_kernel_when_asked(file, capsys):

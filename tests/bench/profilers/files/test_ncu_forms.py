@@ -220,8 +220,16 @@ def test_a_damaged_row_is_refused_with_its_line(read, form):
     )
     for damage in damages:
         broken = [*lines[:5], damage(lines[5]), *lines[6:]]
-        with pytest.raises(UserError, match=r"ncu\.csv:6: "):
+        with pytest.raises(UserError, match=r"ncu\.csv:6: ") as refused:
             read("\n".join(broken))
+        assert "LC_ALL" not in str(refused.value)
+
+
+@pytest.mark.parametrize("form", ["new", "summary"])
+def test_a_file_that_ends_within_a_cell_is_cut_off(read, form):
+    text = written(TABLE, form).rstrip("\n")
+    with pytest.raises(UserError, match="the file is cut off"):
+        read(text[:-3])
 
 
 def test_a_damaged_row_of_units_is_refused_with_its_line(read):
@@ -291,7 +299,10 @@ def test_a_metric_that_some_launches_lack_is_missing_with_their_number(read, for
     record = read(written(table, form))
     lacking = {name for name, value in found(record).items() if value is None}
     assert lacking == {name for name, value in truth(table).items() if value is None}
-    assert all(f"{metric}: no value in 3 of 6 launches" in record.missing[one] for one in lacking)
+    assert all(
+        f"{metric}: no number (n/a, nan) in 3 of 6 launches" in record.missing[one]
+        for one in lacking
+    )
     relu, gemm = sorted(record.per_kernel, key=lambda kernel: kernel.name, reverse=True)
     for field in lacking:
         assert getattr(relu, field) is None

@@ -134,7 +134,9 @@ def test_another_number_that_groups_by_dots_decides(read, unit):
     around = [("some__metric.sum", "byte", "27.595.520"), (PERCENT, "%", "65,77")]
     for other in around:
         record = read(other, (DURATION, unit, "117.344"))
-        assert record.missing["duration_s"] == f"{DURATION}: no value in 1 of 2 launches"
+        assert (
+            record.missing["duration_s"] == f"{DURATION}: no number (n/a, nan) in 1 of 2 launches"
+        )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,9 @@ def test_grouped_and_plain_numbers_of_many_launches_add_up_exactly(read):
     record = read(*[(DRAM, "byte", text) for text in texts if text != "n/a"])
     assert record.dram_bytes == 999999999999 + 1000 + 7 + 12345678 + 999 + 123456789012 + 5000
     partial_record = read(*[(DRAM, "byte", text) for text in texts])
-    assert partial_record.missing["dram_bytes"] == f"{DRAM}: no value in 1 of 8 launches"
+    assert (
+        partial_record.missing["dram_bytes"] == f"{DRAM}: no number (n/a, nan) in 1 of 8 launches"
+    )
 
 
 def test_sums_beyond_64_bits_are_exact(read):

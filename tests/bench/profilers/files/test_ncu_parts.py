@@ -167,7 +167,7 @@ def test_a_metric_that_a_report_lacks_for_a_launch_is_missing(report):
     table[2].values[DRAM] = float("nan")
     record = read_counters(report([[Action(one) for one in table]]))
     assert record.dram_bytes is None
-    assert record.missing["dram_bytes"] == f"{DRAM}: no value in 2 of 6 launches"
+    assert record.missing["dram_bytes"] == f"{DRAM}: no number (n/a, nan) in 2 of 6 launches"
 
 
 def test_a_report_without_launches_or_in_other_units_is_refused(report, monkeypatch):

@@ -70,7 +70,7 @@ def test_a_counter_without_a_value_is_told_and_no_zero(tmp_path, value):
     ranges = [counted(args=whole()), counted(args=whole() | {DRAM: value})]
     record = read_counters(read(tmp_path, *ranges, deviceProperties=[A100]))
     assert record.dram_bytes is None
-    assert "no value in 1 of 2 launches" in record.missing["dram_bytes"]
+    assert "no number (n/a, nan) in 1 of 2 launches" in record.missing["dram_bytes"]
     assert record.flops == 2 * (3 * 4 * 2 + 5)
 
 
