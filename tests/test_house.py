@@ -4,6 +4,7 @@ import ast
 import importlib
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def declared(extra=None):
     project = PYPROJECT["project"]
     lines = project["optional-dependencies"][extra] if extra else project["dependencies"]
     return [Requirement(line) for line in lines]
+
+
+def test_no_tracked_text_has_a_merge_conflict():
+    listed = subprocess.run(
+        ["git", "grep", "-nIE", "^(<{7}|>{7}|\\|{7}) "], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert listed.stdout == ""
 
 
 # Requirements
