@@ -20,7 +20,8 @@ from analysis.comparison.pairs import Pairing
 from analysis.runs.groups import Group, ran_otherwise, sample_of
 from analysis.runs.quantities import counted, percent, times
 from analysis.runs.run import TOKENS_PER_S, Run
-from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio, estimate_window
+from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio
+from analysis.statistics.ratios import deciding_repeats
 from bench.config import ENERGY, THROUGHPUT, energy_metric, rate_metric, rate_unit
 from bench.errors import UserError
 
@@ -31,27 +32,23 @@ _USE = ("better", "worse")
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """A metric by its name in the tracking schema; `window` is the statistic of a window's times.
-
-    `words` are those for a better and for a worse value.
-    """
+    """A metric by its name in the tracking schema; `words` are of a better and of a worse value."""
 
     name: str
     unit: str
     better: Literal["higher", "lower"]
     words: tuple[str, str]
-    window: Literal["mean", "median"] | None = None
 
 
 METRICS = {
     metric.name: metric
     for metric in (
-        ComparedMetric(rate_metric("image"), rate_unit("image"), "higher", _SPEED, "mean"),
-        ComparedMetric(THROUGHPUT, rate_unit("sample"), "higher", _SPEED, "mean"),
-        ComparedMetric(TOKENS_PER_S, "tokens/s", "higher", _SPEED, "mean"),
-        ComparedMetric("attained_gflops", "GFLOP/s", "higher", _SPEED, "mean"),
-        ComparedMetric("iteration_time_ms_mean", "ms", "lower", _SPEED, "mean"),
-        ComparedMetric("iteration_time_ms_p50", "ms", "lower", _SPEED, "median"),
+        ComparedMetric(rate_metric("image"), rate_unit("image"), "higher", _SPEED),
+        ComparedMetric(THROUGHPUT, rate_unit("sample"), "higher", _SPEED),
+        ComparedMetric(TOKENS_PER_S, "tokens/s", "higher", _SPEED),
+        ComparedMetric("attained_gflops", "GFLOP/s", "higher", _SPEED),
+        ComparedMetric("iteration_time_ms_mean", "ms", "lower", _SPEED),
+        ComparedMetric("iteration_time_ms_p50", "ms", "lower", _SPEED),
         ComparedMetric("iteration_time_ms_p95", "ms", "lower", _SPEED),
         ComparedMetric("iteration_time_ms_p99", "ms", "lower", _SPEED),
         ComparedMetric("iteration_time_ms_std", "ms", "lower", _USE),
@@ -177,8 +174,11 @@ def compare_pairs(
     tests = [(one, p) for one in found if (p := _test(one.estimate, limit)) is not None]
     different = correct([min(1.0, 2 * min(p.more, p.less)) for _, p in tests])
     ties = correct([min(1.0, 2 * p.tie) for _, p in tests])
+    among = 1 if correction == "none" else len(tests)
     judged = {
-        id(one): _judged(replace(one, p_different=p_different, p_tie=p_tie), p, 1 - level, limit)
+        id(one): _judged(
+            replace(one, p_different=p_different, p_tie=p_tie), p, 1 - level, limit, among
+        )
         for (one, p), p_different, p_tie in zip(tests, different, ties, strict=True)
     }
     return [
@@ -204,7 +204,7 @@ def _test(estimate: RatioEstimate, limit: float) -> _PValues | None:
     return _PValues(more, less, tie=max(below, above))
 
 
-def _judged(one: Comparison, p: _PValues, alpha: float, limit: float) -> Comparison:
+def _judged(one: Comparison, p: _PValues, alpha: float, limit: float, among: int) -> Comparison:
     span, margin = _span(one.estimate), percent(limit - 1)
     judgement: Judgement = "undecided"
     because = f"the interval ({span}) leaves open whether the change passes {margin}"
@@ -215,7 +215,19 @@ def _judged(one: Comparison, p: _PValues, alpha: float, limit: float) -> Compari
         judgement, because = "tie", f"{span}, within {margin}"
     elif 2 * min(p) <= alpha:
         because = f"{span} alone would decide, but not among so many configurations"
+    if judgement == "undecided":
+        because += _what_would_decide(one, alpha / (2 * among), limit)
     return replace(one, judgement=judgement, because=because)
+
+
+def _what_would_decide(one: Comparison, alpha: float, limit: float) -> str:
+    """Of machines of a kind more repeats decide nothing."""
+    if one.estimate.covers in ("this kind of machine", "one machine against a kind"):
+        return "; more machines would decide"
+    a, b = (side.repeats(one.metric.name) for side in (one.a, one.b))
+    number = deciding_repeats(a, b, limit, alpha)
+    about = "over 50" if number is None else f"about {number}"
+    return f"; {about} repeats on each side would decide"
 
 
 def _span(estimate: RatioEstimate) -> str:
@@ -229,27 +241,12 @@ def _why_unknown(one: Comparison, limit: float, level: float) -> str:
         "one run on each side" if counts == [1, 1] else "repeats summed up without their scatter"
     )
     because = f"{sides}: repeat-to-repeat variance unknown"
-    ratio, deviation = one.estimate.ratio, _within_windows(one)
-    quantile = float(special.ndtri((1 + level) / 2))
-    if deviation is not None:
-        low, high = (ratio * math.exp(sign * quantile * deviation) for sign in (-1, 1))
-        because += f"; between these two windows {times(low)} to {times(high)}"
-    excess = abs(math.log(ratio)) - math.log(limit)
-    room = (excess / quantile) ** 2 - (deviation or 0.0) ** 2
-    if excess > 0 and room > 0:
-        most = math.sqrt(room / sum(1 / count for count in counts))
+    excess = abs(math.log(one.estimate.ratio)) - math.log(limit)
+    if excess > 0:
+        quantile = float(special.ndtri((1 + level) / 2))
+        most = excess / quantile / math.sqrt(sum(1 / count for count in counts))
         because += f"; would hold for repeats that scatter by less than {percent(most)}"
     return because
-
-
-def _within_windows(one: Comparison) -> float | None:
-    """Standard error of the ratio's logarithm from the iterations of two windows alone."""
-    runs = (*one.a.runs, *one.b.runs)
-    if one.metric.window is None or len(runs) != 2:
-        return None
-    found = [estimate_window(run.iteration_times_s, one.metric.window) for run in runs]
-    errors = [window.deviation / window.value for window in found if window is not None]
-    return math.hypot(*errors) if len(errors) == 2 else None
 
 
 #: What a gate can fail on. `slower` is every value that is worse, whatever the metric.

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import stats
 
 from analysis.comparison.judgement import ComparedMetric, Comparison, compare_pairs
 from analysis.report.tables.numbered_table import (
@@ -26,17 +25,15 @@ from analysis.report.tables.numbered_table import (
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.quantities import counted, percent
 from analysis.runs.run import Run
+from analysis.statistics.ratios import POWER, smallest_change
 from analysis.statistics.repeats import Repeats
 from bench.errors import UserError
 
-#: How often a change of the stated size is found.
-POWER = 0.8
 #: Repeats on each side for which the smallest change is stated.
 REPEATS = (3, 5, 10, 20)
 #: Random halvings of the same runs.
 HALVINGS = 200
 _FEWEST_TO_HALVE = 4
-_DRAWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -148,45 +145,6 @@ def noise_floor(
         drifted=tuple(_drifted(halved, metric, threshold, correction)),
         single=tuple(group for group, found in known if found.log_variance is None),
     )  # fmt: skip
-
-
-def smallest_change(
-    deviation: float,
-    repeats: int,
-    *,
-    threshold: float = 0.02,
-    among: int = 1,
-    power: float = POWER,
-    level: float = 0.95,
-) -> float:
-    """Return the change of one of `among` configurations that is found in `power` of all cases.
-
-    `deviation` is the relative standard deviation between repeats, of which each side has as many
-    as `repeats` (three or more); a change of 0.03 is a factor of 1.03. Found means that the whole
-    interval (Welch's t, corrected for the number of configurations) lies beyond `threshold`.
-    """
-    needed = _needed(repeats, (1 - level) / (2 * among), power)
-    return (1 + threshold) * math.exp(deviation * needed) - 1
-
-
-@cache
-def _needed(repeats: int, alpha: float, power: float) -> float:
-    """By how many deviations between repeats a change must pass the threshold to be found.
-
-    Variances of both sides are drawn, since both the standard error and Welch's degrees of freedom
-    follow from them; given these the chance to find a change is a normal one.
-    """
-    rng = np.random.default_rng(0)
-    a, b = rng.chisquare(repeats - 1, (2, _DRAWS)) / (repeats - 1)
-    error = np.sqrt((a + b) / repeats)
-    degrees = (repeats - 1) * (a + b) ** 2 / (a**2 + b**2)
-    margin = special.stdtrit(degrees, 1 - alpha) * error
-    deviation = math.sqrt(2 / repeats)
-
-    def missing(beyond: float) -> float:
-        return float(np.mean(special.ndtr((beyond - margin) / deviation))) - power
-
-    return float(optimize.brentq(missing, 0.0, 1e6))
 
 
 def _halvings(

@@ -11,7 +11,7 @@ from analysis.comparison.odd_machines import odd_in
 from analysis.comparison.pairs import Pairing
 from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
 from analysis.runs.groups import Group
-from analysis.runs.quantities import interval, three_digits
+from analysis.runs.quantities import interval, ratio_digits, three_digits
 from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import Covers
 
@@ -85,7 +85,7 @@ def comparison_table(
         *([also] if any(one.also_differs(shown) for one in rows) else []),
         side("A", lambda one: one.a),
         side("B", lambda one: one.b),
-        estimated("ratio", "B / A", lambda found: found.estimate.ratio),
+        estimated("ratio", "B / A", lambda found: found.estimate.ratio, show=ratio_digits),
         estimated("ratio_low ratio_high", "95 % interval",
                   lambda found: (found.estimate.low, found.estimate.high), show=interval),
         estimated("p_corrected", "p", lambda found: found.p_different),
@@ -126,7 +126,7 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
         lines += odd_in(side, list(runs.values()), pairing.metric)
     undecided = sum(one.judgement == "undecided" for one in comparisons)
     if undecided:
-        lines.append(f"{undecided} of {len(comparisons)} undecided: more repeats would decide")
+        lines.append(f"{undecided} of {len(comparisons)} undecided")
     return lines
 
 
@@ -138,6 +138,7 @@ def _centre_and_count(value: float, count: int) -> str:
 _COVERED: dict[Covers, str] = {
     "these runs": "are of these runs alone: not all of their records say which machine ran",
     "this machine": "are of repeats on one machine, and say nothing of others of its kind",
+    "one machine against a kind": "are of one machine against machines of a kind",
     "this kind of machine": "are of machines of this kind",
 }
 

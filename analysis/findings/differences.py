@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy import special
 
+from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
 from analysis.runs.groups import Group, batch_curves, cliff_of, group_runs, settings_key
-from analysis.runs.quantities import interval, percent, three_digits
+from analysis.runs.quantities import as_fast_as, percent, three_digits
 from analysis.runs.run import Run
 from analysis.runs.what_ran import OF_PRECISION
-from analysis.statistics import RatioEstimate, estimate_ratio
+from analysis.statistics import RatioEstimate
+from bench.config import THROUGHPUT
 
 BASELINE = "fp32"
 
@@ -22,14 +24,19 @@ BASELINE = "fp32"
 class Uplift:
     """A lower precision against fp32 in one configuration; `spilled` if either is past a cliff.
 
-    Without an estimate, `note` says why: the precision was not the one asked for.
+    Without a comparison, `note` says why: the precision was not the one asked for.
     """
 
     low: Group
     full: Group
-    estimate: RatioEstimate | None
     spilled: bool
     note: str | None = None
+    found: Comparison | None = None
+
+    @property
+    def estimate(self) -> RatioEstimate | None:
+        """How many times as fast as fp32 it is."""
+        return self.found.estimate if self.found else None
 
 
 #: What `amp` became where no device would choose it for its speed.
@@ -40,8 +47,9 @@ _EMULATED = "emulated: this device has no such arithmetic"
 def uplifts(runs: Sequence[Run]) -> list[Uplift]:
     """Return every configuration that was measured in fp32 and in another precision.
 
-    Also those where `amp` was asked for and fp32 or an emulation ran: without an estimate, since
-    the device has no lower precision to compare.
+    They are judged as `mlproject compare` does, with p-values that are corrected for the number of
+    configurations of a machine and precision. Also those where `amp` was asked for and fp32 or an
+    emulation ran: without a comparison, since the device has no lower precision.
     """
     spilled: set[tuple[str, ...]] = set()
     groups: list[Group] = []
@@ -55,6 +63,7 @@ def uplifts(runs: Sequence[Run]) -> list[Uplift]:
         if group.first.precision == BASELINE
     }
     found = []
+    rated: dict[tuple[str, str], list[Uplift]] = {}
     for group in groups:
         full = baselines.get(settings_key(group.first, OF_PRECISION))
         if full is None:
@@ -63,13 +72,17 @@ def uplifts(runs: Sequence[Run]) -> list[Uplift]:
         if group.first.precision == BASELINE:
             amp = tuple(run for run in group.runs if run.precision_label != BASELINE)
             if amp:
-                found.append(Uplift(Group(amp), full, None, past, _AS_FP32))
+                found.append(Uplift(Group(amp), full, past, _AS_FP32))
         elif group.emulated and set(group.asked_for("precision")) == {"amp"}:
-            found.append(Uplift(group, full, None, past, _EMULATED))
+            found.append(Uplift(group, full, past, _EMULATED))
         else:
-            estimate = estimate_ratio(group.repeats(), full.repeats())
-            found.append(Uplift(group, full, estimate, past, _EMULATED if group.emulated else None))
-    return found
+            one = Uplift(group, full, past, _EMULATED if group.emulated else None)
+            rated.setdefault((group.env, group.precision), []).append(one)
+    for alike in rated.values():
+        judged = compare_pairs([(one.full, one.low) for one in alike], METRICS[THROUGHPUT])
+        found += [replace(one, found=own) for one, own in zip(alike, judged, strict=True)]
+    order = {group.names: place for place, group in enumerate(groups)}
+    return sorted(found, key=lambda one: order.get(one.low.names, order[one.full.names]))
 
 
 def find_precision_uplift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
@@ -81,10 +94,12 @@ def find_precision_uplift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         first = found[0].low
         names = names_of(group for one in found for group in (one.low, one.full))
         sound = [one for one in found if not one.spilled]
-        rated = [(one, one.estimate) for one in sound if one.estimate is not None]
+        rated = [(one, one.found) for one in sound if one.found is not None]
         what = f"{first.env}, {first.model_label}"
         if rated:
-            ratios = [estimate.ratio for _, estimate in rated]
+            ratios = [known.estimate.ratio for _, known in rated]
+            undecided = sum(known.judgement == "undecided" for _, known in rated)
+            doubt = f"; {undecided} of {len(rated)} undecided" if undecided else ""
             spilled = [one for one in found if one.spilled]
             past = ", ".join(f"{one.low.batch_size}" for one in spilled)
             note = f" Left out, as memory spilled there: batch {past}." if spilled else ""
@@ -93,12 +108,12 @@ def find_precision_uplift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
                 kind="precision uplift",
                 headline=(
                     f"{what}: {first.precision_label}{how} is "
-                    f"{interval(min(ratios), max(ratios))} times as fast as {BASELINE}.{note}"
+                    f"{as_fast_as(min(ratios), max(ratios))} {BASELINE}{doubt}.{note}"
                 ),
                 evidence=tuple(
-                    f"batch {one.low.batch_size}: {ratio_of(estimate)}, {rate_of(one.low)} "
-                    f"against {rate_of(one.full)}"
-                    for one, estimate in rated
+                    f"batch {one.low.batch_size}: {known.word}, {ratio_of(known.estimate)}, "
+                    f"{rate_of(one.low)} against {rate_of(one.full)}"
+                    for one, known in rated
                 ),
                 runs=names,
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.comparison.machines.speedups import MachinePair, SharedConfiguration, machine_pairs
 from analysis.findings.report_finding import ReportFinding
-from analysis.runs.quantities import counted, interval, three_digits
+from analysis.runs.quantities import as_fast_as, counted, interval, ratio_digits, three_digits
 from analysis.runs.run import Run
 from analysis.statistics import RatioEstimate
 from bench.config import a_sample
@@ -39,7 +39,7 @@ def _headline(pair: MachinePair) -> str:
         words = f"{pair.b} trains {_label(one)} {_mean(pair.mean)} times as fast as {pair.a}"
     else:
         words = (
-            f"{pair.b} is {interval(*pair.ends)} times as fast as {pair.a}, {_mean(pair.mean)} in "
+            f"{pair.b} is {as_fast_as(*pair.ends)} {pair.a}, {_mean(pair.mean)} in "
             f"the geometric mean ({counted(number, 'common configuration')})"
         )
     return f"{words}{_cost_words(pair)}."
@@ -107,4 +107,4 @@ def _line(series: MachinePair) -> str:
 def _mean(estimate: RatioEstimate) -> str:
     known = estimate.low is not None and estimate.high is not None
     ends = f" (95 %: {interval(estimate.low or 0.0, estimate.high or 0.0)})" if known else ""
-    return f"{three_digits(estimate.ratio)}{ends}"
+    return f"{ratio_digits(estimate.ratio)}{ends}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from analysis.runs.groups import Group
-from analysis.runs.quantities import interval, percent, three_digits
+from analysis.runs.quantities import interval, percent, ratio_digits, three_digits
 from analysis.statistics import RatioEstimate
 
 
@@ -35,8 +35,8 @@ def rate_of(group: Group) -> str:
 def ratio_of(estimate: RatioEstimate) -> str:
     """Format a ratio with its interval, or say that there is none."""
     if estimate.low is None or estimate.high is None:
-        return f"{three_digits(estimate.ratio)}x (single runs, no interval)"
-    return f"{three_digits(estimate.ratio)}x (95 %: {interval(estimate.low, estimate.high)})"
+        return f"{ratio_digits(estimate.ratio)}x (single runs, no interval)"
+    return f"{ratio_digits(estimate.ratio)}x (95 %: {interval(estimate.low, estimate.high)})"
 
 
 def names_of(groups: Iterable[Group]) -> tuple[str, ...]:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from analysis.findings.differences import uplifts
+from analysis.findings.report_finding import ratio_of
 from analysis.report.tables.summary_table import Answer, answers
-from analysis.runs.quantities import counted, flops_rate, percent, percent_interval, three_digits
+from analysis.runs.quantities import (
+    counted,
+    flops_rate,
+    percent,
+    percent_interval,
+    ratio_digits,
+    three_digits,
+)
 from analysis.runs.run import Run
 from bench.config import Sample
 
@@ -14,7 +23,7 @@ from bench.config import Sample
 _BOUND = {
     "compute": "arithmetic is what limits it",
     "memory": "memory traffic is what limits it",
-    "input": "waiting for images is what limits it",
+    "input": "waiting for {sample}s is what limits it",
     "overhead": (
         "neither arithmetic nor memory traffic explains most of its time, so launches, slow "
         "kernels or the host do"
@@ -90,34 +99,40 @@ def _speed(best: Answer, measured: Sequence[Answer], runs: Sequence[Run], of_kin
 
 
 def _against_fp32(best: Answer, runs: Sequence[Run]) -> str:
-    """What its precision gave, where fp32 was measured beside it."""
-    estimates = (one.estimate for one in uplifts(runs) if one.low == best.group)
-    estimate = next((one for one in estimates if one is not None), None)
-    return "" if estimate is None else f", {three_digits(estimate.ratio)} times as many as in fp32"
+    """What its precision gave, where fp32 was measured beside it, by the table's own verdict."""
+    known = next((one.found for one in uplifts(runs) if one.low == best.group and one.found), None)
+    if known is None:
+        return ""
+    ratio = known.estimate.ratio
+    if known.judgement == "undecided":
+        return f"; whether that is more than in fp32 is undecided ({ratio_of(known.estimate)})"
+    if known.judgement == "tie":
+        return ", as many as in fp32"
+    return f", {ratio_digits(ratio)} times as many as in fp32"
 
 
 def _roof(best: Answer, measured: Sequence[Answer], of_kind: str) -> str:
-    if not best.points:
+    found = best.of_the_roof
+    if found is None:
         reason = next((run.refusal for run in best.runs if run.refusal), "no reason recorded")
         return f"It has no place under a roof: {reason}."
     point = best.points[0]
-    share = percent_interval(point.fraction_of_roof_min, point.fraction_of_roof_max)
+    sample, gflops = best.runs[0].sample, best.attained_gflops
+    attained = point.attained_flops_per_s if gflops is None else 1e9 * gflops
     unsure = "" if point.bound_sure else ", as far as modelled traffic can say"
     if point.imported_from and point.bound == "overhead":
-        unsure = ", or waiting for images, of which its file says nothing"
+        unsure = f", or waiting for {sample}s, of which its file says nothing"
     modelled = " by modelled work" if point.imported_from else ""
     one = (
-        f"It reaches{modelled} {flops_rate(point.attained_flops_per_s)}, {share} of what the roof "
-        f"of its machine allows in {point.math_mode}: {_BOUND[point.bound]}{unsure}"
+        f"It reaches{modelled} {flops_rate(attained)}, {percent_interval(*found)} of what the "
+        f"roof of its machine allows in {point.math_mode}: "
+        f"{_BOUND[point.bound].format(sample=sample)}{unsure}"
     )
-    placed = [answer for answer in measured if answer.points]
-    if len(placed) == 1:
+    shares = [(of[0], answer) for answer in measured if (of := answer.of_the_roof)]
+    if len(shares) == 1:
         return f"{one}."
-    low, high = (
-        choose(placed, key=lambda answer: answer.points[0].fraction_of_roof_min)
-        for choose in (min, max)
-    )
-    ends = [percent(answer.points[0].fraction_of_roof_min) for answer in (low, high)]
+    (least, low), (most, high) = (choose(shares, key=itemgetter(0)) for choose in (min, max))
+    ends = [percent(least), percent(most)]
     if ends[0] == ends[1]:
         return f"{one}; that share is the same in all configurations{of_kind}."
     return (

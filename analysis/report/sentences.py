@@ -28,9 +28,6 @@ REFERENCES = (
     "variances are involved. Biometrika 34, 1947.",
     "S. Holm: A simple sequentially rejective multiple test procedure. Scandinavian Journal of "
     "Statistics 6, 1979.",
-    "A. C. Davison, D. V. Hinkley: Bootstrap Methods and their Application. Cambridge, 1997.",
-    "D. N. Politis, H. White: Automatic block-length selection for the dependent bootstrap. "
-    "Econometric Reviews 23, 2004; correction by A. Patton, D. Politis, H. White, 28, 2009.",
 )
 
 
@@ -81,8 +78,9 @@ def limits(runs: Sequence[Run]) -> Iterator[str]:
     if any(not point.bound_sure for point in points):
         yield "A bound with a question mark depends on where in that interval the traffic lies."
     if datasheet := sum(point.ceiling.kind == "datasheet" for point in points):
+        stand = "stands" if datasheet == 1 else "stand"
         yield (
-            f"{counted(datasheet, 'run')} stand under a datasheet's roof, which programs "
+            f"{counted(datasheet, 'run')} {stand} under a datasheet's roof, which programs "
             "seldom reach: the fraction of the roof reads low."
         )
     if any(result.record.config.reads_images for result in results):

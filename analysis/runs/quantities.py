@@ -1,11 +1,31 @@
-"""Quantities as people read them: three digits and the unit that keeps them short."""
+"""Quantities as people read them: three digits and the unit that keeps them short.
+
+A number gets more digits where a difference would else not show: that of the ends of an interval,
+that of a ratio from 1, and the deviation of a mean.
+"""
 
 from __future__ import annotations
 
+import math
+
+_MOST_DIGITS = 6
+
 
 def three_digits(value: float) -> str:
-    """Format a number with three significant digits and no exponent between 1e-4 and 1e6."""
-    return f"{float(f'{value:.3g}'):g}"
+    """Format a number with three significant digits and no exponent between 1e-4 and 1e9."""
+    return _digits(value, 3)
+
+
+def _digits(value: float, digits: int) -> str:
+    return f"{float(f'{value:.{digits}g}'):.9g}"
+
+
+def _showing(value: float, step: float) -> str:
+    """Format with three digits, or with as many more as show the first digit of `step`."""
+    if not (value and step and math.isfinite(value) and math.isfinite(step)):
+        return three_digits(value)
+    needed = math.floor(math.log10(abs(value))) - math.floor(math.log10(abs(step))) + 1
+    return _digits(value, min(max(needed, 3), _MOST_DIGITS))
 
 
 def signed(value: float) -> str:
@@ -29,7 +49,7 @@ def bytes_rate(bytes_per_s: float) -> str:
 
 def interval(low: float, high: float) -> str:
     """Format an interval, or one number if both ends read the same."""
-    ends = [three_digits(low), three_digits(high)]
+    ends = [_showing(end, high - low) for end in (low, high)]
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
@@ -38,19 +58,19 @@ def plus_minus(mean: float, deviation: float | None) -> str:
     if deviation is None:
         return three_digits(mean)
     # Two digits: a deviation of few repeats is not known better.
-    return f"{three_digits(mean)} \N{PLUS-MINUS SIGN} {float(f'{deviation:.2g}'):g}"
+    return f"{_showing(mean, deviation / 10)} \N{PLUS-MINUS SIGN} {_digits(deviation, 2)}"
 
 
 def percent_interval(low: float, high: float) -> str:
     """Format two fractions of 1 as percent, or one if both read the same."""
-    ends = [f"{100 * low:.0f}", f"{100 * high:.0f}"]
-    return f"{ends[0]} %" if ends[0] == ends[1] else f"{ends[0]} to {ends[1]} %"
+    ends = [percent(low), percent(high)]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0][:-2]} to {ends[1]}"
 
 
 def percent(share: float) -> str:
     """Format a fraction of 1 as percent: two digits below 10 %, so that little is not nothing."""
     value = 100 * share
-    return f"{value:.0f} %" if value >= 9.95 or not value else f"{float(f'{value:.2g}'):g} %"
+    return f"{value:.0f} %" if abs(value) >= 9.95 or not value else f"{_digits(value, 2)} %"
 
 
 def whole_number(text: str | None) -> int | None:
@@ -63,8 +83,19 @@ def whole_number(text: str | None) -> int | None:
 
 
 def times(ratio: float) -> str:
-    """Format a ratio with three digits and a sign of multiplication."""
-    return f"{three_digits(ratio)}x"
+    """Format a ratio with a sign of multiplication."""
+    return f"{ratio_digits(ratio)}x"
+
+
+def as_fast_as(least: float, largest: float) -> str:
+    """Return `1.2 to 1.4 times as fast as`, without a number where both ends are 1."""
+    ends = [ratio_digits(ratio) for ratio in (least, largest)]
+    return "as fast as" if ends == ["1", "1"] else f"{interval(least, largest)} times as fast as"
+
+
+def ratio_digits(ratio: float) -> str:
+    """Format a ratio with three digits, or more where it differs from 1 by less."""
+    return _showing(ratio, ratio - 1)
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,5 +1,6 @@
 """Intervals that hold for repeats of windows of iterations; `docs/statistics.md` says why."""
 
+from analysis.statistics.outlying import find_outliers
 from analysis.statistics.ratios import Covers, RatioEstimate, estimate_ratio, mean_ratio
 from analysis.statistics.repeats import (
     CORRECTIONS,
@@ -8,12 +9,6 @@ from analysis.statistics.repeats import (
     holm,
     repeats_of,
 )
-from analysis.statistics.window_statistics import (
-    block_length,
-    effective_count,
-    estimate_window,
-    find_outliers,
-)
 
 __all__ = [
     "CORRECTIONS",
@@ -21,10 +16,7 @@ __all__ = [
     "RatioEstimate",
     "RepeatEstimate",
     "benjamini_hochberg",
-    "block_length",
-    "effective_count",
     "estimate_ratio",
-    "estimate_window",
     "find_outliers",
     "holm",
     "mean_ratio",

@@ -1,4 +1,4 @@
-"""The ratio of two groups of repeats, its interval, and what that interval speaks of."""
+"""The ratio of two groups of repeats, its interval, what that is of, and how many would decide."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Literal, get_args
+
+import numpy as np
 
 from analysis.statistics.repeats import Repeats
 from analysis.statistics.student import chance_below, half_width
 
 #: What another measurement may change for the interval to still hold: nothing, the repeats, or the
 #: machine too.
-Covers = Literal["these runs", "this machine", "this kind of machine"]
+Covers = Literal["these runs", "this machine", "one machine against a kind", "this kind of machine"]
 #: From the narrowest to the widest.
-_SCOPES: tuple[Covers, ...] = ("these runs", "this machine", "this kind of machine")
+_SCOPES: tuple[Covers, ...] = get_args(Covers)
+#: How often a change of the stated size is found.
+POWER = 0.8
+_TRIED = (3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
+_DRAWS = 20_000
 #: Standard error of the ratio's logarithm, its degrees of freedom, and the method.
 _Spread = tuple[float, float, str]
 
@@ -25,7 +32,8 @@ class RatioEstimate:
     """value(a) / value(b); `deviation` is the standard error of its logarithm.
 
     Without repeats on either side only the ratio is known. `covers` says what the interval is of,
-    and so the ratio: these runs, repeats on this machine of each side, or machines of this kind.
+    and so the ratio: these runs, repeats on this machine of each side, machines of this kind, or
+    one machine of one side against the kind of the other.
     """
 
     ratio: float
@@ -68,7 +76,7 @@ def mean_ratio(estimates: Sequence[RatioEstimate], *, level: float = 0.95) -> Ra
         return RatioEstimate(ratio, None, None, None, None, method)
     covers = min((one.covers for one in estimates), key=_SCOPES.index)
     each = [one.degrees or 1.0 for one in estimates]
-    if any(one.covers == "this kind of machine" for one in estimates):
+    if any(_SCOPES.index(one.covers) > 1 for one in estimates):
         deviation, degrees = sum(errors) / count, min(each)
     else:
         deviation = math.sqrt(sum(error**2 for error in errors)) / count
@@ -106,20 +114,21 @@ def _estimate(difference: float, spread: _Spread, covers: Covers, level: float) 
 
 
 def _covered(a: Repeats, b: Repeats) -> Covers:
-    """Machines of a kind are covered where each side has several, runs where one is not known."""
-    fewest = min(len(a.machines), len(b.machines))
-    return _SCOPES[min(fewest, 2)]
+    """Machines of a kind are covered where a side has several, runs where one is not known."""
+    fewest, most = sorted((len(a.machines), len(b.machines)))
+    return _SCOPES[0 if not fewest else min(fewest, 2) + min(most, 2) - 1]
 
 
 def _paired(a: Repeats, b: Repeats) -> _Spread:
     ratios = [a.machines[machine] - b.machines[machine] for machine in a.machines]
-    deviation = math.sqrt(statistics.variance(ratios) / len(ratios))
+    variance = max(statistics.variance(ratios), a.rounding + b.rounding)
+    deviation = math.sqrt(variance / len(ratios))
     return deviation, len(ratios) - 1, "Student's t of one ratio a machine"
 
 
 def _pooled(a: Repeats, b: Repeats) -> _Spread:
     known = a if a.log_variance is not None else b
-    variance, degrees = known.log_variance or 0.0, known.count - 1
+    variance, degrees = known.variance, known.count - 1
     method = "pooled t: the scatter of the side with repeats stands for both"
     return math.sqrt(variance * (1 / a.count + 1 / b.count)), degrees, method
 
@@ -133,10 +142,64 @@ def _welch(a: Repeats, b: Repeats) -> _Spread:
     freedom first: the fewer repeats weigh more. With as many on each side it is Welch's own.
     """
     sides = (a, b)
-    errors = [(side.log_variance or 0.0) / side.count for side in sides]
+    errors = [side.variance / side.count for side in sides]
     if not any(errors):
         return 0.0, a.count + b.count - 2, "Welch's t"
     weights = [error / (side.count - 1) for error, side in zip(errors, sides, strict=True)]
     shares = [weight / sum(weights) for weight in weights]
     inverse = sum(share**2 / (side.count - 1) for share, side in zip(shares, sides, strict=True))
     return math.sqrt(sum(errors)), 1 / inverse, "Welch's t"
+
+
+def smallest_change(
+    deviation: float,
+    repeats: int,
+    *,
+    threshold: float = 0.02,
+    among: int = 1,
+    power: float = POWER,
+    level: float = 0.95,
+) -> float:
+    """Return the change of one of `among` configurations that is found in `power` of all cases.
+
+    `deviation` is the relative standard deviation between repeats, of which each side has as many
+    as `repeats` (three or more); a change of 0.03 is a factor of 1.03. Found means that the whole
+    interval (Welch's t, corrected for the number of configurations) lies beyond `threshold`.
+    """
+    needed = _needed(repeats, (1 - level) / (2 * among), power)
+    return (1 + threshold) * math.exp(deviation * needed) - 1
+
+
+def deciding_repeats(a: Repeats, b: Repeats, limit: float, alpha: float) -> int | None:
+    """Return how many repeats on each side decide in four of five cases whether `limit` is passed.
+
+    As far as the ratio and the scatter of those at hand can say; the test is one-sided, at `alpha`.
+    None where that takes more than 50.
+    """
+    known = [side.variance for side in (a, b) if side.log_variance is not None]
+    deviation = math.sqrt(statistics.fmean(known))
+    beyond = abs(abs(a.log_mean - b.log_mean) - math.log(limit))
+    more = (n for n in _TRIED if n > max(a.count, b.count))
+    return next((n for n in more if deviation * _needed(n, alpha, POWER) <= beyond), None)
+
+
+@cache
+def _needed(repeats: int, alpha: float, power: float) -> float:
+    """By how many deviations between repeats a change must pass the threshold to be found.
+
+    Variances of both sides are drawn, since both the standard error and Welch's degrees of freedom
+    follow from them; given these the chance to find a change is a normal one.
+    """
+    from scipy import optimize, special  # half a second to import, and a kit has none
+
+    rng = np.random.default_rng(0)
+    a, b = rng.chisquare(repeats - 1, (2, _DRAWS)) / (repeats - 1)
+    error = np.sqrt((a + b) / repeats)
+    degrees = (repeats - 1) * (a + b) ** 2 / (a**2 + b**2)
+    margin = special.stdtrit(degrees, 1 - alpha) * error
+    deviation = math.sqrt(2 / repeats)
+
+    def missing(beyond: float) -> float:
+        return float(np.mean(special.ndtr((beyond - margin) / deviation))) - power
+
+    return float(optimize.brentq(missing, 0.0, 1e6))

@@ -17,6 +17,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from analysis.statistics.student import half_width
 
@@ -26,20 +27,27 @@ class Repeats:
     """Repeats of one configuration on the logarithmic scale; `log_variance` needs two.
 
     `machines` are the log means of each machine that ran them, by its identity: empty where that
-    of some run is not known. Of several, `log_mean` is the mean of theirs.
+    of some run is not known. Of several, `log_mean` is the mean of theirs. `rounding` is the
+    variance that the last digit of the values leaves open.
     """
 
     count: int
     log_mean: float
     log_variance: float | None
     machines: Mapping[str, float] = field(default_factory=dict)
+    rounding: float = 0.0
+
+    @property
+    def variance(self) -> float:
+        """The variance of one repeat for a test: equal values may differ in what was rounded."""
+        return max(self.log_variance or 0.0, self.rounding)
 
     @property
     def units(self) -> Repeats:
         """What was drawn independently: the machines where there are several, else the repeats."""
         if len(self.machines) < 2:
             return self
-        return _of_logs(list(self.machines.values()))
+        return _of_logs(list(self.machines.values()), self.rounding)
 
     @property
     def centre(self) -> float:
@@ -56,7 +64,7 @@ class Repeats:
         units = self.units
         if units.log_variance is None:
             return RepeatEstimate(self.centre, None, None, self.count)
-        error = math.sqrt(units.log_variance / units.count)
+        error = math.sqrt(units.variance / units.count)
         half = half_width(units.count - 1, level) * error
         low, high = math.exp(self.log_mean - half), math.exp(self.log_mean + half)
         return RepeatEstimate(self.centre, low, high, self.count)
@@ -76,12 +84,22 @@ def repeats_of(values: Sequence[float]) -> Repeats:
     """Return the repeats of these positive values. Raises `ValueError` for others, or for none."""
     if not values or min(values) <= 0:
         raise ValueError("repeats need at least one value, all above 0")
-    return _of_logs([math.log(value) for value in values])
+    return _of_logs([math.log(value) for value in values], _rounding(values))
 
 
-def _of_logs(logs: Sequence[float]) -> Repeats:
+def _of_logs(logs: Sequence[float], rounding: float) -> Repeats:
     variance = statistics.variance(logs) if len(logs) > 1 else None
-    return Repeats(len(logs), statistics.fmean(logs), variance)
+    return Repeats(len(logs), statistics.fmean(logs), variance, rounding=rounding)
+
+
+def _rounding(values: Sequence[float]) -> float:
+    """The variance of the logarithm of a value that was rounded to the last digit of `values`.
+
+    Values within a unit of their last decimal are uniform in it: a twelfth of its square.
+    """
+    digits = (Decimal(repr(float(value))).normalize().as_tuple().exponent for value in values)
+    unit = 10.0 ** min(0, *(digit for digit in digits if isinstance(digit, int)))
+    return (unit / max(values)) ** 2 / 12
 
 
 def summarised_repeats(mean: float, deviation: float | None, count: int) -> Repeats:
@@ -101,11 +119,12 @@ def joined(parts: Sequence[Repeats], machines: Sequence[str | None] = ()) -> Rep
     mean = sum(part.count * part.log_mean for part in parts) / count
     means = _machine_means(parts, machines)
     centre = statistics.fmean(means.values()) if len(means) > 1 else mean
+    rounding = min(part.rounding for part in parts)
     if count == 1 or any(part.count > 1 and part.log_variance is None for part in parts):
-        return Repeats(count, centre, None, means)
+        return Repeats(count, centre, None, means, rounding)
     within = sum((part.count - 1) * (part.log_variance or 0.0) for part in parts)
     between = sum(part.count * (part.log_mean - mean) ** 2 for part in parts)
-    return Repeats(count, centre, (within + between) / (count - 1), means)
+    return Repeats(count, centre, (within + between) / (count - 1), means, rounding)
 
 
 def _machine_means(parts: Sequence[Repeats], machines: Sequence[str | None]) -> dict[str, float]:

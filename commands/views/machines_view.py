@@ -45,7 +45,7 @@ def machines_table(pair: MachinePair) -> Table:
 def machine_lines(pair: MachinePair, prices: Prices) -> list[str]:
     """The mean, what is not known and why, and the prices behind the costs."""
     from analysis.comparison.machines.across import missing_sentences
-    from analysis.runs.quantities import interval, three_digits
+    from analysis.runs.quantities import interval, ratio_digits, three_digits
     from bench.config import a_sample
 
     lines = []
@@ -55,7 +55,7 @@ def machine_lines(pair: MachinePair, prices: Prices) -> list[str]:
         span = f" (95 %: {interval(mean.low or 0, mean.high or 0)})" if known else ""
         number, ratio = len(pair.counted), pair.cost_ratio
         lines.append(
-            f"B is {three_digits(mean.ratio)} times as fast as A{span}"
+            f"B is {ratio_digits(mean.ratio)} times as fast as A{span}"
             + (
                 f" in the geometric mean of {number} configurations, from {interval(*ends)}"
                 if number > 1

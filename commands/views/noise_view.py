@@ -61,7 +61,8 @@ def write_table(table: Table, out: Path) -> None:
 
 
 def _facts(floor: NoiseFloor) -> dict[str, object]:
-    from analysis.comparison.noise_floor import POWER, REPEATS
+    from analysis.comparison.noise_floor import REPEATS
+    from analysis.statistics.ratios import POWER
 
     return {
         "metric": floor.metric.name,

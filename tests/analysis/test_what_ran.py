@@ -107,7 +107,8 @@ def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
     assert (one.estimate, one.low.names, one.full.names) == (None, ("r3",), ("r1", "r2", "r3"))
     (row,) = uplift_table(runs, number_runs(runs)).cells
     assert row[3] == "fp32 (amp asked for)"
-    assert row[6:9] == [
+    assert row[6:10] == [
+        "-",
         "-",
         "-",
         "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic",
@@ -125,13 +126,13 @@ def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
     ("asked", "uplift", "words"),
     [
         ("amp", "-", "no uplift of amp. Emulated"),
-        ("amp-bf16", "1", "amp-bf16 (emulated) is 1 times"),
+        ("amp-bf16", "1", "amp-bf16 (emulated) is as fast as fp32; 1 of 1 undecided"),
     ],
 )
 def test_an_emulation_is_rated_only_where_it_was_asked_for(asked, uplift, words):
     runs = placed(({}, {}), ({"precision": asked}, EMULATED))
     (row,) = uplift_table(runs, number_runs(runs)).cells
     assert (row[3], row[6]) == ("amp-bf16", uplift)
-    assert row[8] == "emulated: this device has no such arithmetic"
+    assert row[9] == "emulated: this device has no such arithmetic"
     (found,) = find_precision_uplift(runs)
     assert words in found.headline

@@ -13,7 +13,7 @@ from analysis.comparison.machines.speedups import MachinePair, SharedConfigurati
 from analysis.figures.charts.chart import Axis, Chart, Panel, Series, rule
 from analysis.figures.charts.measured_words import group_rate, hover_of
 from analysis.figures.style import OTHER_MODELS, LegendEntry, precision_marker
-from analysis.runs.quantities import interval, percent, three_digits
+from analysis.runs.quantities import interval, percent, ratio_digits, three_digits
 
 #: Rows of one figure; further ones go to the next.
 _ROWS = 40
@@ -156,7 +156,7 @@ def _hover(row: _Row) -> tuple[str, ...]:
         else "single runs, no interval"
     )
     lines = [
-        f"{three_digits(estimate.ratio)} times as fast as {row.against}, {span}",
+        f"{ratio_digits(estimate.ratio)} times as fast as {row.against}, {span}",
         f"{row.machine}: {', '.join(group_rate(found.b))}",
         f"{row.against}: {', '.join(group_rate(found.a))}",
     ]

@@ -22,7 +22,7 @@ from analysis.report.tables.numbered_table import (
 from analysis.runs.groups import sample_of
 from analysis.runs.imported import ImportedRun
 from analysis.runs.placed import PlacedRun, recorded
-from analysis.runs.quantities import interval, percent
+from analysis.runs.quantities import interval, percent, ratio_digits
 from analysis.runs.run import Run
 from analysis.statistics import RatioEstimate, RepeatEstimate
 from bench.config import a_sample, column_noun, common_sample, rate_column, rate_unit
@@ -143,9 +143,11 @@ def uplift_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
         precision,
         number(rate, unit, lambda one: one.low.samples_per_s),
         number(f"fp32_{rate}", "fp32", lambda one: one.full.samples_per_s),
-        number("uplift", "times as fast", lambda one: one.estimate and one.estimate.ratio),
+        number("uplift", "times as fast", lambda one: one.estimate and one.estimate.ratio,
+               ratio_digits),
         number("uplift_low uplift_high", "95 % interval",
                lambda one: _ends(one.estimate) if one.estimate else (None, None), interval),
+        text("verdict", "verdict", lambda one: one.found and one.found.word),
         text("note", "note", lambda one: "memory spilled" if one.spilled else one.note,
              wraps_em=10),
         text("runs", "runs", lambda one: numbers.listed((*one.low.names, *one.full.names))),

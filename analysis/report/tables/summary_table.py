@@ -37,6 +37,21 @@ class Answer(NamedTuple):
         return [run.point for run in self.runs if run.point]
 
     @property
+    def attained_gflops(self) -> float | None:
+        """The geometric mean over the repeats, as of the samples/s."""
+        if self.group is None or any(run.usable("attained_gflops") is None for run in self.runs):
+            return None
+        return self.group.repeats("attained_gflops").centre
+
+    @property
+    def of_the_roof(self) -> tuple[float, float] | None:
+        """The mean over the repeats of both ends of the share; None without a place."""
+        if not self.points:
+            return None
+        lows, highs = zip(*map(of_the_roof, self.points), strict=True)
+        return statistics.fmean(lows), statistics.fmean(highs)
+
+    @property
     def verdict(self) -> str | None:
         """The worst of its runs' verdicts, or how they ended; of imported ones that they are."""
         if self.group is None:
@@ -91,10 +106,10 @@ def summary_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
                _interval,
                interval),
         *([tokens] if any(_tokens_per_s(one) is not None for one in found) else []),
-        number("attained_gflops", "GFLOP/s", _attained_gflops),
+        number("attained_gflops", "GFLOP/s", lambda one: one.attained_gflops),
         number("intensity_min intensity_max", "FLOP/byte", _intensity, interval),
-        number("fraction_of_roof_min fraction_of_roof_max", "of the roof", _of_the_roof,
-               percent_interval),
+        number("fraction_of_roof_min fraction_of_roof_max", "of the roof",
+               lambda one: one.of_the_roof or (None, None), percent_interval),
         text("bound", "bound", lambda one: _each_once(bound_words(p) for p in one.points)),
         text("verdict", "verdict", lambda one: one.verdict),
         text("runs", "runs", lambda one: numbers.listed(run.name for run in one.runs)),
@@ -119,13 +134,6 @@ def _tokens_per_s(one: Answer) -> float | None:
     return one.group.tokens_per_s if one.group else None
 
 
-def _attained_gflops(one: Answer) -> float | None:
-    """The geometric mean, as of the samples/s."""
-    if one.group is None or any(run.usable("attained_gflops") is None for run in one.runs):
-        return None
-    return one.group.repeats("attained_gflops").centre
-
-
 def _intensity(one: Answer) -> tuple[float | None, float | None]:
     """Counted where a profile counted one of the runs, else the modelled interval."""
     counted = [p.intensity_counted for p in one.points if p.intensity_counted is not None]
@@ -133,14 +141,6 @@ def _intensity(one: Answer) -> tuple[float | None, float | None]:
         return min(counted), max(counted)
     metrics = one.runs[0].metrics
     return metrics.get("intensity_min"), metrics.get("intensity_max")
-
-
-def _of_the_roof(one: Answer) -> tuple[float | None, float | None]:
-    """The mean over the repeats of both ends."""
-    if not one.points:
-        return None, None
-    lows, highs = zip(*map(of_the_roof, one.points), strict=True)
-    return statistics.fmean(lows), statistics.fmean(highs)
 
 
 def _each_once(words: Iterable[str]) -> str | None:

@@ -25,6 +25,7 @@ from analysis.runs.quantities import (
     percent,
     percent_interval,
     plus_minus,
+    ratio_digits,
     three_digits,
 )
 from analysis.statistics import RatioEstimate
@@ -128,7 +129,8 @@ def shared_table(
         whole("batch_size", "batch",
               lambda row: row.one.comparison.a.batch_size if row.one else None),
         *_of_both(sides, rate_keys, rate_unit(sample), _rate, _mean_sd),
-        number("ratio", "times as fast", lambda row: row.estimate and row.estimate.ratio),
+        number("ratio", "times as fast", lambda row: row.estimate and row.estimate.ratio,
+               ratio_digits),
         number("ratio_low ratio_high", "95 % interval",
                lambda row: _ends(row.estimate),
                interval),
