@@ -16,7 +16,8 @@ def test_the_time_left_is_known_from_the_first_iteration_on():
     left = TimeLeft(LIMITS, began_s=1000.0)
     assert left.seconds(1001.0) is None
     left.warmed(2.0)
-    assert left.seconds(1002.0) == pytest.approx(15.0 - 2.0 + 45.0)  # both reach their limits
+    # Both reach their limits; the first iteration is in neither.
+    assert left.seconds(1002.0) == pytest.approx(2.0 + 15.0 - 2.0 + 45.0)
     left.warmed(0.1)
     assert left.seconds(1002.1) == pytest.approx(0.0 + 10.0)  # ten of warm-up were to take 1 s
     left.measuring(LIMITS, began_s=1003.0)

@@ -19,8 +19,9 @@ _AUTO_MAX_SECONDS: Mapping[Backend, float] = MappingProxyType(
 MIN_ITERATIONS = 4
 #: The first iteration makes gradients and momentum, and reserves memory; the second reuses them.
 _MIN_WARMUP = 2
-#: A CUDA graph is recorded in one iteration and first replayed in the next.
-_MIN_WARMUP_CAPTURED = 3
+#: A CUDA graph is recorded in one iteration and first replayed in the next. On CUDA the second
+#: iteration reserves memory once more, since the first one's is given back.
+_MIN_WARMUP_CUDA = 3
 #: Modes of torch.compile that capture one (`torch._inductor.list_mode_options`).
 _CAPTURING = ("reduce-overhead", "max-autotune")
 _WARMUP_SHARE = 1 / 3
@@ -47,10 +48,10 @@ def rounded_s(seconds: float) -> str:
 class TimeLimits:
     """The most iterations of warm-up and window, and the seconds that may end each earlier.
 
-    `max_seconds` bounds the window and a third of it the warm-up; None bounds neither. Whatever the
-    time, the warm-up holds `min_warmup` iterations and the window `MIN_ITERATIONS`, or all if they
-    are fewer. A warm-up goes on until its iterations after the first, in which the device may wait
-    for a compiler, have taken `settle_s` seconds.
+    `max_seconds` bounds the window and a third of it the warm-up after its first iteration; None
+    bounds neither. Whatever the time, the warm-up holds `min_warmup` iterations and the window
+    `MIN_ITERATIONS`, or all if they are fewer. A warm-up goes on until its iterations after the
+    first, in which the device may wait for a compiler, have taken `settle_s` seconds.
     """
 
     warmup_iters: int
@@ -67,21 +68,21 @@ class TimeLimits:
             config.warmup_iters,
             config.iters,
             None if max_seconds == "none" else max_seconds,
-            _MIN_WARMUP_CAPTURED if captures_graphs(config) else _MIN_WARMUP,
+            _MIN_WARMUP_CUDA if captures_graphs(config) or backend == "cuda" else _MIN_WARMUP,
             0.0 if config.data_only else _SETTLE_S[backend],
         )
 
     @property
     def warmup_s(self) -> float | None:
-        """Seconds of the warm-up."""
+        """Seconds of the warm-up after its first iteration."""
         return None if self.max_seconds is None else self.max_seconds * _WARMUP_SHARE
 
     def expected_warmup_s(self, iteration_s: float) -> float:
         """Return how long the warm-up takes if each of its iterations takes `iteration_s`."""
         least = min(self.warmup_iters, self.min_warmup)
-        bounded_s = _bounded(self.warmup_iters, least, self.warmup_s, iteration_s)
+        after_first_s = _bounded(self.warmup_iters - 1, least - 1, self.warmup_s, iteration_s)
         settle_s = self.settle_s if self.warmup_s is None else min(self.settle_s, self.warmup_s)
-        return max(bounded_s, settle_s)
+        return iteration_s + max(after_first_s, settle_s)
 
     def expected_window_s(self, iteration_s: float) -> float:
         """Return how long the window takes if each of its iterations takes `iteration_s`."""
@@ -97,8 +98,8 @@ class TimeLimits:
             return f"{warmup} + {self.iters} iterations, however long they take (max_seconds=none)"
         least = (min(self.warmup_iters, self.min_warmup), min(self.iters, MIN_ITERATIONS))
         return (
-            f"at most {warmup} + {self.iters} iterations; warm-up ends after "
-            f"{rounded_s(warmup_s)}, the window after {self.max_seconds:g} s "
+            f"at most {warmup} + {self.iters} iterations; warm-up ends "
+            f"{rounded_s(warmup_s)} after its first one, the window after {self.max_seconds:g} s "
             f"(at least {least[0]} + {least[1]} iterations)"
         )
 

@@ -123,6 +123,7 @@ _ADDED: _Reasons = {
     "measurement": {
         "warmup_ended_early": "no warm-up ended early in that version",
         "warmup_peak_memory_bytes": "that version kept one peak of warm-up and window",
+        "changed_switches": _NOT_ASKED,
     },
     "telemetry": {"slowed_share": _NOT_ASKED},
 }

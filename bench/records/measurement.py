@@ -125,6 +125,7 @@ class Measurement(Facts):
     peak_memory_allocated_bytes: Count | None
     peak_memory_reserved_bytes: Count | None
     warmup_peak_memory_bytes: Count | None  # allocated: with cuDNN's search for algorithms
+    changed_switches: tuple[str, ...] | None  # "threads to 8": torch's, set by the step's own code
     hidden_syncs: Count | None  # synchronisations the probe iteration saw inside the step
     first_loss: float | None
     last_loss: float | None

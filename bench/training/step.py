@@ -248,8 +248,16 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Another thread, a loader that pins its next batch, may allocate at the same time.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._loss = self._once()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._loss = self._once()
+        except RuntimeError as error:
+            if "captur" not in str(error):
+                raise
+            raise UnsupportedError(
+                "cuda_graphs=true: CUDA cannot capture this step, which waits for the device (as "
+                ".item() does) or allocates past torch; use cuda_graphs=false"
+            ) from error
         return graph
 
     def _once(self) -> torch.Tensor:

@@ -21,6 +21,9 @@ from bench.training.workloads import Batch
 
 Step = Callable[[], torch.Tensor]
 
+#: Iterations in which torch.compile may compile or capture.
+_COMPILING = 3
+
 
 @dataclass(frozen=True)
 class WindowPlan:
@@ -54,6 +57,7 @@ class Window:
     first_loss: float | None = None
     last_loss: float | None = None
     warmup_peak_memory_bytes: tuple[int, int] | None = None  # allocated, reserved
+    peak_memory_bytes: tuple[int, int] | None = None  # of the window alone, likewise
     replays_graphs: bool = False
     _waited_s: float = 0.0
 
@@ -82,8 +86,9 @@ class Window:
         On a device that takes time to settle there are more of them, until those after the first
         have taken `limits.settle_s` seconds. With a time limit the warm-up ends before an iteration
         that would, if it took as long as the one before it, pass the limit, but not before
-        `limits.min_warmup` iterations. `last` calls the step of the last iteration once, with
-        something around it that is not timed.
+        `limits.min_warmup` iterations. The first iteration, in which libraries and compilers start,
+        is outside the limit. `last` calls the step of the last iteration once, with something
+        around it that is not timed.
         """
         begin_s, times_s, limit_s = self.clock(), self.warmup_times_s, limits.warmup_s
         closing = 0 if last is None else 1
@@ -114,6 +119,7 @@ class Window:
                 self.first_loss = float(loss)
                 # Of what the search for algorithms took the step itself needs a part.
                 self.device.release_cached_memory()
+                begin_s = self.clock()
         if last is not None:
             last(lap)
             on_lap(times_s[-1])
@@ -133,6 +139,8 @@ class Window:
         self.device.reset_peak_memory()
         self.timer = self.device.timer(self.clock)
         self._waited_s = 0.0
+        # What the start-up made stays: a collection in the window need not look through it.
+        gc.freeze()
         self.barrier()
         self.start_unix_s = time.time()
         self.start_clock_s = self.clock()
@@ -151,8 +159,11 @@ class Window:
                 self.ended_early = f"max_seconds={max_seconds:g} after {done} of {iterations}"
                 break
         self.device.synchronize()
+        # Before the probes that follow a window: steps of other kinds may need more.
+        self.peak_memory_bytes = self.device.peak_memory_bytes()
         self.barrier()
         self.end_clock_s = self.clock()
+        gc.unfreeze()
         self.last_loss = float(loss)
         self.ended_early = self.ended_early or plan.ended_early
 
@@ -168,11 +179,12 @@ class Window:
             return None
         if not self.end_clock_s:
             self.device.synchronize()
+            self.peak_memory_bytes = self.device.peak_memory_bytes()
             self.end_clock_s = self.clock()
         times = self.timer.times_s()[: len(self.data_wait_s)]
         if not times:
             return None
-        allocated, reserved = self.device.peak_memory_bytes() or (None, None)
+        allocated, reserved = self.peak_memory_bytes or (None, None)
         warmup_allocated, _ = self.warmup_peak_memory_bytes or (None, None)
         if self.replays_graphs and allocated is not None and warmup_allocated is not None:
             # A replay allocates nothing: its tensors were counted when they were captured.
@@ -202,9 +214,13 @@ class Window:
         )
 
     def _compile_time_s(self) -> float:
-        """Warm-up time beyond its fastest iteration, taken as many times as there were."""
+        """Time of the first iterations beyond the warm-up's fastest one.
+
+        The first compiles, and a second one where it finds a size that varies; a graph is captured
+        in the one after. Later iterations differ by what else the machine does.
+        """
         fastest = min(self.warmup_times_s)
-        return sum(seconds - fastest for seconds in self.warmup_times_s)
+        return sum(seconds - fastest for seconds in self.warmup_times_s[:_COMPILING])
 
 
 def _finite(value: float | None) -> float | None:
@@ -220,6 +236,7 @@ _WHY_MISSING = {
     "peak_memory_allocated_bytes": "this backend does not count a peak",
     "peak_memory_reserved_bytes": "this backend does not count a peak",
     "warmup_peak_memory_bytes": "this backend does not count a peak",
+    "changed_switches": "a window alone does not know them",
     "hidden_syncs": "no probe of synchronisations on this backend, or the run ended before it",
     "work": "the run ended before it was counted, or torch's profiler counts nothing here",
     "ranks": "one device, or the run ended before the ranks sent their times",

@@ -142,6 +142,7 @@ class WorkerMeasurement:
             samples_per_iteration=ready.resolved.batch_size * batches,
             compiled=config.compile != "none",
             startup_s=self.setup.startup_s,
+            changed_switches=self.setup.changed_switches(),
             hidden_syncs=self._hidden_syncs,
             work=self._work,
             ranks=self.ranks,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -37,15 +38,42 @@ from bench.training.window import Step, Window
 from bench.training.workloads import Workload, workload_of
 from bench.worker.emulation import emulation_estimate
 
+#: Switches of `torch.backends` that decide what a step computes, or how fast.
+_BACKEND_SWITCHES = (
+    *("cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision"),
+    *(f"mkldnn.{name}.fp32_precision" for name in ("conv", "matmul", "rnn")),
+    *("cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic"),
+)
 
-def set_switches(config: RunConfig) -> None:
-    """Set the process-wide switches that `config` asks for, before any tensor is made."""
-    torch.manual_seed(config.seed)
+
+def set_switches(config: RunConfig, precision: Fp32, threads: int) -> None:
+    """Set the process-wide switches that `config` asks for.
+
+    Before any tensor is made, and again after a user's file has run, which may have set others.
+    """
+    precision.apply()
+    torch.set_default_dtype(torch.float32)
+    torch.backends.cudnn.enabled = True
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
+    torch.backends.cudnn.deterministic = config.deterministic
     if config.deterministic:
         # cuBLAS reads this when its first handle is made.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+    # Setting these has costs of its own: an import of the compiler's settings, MKL's own count.
+    if torch.are_deterministic_algorithms_enabled() != config.deterministic:
+        torch.use_deterministic_algorithms(config.deterministic)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
+def read_switches() -> dict[str, str]:
+    """Return what `set_switches` sets, as it is now."""
+    found = {name: str(attrgetter(name)(torch.backends)) for name in _BACKEND_SWITCHES}
+    return found | {
+        "default dtype": str(torch.get_default_dtype()),
+        "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "threads": str(torch.get_num_threads()),
+    }
 
 
 def open_phases(config: RunConfig, device: Device) -> Phases:
@@ -55,6 +83,10 @@ def open_phases(config: RunConfig, device: Device) -> Phases:
     if config.nvtx and device.backend == "cuda":
         return NvtxPhases()
     return Phases()
+
+
+#: Why `fused_optimizer` cannot be true for some models.
+_COMPLEX = "torch's fused optimizers take no complex parameters"
 
 
 def build_step(
@@ -69,14 +101,28 @@ def build_step(
     """Return the training step of `workload`'s model, on the device, in its layout.
 
     With `data_only` there is no model, and the step only fetches. Beside the step comes `resolved`
-    without what this model has no layers for.
+    without what this model has no layers or no fused optimizer for.
     """
     if config.data_only:
         return fetch_only, resolved.model_copy(update={"depthwise_fp32": False})
+    model = workload.build().to(device.torch_device)
     layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
-    model = workload.build().to(device.torch_device).to(memory_format=layout)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dim() == 4:  # torch's own `.to` refuses this layout of a model with five
+            tensor.data = tensor.data.contiguous(memory_format=layout)
+    if any(getattr(layer, "sparse", False) is True for layer in model.modules()):
+        raise UserError(
+            f"arch={config.arch!r}: torch's optimizers with weight decay take no sparse gradients; "
+            "make the layer with sparse=False"
+        )
+    has_complex = any(parameter.is_complex() for parameter in model.parameters())
+    if config.fused_optimizer == "true" and has_complex:
+        raise UnsupportedError(f"fused_optimizer=true: {_COMPLEX}; use fused_optimizer=auto")
+    fused = resolved.fused_optimizer and not has_complex
     depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
-    resolved = resolved.model_copy(update={"depthwise_fp32": depthwise_fp32})
+    resolved = resolved.model_copy(
+        update={"depthwise_fp32": depthwise_fp32, "fused_optimizer": fused}
+    )
     optimizer = make_optimizer(
         model, config.optimizer, fused=resolved.fused_optimizer, captured=config.cuda_graphs
     )
@@ -166,6 +212,7 @@ class StepSetup:
         self.ready: ReadyStep | None = None
         self.startup_s: dict[str, float] = {}
         self._device: Device | None = None
+        self._switches: dict[str, str] = {}
         self._journal = journal
 
     @contextmanager
@@ -175,13 +222,13 @@ class StepSetup:
         device = self._device = team.open_device(config)
         self._journal.note("device", backend=device.backend, uuid=device.info().uuid)
         precision = open_precision(config.precision, device)
-        precision.apply()
-        set_switches(config)
+        threads = torch.get_num_threads()
+        torch.manual_seed(config.seed)
+        set_switches(config, precision, threads)
         with self._timed("model"):
             workload = workload_of(config)
+        set_switches(config, precision, threads)
         resolved = self.resolved = resolve(config, device, precision, workload)
-        if config.threads != "auto" or config.devices > 1:
-            torch.set_num_threads(resolved.threads)
         phases = open_phases(config, device)
         with self._timed("data"):
             batches = open_batches(config, resolved, workload, device.torch_device, team.shard)
@@ -190,6 +237,10 @@ class StepSetup:
                 step, self.resolved = build_step(
                     config, resolved, workload, device, precision, phases, team
                 )
+            if self.resolved.fused_optimizer != resolved.fused_optimizer:
+                self._journal.note("notice", text=f"fused_optimizer=auto is false: {_COMPLEX}")
+            set_switches(config, precision, resolved.threads)
+            self._switches = read_switches()
             self._note_precision(precision, device, self.resolved)
             window = Window(
                 time.perf_counter,
@@ -219,6 +270,14 @@ class StepSetup:
             raise
         finally:
             batches.close()
+
+    def changed_switches(self) -> tuple[str, ...]:
+        """Return the switches that the step has set otherwise since it was set up."""
+        if not self._switches:
+            return ()
+        now = read_switches()
+        pairs = ((name, asked, now[name]) for name, asked in self._switches.items())
+        return tuple(f"{name} to {is_now}" for name, asked, is_now in pairs if is_now != asked)
 
     def _refuse_size(self, resolved: ResolvedConfig) -> None:
         """Raise `UserError` if the model can be trained, but not at the size that was asked for.

@@ -113,6 +113,9 @@ def _of_training(measurement: Measurement, outcome: Outcome) -> Iterator[Found]:
     share = data_wait_share(measurement)
     if share > _INPUT_BOUND_SHARE:
         yield "input-bound", "note", f"{share:.0%} of the window was spent waiting for data"
+    if changed := measurement.changed_switches:
+        message = f"the model's file set {', '.join(changed)} after the step was set up"
+        yield "changed-switches", "suspect", message
     if syncs := measurement.hidden_syncs:
         yield "hidden-syncs", "note", f"the step makes the host wait {syncs} times an iteration"
     if measurement.last_loss is None and measurement.first_loss is None:

@@ -31,6 +31,7 @@ class Fp32:
         torch.backends.cudnn.rnn.fp32_precision = self.fp32_math  # type: ignore[attr-defined]
         torch.backends.mkldnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
         torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        torch.backends.mkldnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
     def forward(self) -> AbstractContextManager[object]:
         """Context of the forward pass and the loss."""

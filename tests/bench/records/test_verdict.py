@@ -64,6 +64,11 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
         ("window-gap", window(window_end_clock_s=1003.1), window(window_end_clock_s=1003.05)),
         ("input-bound", window(data_wait_s=(0.03,) * 6), window(data_wait_s=(0.02,) * 6)),
         ("hidden-syncs", window(hidden_syncs=2), window(hidden_syncs=0)),
+        (
+            "changed-switches",
+            window(changed_switches=("threads to 8",)),
+            window(changed_switches=()),
+        ),
         ("loss-not-finite", window(first_loss=None, last_loss=None), window(first_loss=None)),
         (
             "loss-not-finite",

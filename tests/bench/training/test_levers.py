@@ -34,12 +34,11 @@ def losses(**knobs):
     config = RunConfig(**{**PLAIN, **knobs})
     device = open_device("cpu")
     precision = open_precision(config.precision, device)
-    precision.apply()
-    set_switches(config)
+    torch.manual_seed(config.seed)
     workload = workload_of(config)
     resolved = resolve(config, device, precision, workload)
     threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    torch.set_num_threads(resolved.threads)
+    set_switches(config, precision, resolved.threads)
     try:
         batches = open_batches(config, resolved, workload, device.torch_device)
         step, _ = build_step(config, resolved, workload, device, precision, Phases(), Team())

@@ -226,6 +226,27 @@ def test_a_graph_reads_a_copy_of_each_batch_unless_it_is_always_the_same(monkeyp
     assert float(seen[-1][0]) == (1.0 if reuses_batch else 2.0)
 
 
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("CUDA error: operation not permitted when stream is capturing", UnsupportedError),
+        ("operation failed due to a previous error during capture", UnsupportedError),
+        ("CUDA error: an illegal memory access was encountered", RuntimeError),
+    ],
+)
+def test_a_step_that_cannot_be_captured_is_unsupported(monkeypatch, message, error):
+    captured = ScriptedGraph(monkeypatch)
+    card = Card(ScriptedClock())
+    card.supports_cuda_graphs = True
+
+    def waits(next_batch):
+        if captured.modes:
+            raise RuntimeError(message)
+
+    with pytest.raises(error, match="cuda_graphs=false" if error is UnsupportedError else message):
+        GraphedStep(waits, Fp32(), card, reuses_batch=True)(lambda: (torch.ones(2),))
+
+
 def test_ranges_for_nvidias_profilers_are_iterations_and_within_them_phases(monkeypatch):
     said = []
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", said.append)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes import QueueingDevice, ScriptedClock
 
-from bench.config import MIN_ITERATIONS, TimeLimits
+from bench.config import MIN_ITERATIONS, RunConfig, TimeLimits
 from bench.records.journal import ignore
 from bench.training.devices.cuda import CudaDevice
 from bench.training.devices.mps import MpsDevice
@@ -169,10 +169,11 @@ def test_max_seconds_ends_the_window_after_an_iteration(step, window, seconds, l
     ("seconds", "asked", "least", "ran"),
     [
         ((1.0,), 10, 2, 10),  # 10 s of 15
-        ((2.0,), 10, 2, 7),  # an eighth would end at 16 s
+        ((2.0,), 10, 2, 8),  # a ninth would end 16 s after the first
         ((9.0,), 10, 2, 2),
         ((400.0,), 10, 2, 2),  # one alone is not warm
-        ((400.0, 1.0, 1.0), 10, 3, 3),  # a compilation past the limit, and a captured graph
+        ((400.0, *[1.0] * 12), 10, 3, 10),  # a compilation is not the limit's
+        ((400.0, *[8.0] * 12), 10, 3, 3),
         ((400.0,), 1, 2, 1),
     ],
 )
@@ -230,7 +231,15 @@ def test_a_first_iteration_that_compiles_settles_no_clock(window, clock):
 
 def test_a_time_limit_ends_a_warm_up_that_would_settle_later(step, window):
     window.warm_up(step(0.5), TimeLimits(1, 10, max_seconds=3.0, settle_s=2.0), ignore)
-    assert window.warmup_times_s == pytest.approx([0.5] * 2)
+    assert window.warmup_times_s == pytest.approx([0.5] * 3)
+
+
+def test_a_slow_first_iteration_leaves_a_tuned_gpu_its_warm_up(window, step):
+    limits = TimeLimits.of(RunConfig(warmup_iters=10, max_seconds=2.0), "cuda")
+    # cuDNN's search, then what was given back is reserved again, then the pace that lasts
+    window.warm_up(step(1.0, 0.17, *[0.05] * 20), limits, ignore)
+    assert len(window.warmup_times_s) == 11
+    assert window.warmup_ended_early is None
 
 
 class CountedMemory(QueueingDevice):
@@ -263,6 +272,7 @@ def test_the_peak_is_the_windows_and_a_graphs_that_of_the_warm_up_which_captured
     window.warm_up(searching, TimeLimits(3, 4), ignore)
     assert device.released_after == 1  # before the iterations that take what they need
     window.measure(lambda: clock.pass_s(1.0) or LOSS, WindowPlan(4))
+    device.peak = 500  # a probe after the window
     found = measured(window)
     assert found.peak_memory_allocated_bytes == allocated
     assert found.peak_memory_reserved_bytes == 40
@@ -308,7 +318,7 @@ def test_nothing_measured_is_no_measurement(step, window):
 
 @pytest.mark.slow
 def test_compile_time_is_warm_up_beyond_its_fastest_iteration(step, window):
-    window.warm_up(step(30.0, 2.0, 1.0, 1.0), TimeLimits(4, 5), ignore)
+    window.warm_up(step(30.0, 2.0, 1.0, 1.0, 3.0), TimeLimits(5, 5), ignore)
     window.measure(step(1.0), WindowPlan(5))
     assert measured(window, compiled=True).compile_time_s == pytest.approx(30.0)
     assert measured(window).compile_time_s is None
