@@ -1,6 +1,12 @@
 """What a run was measured on: the machine, the software, and the device."""
 
-from bench.machine.cpu import cpu_caches, cpu_device_info, cpu_model, usable_cores
+from bench.machine.cpu import (
+    cpu_caches,
+    cpu_device_info,
+    cpu_model,
+    others_cpu_s,
+    usable_cores,
+)
 from bench.machine.environment import read_environment
 from bench.machine.gpu import cuda_device_info, mps_device_info
 
@@ -10,6 +16,7 @@ __all__ = [
     "cpu_model",
     "cuda_device_info",
     "mps_device_info",
+    "others_cpu_s",
     "read_environment",
     "usable_cores",
 ]

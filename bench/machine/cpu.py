@@ -6,6 +6,7 @@ import math
 import platform
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,22 @@ from bench.machine.probes import (
     value_or_none,
 )
 from bench.records import DeviceInfo
+
+
+def others_cpu_s() -> float:
+    """Return the CPU time that all other processes have used since the machine started.
+
+    This process's own is left out, as is that of its descendants; counted in ticks of 10 ms.
+    """
+    times, own_s = psutil.cpu_times(), 0.0
+    not_busy = ("idle", "iowait", "steal", "guest", "guest_nice")  # guests are in user time too
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended since
+            used = process.cpu_times()
+            own_s += used.user + used.system
+            own_s += getattr(used, "children_user", 0.0) + getattr(used, "children_system", 0.0)
+    return sum(s for name, s in times._asdict().items() if name not in not_busy) - own_s
 
 
 def last_level_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int:

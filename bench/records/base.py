@@ -122,6 +122,7 @@ _ADDED: _Reasons = {
     "environment": {"variables": _NOT_ASKED, "host": _NOT_ASKED},
     "measurement": {
         "warmup_ended_early": "no warm-up ended early in that version",
+        "other_cpu_cores": _NOT_ASKED,
         "warmup_peak_memory_bytes": "that version kept one peak of warm-up and window",
         "changed_switches": _NOT_ASKED,
     },

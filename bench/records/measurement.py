@@ -129,6 +129,7 @@ class Measurement(Facts):
     hidden_syncs: Count | None  # synchronisations the probe iteration saw inside the step
     first_loss: float | None
     last_loss: float | None
+    other_cpu_cores: float | None  # what others used of the CPU, on average, by the worker itself
     work: WorkSet | None  # what one step launched, counted outside the window
     ranks: DistributedFigures | None  # None on one device
 

@@ -58,6 +58,7 @@ class Window:
     last_loss: float | None = None
     warmup_peak_memory_bytes: tuple[int, int] | None = None  # allocated, reserved
     peak_memory_bytes: tuple[int, int] | None = None  # of the window alone, likewise
+    other_cpu_cores: float | None = None  # set by who watches the machine around `measure`
     replays_graphs: bool = False
     _waited_s: float = 0.0
 
@@ -210,6 +211,7 @@ class Window:
             warmup_peak_memory_bytes=warmup_allocated,
             first_loss=_finite(self.first_loss),
             last_loss=_finite(self.last_loss),
+            other_cpu_cores=self.other_cpu_cores,
             **known,
         )
 
@@ -239,6 +241,7 @@ _WHY_MISSING = {
     "changed_switches": "a window alone does not know them",
     "hidden_syncs": "no probe of synchronisations on this backend, or the run ended before it",
     "work": "the run ended before it was counted, or torch's profiler counts nothing here",
+    "other_cpu_cores": "asked of one process on a CPU, and once its window has ended",
     "ranks": "one device, or the run ended before the ranks sent their times",
     "first_loss": "not finite, or no iteration ended",
     "last_loss": "not finite, or the window was cut",

@@ -15,7 +15,8 @@ import torch
 from bench.config import SYNTHETIC, RunConfig, TimeLimits, captures_graphs
 from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, cached_complexity, step_complexity
 from bench.errors import UnsupportedError, UserError
-from bench.machine import read_environment
+from bench.machine import others_cpu_s, read_environment
+from bench.machine.probes import value_or_none
 from bench.records import Complexity, Environment, ResolvedConfig
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
@@ -194,7 +195,12 @@ class ReadyStep:
         limits = self.limits
         plan = self.team.plan(limits.iters, limits.max_seconds, self.window.warmup_times_s)
         self.journal.note("window_started", **asdict(replace(limits, iters=plan.iterations)))
+        watched = self.device.backend == "cpu" and self.config.world_size == 1
+        began_s, before_s = time.perf_counter(), value_or_none(others_cpu_s) if watched else None
         self.window.measure(self.step, plan)
+        if before_s is not None:
+            used_s, took_s = others_cpu_s() - before_s, time.perf_counter() - began_s
+            self.window.other_cpu_cores = max(0.0, used_s / took_s)
         self.journal.note("window_ended")
 
     def spec(self) -> StepSpec:

@@ -53,6 +53,12 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
             yield from _of_training(run.measurement, run.outcome)
     if record.telemetry is not None:
         yield from _of_telemetry(record.telemetry, record.environment)
+    elif record.outcome == "ok":
+        message = "its launcher had ended: nobody watched the machine while it measured"
+        yield "unwatched", "suspect", message
+        if run is not None and run.measurement is not None and run.environment is not None:
+            cores = run.measurement.other_cpu_cores or 0.0
+            yield from _of_others(cores, run.environment.cpu_cores_usable)
     if run is not None and run.resolved is not None and not run.config.data_only:
         note = run.resolved.precision_note(run.config.precision)
         if note is not None:
@@ -125,19 +131,16 @@ def _of_training(measurement: Measurement, outcome: Outcome) -> Iterator[Found]:
         yield "loss-not-finite", "suspect", message
 
 
+def _of_others(cores: float, usable: int) -> Iterator[Found]:
+    if cores > _BUSY_HOST_SHARE * usable:
+        message = f"other processes used {cores:.2g} cores during the window"
+        yield "busy-host", "suspect", f"{message}; this run could use {usable}"
+
+
 def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Found]:
     if environment is not None and environment.device.backend == "cpu":
         usable = environment.cpu_cores_usable
-        others = _mean_cores("other_cpu_percent", telemetry)
-        if others > _BUSY_HOST_SHARE * usable:
-            yield (
-                "busy-host",
-                "suspect",
-                (
-                    f"other processes used {others:.2g} cores during the window; "
-                    f"this run could use {usable}"
-                ),
-            )
+        yield from _of_others(_mean_cores("other_cpu_percent", telemetry), usable)
         stolen = _mean_cores("stolen_cpu_percent", telemetry)
         if stolen > _BUSY_HOST_SHARE * usable:
             yield (

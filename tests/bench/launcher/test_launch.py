@@ -201,6 +201,8 @@ def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path, mlpr
     assert record.outcome == "ok"
     assert len(record.measurement.iteration_times_s) == 100
     assert "launching process" in record.missing["telemetry"]
+    assert "unwatched" in [finding.code for finding in record.verdict.findings]
+    assert record.measurement.other_cpu_cores is not None  # the worker itself has looked
     assert recover(folder) == record
 
 

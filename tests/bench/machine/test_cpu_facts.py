@@ -14,6 +14,7 @@ from bench.machine.cpu import (
     cpu_model,
     cpu_signature,
     last_level_cache_bytes,
+    others_cpu_s,
     usable_cores,
     usable_physical_cores,
 )
@@ -170,3 +171,30 @@ def test_an_apple_gpu_that_tells_nothing_has_reasons(program, on_macos, monkeypa
     assert info.name == "Apple GPU"
     assert info.cores is None
     assert "gpu-core-count" in info.missing["cores"]
+
+
+BURN = (
+    "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+)
+
+
+@pytest.mark.parametrize("reaped", [False, True])
+def test_what_this_process_and_its_children_use_is_not_others(monkeypatch, reaped):
+    now = psutil.cpu_times()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: now)  # nobody used anything since
+    before_s = others_cpu_s()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", BURN], **pipes) as child:
+        child.stdout.readline()
+        if reaped:
+            child.communicate()
+        assert before_s - others_cpu_s() >= 0.25
+        child.stdin.close()
+
+
+def test_others_are_those_that_are_no_descendants(monkeypatch):
+    now = psutil.cpu_times()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: now._replace(user=now.user + 5.0))
+    busier_s = others_cpu_s()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: now._replace(idle=now.idle + 5.0))
+    assert busier_s - others_cpu_s() >= 5.0

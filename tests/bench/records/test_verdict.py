@@ -30,6 +30,14 @@ def using(percent, backend="cpu", who="other"):
     return {"telemetry": samples.telemetry(series=(load,)), "environment": device}
 
 
+def unwatched(other_cpu_cores):
+    """What the worker itself saw of others, and no launcher."""
+    return {"telemetry": None, **window(other_cpu_cores=other_cpu_cores)}
+
+
+CUT = {"outcome": "interrupted", "reason": "cut"}
+
+
 def asked_for(precision):
     return {"config": RunConfig(precision=precision), "resolved": samples.resolved()}
 
@@ -73,10 +81,14 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
         (
             "loss-not-finite",
             window(last_loss=None),
-            {"outcome": "interrupted", "reason": "cut", **window(last_loss=None)},
+            {**CUT, **window(last_loss=None)},
         ),
         ("busy-host", using(30.0), using(10.0)),
         ("busy-host", using(200.0), using(200.0, backend="cuda")),
+        ("busy-host", unwatched(0.2), unwatched(0.1)),
+        ("busy-host", unwatched(0.2), window(other_cpu_cores=0.2)),
+        ("unwatched", unwatched(0.0), {}),
+        ("unwatched", {"telemetry": None}, {"telemetry": None, **CUT}),
         ("stolen-time", using(30.0, who="stolen"), using(10.0, who="stolen")),
         ("battery", powered_by("battery"), powered_by("mains")),
         ("launch-blocking", launching("cuda", "1"), launching("cuda", "0")),
