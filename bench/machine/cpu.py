@@ -33,7 +33,7 @@ def others_cpu_s() -> float:
 
     This process's own is left out, as is that of its descendants; counted in ticks of 10 ms.
     """
-    times, own_s = psutil.cpu_times(), 0.0
+    times, own_s = psutil.cpu_times()._asdict(), 0.0
     not_busy = ("idle", "iowait", "steal", "guest", "guest_nice")  # guests are in user time too
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):
@@ -41,7 +41,8 @@ def others_cpu_s() -> float:
             used = process.cpu_times()
             own_s += used.user + used.system
             own_s += getattr(used, "children_user", 0.0) + getattr(used, "children_system", 0.0)
-    return sum(s for name, s in times._asdict().items() if name not in not_busy) - own_s
+    busy_s: float = sum(s for name, s in times.items() if name not in not_busy)
+    return busy_s - own_s
 
 
 def last_level_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int:

@@ -47,12 +47,19 @@ class JournalWriter:
         self._path = path
         self._clock = clock
         self._always = always
+        self._cut = False
 
     def note(self, name: str, **facts: Any) -> None:
-        """Append one event. A full disk must not end a measurement: the line is then lost."""
+        """Append one event. A full disk must not end a measurement: the line is then lost.
+
+        What was written of such a line ends before the next.
+        """
         line = json.dumps({"event": name, "clock_s": self._clock(), **self._always, **facts})
+        begin, self._cut = "\n" if self._cut else "", True
         with contextlib.suppress(OSError), self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(f"{begin}{line}\n")
+            file.flush()
+            self._cut = False
 
 
 class JournalReader:
@@ -63,7 +70,7 @@ class JournalReader:
         self._read_bytes = 0
 
     def new_events(self) -> list[Event]:
-        """Return the whole lines that came since the last call."""
+        """Return the whole lines that came since the last call; one that is damaged is left out."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)
@@ -72,9 +79,12 @@ class JournalReader:
             return []
         whole = chunk[: chunk.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
-        return [_event(line) for line in whole.splitlines()]
+        return [event for line in whole.splitlines() if (event := _event(line)) is not None]
 
 
-def _event(line: bytes) -> Event:
-    facts = json.loads(line)
-    return Event(facts.pop("event"), facts.pop("clock_s"), facts)
+def _event(line: bytes) -> Event | None:
+    try:
+        facts = json.loads(line)
+        return Event(facts.pop("event"), facts.pop("clock_s"), facts)
+    except (ValueError, KeyError, TypeError, AttributeError):  # cut, or two lines in one
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import partial
 
@@ -92,8 +92,10 @@ class WorkerMeasurement:
         self.created = datetime.now(timezone.utc)
         self._before_warm_up = before_warm_up
         self.setup = StepSetup(config, journal, team)
+        self._whole: Measurement | None = None  # as the window left it
         self._hidden_syncs: int | None = None
         self._work: WorkSet | None = None
+        self._why: dict[str, str] = {}  # of a probe that failed
 
     def run(self) -> None:
         """Prepare, warm up, measure; count outside the window what a step launches and waits for.
@@ -102,6 +104,8 @@ class WorkerMeasurement:
         the last warm-up iteration is profiled, else one more after the window. The first iteration
         is like no other: it makes gradients and momentum. Nor is the second of several ranks, in
         which DistributedDataParallel orders its buckets, and which may be the last.
+
+        A probe that fails leaves its fact missing: it does not decide how the run ended.
         """
         with self.setup.opened() as ready:
             has_model = not ready.config.data_only
@@ -111,22 +115,44 @@ class WorkerMeasurement:
                 and ready.config.world_size == 1
                 and not ready.device.profiler_stays
             )
-            profiled = partial(self._profile, ready.device)
+            profile = partial(self._profile, ready.device)
             ready.journal.note("notice", text=str(ready.limits))
             if self._before_warm_up is not None:
                 self._before_warm_up()
-            ready.warm_up(last=profiled if in_warm_up else None)
+            ready.warm_up(last=profile if in_warm_up else None)
             ready.measure()
-            if not has_model:
-                return
+            self._whole = self.measurement()
+            if has_model:
+                self._look_into_step(
+                    ready, {} if in_warm_up else {"work": lambda: profile(ready.step)}
+                )
+
+    def _look_into_step(self, ready: ReadyStep, work: Mapping[str, Callable[[], None]]) -> None:
+        """Look into the step after the window; after a failure ranks are no longer in step."""
+
+        def count_syncs() -> None:
             self._hidden_syncs = ready.device.hidden_syncs(ready.step)
-            if not in_warm_up:
-                profiled(ready.step)
-            self.compare_ranks(ready)
+
+        compare = {"ranks": lambda: self.compare_ranks(ready)}
+        for name, probe in {"hidden_syncs": count_syncs, **work, **compare}.items():
+            if not self._why or ready.config.world_size == 1:
+                or_reason(name, probe, self._why)
 
     def _profile(self, device: Device, step: Step) -> None:
-        """Run one step and keep what it launched."""
-        self._work = work_set(step, device)
+        """Run one step and keep what it launched; raises what the step raises without a profiler.
+
+        The step runs in any case: it may be one of the warm-up, or of several ranks.
+        """
+        ran = False
+
+        def once() -> None:
+            nonlocal ran
+            step()
+            ran = True
+
+        self._work = or_reason("work", lambda: work_set(once, device), self._why)
+        if not ran:
+            step()
 
     def compare_ranks(self, ready: ReadyStep) -> None:
         """Collect what the other ranks measured; a single process has no others."""
@@ -136,6 +162,10 @@ class WorkerMeasurement:
         ready = self.setup.ready
         if ready is None:
             return None
+        if self._whole is not None:
+            probed = {"hidden_syncs": self._hidden_syncs, "work": self._work, "ranks": self.ranks}
+            known = {name: fact for name, fact in probed.items() if fact is not None}
+            return self._whole.replaced(self._why, **known)
         config = ready.config
         batches = config.grad_accum_steps * config.world_size
         return ready.window.measurement(
@@ -143,9 +173,9 @@ class WorkerMeasurement:
             compiled=config.compile != "none",
             startup_s=self.setup.startup_s,
             changed_switches=self.setup.changed_switches(),
-            hidden_syncs=self._hidden_syncs,
+            hidden_syncs=None,
             work=self._work,
-            ranks=self.ranks,
+            ranks=None,
             no_model=NO_MODEL if config.data_only else None,
         )
 

@@ -91,7 +91,7 @@ def _torch(ready: ReadyStep, found: Found, why: dict[str, str], task: dict[str, 
     Of several ranks each profiles its own step, so that none is slower than the others; the trace
     is kept of rank 0 alone.
     """
-    found["work"] = work_set(ready.step, ready.device)
+    found["work"] = or_reason("work", lambda: work_set(ready.step, ready.device), why)
     is_first = ready.team.shard.rank == 0
     try:
         found["ops"] = ops = profile_ops(
