@@ -8,7 +8,7 @@ bound is decided on the medians over the steps, by the thresholds that bounds of
 1. input, if the device idles for it over 5 % of the step, and no less than all else that is lost;
 2. computation, if it fills half of the step; a roof says whether that is arithmetic, memory traffic
    or slow kernels;
-3. else the largest cause of lost time.
+3. else the largest cause of lost time; it is not known where that is unexplained.
 
 A trace without a device (a processor's) shows no idle time. Its bound is input if marked loaders
 take half of the step, so that nothing else can cost more.
@@ -50,7 +50,9 @@ _WORDS = {
     "synchronisation": "calls that wait for the device",
     "host": "a host that launches nothing",
     "launches": "launching one by one",
-    "queued": "queued work that has not begun",
+    "queued": "the device's own time between two kernels",
+    "graph": "the device's own time between the kernels of a CUDA graph",
+    "unexplained": "launched work that began late, for a reason that the trace does not hold",
     "not seen": "idle time whose cause is not in the trace",
 }
 
@@ -68,11 +70,14 @@ class Explanation:
     advice: tuple[str, ...]
 
 
-def explain(times: Sequence[StepTime], computation: str | None = None) -> Explanation:
+def explain(
+    times: Sequence[StepTime], computation: str | None = None, *, compiled: bool = False
+) -> Explanation:
     """Return what bounds the steps of one trace.
 
     `computation` is what bounds the computation itself, as a roof says: compute, memory, slow
-    kernels. It stands for the bound where that is computation.
+    kernels. It stands for the bound where that is computation. Of a step that is `compiled`
+    already, compiling is no remedy.
     """
     known = [(time, lost) for time in times if (lost := time_by_cause(time))]
     if not known:
@@ -90,7 +95,9 @@ def explain(times: Sequence[StepTime], computation: str | None = None) -> Explan
         bound=(computation or bound) if bound == COMPUTATION else bound,
         shares=shares,
         sentences=tuple(sentences),
-        advice=tuple(text for cause in costly if (text := remedy(cause, calls[cause]))),
+        advice=tuple(
+            text for cause in costly if (text := remedy(cause, calls[cause], compiled=compiled))
+        ),
     )
 
 
@@ -141,7 +148,8 @@ def _bound(shares: Mapping[str, float]) -> str:
         return "input"
     if computation >= ROOF_SHARE:
         return COMPUTATION
-    return next(cause for cause in shares if cause != COMPUTATION)
+    largest = next(cause for cause in shares if cause != COMPUTATION)
+    return NOT_KNOWN if largest == "unexplained" else largest
 
 
 def _overview(

@@ -23,15 +23,20 @@ With one queue and one such call, this is exactly what the step gains without th
 work n is S[n] = max(S[n-1] + d[n-1], L[n]), for durations d and launches L, so launches that come
 earlier by w save all idle time since then, but w at most.
 
-Two causes are not the host's:
+Four causes are not the host's:
 
-- queued: the work was launched before and did not begin: the device's own time between two kernels,
-  or a stream that waits for another;
+- queued: the work was launched before and began within 100 us: the device's own time between two
+  kernels;
+- graph: the same between two kernels of one CUDA graph;
+- unexplained: the work was launched before, in a graph or not, and began later than that on a
+  device that ran nothing. What it waited for is not in the trace: another device's event, a host
+  function, another process, kernels that the profiler left out;
 - not seen: the trace does not have the launch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -42,7 +47,16 @@ from analysis.traces.device_work import DeviceWork, Flags, Numbers, Times
 from analysis.traces.host_waits import HostWaits, Wait, paint, painted_at
 
 Cause = Literal[
-    "input", "allocator", "copies", "synchronisation", "host", "launches", "queued", "not seen"
+    "input",
+    "allocator",
+    "copies",
+    "synchronisation",
+    "host",
+    "launches",
+    "queued",
+    "graph",
+    "unexplained",
+    "not seen",
 ]
 
 #: A launch on an empty queue begins 10 to 20 us after the call began (V100, torch 1.9: 10 to 28).
@@ -50,6 +64,10 @@ LATENCY_US = 20.0
 #: Eager PyTorch launches within this time: 99 % of pauses are below 0.3 ms in a V100's, 0.2 ms in
 #: an MI300X's trace.
 PAUSE_US = 1000.0
+#: Work that is next in its stream begins sooner: 20 us at most in nine published traces (V100 to
+#: H100, MI250, MI300X), 150 us to 460 ms in three where it waits for what they do not hold.
+LATE_US = 100.0
+_GRAPH_LAUNCH = re.compile("GraphLaunch")
 
 #: Where waits overlap, that with the greater rank is seen.
 _RANK = {"copies": 0, "synchronisation": 0, "allocator": 1, "input": 2}
@@ -61,7 +79,7 @@ class IdleCause:
 
     cause: Cause
     time_s: float
-    call: str | None = None  # the runtime's call, or the loader's mark
+    call: str | None = None  # the runtime's call, the loader's mark, or a graph
     op: str | None = None  # the operator around the call, or that the host ran
 
 
@@ -105,6 +123,7 @@ class _Gaps:
     ends: Times
     seen: Flags  # whether it is known what held the next work up
     measured: Flags  # whether the gap's beginning is in the trace
+    launched: Numbers  # the cause of what follows `host_ends`
 
 
 def _gaps(work: DeviceWork, windows: Sequence[tuple[float, float]]) -> _Gaps:
@@ -120,9 +139,22 @@ def _gaps(work: DeviceWork, windows: Sequence[tuple[float, float]]) -> _Gaps:
     calls = [launches[number] for number in kept.tolist()]
     launched = np.array([call.begin_us if call else np.inf for call in calls])
     arrived = np.array([max(c.end_us, c.begin_us + LATENCY_US) if c else np.inf for c in calls])
+    arrived = np.clip(arrived, begins, ends)
+    in_graph, late = _within_graphs(work)[kept], ends - arrived > LATE_US
+    causes = np.where(late, _UNEXPLAINED, _QUEUED) + in_graph
     last_of_all = kept == len(work.spans)
     seen = np.isfinite(launched) | (last_of_all & bool(work.calls))
-    return _Gaps(begins, launched, np.clip(arrived, begins, ends), ends, seen, kept > 0)
+    return _Gaps(begins, launched, arrived, ends, seen, kept > 0, causes)
+
+
+def _within_graphs(work: DeviceWork) -> Flags:
+    """Whether a graph's launch had begun to run before each work, and one after the last."""
+    first: dict[int, int] = {}
+    within = np.zeros(len(work.launches) + 1, dtype=bool)
+    for number, call in enumerate(work.launches):
+        if call is not None and _GRAPH_LAUNCH.search(call.name):
+            within[number] = first.setdefault(id(call), number) < number
+    return within
 
 
 @dataclass
@@ -169,16 +201,19 @@ class _Host:
         cause = np.where(gaps.seen[gap], cause, _NOT_SEEN)
         cause = np.where(credited >= 0, credited, cause)
         cause = np.where(wait >= 0, wait, cause)
-        return np.where(times < gaps.host_ends[gap], cause, _QUEUED)
+        return np.where(times < gaps.host_ends[gap], cause, gaps.launched[gap])
 
 
-_OTHERS: tuple[tuple[Cause, None, None], ...] = (
+_OTHERS: tuple[tuple[Cause, str | None, None], ...] = (
     ("host", None, None),
     ("launches", None, None),
-    ("queued", None, None),
     ("not seen", None, None),
+    ("queued", None, None),
+    ("graph", None, None),
+    ("unexplained", None, None),
+    ("unexplained", "a CUDA graph", None),
 )
-_HOST, _LAUNCHES, _QUEUED, _NOT_SEEN = range(4)
+_HOST, _LAUNCHES, _NOT_SEEN, _QUEUED, _, _UNEXPLAINED, _ = range(7)  # the next is in a graph
 
 
 @dataclass

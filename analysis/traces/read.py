@@ -152,7 +152,8 @@ def explained(
     kernels, sentence = None, None
     if placed.used is not None:
         kernels, sentence = _bound_of_kernels(placed, placed.used.roof)
-    found = explain(times, kernels)
+    compiled = any(name.startswith("triton_") for op in record.ops for name in op.kernels)
+    found = explain(times, kernels, compiled=compiled)
     sentences = (*found.sentences, *([sentence] if sentence else []), *_of_model(placed))
     whole = record.replaced(bound=found.bound, findings=sentences, advice=found.advice)
     identity = f"trace-{record.source_sha256[:16]}-{_reading(whole)}"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from analysis.traces.timeline import IdleCause
 
 
-def remedy(cause: str, places: Sequence[IdleCause]) -> str | None:
+def remedy(cause: str, places: Sequence[IdleCause], *, compiled: bool = False) -> str | None:
     """Return advice for `cause`; `places` are where its idle time was spent, longest first.
 
-    None where the trace alone gives none: computation needs a roof.
+    `compiled` leaves out compiling. None where the trace alone gives none: computation needs a roof.
     """
     if cause == "input":
         return _of_input(places)
@@ -20,11 +20,15 @@ def remedy(cause: str, places: Sequence[IdleCause]) -> str | None:
         return _of_synchronisation(places)
     if cause == "host":
         return _of_host(places)
-    return _FIXED.get(cause)
+    text = _FIXED.get(cause)
+    return text and text.replace(_COMPILING, "") if compiled else text
+
+
+_COMPILING = ", torch.compile"
 
 
 _FIXED = {
-    "launches": "Fewer launches for the work: a larger batch, CUDA graphs, torch.compile.",
+    "launches": f"Fewer launches for the work: a larger batch, CUDA graphs{_COMPILING}.",
     "allocator": (
         "Let PyTorch keep its memory: no torch.cuda.empty_cache() in the loop, "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, shapes that stay the same; if memory is "
@@ -36,8 +40,16 @@ _FIXED = {
         "ranks' traces whether one of them is late."
     ),
     "queued": (
-        "Fewer and larger kernels (torch.compile), and no stream that waits for another: the work "
-        "was launched in time."
+        f"Fewer and larger kernels: a larger batch{_COMPILING}. The work was launched in time."
+    ),
+    "graph": (
+        "Fewer and larger kernels in the CUDA graph: a larger batch, ops fused by hand. It saves "
+        "all launches already."
+    ),
+    "unexplained": (
+        "Find what the launched work waits for: another process on the device, another device's "
+        "event, a host function in the stream, kernels that the profiler leaves out. Nsight "
+        "Systems shows them: nsys profile --cuda-graph-trace=node, over all processes."
     ),
     "not seen": (
         "Record the host too, torch.profiler.profile(activities=[CPU, CUDA]), and read each rank's "

@@ -50,6 +50,14 @@ class TracedStep(Facts):
     idle: tuple[IdleTime, ...]
 
     @property
+    def idle_s_by_cause(self) -> dict[str, float]:
+        """Idle seconds of each cause, in whatever calls and ops; the longest first."""
+        sums_s: dict[str, float] = {}
+        for one in self.idle:
+            sums_s[one.cause] = sums_s.get(one.cause, 0.0) + one.time_s
+        return dict(sorted(sums_s.items(), key=lambda one: -one[1]))
+
+    @property
     def device_time_s(self) -> float | None:
         """What the step costs its device: what nothing hides, and idle time.
 

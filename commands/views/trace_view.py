@@ -69,7 +69,7 @@ def _steps(steps: Sequence[TracedStep]) -> Table:
         (
             step.name,
             *(_ms(getattr(step, name)) for name, _ in _STEP),
-            ", ".join(f"{idle.cause} {_ms(idle.time_s)}" for idle in step.idle[:3]),
+            ", ".join(f"{cause} {_ms(s)}" for cause, s in [*step.idle_s_by_cause.items()][:3]),
         )
         for step in steps
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -106,6 +107,8 @@ def step(computation_s: float, *idle: IdleCause, copies_s: float = 0.0) -> StepT
         (IdleCause("copies", 0.6, "cudaMemcpyAsync", "aten::to"), "non_blocking", "CUDA graphs"),
         (IdleCause("host", 0.6, None, "aten::randperm"), "(aten::randperm)", "CUDA graphs"),
         (IdleCause("queued", 0.6), "launched in time", "CUDA graphs"),
+        (IdleCause("graph", 0.6), "CUDA graph", "torch.compile"),
+        (IdleCause("unexplained", 0.6), "another process", "torch.compile"),
         (IdleCause("not seen", 0.6), "activities=[CPU, CUDA]", "CUDA graphs"),
         (
             IdleCause("input", 0.6, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"),
@@ -116,10 +119,17 @@ def step(computation_s: float, *idle: IdleCause, copies_s: float = 0.0) -> StepT
 )
 def test_advice_follows_the_cause(cause: IdleCause, named: str, others: str) -> None:
     found = explain([step(0.4, cause)])
-    assert found.bound == cause.cause
+    assert found.bound == ("not known" if cause.cause == "unexplained" else cause.cause)
     assert len(found.advice) == 1
     assert named in found.advice[0]
     assert others not in found.advice[0]
+
+
+@pytest.mark.parametrize("cause", ["launches", "queued"])
+def test_what_is_compiled_already_is_not_told_to_be(cause: Literal["launches", "queued"]) -> None:
+    steps = [step(0.4, IdleCause(cause, 0.6))]
+    assert "torch.compile" in explain(steps).advice[0]
+    assert "torch.compile" not in explain(steps, compiled=True).advice[0]
 
 
 def test_copies_on_the_device_are_not_the_hosts() -> None:

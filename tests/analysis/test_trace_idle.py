@@ -67,6 +67,25 @@ def test_work_that_was_queued_waits_on_the_device() -> None:
     assert idle_us(spans, [work(2, 150, 1000)]) == {("queued", None, None): 50}
 
 
+def test_launched_work_that_begins_late_waits_for_what_the_trace_lacks() -> None:
+    spans = [host("cudaLaunchKernel", 10, 15, launched=2)]
+    assert idle_us(spans, [work(2, 350, 1000)]) == {("unexplained", None, None): 250}
+
+
+def test_gaps_inside_a_graph_are_its_own() -> None:
+    spans = [
+        host("cudaGraphLaunch", 10, 40, launched=2),
+        host("cudaGraphLaunch", 50, 60, launched=3),
+    ]
+    runs = [(2, 110, 200), (2, 220, 300), (2, 700, 800), (3, 850, 1000)]
+    found = idle_us(spans, [work(*run) for run in runs])
+    assert found == {
+        ("queued", None, None): 10 + 50,  # a graph's first kernel waits as any other does
+        ("graph", None, None): 20,
+        ("unexplained", "a CUDA graph", None): 400,
+    }
+
+
 def test_a_launch_takes_time_to_arrive() -> None:
     spans = [host("cudaLaunchKernel", 95, 98, launched=2)]
     found = idle_us(spans, [work(2, 130, 1000)])

@@ -56,7 +56,7 @@ def steps_table(traces: Sequence[PlacedTrace]) -> Table:
         of_step("communication", "communication, hidden too"),
         of_step("idle", "idle"),
         text("idles_for", "idle most for",
-             lambda row: row.step.idle[0].cause if row.step.idle else None),
+             lambda row: next(iter(row.step.idle_s_by_cause), None)),
         sparse=True,
     )  # fmt: skip
 
