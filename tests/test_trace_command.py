@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import samples
 
+from bench.records.folders import RecordFolder
 from tracking import schema
 
 TRACES = Path(__file__).parent / "data" / "traces"
@@ -64,7 +66,7 @@ def test_two_traces_are_compared_and_their_ops_and_idle_time_explain_the_differe
     )
     assert code == 0
     assert "Bound: input." in printed
-    second = printed.split(WORKERS[1].name)[1]
+    second = printed.split(f"({WORKERS[1].name})")[1]
     assert "Bound: input." not in second
     assert "Bound: computation." in second or "Bound: launches." in second
     summary = "B takes -50.8 ms, of which ops and idle time explain -50.5 ms, -52.4 ms of it idle"
@@ -159,6 +161,26 @@ def trace_of(folder, *spans):
     ]
     (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
     return folder / "trace.json"
+
+
+@pytest.mark.slow
+def test_the_profile_beside_a_trace_knows_its_device_and_its_roof(mlproject_command, tmp_path):
+    roofs = samples.ceilings_record()
+    records = tmp_path / "records"
+    for number, record in enumerate([samples.profile_record(), samples.profile_record(), roofs]):
+        folder = RecordFolder.create(records, f"20261120T100000Z-0000000{number}")
+        folder.close(record)
+        trace_of(folder.path, ("cpu_op", "aten::add", 0, 5))
+    files = [records / f"20261120T100000Z-0000000{number}" / "trace.json" for number in (0, 1)]
+    _, printed, _ = mlproject_command("trace", *files, "--records", records, "--format", "json")
+    found = json.loads(printed)
+    device = samples.environment().device.name
+    for trace, file in zip(found["traces"], files, strict=True):
+        assert trace["device"] == device
+        assert trace["math_mode"] == samples.resolved().math_mode
+        assert trace["roof"]["kind"] == "measured"
+        assert trace["source_file"] == f"{file.parent.name}/{file.name}"
+    assert found["comparison"]["names"] == [trace["source_file"] for trace in found["traces"]]
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from analysis.runs.imported import ImportedRun, imported
 from analysis.runs.placed import PlacedRun, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.run import Run
-from analysis.traces.compare import compare_two
+from analysis.traces.compare import TraceComparison, compare_two
 from analysis.traces.placed import PlacedTrace
 
 
@@ -199,7 +199,11 @@ def _inside(
         *chain.from_iterable(of_profiles),
         trace_tables.steps_table(traces),
         trace_tables.idle_table(traces),
-        *([] if compared is None else [trace_tables.comparison_table(compared)]),
+        *(
+            [trace_tables.comparison_table(compared)]
+            if isinstance(compared, TraceComparison)
+            else []
+        ),
         *of_traces,
     ]
 

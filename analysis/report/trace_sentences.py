@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from analysis.profiles.op_places import check_ops
 from analysis.roofs.ceilings import NoCeiling
 from analysis.runs.quantities import bytes_rate, flops_rate, percent, three_digits
+from analysis.traces.compare import compare_two
 from analysis.traces.placed import PlacedTrace
 from bench.records import Counters
 
@@ -19,7 +20,10 @@ def trace_opening(traces: Sequence[PlacedTrace]) -> tuple[str, ...]:
     if not traces:
         return ()
     record = traces[0].record
-    return (f"{traces[0].label} is bound by {record.bound}.", *map(_ended, record.advice))
+    compared = compare_two([trace.record for trace in traces])
+    refused = [f"the traces are not compared: {compared}"] if isinstance(compared, str) else []
+    said = (f"{traces[0].label} is bound by {record.bound}", *record.advice, *refused)
+    return tuple(map(_ended, said))
 
 
 def trace_sentences(trace: PlacedTrace) -> Iterator[str]:

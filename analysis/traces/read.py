@@ -7,11 +7,12 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
 
+from analysis.roofs.ceilings import choose_ceiling
 from analysis.roofs.peaks import Peaks
 from analysis.roofs.roof import Roof
 from analysis.runs.bounds import ROOF_SHARE
@@ -29,6 +30,7 @@ from bench.records import (
     Counters,
     IdleTime,
     MathMode,
+    ProfileRecord,
     TracedOp,
     TracedStep,
     TraceRecord,
@@ -87,12 +89,23 @@ def trace_record(
     times: Sequence[StepTime],
     rows: Sequence[OpRow],
     *,
+    name: str,
     campaign: str,
     model: TracedModel | None = None,
+    profile: ProfileRecord | None = None,
 ) -> TraceRecord:
-    """Return the record of `trace`, cut into `steps`; what holds them back is found later."""
+    """Return the record of `trace`, cut into `steps`; what holds them back is found later.
+
+    `name` is what the trace is called. Of one that `profile` was recorded with, the profile knows
+    the device and the arithmetic.
+    """
     digest = _sha256(Path(trace.path))
     mode, no_mode = _math_mode(rows)
+    device, cores = trace.device_name, trace.device_cores
+    if profile is not None and profile.environment is not None:
+        device, cores = profile.environment.device.name, profile.environment.device.cores
+    if profile is not None and profile.resolved is not None:
+        mode = profile.resolved.math_mode
     step_s = step_time_s(trace, steps)
     counters, no_counters = _counters(trace)
     no_model = "no --arch and --batch-size say which model it is"
@@ -109,11 +122,11 @@ def trace_record(
         },
         record_id=f"trace-{digest[:16]}",  # until it is explained
         created=datetime.now(timezone.utc),
-        source_file=Path(trace.path).name,
+        source_file=name,
         source_sha256=digest,
         campaign=campaign,
-        device=trace.device_name,
-        device_cores=trace.device_cores,
+        device=device,
+        device_cores=cores,
         rank=trace.rank,
         world_size=trace.facts.get("world_size"),
         math_mode=mode,
@@ -141,14 +154,18 @@ def explained(
     ceilings: Sequence[CeilingsRecord],
     peaks: Sequence[Peaks],
     number: int,
+    profile: ProfileRecord | None = None,
 ) -> PlacedTrace:
     """Return the trace under its roof, its record with what holds its steps back.
 
     The record is named by the trace and by what was read of it, so that none replaces another.
 
-    `number` is the trace's in a report.
+    `number` is the trace's in a report. The roof of one that `profile` was recorded with is the
+    profile's.
     """
     [placed] = place_traces([record], ceilings, peaks)
+    if profile is not None:
+        placed = replace(placed, ceiling=choose_ceiling(profile, ceilings, peaks))
     kernels, sentence = None, None
     if placed.used is not None:
         kernels, sentence = _bound_of_kernels(placed, placed.used.roof)

@@ -10,7 +10,8 @@ from analysis.traces.timeline import IdleCause
 def remedy(cause: str, places: Sequence[IdleCause], *, compiled: bool = False) -> str | None:
     """Return advice for `cause`; `places` are where its idle time was spent, longest first.
 
-    `compiled` leaves out compiling. None where the trace alone gives none: computation needs a roof.
+    None where the trace alone gives none: computation needs a roof. `compiled` leaves out
+    compiling.
     """
     if cause == "input":
         return _of_input(places)

@@ -101,7 +101,7 @@ class TraceRecord(Facts):
     kind: Literal["trace"] = "trace"
     record_id: str
     created: datetime  # UTC; when it was read
-    source_file: str  # its name, without folders
+    source_file: str  # its name, with its folder's where that says more
     source_sha256: str
     campaign: str
     env: str | None  # label of the machine

@@ -156,8 +156,8 @@ def _placed(
     from analysis.traces.timeline import timeline
     from bench.cost.called import work_of
     from bench.profilers.traces import read_trace
-    from bench.records import CeilingsRecord
-    from bench.records.folders import readable_records
+    from bench.records import CeilingsRecord, ProfileRecord
+    from bench.records.folders import RecordFolder, readable_records
 
     ceilings = [one for _, one in readable_records(records) if isinstance(one, CeilingsRecord)]
     peaks = read_peaks(peaks_file) if peaks_file else ()
@@ -169,8 +169,15 @@ def _placed(
         model = _model(config, "cuda" if trace.device else "cpu") if config else None
         work = work_of(table.ops)
         rows = table.rows(work) if model is None else table.rows_of_model(model.calls, work)
-        record = trace_record(trace, steps, times, rows, campaign=campaign, model=model)
-        found.append(explained(record, times, ceilings, peaks, number))
+        beside = RecordFolder(path.absolute().parent).readable_record()
+        profile = beside if isinstance(beside, ProfileRecord) else None
+        name = path.name
+        if profile is not None or [other.name for other in files].count(name) > 1:
+            name = f"{path.absolute().parent.name}/{name}"
+        record = trace_record(
+            trace, steps, times, rows, name=name, campaign=campaign, model=model, profile=profile
+        )
+        found.append(explained(record, times, ceilings, peaks, number, profile))
     return found
 
 
@@ -191,14 +198,18 @@ def _print(traces: Sequence[PlacedTrace], top: int, form: str) -> None:
     compared = compare_two([trace.record for trace in traces])
     if form == "json":
         facts: Any = [as_json(trace) for trace in traces]
-        if compared is not None:
+        if isinstance(compared, str):
+            facts = {"traces": facts, "comparison": None, "not_compared": compared}
+        elif compared is not None:
             facts = {"traces": facts, "comparison": comparison_as_json(compared)}
         click.echo(json.dumps(facts if len(traces) > 1 else facts[0], indent=1))
         return
+    if isinstance(compared, str):
+        click.echo(f"Not compared: {compared}.")
+    elif compared is not None:
+        print_comparison(compared, top)
     for trace in traces:
         print_trace(trace, top)
-    if compared is not None:
-        print_comparison(compared, top)
 
 
 def _keep(traces: Sequence[PlacedTrace], files: Sequence[Path], records: Path) -> int:

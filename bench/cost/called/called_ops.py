@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -75,7 +76,8 @@ def work_of(ops: Iterable[CalledOp]) -> dict[CalledOp, OpWork | str]:
     Two arguments count as two tensors, even if they are one.
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
-    with quiet_torch():
+    with quiet_torch(), catch_warnings():
+        simplefilter("ignore")  # torch's own, such as of outputs that a printed op resized
         return {op: _work_of(op, fake) for op in dict.fromkeys(ops)}
 
 

@@ -9,7 +9,7 @@ characters, which JSON forbids: they are cleaned where the strict parser refuses
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -26,7 +26,14 @@ from bench.profilers.traces.chrome_events import (
     Scalar,
     parsed,
 )
-from bench.profilers.traces.kineto_values import list_in, number_in, plain, value_in, whole_in
+from bench.profilers.traces.kineto_values import (
+    check_shapes,
+    list_in,
+    number_in,
+    plain,
+    value_in,
+    whole_in,
+)
 from bench.profilers.traces.trace import (
     CounterRange,
     DeviceKind,
@@ -157,8 +164,13 @@ class _Shared:
             thread = self.threads[key] = plain(event.pid), plain(event.tid)
         return thread
 
-    def arguments(self, written: msgspec.Raw) -> tuple[Any, ...] | None:
-        """Return a list as tuples; None where there is none, or something else."""
+    def arguments(
+        self, written: msgspec.Raw, check: Callable[[Any], None] | None = None
+    ) -> tuple[Any, ...] | None:
+        """Return a list as tuples; None where there is none, or something else.
+
+        Raises `ValueError` where `check` does.
+        """
         if written is NOTHING:
             return None
         text = bytes(written)
@@ -169,7 +181,10 @@ class _Shared:
             if self._list_bytes > MOST_LIST_BYTES:
                 limit = f"{MOST_LIST_BYTES / 1e6:g} MB"
                 raise ValueError(f"over {limit} of different shapes: record fewer steps") from None
-        found = self._lists[text] = list_in(text)
+        found = list_in(text)
+        if check is not None:
+            check(found)
+        self._lists[text] = found
         return found
 
 
@@ -177,6 +192,7 @@ def _host_span(event: Event, category: str, shared: _Shared) -> HostSpan:
     args = HOST_ARGS.decode(event.args) or _NO_HOST_ARGS
     begin_us, end_us = _interval(event)
     name = shared.name(event.name)
+    dims = shared.arguments(args.old_dims if args.dims is NOTHING else args.dims, check_shapes)
     kind = _HOST[category]
     if category == "operator" and not _OPERATOR.search(name):
         kind = "mark"
@@ -190,7 +206,7 @@ def _host_span(event: Event, category: str, shared: _Shared) -> HostSpan:
         whole_in(args.correlation),
         whole_in(args.sequence),
         whole_in(args.forward_thread),
-        shared.arguments(args.old_dims if args.dims is NOTHING else args.dims),
+        dims,
         shared.arguments(args.types),
         shared.arguments(args.concrete),
         shared.arguments(args.strides),
@@ -232,12 +248,13 @@ def _counter_range(event: Event) -> CounterRange:
 
 
 def _interval(event: Event) -> tuple[float, float]:
-    """Begin and end; a negative duration is 0, as Kineto writes it today."""
+    """Begin and end. Kineto writes 0 for a negative duration; a trace that holds one is damaged."""
     begin_us, duration_us = number_in(event.ts), number_in(event.dur)
-    if begin_us is None or duration_us is None:
+    if begin_us is None or duration_us is None or duration_us < 0:
         which = "ts" if begin_us is None else "dur"
-        raise ValueError(f"{(event.name or '')[:60]!r} has no usable {which}")
-    return begin_us, begin_us + (duration_us if duration_us > 0 else 0.0)
+        negative = "" if duration_us is None or begin_us is None else f": {duration_us:g} us"
+        raise ValueError(f"{(event.name or '')[:60]!r} has no usable {which}{negative}")
+    return begin_us, begin_us + duration_us
 
 
 def _devices(properties: Any) -> Iterator[tuple[int, dict[str, Any]]]:

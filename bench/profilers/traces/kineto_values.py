@@ -11,6 +11,8 @@ from bench.profilers.traces.chrome_events import Scalar
 
 #: Bytes of one list or one fact.
 MOST_VALUE_BYTES = 1_000_000
+#: Of a tensor: torch counts them in signed 64 bits.
+_MOST_ELEMENTS = 2**63 - 1
 
 _LIST = msgspec.json.Decoder(list[Any])
 _ANY = msgspec.json.Decoder()
@@ -58,6 +60,18 @@ def list_in(written: bytes) -> tuple[Any, ...] | None:
     if written[:1] != b"[" or len(written) > MOST_VALUE_BYTES:
         return None
     return tuple(map(_frozen, _LIST.decode(_text(written))))
+
+
+def check_shapes(value: Any) -> None:
+    """Raise `ValueError` for a shape, anywhere in `value`, that no tensor can have."""
+    if not isinstance(value, tuple):
+        return
+    lengths = [one for one in value if isinstance(one, (int, float))]
+    if any(one < 0 for one in lengths) or math.prod(lengths) > _MOST_ELEMENTS:
+        shape = "x".join(str(one)[:20] for one in lengths[:8])
+        raise ValueError(f"a tensor of shape {shape}")
+    for one in value:
+        check_shapes(one)
 
 
 def _frozen(value: Any) -> Any:
