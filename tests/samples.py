@@ -19,6 +19,7 @@ from bench.records import (
     KernelTotals,
     Measurement,
     MemoryFootprint,
+    ModelCode,
     OpCost,
     OpProfile,
     OpTime,
@@ -93,6 +94,10 @@ distributed_figures = sample(
 
 device_info = sample(DeviceInfo, backend="cpu", name="Sample CPU")
 
+
+model_code = sample(
+    ModelCode, digest="0" * 12, modules=("mynet",), git_commit="c" * 40, git_dirty=True
+)
 
 environment = sample(
     Environment,

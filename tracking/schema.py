@@ -11,6 +11,11 @@ from bench.errors import UserError
 KIND = "mlproject.kind"
 CAMPAIGN = "mlproject.campaign"
 CONFIG_ID = "mlproject.config_id"
+#: Equal where steps ran with the same settings, whatever was asked for and however long.
+STEP_ID = "mlproject.step_id"
+#: Of a user's own model: the digest of its source, and the commit of its own repository.
+CODE = "mlproject.code"
+CODE_COMMIT = "mlproject.code_commit"
 RECORD_ID = "mlproject.record_id"
 #: On a profile: the record, and the run, of the measurement that it explains.
 TIMED_RECORD_ID = "mlproject.timed_record_id"

@@ -28,7 +28,7 @@ class Pairing:
     whose runs of B all ended without a result, `only_a` the others without a counterpart.
     `why_alone` holds the reason why a group of these, or of `only_b`, has no counterpart, by the
     names of its runs; `software` is what else differs overall; `left_out` names runs without the
-    metric or without a result, with the reason.
+    metric, without a result or with an invalid one, with the reason.
     """
 
     metric: str
@@ -51,7 +51,7 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     ours = {run.record_id or run.name for run in a}  # of a run on disk and on a server the same
     if both := sorted(run.name for run in b if (run.record_id or run.name) in ours):
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
-    groups_a, groups_b = _grouped("A", a, metric), group_runs(b, metric)
+    groups_a, groups_b = _grouped("A", a, metric), _groups(b, metric)
     failed = [Group((run,)) for run in b if run.outcome != "ok"]
     differing = _distinguishing(groups_a, groups_b) if groups_b else _of_failed(groups_a, failed)
     pairs = agreeing_pairs(groups_a, groups_b, differing)
@@ -81,14 +81,21 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
         only_b=only_b,
         why_alone=why_alone,
         software=_software(a, b),
-        left_out=tuple(
-            _why_left_out(run, metric) for run in (*a, *b) if run.usable(metric) is None
-        ),
+        left_out=tuple(_why_left_out(run, metric) for run in (*a, *b) if not _counts(run, metric)),
     )
 
 
+def _counts(run: Run, metric: str) -> bool:
+    """Whether a run can be compared: it has the metric, and no numbers that cannot be."""
+    return run.usable(metric) is not None and run.verdict != "invalid"
+
+
+def _groups(runs: Sequence[Run], metric: str) -> list[Group]:
+    return group_runs([run for run in runs if _counts(run, metric)], metric)
+
+
 def _grouped(side: str, runs: Sequence[Run], metric: str) -> list[Group]:
-    groups = group_runs(runs, metric)
+    groups = _groups(runs, metric)
     if groups:
         return groups
     why = _why_left_out(runs[0], metric) if runs else "no run matches"
@@ -102,6 +109,8 @@ def _why_left_out(run: Run, metric: str) -> str:
 def _why_unusable(run: Run, metric: str) -> str:
     if run.outcome != "ok":
         return f"{run.outcome}, {run.reason or 'no reason recorded'}"
+    if run.verdict == "invalid":
+        return "; ".join(run.problems)
     value = run.metric(metric)
     return f"no {metric}" if value is None else f"{metric} is {value:g}, which has no ratio"
 
@@ -115,7 +124,7 @@ class _Side(NamedTuple):
 def _why_alone(group: Group, side: _Side, metric: str, differing: Collection[str]) -> str:
     """Why a side has no counterpart: a run of it that failed, other batch sizes, or nothing."""
     for run in side.runs:
-        if run.usable(metric) is None and agree(group, Group((run,)), differing, as_asked=True):
+        if not _counts(run, metric) and agree(group, Group((run,)), differing, as_asked=True):
             return f"{side.letter} has no result: {_why_unusable(run, metric)}"
     near = [
         other

@@ -8,8 +8,8 @@ from operator import attrgetter
 from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.groups import Group, agree
 from analysis.runs.run import Run
-from analysis.runs.what_ran import settings_of
 from bench.records import Environment, RunRecord
+from bench.records.verdict.step_settings import settings_of
 
 
 def scaling_efficiency(many: RunRecord, one: RunRecord) -> float:

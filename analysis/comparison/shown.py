@@ -11,10 +11,12 @@ from analysis.comparison.odd_machines import odd_in
 from analysis.comparison.pairs import Pairing
 from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
 from analysis.runs.groups import Group
-from analysis.runs.quantities import interval, ratio_digits, three_digits
+from analysis.runs.quantities import counted, interval, ratio_digits, three_digits
 from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import Covers
 
+#: Of the suspect runs of a side.
+_NAMED = 3
 #: Settings that a configuration's label shows already.
 _IN_LABEL = frozenset({"env", "arch", "batch_size", *OF_PRECISION})
 
@@ -119,6 +121,7 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
     for side, groups in (("A", pairing.only_a), ("B", pairing.only_b)):
         lines += [f"only in {side}: {one.label} ({pairing.why_alone[one.names]})" for one in groups]
     lines += [f"left out: {line}" for line in pairing.left_out]
+    lines += (doubts := in_doubt(comparisons))
     lines += covered(comparisons)
     for side in ("A", "B"):
         compared = (one.a if side == "A" else one.b for one in comparisons)
@@ -126,7 +129,27 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
         lines += odd_in(side, list(runs.values()), pairing.metric)
     undecided = sum(one.judgement == "undecided" for one in comparisons)
     if undecided:
-        lines.append(f"{undecided} of {len(comparisons)} undecided")
+        clean = ": leave out the suspect runs (verdict=clean)" if doubts else ""
+        lines.append(f"{undecided} of {len(comparisons)} undecided{clean}")
+    return lines
+
+
+def in_doubt(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a line for each side that has suspect runs: how many, which and why."""
+    lines = []
+    for side in ("A", "B"):
+        groups = [one.a if side == "A" else one.b for one in comparisons]
+        runs = {run.name: run for group in groups for run in group.runs}
+        doubtful = [run for run in runs.values() if run.verdict == "suspect"]
+        whys = [
+            f"{run.name} ({'; '.join(f.message for f in run.findings if f.level == 'suspect')})"
+            for run in doubtful[:_NAMED]
+        ]
+        if more := len(doubtful) - len(whys):
+            whys.append(f"and {more} more")
+        if doubtful:
+            suspect = f"{len(doubtful)} of {counted(len(runs), 'run')} of {side}"
+            lines.append(f"suspect, {suspect}: {', '.join(whys)}")
     return lines
 
 

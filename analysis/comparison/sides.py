@@ -17,16 +17,17 @@ from analysis.runs.imported import run_of_tags
 from analysis.runs.run import Run
 from analysis.runs.tracked.pull import pull_records
 from analysis.runs.tracked.record_set import RecordSet
-from analysis.runs.what_ran import NO_SETTINGS, distinguished
+from analysis.runs.what_ran import distinguished
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.folders import read_all
+from bench.records.verdict.step_settings import CODE, NO_SETTINGS
 from tracking import schema
 
 #: Short forms that most people need, in the order in which errors list them.
-_USUAL = ("env", "device", "campaign", "arch", "precision", "batch_size", "run", "records",
-          "baseline")  # fmt: skip
-_NAMES = {*_USUAL, *(RunConfig.model_fields.keys() - NO_SETTINGS)}
+_USUAL = ("env", "device", "campaign", "arch", "precision", "batch_size", "verdict", "run",
+          "records", "baseline")  # fmt: skip
+_NAMES = {*_USUAL, CODE, *(RunConfig.model_fields.keys() - NO_SETTINGS)}
 #: What a tracking server can look for by itself; the rest is looked for among the runs it gives.
 _ON_SERVER = {
     "env": f"tags.`{schema.ENV}`",
@@ -83,8 +84,9 @@ class _Side:
             return f" ({self.gathered.unreadable[0]})"
         if not self.conditions:
             return ""
-        whole = not {"records", "baseline"}.isdisjoint(self.conditions)
-        runs = self.gathered.with_unique_labels().runs() if whole else _all_tracked()
+        runs: Sequence[Run] = self.gathered.with_unique_labels().runs()
+        if not runs and {"records", "baseline"}.isdisjoint(self.conditions):
+            runs = _all_tracked()
         return _what_there_is(runs, self.conditions)
 
 
@@ -183,6 +185,8 @@ def _values(run: Run, name: str) -> set[str]:
         return {run.name}
     if name == "campaign":
         return {run.campaign} if run.campaign else set()
+    if name == "verdict":
+        return {run.verdict}
     found = {value for value in (run.settings.get(name), run.asked_for(name)) if value}
     if name == "env":
         found |= {_NUMBER.sub("", label) for label in found}

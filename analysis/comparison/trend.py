@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, pairwise
 
@@ -16,9 +16,11 @@ from analysis.comparison.judgement import ComparedMetric
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.quantities import counted
 from analysis.runs.run import Run
+from analysis.runs.what_ran import distinguished
 from analysis.statistics.change_points import FEWEST, Change, find_changes
 from bench.config import RunConfig
 from bench.errors import UserError
+from bench.records.verdict.step_settings import CODE
 
 LEVEL = 0.05
 #: What stands in place of a campaign that was not given: to `run`, and to `import`.
@@ -103,15 +105,25 @@ class History:
 def histories(runs: Sequence[Run], metric: ComparedMetric) -> list[History]:
     """Return each configuration of `runs` over time.
 
+    Versions of a user's own model are one history, and the version is a fact of each point.
     The chance of finding a change where there is none is 5 % for all of them together. Raises
     `UserError` where no configuration has five points.
     """
-    groups = group_runs([run for run in runs if run.started is not None], metric.name)
+    timed = [_versions_together(run) for run in runs if run.started is not None]
+    groups = group_runs(distinguished(timed), metric.name)
     series = [(group, list(_points(group, metric.name))) for group in groups]
     judged = sum(len(points) >= FEWEST for _, points in series)
     if not judged:
         raise UserError(_too_few(runs, series))
     return [_history(group, points, metric, LEVEL / judged) for group, points in series]
+
+
+def _versions_together(run: Run) -> Run:
+    """The run with the version of its model's source beside its software, not as a setting."""
+    settings = dict(run.settings)
+    if (code := settings.pop(CODE, None)) is None:
+        return run
+    return replace(run, settings=settings, software={**run.software, "model's code": code})
 
 
 def _points(group: Group, metric: str) -> Iterator[Point]:

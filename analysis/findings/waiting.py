@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from analysis.runs.groups import Group, settings_key
 from analysis.runs.run import Run
-from analysis.runs.what_ran import OF_DATA
 from analysis.statistics import estimate_ratio
 from bench.config import SYNTHETIC
+from bench.records.verdict.step_settings import OF_DATA
 
 LOADER_RATE = "loader_images_per_s"
 

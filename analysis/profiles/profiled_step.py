@@ -20,6 +20,7 @@ from bench.records import (
 from bench.records.base import ratio
 from bench.records.verdict.profile_verdict import judge_profile
 from bench.records.verdict.record_metrics import executed_flops
+from bench.records.verdict.step_settings import is_of_step
 
 #: A cache's roof is measured by reading. Reads and writes have paths of their own, so up to twice
 #: of it can be, and is only suspect.
@@ -116,13 +117,13 @@ class ProfiledStep:
 
 
 def explains(profile: ProfileRecord, record: RunRecord) -> bool:
-    """Whether the profile was made of this run, or of its configuration on the same device."""
+    """Whether the profile was made of this run, or of the same step on the same device."""
     if profile.timed_record_id == record.record_id:
         return True
     if profile.environment is None or record.environment is None:
         return False
-    same = profile.config_id == record.config_id
-    return same and same_device(profile.environment, record.environment)
+    alike = same_device(profile.environment, record.environment)
+    return alike and is_of_step(profile, record)
 
 
 def profiles_of(record: RunRecord, profiles: Sequence[ProfileRecord]) -> list[ProfileRecord]:

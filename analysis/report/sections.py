@@ -27,7 +27,7 @@ from analysis.report.tables.run_columns import utc
 from analysis.report.tables.summary_table import summary_table
 from analysis.report.trace_sentences import trace_opening, trace_sentences
 from analysis.runs.imported import ImportedRun, imported
-from analysis.runs.placed import PlacedRun, recorded
+from analysis.runs.placed import PlacedRun, doubtful_roofs, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.run import Run
 from analysis.traces.compare import TraceComparison, compare_two
@@ -236,6 +236,7 @@ def _problems(
             for run in recorded(runs)
             if run.problems
         ),
+        *_of_roofs(runs, numbers),
         *_of_imported(imported(runs), numbers),
         *(
             Problem(f"Profile {profile.number}, {profile.label}", profile.problems)
@@ -243,6 +244,13 @@ def _problems(
             if profile.problems
         ),
     )
+
+
+def _of_roofs(runs: Sequence[Run], numbers: RunNumbers) -> Iterator[Problem]:
+    """One problem for each roof, however many runs stand under it."""
+    for under, why in doubtful_roofs(runs):
+        names = numbers.words(run.name for run in under)
+        yield Problem(f"Roof of {under[0].env}, over run {names}", (why,))
 
 
 def _of_imported(runs: Sequence[ImportedRun], numbers: RunNumbers) -> Iterator[Problem]:

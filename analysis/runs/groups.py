@@ -8,10 +8,11 @@ from itertools import chain, pairwise
 
 from analysis.runs.quantities import whole_number
 from analysis.runs.run import TOKENS_PER_S, Run
-from analysis.runs.what_ran import LIMITED, precision_label
+from analysis.runs.what_ran import precision_label
 from analysis.statistics.ratios import estimate_ratio
 from analysis.statistics.repeats import Repeats, joined
 from bench.config import THROUGHPUT, Sample, common_sample
+from bench.records.verdict.step_settings import LIMITED
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from analysis.runs.points import (
 )
 from analysis.runs.quantities import whole_number
 from analysis.runs.run import Run
-from analysis.runs.what_ran import NO_SETTINGS
 from bench.config import RunConfig, rate_metric
 from bench.records import CeilingsRecord, DeviceInfo, Finding, ImportedRecord, MathMode
 from bench.records.verdict.record_metrics import imported_summary, step_cost
+from bench.records.verdict.step_settings import NO_SETTINGS
 from tracking import schema
 
 if TYPE_CHECKING:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.roofs.peaks import Peaks
-from analysis.runs.points import Refusal, RooflinePoint, roofline_point
+from analysis.runs.points import DOUBTFUL_ROOF, Refusal, RooflinePoint, roofline_point
 from analysis.runs.run import Run, Trust
-from analysis.runs.what_ran import distinguished, settings_of
+from analysis.runs.what_ran import distinguished
 from bench.records import CeilingsRecord, Environment, Finding, ProfileRecord, RunRecord, worst
 from bench.records.verdict.record_metrics import summary
+from bench.records.verdict.step_settings import settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +110,22 @@ def place_runs(
     return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
 
 
+def doubtful_roofs(runs: Iterable[Run]) -> Iterator[tuple[list[PlacedRun], str]]:
+    """Yield the runs under each roof whose measurement was disturbed, with what that means."""
+    found: dict[str | None, list[PlacedRun]] = {}
+    for run in recorded(runs):
+        if any(finding.code == DOUBTFUL_ROOF for finding in run.findings):
+            record_id = run.point.ceiling_record_id if run.point else None
+            found.setdefault(record_id, []).append(run)
+    for under in found.values():
+        doubts = [f.message for f in under[0].findings if f.code == DOUBTFUL_ROOF]
+        yield (
+            under,
+            f"suspect: {'; '.join(doubts)}: it may be too low, and so the shares of it too high; "
+            "measure it again while the machine rests: mlproject ceilings",
+        )
+
+
 def recorded(runs: Iterable[Run]) -> list[PlacedRun]:
     """Return those of `runs` that have a record."""
     return [run for run in runs if isinstance(run, PlacedRun)]
@@ -121,6 +138,7 @@ def _software(environment: Environment) -> dict[str, str]:
         "driver": environment.device.driver,
         "variables": environment.variables_set,
         "commit": environment.git_commit and environment.git_commit[:12],
+        "model's commit": environment.model_code and environment.model_code.commit,
     }
     return {name: value for name, value in found.items() if value}
 

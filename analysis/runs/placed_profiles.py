@@ -14,9 +14,10 @@ from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import Peaks
 from analysis.runs.placed import PlacedRun, trust
 from analysis.runs.run import Trust
-from analysis.runs.what_ran import precision_label, precision_of
+from analysis.runs.what_ran import precision_label
 from bench.records import CeilingsRecord, Finding, ProfileRecord
 from bench.records.verdict.record_metrics import profile_summary
+from bench.records.verdict.step_settings import precision_of
 
 
 @dataclass(frozen=True)

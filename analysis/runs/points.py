@@ -16,7 +16,6 @@ from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling
 from analysis.roofs.peaks import Peaks
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from analysis.runs.bounds import Bound, StepTimes, decide_bound
-from analysis.runs.what_ran import precision_of
 from bench.records import (
     Ceiling,
     CeilingsRecord,
@@ -28,6 +27,7 @@ from bench.records import (
     worst,
 )
 from bench.records.verdict.record_metrics import data_wait_share, step_cost
+from bench.records.verdict.step_settings import precision_of
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,10 @@ def check_possible(
     return tuple(findings)
 
 
+#: The finding of a run whose roof was measured while something disturbed it.
+DOUBTFUL_ROOF = "doubtful-roof"
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why a run has no point."""
@@ -224,8 +228,9 @@ def roofline_point(
         return Refusal(f"no ceiling: {used.reason}")
     fallback = used.instead_of_measured
     note = Finding(code="datasheet-roof", level="note", message=f"datasheet roof: {fallback}")
+    # A note, since the run's own numbers are no worse for it: a report has it once for each roof.
     doubts = (
-        Finding(code="doubtful-roof", level="suspect", message=f"its roof: {doubt.message}")
+        Finding(code=DOUBTFUL_ROOF, level="note", message=f"its roof: {doubt.message}")
         for doubt in used.doubts
     )
     findings = ((note,) if fallback else ()) + tuple(doubts)

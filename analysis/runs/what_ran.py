@@ -1,9 +1,4 @@
-"""What a run computed with: its settings as resolved on the device, beside what was asked for.
-
-Runs are one configuration where they ran with the same settings, whatever was asked for: `auto`
-and the value that it became are one. How long was measured (`WINDOW_FIELDS`) is no setting: a
-longer window says the same of the same step, only more surely, so it does not split repeats.
-"""
+"""How the settings that ran are shown, and by which of them runs of one label are distinguished."""
 
 from __future__ import annotations
 
@@ -11,24 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bench.config import FILING_FIELDS, SYNTHETIC, WINDOW_FIELDS, spelled
-from bench.records import ResolvedConfig, RunRecord
+from bench.records.verdict.step_settings import LIMITED, OF_DATA
 
 if TYPE_CHECKING:
     from analysis.runs.run import Run
 
 AnyRun = TypeVar("AnyRun", bound="Run")
 
-#: Runs that differ in these alone are repeats.
-NO_SETTINGS: Final = FILING_FIELDS | WINDOW_FIELDS
-#: How data is read and shown is part of the data's cost; synthetic data has none of it.
-OF_DATA: Final = ("data", "workers", "decoder", "prefetch_factor", "persistent_workers",
-                  "pin_memory", "augment", "non_blocking")  # fmt: skip
-#: The variables that kept a processor from its newer instructions; most runs have none, so
-#: that they are shown of each run that has them.
-LIMITED: Final = "instructions"
-#: Settings of what a model takes, images or tokens.
-_OF_SAMPLES: Final = ("image_size", "seq_len")
 #: A precision and what only some precisions have: what is left out to hold precisions together.
 OF_PRECISION: Final = ("precision", "depthwise_fp32")
 
@@ -38,45 +22,6 @@ def follows(name: str, differing: Collection[str]) -> bool:
     return any(
         leader in differing and name in followers for leader, *followers in (OF_PRECISION, OF_DATA)
     )
-
-
-def precision_of(resolved: ResolvedConfig) -> str:
-    """Return the precision that ran: fp32, tf32, amp-bf16 or amp-fp16."""
-    if resolved.autocast_dtype == "none":
-        return resolved.math_mode
-    return f"amp-{resolved.autocast_dtype}"
-
-
-def settings_of(record: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the settings that ran, as text, and those asked for where they read otherwise.
-
-    A run that ended before its device was known has only what was asked for. Settings without any
-    effect are left out: the loader's beside synthetic data, those of autocast without it, pixels
-    and tokens of a model that takes none.
-    """
-    config, resolved = record.config, record.resolved
-    without = NO_SETTINGS | (set(OF_DATA[1:]) if config.data == SYNTHETIC else set())
-    given = {
-        name: spelled(value) for name, value in config.model_dump(exclude=set(without)).items()
-    }
-    ran = dict(given)
-    if resolved is not None:
-        known = given.keys() & ResolvedConfig.model_fields.keys()
-        ran |= {name: spelled(getattr(resolved, name)) for name in sorted(known)}
-        ran["precision"] = precision_of(resolved)
-        for name in _OF_SAMPLES:
-            if getattr(resolved, name) is None:
-                del ran[name]
-        if resolved.autocast_dtype == "none":
-            del ran["depthwise_fp32"]
-    asked = {name: value for name, value in given.items() if ran.get(name) != value}
-    ran["env"] = config.env
-    if record.environment is not None:
-        ran["env"] = record.environment.label
-        ran["device"] = record.environment.device.name
-        if (limits := record.environment.instruction_limits) != "none":
-            ran[LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
-    return ran, asked
 
 
 def precision_label(ran: str, asked: Collection[str | None]) -> str:

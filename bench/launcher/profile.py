@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,11 +29,13 @@ from bench.records import (
     ProfileRecord,
     ResolvedConfig,
     RunRecord,
+    Telemetry,
     ToolName,
 )
 from bench.records.folders import RecordFolder, readable_records, write_atomically
 from bench.records.journal import Event, OnEvent, ignore
 from bench.records.verdict.profile_verdict import judge_profile
+from bench.records.verdict.step_settings import other_settings
 
 TOOLS: dict[ToolName, type[Tool]] = {"torch": TorchTool, "ncu": NcuTool, "perf": PerfTool}
 #: Which section of the record holds what a tool found.
@@ -48,6 +51,7 @@ class _Findings:
     sections: dict[ToolName, Section] = field(default_factory=dict)
     steps: list[ProfiledStep] = field(default_factory=list)
     why_not: dict[ToolName, str] = field(default_factory=dict)
+    telemetry: dict[ToolName, Telemetry] = field(default_factory=dict)
     outcome: Outcome = "ok"
     reason: str | None = None
 
@@ -68,7 +72,7 @@ def launch_profile(
     `tools` None: PyTorch's profiler, and the device's own counters where it has any; a tool that
     cannot work here is then no failure, its section says why. A tool named in `tools` that fails
     makes the outcome `unsupported`. `timed` is the measurement to explain; by default the newest
-    of the same configuration and device beside `folder`.
+    of the same step and device beside `folder`.
 
     Always returns a record that is safe on disk; Ctrl-C keeps the sections found until then.
     """
@@ -126,7 +130,9 @@ def _try_tool(
     on_event(Event("tool", 0.0, {"tool": name}))
     steps: list[ProfiledStep] = []
     for attempt in tool.attempts(folder.path):
-        step, why = _run(tool, attempt, config, folder, on_event)
+        step, why, telemetry = _run(tool, attempt, config, folder, on_event)
+        if telemetry is not None:  # of several passes, the last
+            found.telemetry[name] = telemetry
         found.steps.append(step)
         steps.append(step)
         if step.outcome != "ok" or why is not None:
@@ -143,8 +149,11 @@ def _try_tool(
 
 def _run(
     tool: Tool, attempt: Attempt, config: RunConfig, folder: RecordFolder, on_event: OnEvent
-) -> tuple[ProfiledStep, str | None]:
-    """Run one worker under the tool; return its account, and the tool's cause if it failed."""
+) -> tuple[ProfiledStep, str | None, Telemetry | None]:
+    """Run one worker under the tool; return its account, and the tool's cause if it failed.
+
+    Beside them what was sampled while the worker had its device.
+    """
     inside = RecordFolder.create(folder.path, attempt.name)
     asked = {
         "kind": "profiled_step",
@@ -169,37 +178,49 @@ def _run(
     if step.outcome != "ok":
         cause = failure_cause(inside, step.outcome, step.reason, config.world_size)
         step = step.replaced(outcome=cause[0], reason=cause[1])
-    return step, tool.explain(inside.console.read_text(encoding="utf-8", errors="replace"))
+    why = tool.explain(inside.console.read_text(encoding="utf-8", errors="replace"))
+    return step, why, watch.telemetry_between("device", "ended")
 
 
 def read_timed(records: Path, record_id: str, *, option: str = "of") -> RunRecord:
-    """Return the measurement of that id, as `option` names it. Raises `UserError` without one."""
-    try:
-        record = RecordFolder(records / record_id).read_record()
-    except OSError:  # no folder's name
-        record = None
-    if not isinstance(record, RunRecord):
-        raise UserError(
-            f"{option}={record_id!r}: no measurement in {records}; give the name of a folder there "
-            "that `mlproject run` wrote"
-        )
-    return record
+    """Return the measurement of that id in `records`, or in the folder of that path.
+
+    `option` is what names it. Raises `UserError` where there is none.
+    """
+    for path in (records / record_id, Path(record_id)):
+        with suppress(OSError):  # no folder's name
+            if isinstance(record := RecordFolder(path).read_record(), RunRecord):
+                return record
+    raise UserError(
+        f"{option}={record_id!r}: no measurement in {records}, nor a folder of one; give the name "
+        "of a folder there that `mlproject run` wrote, or its path"
+    )
 
 
-def _find_timed(records: Path, config: RunConfig, environment: Environment) -> RunRecord | None:
-    """The newest whole measurement of `config` on the same device and torch, or None."""
+def find_timed(records: Path, profile: ProfileRecord) -> RunRecord | str:
+    """Return the newest whole measurement of the same step, device and torch, or why not."""
+    nearest: tuple[list[str], str] | None = None
     for _, record in readable_records(records, newest_first=True):
         if (
             isinstance(record, RunRecord)
             and record.outcome == "ok"
-            and record.config_id == config.config_id
-            and record.environment is not None
-            and record.environment.torch == environment.torch
-            and record.environment.device.name == environment.device.name
-            and record.environment.device.uuid == environment.device.uuid
+            and record.config.arch == profile.config.arch
+            and _machine(record.environment) == _machine(profile.environment)
         ):
-            return record
-    return None
+            others = other_settings(profile, record)
+            if not others:
+                return record
+            if nearest is None or len(others) < len(nearest[0]):
+                nearest = others, record.record_id
+    if nearest is None:
+        return f"no measurement of {profile.config.arch} on this device and torch in {records}"
+    return f"no measurement of this step in {records}: {nearest[1]} has {'; '.join(nearest[0])}"
+
+
+def _machine(environment: Environment | None) -> tuple[str | None, ...] | None:
+    if environment is None:
+        return None
+    return environment.torch, environment.device.name, environment.device.uuid
 
 
 def _finish(
@@ -209,13 +230,11 @@ def _finish(
     found: _Findings,
     started: datetime,
 ) -> ProfileRecord:
-    environment = found.first("environment")
-    if timed is None and environment is not None:
-        timed = _find_timed(folder.path.parent, config, environment)
     why_missing = {
         "reason": "the outcome is ok",
-        "timed_record_id": f"no measurement of this configuration in {folder.path.parent}",
+        "timed_record_id": "no device was opened",
         "verdict": "not judged yet",
+        "tool_telemetry": "no worker had a device until it ended",
     }
     for tool, section in SECTIONS.items():
         why_missing[section] = found.why_not.get(tool, f"{tool} was not tried")
@@ -228,11 +247,17 @@ def _finish(
         config_id=config.config_id,
         outcome=found.outcome,
         reason=found.reason,
+        tool_telemetry=found.telemetry or None,
         timed_record_id=timed and timed.record_id,
-        environment=environment,
-        **{name: found.first(name) for name in ("resolved", "complexity", "work")},
+        **{name: found.first(name) for name in ("resolved", "environment", "complexity", "work")},
         **{section: found.sections.get(tool) for tool, section in SECTIONS.items()},
     )
+    if timed is None and record.resolved is not None:
+        twin = find_timed(folder.path.parent, record)
+        if isinstance(twin, RunRecord):
+            timed, record = twin, record.replaced(timed_record_id=twin.record_id)
+        else:
+            record = record.replaced({"timed_record_id": twin})
     whole = record.replaced(verdict=judge_profile(record, timed))
     folder.close(whole)
     write_exports(folder, whole)

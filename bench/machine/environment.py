@@ -16,7 +16,7 @@ from bench.machine.cloud import METADATA_SERVER, cloud_facts
 from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
 from bench.machine.limits import memory_bytes
 from bench.machine.probes import ROOT, ProbedFacts, UnknownFactError, gather, value_or_none
-from bench.machine.repository import repository_facts
+from bench.machine.repository import NO_MODEL_CODE, repository_facts
 from bench.machine.virtualization import container, host, virtualization
 from bench.records import DeviceInfo, Environment
 
@@ -25,11 +25,13 @@ def read_environment(
     device: DeviceInfo,
     records_folder: Path,
     label: str,
+    code: ProbedFacts = NO_MODEL_CODE,
     root: Path = ROOT,
     metadata_server: tuple[str, int] = METADATA_SERVER,
 ) -> Environment:
     """Describe the machine and the software; `label` auto is made from the device's name.
 
+    `code` is the source of the model that was trained, if any.
     What cannot be read is None with its reason: no error of a probe comes out. Takes about
     0.1 s, and up to 3 s more on a cloud whose metadata server does not answer.
     """
@@ -49,6 +51,7 @@ def read_environment(
         )
         | software_facts()
         | repository_facts()
+        | code
         | cloud_facts(root, metadata_server)
     )
     return Environment(

@@ -1,13 +1,26 @@
-"""This project's own code: its commit in a git work tree or a kit, and a hash of what measures."""
+"""Source code: this project's commit and a hash of what measures, and a user's own model's."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
-from bench.machine.probes import ProbedFacts, UnknownFactError, gather, output_of
+from bench.config import split_arch
+from bench.machine.probes import (
+    ProbedFacts,
+    UnknownFactError,
+    absent,
+    gather,
+    output_of,
+    value_or_none,
+)
+from bench.records import ModelCode
 
 #: The folder that holds the packages.
 TREE = Path(__file__).resolve().parents[2]
@@ -25,24 +38,31 @@ def repository_facts(tree: Path = TREE) -> ProbedFacts:
     if packed is not None:
         dirty = packed["git_dirty"] or code_id(tree / "bench") != packed["code_id"]
         return ProbedFacts({"git_commit": packed["git_commit"], "git_dirty": dirty}, {})
+    return _git_facts(tree, "bench/__init__.py", f"{tree} is installed, not a git work tree")
+
+
+def _git_facts(tree: Path, file: str, why_not_tracked: str) -> ProbedFacts:
+    """Return commit and state of the repository that tracks `file`, relative to `tree`.
+
+    An environment, or a new file, may lie in a work tree that does not have it.
+    """
+
+    def asked(*arguments: str) -> str:
+        try:
+            _git(tree, "ls-files", "--error-unmatch", file)
+        except UnknownFactError as error:
+            if "did not match" in str(error):
+                raise UnknownFactError(why_not_tracked) from None
+            raise
+        return _git(tree, *arguments)
+
     changes = ("status", "--porcelain", "--untracked-files=no")
     return gather(
         {
-            "git_commit": lambda: _own_git(tree, "rev-parse", "HEAD"),
-            "git_dirty": lambda: bool(_own_git(tree, *changes)),
+            "git_commit": lambda: asked("rev-parse", "HEAD"),
+            "git_dirty": lambda: bool(asked(*changes)),
         }
     )
-
-
-def _own_git(tree: Path, *arguments: str) -> str:
-    """Git's answer, where `tree` is its own: an environment may lie in another's work tree."""
-    try:
-        _git(tree, "ls-files", "--error-unmatch", "bench/__init__.py")
-    except UnknownFactError as error:
-        if "did not match" in str(error):
-            raise UnknownFactError(f"{tree} is installed, not a git work tree") from None
-        raise
-    return _git(tree, *arguments)
 
 
 def _git(tree: Path, *arguments: str) -> str:
@@ -66,8 +86,103 @@ _BENCH = Path(__file__).resolve().parents[1]
 
 def code_id(bench: Path = _BENCH) -> str:
     """Return twelve hex digits, equal where the source of `bench` is."""
+    return _digest((path.relative_to(bench).as_posix(), path) for path in bench.rglob("*.py"))
+
+
+def _digest(files: Iterable[tuple[str, Path]]) -> str:
+    """Twelve hex digits of files, each with the name that it goes by."""
     digest = hashlib.sha256()
-    for path in sorted(bench.rglob("*.py"), key=lambda path: path.relative_to(bench).as_posix()):
-        digest.update(path.relative_to(bench).as_posix().encode())
-        digest.update(path.read_text(encoding="utf-8").encode())  # whatever ends its lines
+    for name, path in sorted(files):
+        digest.update(name.encode())
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:12]
+
+
+NO_MODEL_CODE = absent({"model_code": "no model of a user's own"})
+
+
+def model_code(arch: str) -> ProbedFacts:
+    """Return `model_code`: the source of a user's own model, `module:callable`, without running it.
+
+    That is the module's file, and the modules that it and these import from the working folder or
+    from PYTHONPATH; of an installed package all of its files.
+    """
+    if split_arch(arch)[0] != "own":
+        return NO_MODEL_CODE
+    return gather({"model_code": lambda: _model_code(arch.partition(":")[0])})
+
+
+def code_digest(arch: str) -> str | None:
+    """Return the digest of `model_code` as the source is now; None where there is none."""
+    if split_arch(arch)[0] != "own":
+        return None
+    return value_or_none(lambda: _digest(_sources(arch.partition(":")[0]).items()))
+
+
+def _model_code(module: str) -> ModelCode:
+    files = _sources(module)
+    own = files.get(module) or next(iter(files.values()))
+    facts = _git_facts(own.parent, own.name, f"git does not track {own.name}")
+    return ModelCode(
+        digest=_digest(files.items()),
+        modules=tuple(sorted(files)),
+        missing=facts.missing,
+        **facts.values,
+    )
+
+
+def _sources(module: str) -> dict[str, Path]:
+    """The files of `model_code`, by the names of their modules."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [Path.cwd(), *(Path(path) for path in paths if path and Path(path) != TREE)]
+    files = dict(_imported(module, folders)) or _installed(module)
+    if not files:
+        raise UnknownFactError(f"no file holds the module {module}")
+    return files
+
+
+def _imported(module: str, folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """The module and all that it imports from `folders`, by name; packages come with it."""
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if package := name.rpartition(".")[0]:
+            waiting.append(package)
+        if (file := _file_of(name, folders)) is not None:
+            yield name, file
+            inside = name if file.name == "__init__.py" else package
+            waiting += _named(ast.parse(file.read_bytes(), str(file)), inside)
+
+
+def _file_of(name: str, folders: Sequence[Path]) -> Path | None:
+    places = [folder.joinpath(*name.split(".")) for folder in folders]
+    files = (file for each in places for file in (each / "__init__.py", each.with_suffix(".py")))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _named(tree: ast.Module, package: str) -> Iterator[str]:
+    """What a module of `package` imports; `from a import b` may mean a module b, or none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            base = resolve_name(start, package) if node.level else start
+            yield base
+            yield from (f"{base}.{one.name}" for one in node.names)
+
+
+def _installed(module: str) -> dict[str, Path]:
+    """The files of the package, or the one file, that Python finds for a module."""
+    top = module.partition(".")[0]
+    spec = find_spec(top)
+    if spec is None or spec.origin is None:
+        return {}
+    file = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        return {top: file}
+    return {path.relative_to(file.parent).as_posix(): path for path in file.parent.rglob("*.py")}

@@ -119,7 +119,7 @@ _NOT_IN_SCHEMA_1: _Reasons = {
 }
 #: Facts that came without a new schema.
 _ADDED: _Reasons = {
-    "environment": {"variables": _NOT_ASKED, "host": _NOT_ASKED},
+    "environment": dict.fromkeys(("variables", "host", "model_code"), _NOT_ASKED),
     "measurement": {
         "warmup_ended_early": "no warm-up ended early in that version",
         "other_cpu_cores": _NOT_ASKED,

@@ -48,6 +48,20 @@ class DeviceInfo(Facts):
     cores: Count | None  # CPU: physical cores usable here; CUDA: multiprocessors
 
 
+class ModelCode(Facts):
+    """The source of a user's own model; two versions of it are two configurations."""
+
+    digest: str  # twelve hex digits, equal where all sources are
+    modules: tuple[str, ...]  # the model's own, and those that it imports beside installed ones
+    git_commit: str | None  # of the repository that tracks the model's own file
+    git_dirty: bool | None  # tracked files of it were changed
+
+    @property
+    def commit(self) -> str | None:
+        """The commit for people: `3835e6312345`, `3835e6312345 changed`."""
+        return self.git_commit and self.git_commit[:12] + (" changed" if self.git_dirty else "")
+
+
 class Environment(Facts):
     """The machine and the software a run was measured on."""
 
@@ -71,6 +85,7 @@ class Environment(Facts):
     host: str | None  # a hash that tells machines of one kind apart and says nothing else
     git_commit: str | None
     git_dirty: bool | None
+    model_code: ModelCode | None
     container: str | None  # "none" when known to be none
     virtualization: str | None  # "none", "wsl2", "kvm", ...
     cloud_provider: str | None

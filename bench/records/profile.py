@@ -20,7 +20,7 @@ from bench.records.base import (
     ratio,
 )
 from bench.records.complexity import Complexity
-from bench.records.environment import Environment
+from bench.records.environment import Environment, Telemetry
 from bench.records.measurement import WorkSet
 
 _ONE_TIME = {
@@ -195,6 +195,10 @@ class CpuCounters(Facts):
 ToolName = Literal["torch", "ncu", "perf"]
 
 
+#: What a profile of an older version lacks.
+_TELEMETRY = {"tool_telemetry": "recorded by a version that sampled none around a profile"}
+
+
 class ProfiledStep(Facts):
     """One worker's account of the step that it ran under one tool: `worker.json`."""
 
@@ -222,7 +226,7 @@ class ProfileRecord(KeptRecord):
     kind: Literal["profile"] = "profile"
     config: RunConfig
     config_id: str
-    timed_record_id: str | None  # the measurement of the same configuration on this device
+    timed_record_id: str | None  # the measurement of the same step on this device
     resolved: ResolvedConfig | None
     environment: Environment | None
     complexity: Complexity | None
@@ -230,3 +234,9 @@ class ProfileRecord(KeptRecord):
     ops: OpProfile | None
     counters: Counters | None
     cpu_counters: CpuCounters | None
+    tool_telemetry: dict[ToolName, Telemetry] | None  # while each tool's worker had its device
+
+    @model_validator(mode="before")
+    @classmethod
+    def _was_not_sampled(cls, data: Any) -> Any:
+        return lacking(data, _TELEMETRY) if isinstance(data, dict) else data

@@ -17,6 +17,7 @@ from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, cached_complexity, step_co
 from bench.errors import UnsupportedError, UserError
 from bench.machine import others_cpu_s, read_environment
 from bench.machine.probes import value_or_none
+from bench.machine.repository import model_code
 from bench.records import Complexity, Environment, ResolvedConfig
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
@@ -219,6 +220,8 @@ class StepSetup:
         self.startup_s: dict[str, float] = {}
         self._device: Device | None = None
         self._switches: dict[str, str] = {}
+        # As early as it is imported: a user may go on editing while this measures.
+        self._code = model_code(config.arch)
         self._journal = journal
 
     @contextmanager
@@ -316,7 +319,7 @@ class StepSetup:
         """Return the machine and software, if a device was opened."""
         if self._device is None:
             return None
-        return read_environment(self._device.info(), folder.path, self.config.env)
+        return read_environment(self._device.info(), folder.path, self.config.env, self._code)
 
     def complexity(self) -> Complexity | None:
         """Return what a step has to do, if the configuration was resolved on a device."""

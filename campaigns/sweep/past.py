@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from bench.config import RunConfig
 from bench.launcher.recover import recover
+from bench.machine.repository import code_digest
 from bench.records import Outcome, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, record_folders
@@ -24,6 +26,7 @@ class PastRun:
     reason: str | None
     record_id: str
     device: str | None = None  # its name; None where it is not known
+    code: str | None = None  # the digest of a user's own model; None where it is not known
 
     @classmethod
     def of(cls, record: RunRecord) -> PastRun:
@@ -36,6 +39,7 @@ class PastRun:
             record.reason,
             record.record_id,
             environment.device.name if environment else None,
+            environment.model_code.digest if environment and environment.model_code else None,
         )
 
 
@@ -46,7 +50,8 @@ _POLL_S = 0.2
 class PastRuns:
     """The runs of a campaign on one environment, or on any where `environment` is None.
 
-    Of a configuration and repeat one that went well counts, else the last. `elsewhere` are runs
+    Of a configuration and repeat one that went well counts, else the last. A run of a user's own
+    model counts only while its source is the same. `elsewhere` are runs
     that only the tracking server knows, their records folder being another.
     """
 
@@ -58,6 +63,7 @@ class PastRuns:
     def __post_init__(self) -> None:
         self._read: set[str] = set()
         self._last: dict[tuple[str, int], PastRun] = {}
+        self._code = cache(code_digest)
         for past in self.elsewhere:
             self.add(past)
 
@@ -72,8 +78,10 @@ class PastRuns:
                 self.add(PastRun.of(record))
 
     def add(self, past: PastRun) -> None:
-        """Note one run; one of another environment is left out."""
+        """Note one run; one of another environment, or of changed source, is left out."""
         if self.environment is not None and past.environment_id not in (self.environment, None):
+            return
+        if past.code is not None and self._code(past.config.arch) not in (past.code, None):
             return
         key = (past.config.config_id, past.config.repeat)
         known = self._last.get(key)

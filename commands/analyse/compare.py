@@ -100,9 +100,10 @@ def command(
     """Compare the runs of B with those of A, configuration by configuration.
 
     A and B are each short forms with commas between them, such as env=gcp-l4,arch=resnet18 (env,
-    device, campaign, arch, precision, batch_size, run, records, baseline, any setting), run ids or
-    an MLflow filter. Configurations are paired where they agree in all settings that A and B share;
-    a batch size is compared with the same one alone. Of two machines, or with a price, shares of
+    device, campaign, arch, precision, batch_size, verdict, run, records, baseline, any setting),
+    run ids or an MLflow filter. Invalid runs are left out, suspect ones are named. Configurations
+    are paired where they agree in all settings that A and B share; a batch size is compared with
+    the same one alone. Of two machines, or with a price, shares of
     the roof and of the peak, energy and cost stand beside the speed. With --aa there is no B:
     halves of A's repeats are compared with each other, and nothing fails.
 
@@ -187,7 +188,7 @@ def _write(found: Sequence[Comparison], pairing: Pairing, threshold: float, out:
 
 
 def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, object]:
-    from analysis.comparison.shown import machine_counts
+    from analysis.comparison.shown import in_doubt, machine_counts
 
     return {
         "gate": {"passed": gate.passed, "failed": list(gate.failed), "counts": dict(gate.counts)},
@@ -212,6 +213,7 @@ def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[st
         "why_only_a": [pairing.why_alone[group.names] for group in pairing.only_a],
         "why_only_b": [pairing.why_alone[group.names] for group in pairing.only_b],
         "left_out": list(pairing.left_out),
+        "in_doubt": in_doubt(found),
     }
 
 

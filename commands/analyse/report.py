@@ -163,6 +163,8 @@ def _print(
 ) -> None:
     from analysis import recorded
     from analysis.runs.imported import imported
+    from analysis.runs.placed import doubtful_roofs
+    from analysis.runs.quantities import counted
 
     if form == "json":
         facts = {
@@ -179,6 +181,10 @@ def _print(
     lines = [(run.name, f"{run.label}: {_line(run)}", run.problems) for run in recorded(runs)]
     lines += [
         (one.name, f"profile of {one.label}: {one.verdict}", one.problems) for one in profiles
+    ]
+    lines += [
+        (f"roof of {under[0].env}", f"over {counted(len(under), 'run')}", (why,))
+        for under, why in doubtful_roofs(runs)
     ]
     for name, line, problems in lines:
         click.echo("\n    ".join([f"{name}  {line}", *problems]))

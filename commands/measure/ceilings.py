@@ -15,7 +15,7 @@ from commands.views.options import (
     track_option,
     wait_option,
 )
-from commands.views.recorded import finish, measured
+from commands.views.recorded import finish, measured, verdict_fact
 
 
 @click.command()
@@ -62,4 +62,6 @@ def _facts(record: CeilingsRecord) -> dict[str, str]:
     for roof in record.cache_roofs:
         if roof.peak_bytes_per_s is not None:
             facts[f"roof {roof.level}"] = f"{roof.peak_bytes_per_s / 1e9:.4g} GB/s"
-    return facts
+        else:
+            facts[f"no roof {roof.level}"] = roof.missing["peak_bytes_per_s"]
+    return facts | verdict_fact(record.verdict)

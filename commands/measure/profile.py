@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 from click.core import ParameterSource
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.records import ProfileRecord, ToolName
+from bench.records import ProfileRecord, RunRecord, ToolName
 from commands.views.options import (
     checked_config,
     format_option,
     one_option_per_field,
     records_option,
+    server_needed,
     track_option,
     wait_option,
 )
 from commands.views.recorded import measured, profile_facts
 
 if TYPE_CHECKING:
-    from bench.records import RunRecord
     from bench.records.folders import RecordFolder
     from bench.records.journal import OnEvent
 
 AUTO = "auto"
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @click.command()
@@ -44,7 +46,8 @@ AUTO = "auto"
     "--of",
     "timed_id",
     metavar="RECORD",
-    help="profile the configuration of this record in --records, and explain that run",
+    help="profile the configuration of this record, and explain that run: its name in --records, "
+    "its folder, or its run's id in MLflow",
 )
 @one_option_per_field
 @records_option
@@ -83,9 +86,13 @@ def command(
     def launch(folder: RecordFolder, on_event: OnEvent) -> ProfileRecord:
         return launch_profile(config, folder, names, timed, on_event)
 
+    def facts(record: ProfileRecord) -> dict[str, Any]:
+        rows = {} if record.ops is None else {"ops": str(records / record.record_id / "ops.csv")}
+        return profile_facts(record) | rows
+
     title = f"{config.arch} {config.precision}"
     return measured(
-        *(records, title, launch, profile_facts),
+        *(records, title, launch, facts),
         devices=device_names(config.backend, config.devices),
         wait=wait,
         tracked=tracked,
@@ -108,5 +115,14 @@ def _asked(
             f"{given[0]}={values[given[0]]!r}: --of takes the configuration from the record; "
             "give one or the other"
         )
-    timed = read_timed(records, timed_id)
+    timed: object
+    if _RUN_ID.fullmatch(timed_id):
+        from analysis import pull_record
+
+        with server_needed():
+            timed = pull_record(timed_id)
+        if not isinstance(timed, RunRecord):
+            raise UserError(f"of={timed_id!r}: this run is no measurement; give one's run id")
+    else:
+        timed = read_timed(records, timed_id)
     return timed.config, timed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,14 @@ from bench.records.folders import MeasuredRecord, RecordFolder
 from commands.views.worker_progress import WorkerProgress
 
 if TYPE_CHECKING:
-    from bench.records import ImportedRecord, ProfileRecord, RunRecord, TraceRecord, Verdict
+    from bench.records import (
+        ImportedRecord,
+        OpProfile,
+        ProfileRecord,
+        RunRecord,
+        TraceRecord,
+        Verdict,
+    )
     from bench.records.journal import OnEvent
     from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
@@ -40,6 +47,8 @@ _FATES = (
     "being uploaded by another process",
     "failed",
 )
+#: Findings about what else the machine did.
+_DISTURBANCES = ("busy-host", "stolen-time", "foreign-process", "ops-above-step")
 #: A person waits: MLflow's import and a server that does not answer take no longer together, save
 #: on a machine so busy that the import takes all of it.
 _TOLD_WITHIN_S = 8.0
@@ -139,7 +148,10 @@ def verdict_fact(verdict: Verdict | None) -> dict[str, str]:
     if verdict is None:
         return {}
     messages = findings_text(verdict.findings)
-    return {"verdict": verdict.level + (f" ({messages})" if messages else "")}
+    facts = {"verdict": verdict.level + (f" ({messages})" if messages else "")}
+    if any(finding.code in _DISTURBANCES for finding in verdict.findings):
+        facts["remedy"] = "measure again while the machine rests"
+    return facts
 
 
 def profile_facts(record: ProfileRecord) -> dict[str, Any]:
@@ -151,7 +163,19 @@ def profile_facts(record: ProfileRecord) -> dict[str, Any]:
     for section in ("ops", "counters", "cpu_counters"):
         if getattr(record, section) is None:
             facts[f"no {section}"] = record.missing[section]
+    if record.ops is not None:
+        facts["profiled_step_ms"] = float(f"{1e3 * record.ops.step_time_s:.4g}")
+        facts |= dict(_dearest(record.ops))
     return facts | verdict_fact(record.verdict)
+
+
+def _dearest(ops: OpProfile) -> Iterator[tuple[str, str]]:
+    """The five ops of the longest times, in ms and as a share of all ops' time."""
+    longest = sorted(ops.ops, key=lambda op: op.time_s, reverse=True)[:5]
+    for rank, op in enumerate(longest, 1):
+        share = op.time_s / ops.ops_time_s if ops.ops_time_s else 0.0
+        phase = op.phase or "whole step"
+        yield f"op {rank}", f"{op.label} {phase}: {1e3 * op.time_s:.4g} ms, {share:.0%} of all ops"
 
 
 def say_not_uploaded(problem: object, safe: str = "the records are safe on disk") -> None:

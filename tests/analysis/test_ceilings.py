@@ -4,6 +4,7 @@ import factories as make
 import pytest
 
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling, datasheet_ceiling
+from analysis.runs.placed import doubtful_roofs, place_runs
 from analysis.runs.points import roofline_point
 from bench.records import Finding
 from bench.records.environment import environment_id
@@ -45,8 +46,20 @@ def test_a_roof_without_a_doubt_goes_before_a_newer_one_with():
     assert chosen(make.run_record(), [doubtful, clean]).record_id == "clean"
     assert chosen(make.run_record(), [doubtful]).doubts == (BUSY,)
     point = roofline_point(make.run_record(), [doubtful])
-    assert point.level == "suspect"
     assert "others used 40%" in point.findings[0].message
+    assert point.level == "clean"  # the run's own numbers are no worse for it
+
+
+def test_a_doubtful_roof_is_one_problem_of_all_runs_under_it():
+    roofs = [make.ceilings_record("doubtful", verdict=make.suspect(BUSY))]
+    runs = place_runs([make.run_record("r1"), make.run_record("r2")], roofs)
+    assert [run.verdict for run in runs] == ["clean", "clean"]
+    assert [run.problems for run in runs] == [(), ()]
+    [(under, why)] = doubtful_roofs(runs)
+    assert [run.name for run in under] == ["r1", "r2"]
+    assert "others used 40%" in why
+    assert "mlproject ceilings" in why
+    assert not list(doubtful_roofs(place_runs([make.run_record()], [make.ceilings_record()])))
 
 
 def test_the_newest_of_this_device_is_used():

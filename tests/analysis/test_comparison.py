@@ -7,11 +7,12 @@ from observed import observation, published, published_records, repeated
 from test_statistics import LONG, PHI, windows
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
-from analysis.comparison.shown import comparison_table, covered
+from analysis.comparison.shown import comparison_table, covered, in_doubt
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import place, place_runs
 from analysis.statistics import mean_ratio
 from bench.errors import UserError
+from bench.records import Finding
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
 
@@ -220,6 +221,29 @@ def test_each_verdict_has_its_interval(ratio, spread, word):
         "tie": low > 1 / 1.02 and high < 1.02,
         "undecided": True,
     }[word]
+
+
+def test_suspect_runs_are_named_and_invalid_ones_left_out():
+    busy, broken = (
+        Finding(code="code", level=level, message=f"{level} for a reason")
+        for level in ("suspect", "invalid")
+    )
+    a = repeated("a", [100, 101, 102])
+    b = [
+        *repeated("b", [100, 101, 102], precision="amp"),
+        observation("busy", 10, precision="amp", findings=(busy,)),
+        observation("broken", 1, precision="amp", findings=(broken,)),
+    ]
+    pairing = pair_runs(a, b, THROUGHPUT.name)
+    assert pairing.pairs[0][1].names == ("b-1", "b-2", "b-3", "busy")
+    (left_out,) = pairing.left_out
+    assert left_out.startswith("broken")
+    assert "invalid for a reason" in left_out
+    (doubt,) = in_doubt(compare_pairs(pairing.pairs, THROUGHPUT))
+    assert "1 of 4 runs of B" in doubt
+    assert "busy (suspect for a reason)" in doubt
+    with pytest.raises(UserError, match="invalid for a reason"):
+        pair_runs(a, b[-1:], THROUGHPUT.name)
 
 
 def test_less_is_better_where_it_is():

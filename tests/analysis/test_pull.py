@@ -384,10 +384,11 @@ def test_records_from_disk_are_sorted_by_kind_and_campaign():
     other, roofs = make.run_record("b"), make.ceilings_record()
     assert RecordSet.of([night, roofs, other]).measurements == [night, other]
     profile = make.profile(config=RunConfig(campaign="night"))
-    found = RecordSet.of([night, roofs, other, profile, make.profile()], "night")
+    of_step, of_another = make.profile("p2"), make.profile("p3", config=RunConfig(arch="vgg16"))
+    found = RecordSet.of([night, roofs, other, profile, of_step, of_another], "night")
     assert found.measurements == [night]
     assert found.ceilings == [roofs]
-    assert found.profiles == [profile]
+    assert found.profiles == [profile, of_step]  # the second explains a run of the campaign
 
 
 def test_a_row_holds_what_the_profile_counted():

@@ -36,6 +36,17 @@ def test_a_change_has_its_place_its_size_and_its_interval():
     assert found.chance < 1e-6
 
 
+def test_versions_of_a_users_model_are_one_history_that_names_them():
+    runs = [
+        observation(f"r{n}", rate, code="old" if n < 6 else "new", campaign=f"c{n}",
+                    started=make.NOON + timedelta(days=n))
+        for n, rate in enumerate(series([100, 90], [6, 6]))
+    ]  # fmt: skip
+    (history,) = histories(runs, RATE)
+    (turn,) = history.turns
+    assert turn.differs == ("model's code old -> new",)
+
+
 def test_a_slow_week_is_two_changes_and_a_bad_night_is_none():
     week = find_changes(series([100, 95, 100], [15, 5, 20]))
     assert [one.place for one in week] == [15, 20]

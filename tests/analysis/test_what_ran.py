@@ -2,6 +2,7 @@
 
 import factories as make
 import pytest
+import samples
 
 from analysis.findings.differences import find_precision_uplift, uplifts
 from analysis.prediction import choose_curve
@@ -74,6 +75,20 @@ def test_a_processor_without_its_newer_instructions_is_another_configuration():
     assert len(group_runs([whole, kept, again])) == 2
     assert (whole.distinction, kept.distinction) == ("", "instructions avx2")
     assert kept.distinction == again.distinction
+
+
+def test_two_versions_of_a_users_model_are_two_configurations():
+    code = {name: samples.model_code(digest=name) for name in ("old", "new")}
+    old, new, again, unknown = place_runs(
+        [
+            make.run_record(f"r{number}", environment=make.environment(model_code=version))
+            for number, version in enumerate((code["old"], code["new"], code["new"], None))
+        ],
+        [],
+    )
+    assert [len(group.runs) for group in group_runs([old, new, again, unknown])] == [1, 2, 1]
+    assert (old.distinction, new.distinction) == ("code old", "code new")
+    assert old.software["model's commit"] == f"{'c' * 12} changed"
 
 
 @pytest.mark.parametrize(

@@ -154,4 +154,5 @@ def _past_run(run: TrackedRun) -> PastRun | None:
         run.tags.get(schema.REASON),
         run.tags[schema.RECORD_ID],
         run.tags.get(schema.DEVICE),
+        run.tags.get(schema.CODE),
     )

@@ -24,6 +24,7 @@ from bench.records.verdict.record_metrics import (
     summary,
     trace_summary,
 )
+from bench.records.verdict.step_settings import step_id
 from tracking import schema
 from tracking.upload.file_tags import imported_tags, known_tags, trace_tags
 
@@ -121,9 +122,12 @@ def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
             schema.GIT_COMMIT: environment.git_commit,
             **_machine_tags(environment),
         }
+        if (code := environment.model_code) is not None:
+            found |= {schema.CODE: code.digest, schema.CODE_COMMIT: code.commit}
     if not isinstance(record, CeilingsRecord):
         found |= {
             schema.CONFIG_ID: record.config_id,
+            schema.STEP_ID: step_id(record),
             schema.CAMPAIGN: record.config.campaign,
             schema.VERDICT: record.verdict.level if record.verdict else None,
             schema.FINDINGS: findings_text(record.verdict.findings) if record.verdict else None,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tracking import schema
 from tracking.reading.run_columns import RunColumns, TrackedRun
 
-#: Equal on both: the configuration, and where it ran. Tags hold no UUID, so of two devices with
-#: one name in one machine only the link by the record's id shows which was profiled.
-_ALIKE = (schema.CONFIG_ID, schema.ENV, schema.DEVICE)
+#: Equal on both: the step, and where it ran. Tags hold no UUID, so of two devices with one name in
+#: one machine only the link by the record's id shows which was profiled.
+_ALIKE = (schema.STEP_ID, schema.ENV, schema.DEVICE)
 
 
 def profile_of_each(runs: RunColumns, profiles: Sequence[TrackedRun]) -> dict[str, TrackedRun]:
@@ -17,7 +17,8 @@ def profile_of_each(runs: RunColumns, profiles: Sequence[TrackedRun]) -> dict[st
 
     Profiles are the newest first, as the search returns them. One whose numbers are impossible
     explains nothing. One that counted bytes goes before one that did not, then one made of this
-    very measurement before one of its configuration.
+    very measurement before one of its step. Runs of older versions have no id of their step: only
+    profiles made of them explain them.
     """
     of_record: dict[str, list[TrackedRun]] = {}
     alike: dict[tuple[str, ...], list[TrackedRun]] = {}

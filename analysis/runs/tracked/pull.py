@@ -35,7 +35,7 @@ def pull_records(
 ) -> RecordSet:
     """Fetch the measurements and imported results that match, their profiles, and all ceilings.
 
-    With `traces`, the traces that match too.
+    With `traces`, the traces that match too, and the profiles that match but explain none of them.
 
     Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
     and a profile belongs to a configuration. A run whose record cannot be read is named in
@@ -46,14 +46,14 @@ def pull_records(
     from tracking.reading.tracked_runs import download_records
 
     search = KeptSearch(tracking_uri, refresh=refresh)
-    kinds = ("measurement", "imported", *(("trace",) if traces else ()))
+    kinds = ("measurement", "imported", *(("trace", "profile") if traces else ()))
     wanted, imported, *traced = (
         search.runs(runs_filter(filter_string, campaign, kind=kind), experiments) for kind in kinds
     )
     found = RecordSet()
     if not wanted and not imported and not any(traced):
         return found
-    profiles = _of_configurations(wanted, search.runs(PROFILES_FILTER)) if wanted else []
+    profiles = _of_runs(wanted, search.runs(PROFILES_FILTER)) if wanted else []
     runs = [
         *wanted,
         *imported,
@@ -71,12 +71,16 @@ def pull_records(
     return found
 
 
-def _of_configurations(
-    measured: Iterable[TrackedRun], profiles: Iterable[TrackedRun]
-) -> list[TrackedRun]:
-    """Those of `profiles` whose configuration is among the measured ones."""
-    configurations = {run.tags.get(schema.CONFIG_ID) for run in measured}
-    return [run for run in profiles if run.tags.get(schema.CONFIG_ID) in configurations]
+#: By what a profile may belong to a measurement; its record decides.
+_LINKS = ((schema.STEP_ID,) * 2, (schema.CONFIG_ID,) * 2,
+          (schema.TIMED_RECORD_ID, schema.RECORD_ID))  # fmt: skip
+
+
+def _of_runs(measured: Iterable[TrackedRun], profiles: Iterable[TrackedRun]) -> list[TrackedRun]:
+    """Those of `profiles` that may explain one of the measured runs."""
+    runs = list(measured)
+    known = {ours: {run.tags.get(theirs) for run in runs} - {None} for ours, theirs in _LINKS}
+    return [run for run in profiles if any(run.tags.get(tag) in known[tag] for tag in known)]
 
 
 def pull_runs(
@@ -176,7 +180,7 @@ class _Chosen:
         others: list[TrackedRun] = []
         runs = list(self.runs)
         if runs:
-            others = [*self.ceilings(), *_of_configurations(runs, self.profiles)]
+            others = [*self.ceilings(), *_of_runs(runs, self.profiles)]
         return _places(runs, others, peaks, watch, self.tracking_uri)
 
 

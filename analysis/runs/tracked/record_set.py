@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
+from analysis.profiles.profiled_step import explains
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.peaks import Peaks
 from analysis.runs.imported import ImportedRun, imported_run
@@ -46,11 +47,19 @@ class RecordSet:
         records: Iterable[WholeRecord | ImportedRecord],
         campaign: str | None = None,
     ) -> RecordSet:
-        """Sort records from disk by kind; all but ceilings of `campaign`, if given."""
-        found = cls()
+        """Sort records from disk by kind; all of `campaign`, if given, but ceilings.
+
+        The profiles of its runs may be of another campaign.
+        """
+        found, others = cls(), []
         for record in records:
             if campaign is None or _campaign(record) in (None, campaign):
                 found.add(record)
+            elif isinstance(record, ProfileRecord):
+                others.append(record)
+        for profile in others:
+            if any(explains(profile, run) for run in found.measurements):
+                found.add(profile)
         return found
 
     def add(self, record: WholeRecord | ImportedRecord) -> None:

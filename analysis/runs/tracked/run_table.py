@@ -33,6 +33,8 @@ _TAG_COLUMNS = {
     "kind": schema.KIND,
     "record_id": schema.RECORD_ID,
     "config_id": schema.CONFIG_ID,
+    "code": schema.CODE,
+    "code_commit": schema.CODE_COMMIT,
     "campaign": schema.CAMPAIGN,
     "env": schema.ENV,
     "device": schema.DEVICE,

@@ -17,9 +17,10 @@ from bench.records import (
     Verdict,
     WorkSet,
 )
-from bench.records.base import Found
+from bench.records.base import Found, Weight
 from bench.records.verdict.kernel_names import is_chosen_by_library, kernel_name
 from bench.records.verdict.record_metrics import executed_flops, matched_share, profiled_step_cost
+from bench.records.verdict.run_verdict import of_telemetry
 
 #: Counters without which a profile has no intensity.
 _NEEDED = ("dram_bytes", "flops")
@@ -29,6 +30,10 @@ _NAMED_DIFFERENCES = 3
 _UNMATCHED_SHARE = 0.05
 #: Times of the timed step: beyond this the profiler's own cost shows in every op.
 _SLOWED = 1.25
+#: Likewise, on a CPU: the ops' times are those of another step, whatever slowed it.
+_DISTURBED = 2.5
+#: Of a step's time, which its ops cannot pass but for the rounding of medians.
+_MOST_OF_STEP = 1.03
 
 
 def judge_profile(record: ProfileRecord, timed: RunRecord | None) -> Verdict:
@@ -50,12 +55,24 @@ def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Found]
     if record.cpu_counters is not None:
         yield from _of_cpu(record.cpu_counters)
     if record.ops is not None:
-        yield from _of_ops(record.ops, timed)
+        on_host = record.resolved is not None and record.resolved.backend == "cpu"
+        yield from _of_ops(record.ops, timed, on_host=on_host)
+    yield from _of_machine(record)
     if timed is None:
         why = record.missing.get("timed_record_id", "the timed run was not found")
         yield "no-timed-run", "note", f"not compared with a timed run: {why}"
     else:
         yield from _of_work(record, timed)
+
+
+def _of_machine(record: ProfileRecord) -> Iterator[Found]:
+    """What disturbed the workers of its tools, each kind once."""
+    seen: set[str] = set()
+    for tool, telemetry in (record.tool_telemetry or {}).items():
+        for code, level, message in of_telemetry(telemetry, record.environment):
+            if code not in seen:
+                seen.add(code)
+                yield code, level, f"{message} (tool {tool})"
 
 
 def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Found]:
@@ -178,16 +195,28 @@ def _of_cpu(counters: CpuCounters) -> Iterator[Found]:
         yield "multiplexed", "note", message
 
 
-def _of_ops(ops: OpProfile, timed: RunRecord | None) -> Iterator[Found]:
+def _of_ops(ops: OpProfile, timed: RunRecord | None, *, on_host: bool) -> Iterator[Found]:
+    """Times of ops that do not add up, or that the profiler's own cost is a part of.
+
+    On a CPU that cost is in the ops themselves; on a GPU the kernels' own times do not have it.
+    """
+    if ops.exclusive_s > _MOST_OF_STEP * ops.step_time_s:
+        message = (
+            f"ops take {ops.exclusive_s / ops.step_time_s:.0%} of the profiled step: impossible "
+            "where the steps were alike, so something disturbed some of them"
+        )
+        yield "ops-above-step", "suspect", message
     matched = matched_share(ops)
     if matched is not None and 1 - matched > _UNMATCHED_SHARE:
         message = f"ops without a counterpart in the cost model take {1 - matched:.0%} of the time"
         yield "unmatched-ops", "note", message
     if timed is not None and timed.measurement is not None:
         step_s = timed.measurement.window_s / len(timed.measurement.iteration_times_s)
-        if ops.step_time_s > _SLOWED * step_s:
-            message = f"the profiled step took {ops.step_time_s / step_s:.1f} times the timed one"
-            yield "profiler-cost", "note", message
+        times = ops.step_time_s / step_s
+        if times > _SLOWED:
+            message = f"the profiled step took {times:.1f} times the timed one"
+            level: Weight = "suspect" if on_host and times > _DISTURBED else "note"
+            yield "profiler-cost", level, message
 
 
 def _gb(count_bytes: float) -> str:

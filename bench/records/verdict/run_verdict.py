@@ -52,7 +52,7 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
         if not run.config.data_only:
             yield from _of_training(run.measurement, run.outcome)
     if record.telemetry is not None:
-        yield from _of_telemetry(record.telemetry, record.environment)
+        yield from of_telemetry(record.telemetry, record.environment)
     elif record.outcome == "ok":
         message = "its launcher had ended: nobody watched the machine while it measured"
         yield "unwatched", "suspect", message
@@ -137,7 +137,8 @@ def _of_others(cores: float, usable: int) -> Iterator[Found]:
         yield "busy-host", "suspect", f"{message}; this run could use {usable}"
 
 
-def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Found]:
+def of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Found]:
+    """Yield what else ran on the machine, and what slowed the device."""
     if environment is not None and environment.device.backend == "cpu":
         usable = environment.cpu_cores_usable
         yield from _of_others(_mean_cores("other_cpu_percent", telemetry), usable)

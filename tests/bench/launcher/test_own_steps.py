@@ -52,3 +52,5 @@ def test_the_step_of_the_documentation_is_measured(tmp_path, monkeypatch):
     record = measured(tmp_path / "records", "mysteps:Echo")
     assert summary(record)["throughput_tokens_per_s"] > 0
     assert record.complexity.forward_macs == 2 * 32 * 64 * 1000
+    assert record.environment.model_code.modules == ("mysteps",)
+    assert record.environment.model_code.git_commit is None

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from bench.machine.repository import repository_facts
+from bench.machine.repository import code_digest, model_code, repository_facts
 
 
 def git(folder, *arguments):
@@ -60,3 +60,78 @@ def test_without_git_the_reason_is_git(project, monkeypatch):
 def test_a_hooks_variables_do_not_lead_astray(project, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     assert repository_facts(project).values["git_commit"] is not None
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A user's repository, in its folder: a model in a package, and what it imports."""
+    folder = tmp_path / "mine"
+    (folder / "nets").mkdir(parents=True)
+    (folder / "nets/__init__.py").write_text("")
+    (folder / "nets/net.py").write_text("import torch\nfrom . import layers\nfrom nets import x\n")
+    (folder / "nets/layers.py").write_text("def gelu():\n    import kernels\n")
+    (folder / "kernels.py").write_text("")
+    (folder / "unrelated.py").write_text("")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", "")
+    return folder
+
+
+def code_of(arch="nets.net:net"):
+    return model_code(arch).values["model_code"]
+
+
+def test_the_code_of_a_model_is_its_module_and_what_that_imports_from_here(model):
+    first = code_of()
+    assert first.modules == ("kernels", "nets", "nets.layers", "nets.net")
+    assert (first.git_commit, first.git_dirty) == (git(model, "rev-parse", "HEAD"), False)
+    assert code_digest("nets.net:net") == first.digest
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "is_another"),
+    [
+        ("nets/net.py", "changed = 1\n", True),
+        ("nets/layers.py", "changed = 1\n", True),
+        ("kernels.py", "changed = 1\n", True),
+        ("kernels.py", "", False),
+        ("unrelated.py", "changed = 1\n", False),
+    ],
+)
+def test_a_change_of_what_is_imported_is_another_code(model, file, text, is_another):
+    first = code_of()
+    (model / file).write_text(text)
+    second = code_of()
+    assert (second.digest != first.digest) == is_another
+    assert second.git_dirty == bool(text)
+    assert second.git_commit == first.git_commit
+
+
+def test_line_ends_are_no_change(model):
+    first = code_of()
+    (model / "nets/layers.py").write_bytes((model / "nets/layers.py").read_bytes().replace(
+        b"\n", b"\r\n"))  # fmt: skip
+    assert code_of().digest == first.digest
+
+
+def test_what_git_does_not_track_has_no_commit_and_a_digest_all_the_same(model):
+    (model / "new.py").write_text("net = 1\n")
+    found = code_of("new:net")
+    assert (found.git_commit, found.git_dirty) == (None, None)
+    assert "new.py" in found.missing["git_commit"]
+    assert found.digest
+
+
+def test_of_an_installed_package_all_files_are_its_code(model):
+    assert "__init__.py" in " ".join(code_of("mypy:main").modules)
+
+
+@pytest.mark.parametrize(("arch", "reason"), [("resnet18", "no model"), ("no_such:net", "no file")])
+def test_a_model_without_a_file_has_no_code_and_the_reason(model, arch, reason):
+    found = model_code(arch)
+    assert found.values == {"model_code": None}
+    assert reason in found.missing["model_code"]
+    assert code_digest(arch) is None

@@ -191,8 +191,23 @@ def unknown(time_s):
     return {"ops": samples.op_profile(known, stranger, step_time_s=0.5)}
 
 
-def profiled(step_time_s):
-    return {"ops": samples.op_profile(step_time_s=step_time_s)}  # the timed step takes 0.5 s
+def profiled(step_time_s, backend="cpu"):
+    """The timed step takes 0.5 s."""
+    return {
+        "ops": samples.op_profile(step_time_s=step_time_s),
+        "resolved": samples.resolved(backend=backend),
+    }
+
+
+def ops_of(time_s):
+    """One op of a step of 0.5 s."""
+    return {"ops": samples.op_profile(samples.op_time(time_s=time_s), step_time_s=0.5)}
+
+
+def beside(percent):
+    """Another process while PyTorch's profiler looked."""
+    found = using(percent)
+    return {"tool_telemetry": {"torch": found["telemetry"]}, "environment": found["environment"]}
 
 
 ON_CPU = {"counters": None, "cpu_counters": samples.cpu_counters(flops=4 * 10**9)}  # of ten steps
@@ -214,6 +229,10 @@ SHARED = {"cpu_counters": samples.cpu_counters(running_share=SHARES)}
         ("multiplexed", "note", "cache-misses was counted in 25%", SHARED, {}),
         ("unmatched-ops", "note", "", unknown(0.06), unknown(0.04)),
         ("profiler-cost", "note", "took 1.4 times", profiled(0.7), profiled(0.6)),
+        ("profiler-cost", "note", "took 2.8 times", profiled(1.4, backend="cuda"), profiled(0.6)),
+        ("profiler-cost", "suspect", "took 2.8 times", profiled(1.4), profiled(0.6)),
+        ("ops-above-step", "suspect", "ops take 104%", ops_of(0.52), ops_of(0.51)),
+        ("busy-host", "suspect", "used 1 cores", beside(200.0), beside(2.0)),
     ],
 )  # fmt: skip
 def test_a_finding_of_a_profile_has_its_cause_and_its_limit(code, level, words, causes, near_miss):

@@ -10,6 +10,7 @@ import samples
 from stored_runs import filed
 
 from bench.config import RunConfig
+from bench.machine.repository import model_code
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder
 from campaigns.sweep.past import PastRun, PastRuns, take_over
@@ -46,6 +47,26 @@ def test_runs_are_known_by_configuration_and_repeat(tmp_path):
 def test_another_campaign_or_environment_is_another_run(tmp_path, record):
     filed(tmp_path, record)
     assert past(tmp_path).of(config()) is None
+
+
+@pytest.mark.parametrize("known", [{}, {"elsewhere": True}])
+def test_a_run_of_another_version_of_a_users_model_is_another_run(tmp_path, monkeypatch, known):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mynet.py").write_text("net = 1\n")
+    code = model_code("mynet:net").values["model_code"]
+    mine = config(arch="mynet:net")
+    record = samples.run_record(mine, environment=samples.environment(model_code=code))
+
+    def measured_before():
+        if known:
+            return past(tmp_path / "records", elsewhere=[PastRun.of(record)]).of(mine)
+        return past(tmp_path / "records").of(mine)
+
+    if not known:
+        filed(tmp_path / "records", record)
+    assert measured_before() is not None
+    (tmp_path / "mynet.py").write_text("net = 2\n")
+    assert measured_before() is None
 
 
 def test_the_last_run_of_a_configuration_counts(tmp_path):
