@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from analysis.comparison.judgement import METRICS, Comparison, Gate
 from analysis.comparison.pairs import Pairing
 from analysis.comparison.shown import comparison_table, notes, without_runs
-from analysis.report.tables.numbered_table import Table, markdown_text
 from analysis.runs.quantities import counted, percent
+from analysis.table import Table, markdown_text
 
 #: Of a table, and of a list: more are folded.
 _FEW = 8

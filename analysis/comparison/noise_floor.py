@@ -14,7 +14,12 @@ import numpy as np
 from scipy import stats
 
 from analysis.comparison.judgement import ComparedMetric, Comparison, compare_pairs
-from analysis.report.tables.numbered_table import (
+from analysis.runs.groups import Group, group_runs
+from analysis.runs.quantities import counted, percent
+from analysis.runs.run import Run
+from analysis.statistics.ratios import POWER, smallest_change
+from analysis.statistics.repeats import Repeats
+from analysis.table import (
     Column,
     Table,
     make_table,
@@ -22,11 +27,6 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.groups import Group, group_runs
-from analysis.runs.quantities import counted, percent
-from analysis.runs.run import Run
-from analysis.statistics.ratios import POWER, smallest_change
-from analysis.statistics.repeats import Repeats
 from bench.errors import UserError
 
 #: Repeats on each side for which the smallest change is stated.

@@ -9,11 +9,11 @@ from typing import Any
 from analysis.comparison.judgement import METRICS, Comparison
 from analysis.comparison.odd_machines import odd_in
 from analysis.comparison.pairs import Pairing
-from analysis.report.tables.numbered_table import Column, Table, make_table, number, text
 from analysis.runs.groups import Group
 from analysis.runs.quantities import counted, interval, ratio_digits, three_digits
 from analysis.runs.what_ran import OF_PRECISION
 from analysis.statistics import Covers
+from analysis.table import Column, Table, make_table, number, text
 
 #: Of the suspect runs of a side.
 _NAMED = 3

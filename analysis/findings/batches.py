@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
 from analysis.runs.groups import (
@@ -174,40 +173,61 @@ def _in_lower_precision(bad: Group, groups: Sequence[Group]) -> list[Group] | No
 NEAR_BEST = 0.95
 #: A doubling of the batch can at most double samples/s; more is noise, or another fault.
 _MAX_GAIN = 1.05
-#: Two sizes are a line; a knee needs a bend.
-_MIN_SIZES = 3
+#: One step is a line; a knee needs a bend.
+_MIN_STEPS = 2
+#: The least ratio of two batch sizes whose gain is stated.
+_LEAST_STEP = 1.5
 
 
 @dataclass(frozen=True)
 class Knee:
-    """A batch curve before any spill: its best, its knee, and the gain of each step upwards.
+    """A batch curve before any spill: its best, its knee, and its steps upwards.
 
-    `gains` are per doubling of the batch, as shares, beside the batch that they lead to. Without
-    a knee (`knee` None) the largest batch still gains more than 5 % a doubling.
+    Without a knee (`knee` None) the largest batch still gains more than 5 % a doubling.
     """
 
     curve: tuple[Group, ...]
     best: Group
     knee: Group | None
-    gains: tuple[float, ...]
+    steps: tuple[tuple[Group, Group], ...]
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """The gain of each step per doubling of the batch, as shares."""
+        return tuple(gain_per_doubling(*step) for step in self.steps)
 
 
 def knee_of(curve: Sequence[Group]) -> Knee | None:
     """Return the knee of a curve (smallest batch first).
 
-    None for fewer than three sizes, and for a curve that no device can have.
+    None for fewer than two steps, and for a curve that no device can have.
     """
     sound = before_cliff(curve)
-    if len(sound) < _MIN_SIZES:
-        return None
-    gains = tuple(gain_per_doubling(small, large) for small, large in pairwise(sound))
-    if max(gains) > _MAX_GAIN:
+    steps = steps_of(sound)
+    gains = [gain_per_doubling(*step) for step in steps]
+    if len(steps) < _MIN_STEPS or max(gains) > _MAX_GAIN:
         return None
     best = max(sound, key=lambda group: group.samples_per_s)
     near = NEAR_BEST * best.samples_per_s
     knee = next(group for group in sound if group.samples_per_s >= near)
     still_rising = best is sound[-1] and gains[-1] > 1 - NEAR_BEST
-    return Knee(tuple(sound), best, None if still_rising else knee, gains)
+    return Knee(tuple(sound), best, None if still_rising else knee, tuple(steps))
+
+
+def steps_of(curve: Sequence[Group]) -> list[tuple[Group, Group]]:
+    """Return each batch size with the next smaller one that is far enough from it.
+
+    Between nearer sizes noise would be multiplied: 1 % from batch 127 to 128 is 141 % a doubling.
+    """
+    found = []
+    for place, large in enumerate(curve):
+        far = [one for one in curve[:place] if _far(one, large)]
+        found += [(far[-1], large)] if far else []
+    return found
+
+
+def _far(small: Group, large: Group) -> bool:
+    return (large.batch_size or 0) >= _LEAST_STEP * (small.batch_size or 0)
 
 
 def gain_per_doubling(small: Group, large: Group) -> float:
@@ -230,9 +250,7 @@ def find_batch_knees(runs: Sequence[Run]) -> Iterator[ReportFinding]:
                     *(
                         f"{small.batch_size} to {large.batch_size}: {percent_change(gain)} "
                         f"{small.rate_unit} a doubling"
-                        for (small, large), gain in zip(
-                            pairwise(knee.curve), knee.gains, strict=True
-                        )
+                        for (small, large), gain in zip(knee.steps, knee.gains, strict=True)
                     ),
                 ),
                 runs=names_of(knee.curve),
@@ -260,9 +278,12 @@ def _headline(knee: Knee, runs: Sequence[Run]) -> str:
             f"({three_digits(knee.best.samples_per_s)} {knee.best.rate_unit} at "
             f"{knee.best.batch_size}): a larger one gains less, the knee is at or below it."
         )
-    return (
-        f"{what}: the knee is at batch {knee.knee.batch_size}; beyond it a doubling gives "
-        f"{percent_change(knee.gains[knee.curve.index(knee.knee)])}."
-        if knee.knee is not last
-        else f"{what}: the knee is at the largest batch, {last.batch_size}."
+    at = knee.knee
+    beyond = next((one for one in knee.curve if one is not at and _far(at, one)), None)
+    if beyond is not None:
+        gives = percent_change(gain_per_doubling(at, beyond))
+        return f"{what}: the knee is at batch {at.batch_size}; beyond it a doubling gives {gives}."
+    largest = f"the largest batch, {last.batch_size}"
+    return f"{what}: the knee is at " + (
+        f"{largest}." if at is last else f"batch {at.batch_size}, near {largest}."
     )

@@ -85,7 +85,7 @@ def find_launch_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             continue
         if curve[0].first.settings.get("cuda_graphs") == "true" or _compiled_to_graphs(curve[0]):
             continue  # one launch for the whole step
-        flat = [pair for pair in pairwise(curve) if _flat(*pair)]
+        flat = [pair for pair in pairwise(curve) if _flat(*pair) and not _explained(*pair)]
         runs_of_curve = [run for group in curve for run in group.runs]
         starved = [(run, why) for run in runs_of_curve if (why := _why_starved(run))]
         if not flat and not starved:
@@ -131,6 +131,12 @@ def _flat(small: Group, large: Group) -> bool:
     more = (large.batch_size or 0) / (small.batch_size or 1)
     growth = more * small.samples_per_s / large.samples_per_s
     return more >= _MORE_SAMPLES and _MIN_GROWTH <= growth < _SAME_STEP
+
+
+def _explained(*groups: Group) -> bool:
+    """Whether the roof or the input explains a step: a flat one may read its weights each time."""
+    points = [run.point for group in groups for run in group.runs if run.point]
+    return any(point.bound != "overhead" for point in points)
 
 
 def _why_starved(run: Run) -> str | None:

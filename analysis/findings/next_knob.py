@@ -16,7 +16,7 @@ from analysis.findings.waiting import MIN_GAIN, faster, loader_keeps_up, synthet
 from analysis.runs.bounds import Bound
 from analysis.runs.groups import Group, beside, fastest, group_runs, settings_key
 from analysis.runs.points import RooflinePoint
-from analysis.runs.quantities import percent, times, whole_number
+from analysis.runs.quantities import percent, three_digits, times, whole_number
 from analysis.runs.run import Run
 from analysis.runs.what_ran import OF_PRECISION
 from bench.config import FAKEDATA, SYNTHETIC
@@ -165,6 +165,9 @@ _CPU_OVERHEAD = ("threads", "channels_last", "allocator", "fused_optimizer", "ba
                  "compile")  # fmt: skip
 
 
+_MEASURED = "measured:"
+
+
 def advice(group: Group, names: Iterable[str], runs: Sequence[Run]) -> dict[str, str]:
     """Return the knobs of these names that are worth turning for `group`, in words by name.
 
@@ -183,7 +186,7 @@ def advice(group: Group, names: Iterable[str], runs: Sequence[Run]) -> dict[str,
                 for base, turned in measured
                 if base.first.settings.get(knob.setting) == group.first.settings[knob.setting]
             ]
-            known = f" (measured: {times(max(gains))})" if gains else ""
+            known = f" ({_MEASURED} {times(max(gains))})" if gains else ""
             found[name] = f"{knob.words}{known}"
     return found
 
@@ -224,12 +227,14 @@ def find_next_knobs(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         knobs = advice(group, _CPU_OVERHEAD if on_cpu else _OF_BOUND[point.bound], runs)
         if not knobs:
             continue
+        if "compile" in knobs and (on_cpu or point.bound == "memory"):
+            knobs["compile"] += f" ({_by_fusion(point)})"
         sure = "" if point.bound_sure else ", perhaps"
         yield ReportFinding(
             kind="next knob",
             headline=(
                 f"{group.label}: bound by {point.bound}{sure}. "
-                + " ".join(_sentences(knobs, f"{times(most_gain(point))}, {_limit(point)}"))
+                + " ".join(_sentences(knobs, _limit(point)))
                 + (_WHICH_OVERHEAD if _unexplained(group, point) else "")
             ),
             evidence=(
@@ -247,11 +252,12 @@ def _unexplained(group: Group, point: RooflinePoint) -> bool:
     return point.bound == "overhead" and on_device and point.times.device_busy_s is None
 
 
-def _sentences(knobs: Mapping[str, str], most: str) -> Iterator[str]:
-    """The knobs under this roof and the most they gain; a lower precision has a roof of its own."""
+def _sentences(knobs: Mapping[str, str], limit: str) -> Iterator[str]:
+    """The knobs under this roof, and where it is; a lower precision has a roof of its own."""
     under = [words for name, words in knobs.items() if name != "precision"]
     if under:
-        yield f"Next: {', '.join(under)}; at most {most}."
+        tried = any(_MEASURED in words for words in under)
+        yield f"Next{'' if tried else ', not tried here'}: {', '.join(under)}. {limit}."
     if other := knobs.get("precision"):
         yield f"{'Or' if under else 'Next:'} {other}."
 
@@ -283,11 +289,21 @@ def most_gain(point: RooflinePoint) -> float:
 
 
 def _limit(point: RooflinePoint) -> str:
+    """How far the roof is; no knob promises to reach it."""
+    gain = times(most_gain(point))
     if point.bound == "input":
-        return "if nothing waited for data"
-    if point.times.memory_min_s > point.times.compute_s:
-        return f"by the memory roof ({point.times.traffic})"
-    return "by the compute roof of this precision"
+        return f"Without the wait for data at most {gain}"
+    by_memory = point.times.memory_min_s > point.times.compute_s
+    roof = f"memory roof ({point.times.traffic})" if by_memory else "compute roof of this precision"
+    return f"The {roof} is at {gain} this speed; how near a setting comes is not known"
+
+
+def _by_fusion(point: RooflinePoint) -> str:
+    """What a compiler's fusion can save: the modelled bytes between eager and fused traffic."""
+    spared_bytes = point.step_flops * (1 / point.intensity_min - 1 / point.intensity_max)
+    spared_s = spared_bytes / point.roof.peak_bytes_per_s
+    step_s = point.times.measured_s
+    return f"fusion saves at most {three_digits(1e3 * spared_s)} of {three_digits(1e3 * step_s)} ms"
 
 
 def _point(group: Group) -> RooflinePoint | None:

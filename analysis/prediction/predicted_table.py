@@ -41,14 +41,14 @@ def predict(
     import pandas as pd
 
     curve = choose_curve(runs, arch, precision, env, seq_len)
-    wanted = [batch_sizes] if isinstance(batch_sizes, int) else batch_sizes
+    wanted = batch_sizes if isinstance(batch_sizes, Iterable) else [batch_sizes]
     table: pd.DataFrame = pd.DataFrame(
         {
             **prediction_facts(one),
             "held_out_error": one.curve.held_out_error,
             "memory": one.memory,
         }
-        for one in (predict_batch(curve, batch_size, runs) for batch_size in wanted)
+        for one in (predict_batch(curve, int(batch_size), runs) for batch_size in wanted)
     )
     return table
 

@@ -29,9 +29,9 @@ from analysis.figures.charts.interactive_chart import interactive_chart
 from analysis.figures.charts.static_chart import draw_chart
 from analysis.figures.style import OTHER_MODELS
 from analysis.report.report_folder import file_names
-from analysis.report.tables.numbered_table import RunNumbers
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.points import RooflinePoint
+from analysis.table import RunNumbers
 from analysis.traces.placed import PlacedTrace
 
 _ROOFLINE_CAPTION = (
@@ -99,7 +99,7 @@ class FigureFolder:
         self._folder = folder
         self._run_numbers = run_numbers
         self.saved: list[Path] = []
-        self._count = 0
+        self._names: list[str] = []
 
     def add_chart(
         self, chart: Chart, name: str, title: str, caption: str, runs: Iterable[str]
@@ -116,21 +116,25 @@ class FigureFolder:
         caption: str,
         runs: Iterable[str],
     ) -> FigureFile:
-        """Save a drawn figure as PNG and SVG, with its drawing for a page beside them."""
+        """Save a drawn figure as PNG and SVG, with its drawing for a page beside them.
+
+        A name that another figure has gets a number.
+        """
+        self._names.append(name)
+        name = file_names(self._names)[-1]
         png, svg = save_figure(figure, self._folder, name)
         self.saved += (png, svg)
-        self._count += 1
         shown = min(png, svg, key=lambda path: path.stat().st_size)
         kind = "png" if shown is png else "svg+xml"
         encoded = base64.b64encode(shown.read_bytes()).decode("ascii")
         return FigureFile(
-            number=self._count,
+            number=len(self._names),
             title=title,
             caption=caption,
             png=f"{self._folder.name}/{png.name}",
             svg=f"{self._folder.name}/{svg.name}",
             data_uri=f"data:image/{kind};base64,{encoded}",
-            interactive=figure_html(interactive, name, with_script=self._count == 1),
+            interactive=figure_html(interactive, name, with_script=len(self._names) == 1),
             runs=self._run_numbers.words(runs),
             narrow=figure.get_size_inches()[0] < _NARROW_IN,
         )

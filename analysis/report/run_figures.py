@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from analysis.comparison.machines.across import AcrossMachines
 from analysis.figures.charts.batch_charts import batch_chart, prediction_panel, spans_widely
@@ -43,6 +43,7 @@ from bench.config import Sample, common_sample, rate_unit
 
 #: Panels of one figure; further models go to the next.
 _PANELS = 8
+_Shown = TypeVar("_Shown")
 
 
 class _Figure(NamedTuple):
@@ -69,7 +70,10 @@ def draw_runs(runs: Sequence[Run], folder: FigureFolder) -> list[FigureFile]:
                       "Filled markers were counted; an open one stands for the whole interval of "
                       "modelled bytes, eager below and fused above"),
         _memory(runs, folder),
-        _in_rows(runs, colours),
+        _models(runs, colours),
+        _variability(runs),
+        _real_synthetic(runs, colours),
+        _iteration_times(runs, colours),
         _traces(runs, colours),
         _predictions(runs, folder),
     )  # fmt: skip
@@ -135,25 +139,25 @@ def _over_batches(
 
 def _throughput(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Figure]:
     """One figure per machine and kind of sample: images/s and sequences/s share no axis."""
-    kinds: dict[Sample, list[Curve]] = {}
-    for curve in throughput_curves(runs):
-        kinds.setdefault(curve.sample, []).append(curve)
     caption = "Bars are one standard deviation between repeats to either side"
-    for sample, curves in kinds.items():
-        several = len(kinds) > 1
+    curves = throughput_curves(runs)
+    for part, name, of_kind in _by_sample(curves, lambda curve: curve.sample, "throughput"):
+        sample = part[0].sample
         yield from _over_batches(
             [run for run in runs if run.sample == sample],
             folder,
-            curves,
-            f"throughput-{sample}s" if several else "throughput",
-            f"Throughput of {sample}s" if several else "Throughput",
+            part,
+            name,
+            f"Throughput{of_kind}",
             rate_unit(sample).capitalize(),
             caption,
         )
 
 
 def _memory(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Figure]:
-    curves = memory_curves(runs) or modelled_memory_curves(runs)
+    measured = memory_curves(runs)
+    known = {curve.key for curve in measured}
+    curves = measured + [one for one in modelled_memory_curves(runs) if one.key not in known]
     limits = {
         env: (total_gb, f"the device's memory: {three_digits(total_gb)} GB")
         for env, total_gb in device_memory_gb(runs).items()
@@ -165,16 +169,35 @@ def _memory(runs: Sequence[Run], folder: FigureFolder) -> Iterator[_Figure]:
     yield from _over_batches(runs, folder, curves, "memory", "Memory", "GB", caption, limits)
 
 
-def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Figure]:
+def _by_sample(
+    shown: Iterable[_Shown], sample_of: Callable[[_Shown], Sample], name: str
+) -> Iterator[tuple[list[_Shown], str, str]]:
+    """What trains on each kind of sample, a file name, and words for a title.
+
+    Images/s and sequences/s share no axis.
+    """
+    kinds: dict[Sample, list[_Shown]] = {}
+    for one in shown:
+        kinds.setdefault(sample_of(one), []).append(one)
+    for sample, part in kinds.items():
+        several = len(kinds) > 1
+        yield part, f"{name}-{sample}s" if several else name, f", {sample}s" if several else ""
+
+
+def _models(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Figure]:
     groups = group_runs(runs)
     if len({(group.env, group.arch) for group in groups}) > 1:
-        yield _Figure(
-            "models",
-            "Models and machines",
-            "The fastest batch of each machine and model; its size stands above the marker",
-            models_chart(groups, colours=colours),
-            names_of(groups),
-        )
+        for part, name, of_kind in _by_sample(groups, lambda group: group.sample, "models"):
+            yield _Figure(
+                name,
+                f"Models and machines{of_kind}",
+                "The fastest batch of each machine and model; its size stands above the marker",
+                models_chart(part, colours=colours),
+                names_of(part),
+            )
+
+
+def _variability(runs: Sequence[Run]) -> Iterator[_Figure]:
     if found := pooled_scatters(runs):
         yield _Figure(
             "variability",
@@ -184,14 +207,21 @@ def _in_rows(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Figur
             variability_chart(found),
             names_of(group for one in found for group in one.groups),
         )
-    if pairs := synthetic_pairs(groups):
+
+
+def _real_synthetic(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Figure]:
+    pairs = synthetic_pairs(group_runs(runs))
+    for part, name, of_kind in _by_sample(pairs, lambda pair: pair[0].sample, "real-synthetic"):
         yield _Figure(
-            "real-synthetic",
-            "Real against synthetic data",
-            "The same configuration with images from disk and with tensors made once",
-            real_synthetic_chart(pairs, colours=colours),
-            names_of(group for pair in pairs for group in pair),
+            name,
+            f"Real against synthetic data{of_kind}",
+            "The same configuration with data from disk and with tensors made once",
+            real_synthetic_chart(part, colours=colours),
+            names_of(group for pair in part for group in pair),
         )
+
+
+def _iteration_times(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[_Figure]:
     if timed := [run for run in runs if len(run.iteration_times_s) > 1]:
         yield _Figure(
             "iteration-times",

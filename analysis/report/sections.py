@@ -22,7 +22,6 @@ from analysis.report.tables import (
     trace_tables,
 )
 from analysis.report.tables.machines import machine_tables, speed_up_tables
-from analysis.report.tables.numbered_table import RunNumbers, Table
 from analysis.report.tables.run_columns import utc
 from analysis.report.tables.summary_table import summary_table
 from analysis.report.trace_sentences import trace_opening, trace_sentences
@@ -30,6 +29,7 @@ from analysis.runs.imported import ImportedRun, imported
 from analysis.runs.placed import PlacedRun, doubtful_roofs, recorded
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.run import Run
+from analysis.table import RunNumbers, Table
 from analysis.traces.compare import TraceComparison, compare_two
 from analysis.traces.placed import PlacedTrace
 

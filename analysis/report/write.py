@@ -21,9 +21,9 @@ from analysis.report.front_matter import FrontMatter
 from analysis.report.report_folder import claim_folder, keep_sums
 from analysis.report.run_figures import draw_across, draw_runs
 from analysis.report.sections import Content, make_content, named_profiles, named_traces
-from analysis.report.tables.numbered_table import markdown_text, number_runs
 from analysis.runs.placed_profiles import PlacedProfile
 from analysis.runs.run import Run
+from analysis.table import markdown_text, number_runs
 from analysis.traces.placed import PlacedTrace
 from bench.errors import UserError
 

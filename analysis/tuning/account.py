@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from analysis.report.tables.numbered_table import markdown_text
 from analysis.runs.points import Refusal, RooflinePoint
 from analysis.runs.quantities import three_digits
+from analysis.table import markdown_text
 from bench.config import (
     FILING_FIELDS,
     WINDOW_FIELDS,

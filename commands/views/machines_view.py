@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from analysis.comparison.machines.efficiency import Efficiency
     from analysis.comparison.machines.prices import Cost, Prices
     from analysis.comparison.machines.speedups import MachinePair
-    from analysis.report.tables.numbered_table import Table
+    from analysis.table import Table
 
 #: Columns that the table of the comparison has already.
 _SHOWN_ALREADY = (
@@ -108,7 +108,7 @@ def print_machines(console: Console, pair: MachinePair, prices: Prices) -> None:
 def machines_markdown(pair: MachinePair, prices: Prices) -> str:
     """The whole table and its lines, to stand below a comparison."""
     from analysis.comparison.shown import without_runs
-    from analysis.report.tables.numbered_table import markdown_text
+    from analysis.table import markdown_text
 
     rows = without_runs(machines_table(pair)).markdown().split("\n", 2)[2]
     lines = [f"- {markdown_text(line)}" for line in machine_lines(pair, prices)]

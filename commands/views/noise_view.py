@@ -15,7 +15,7 @@ from commands.views.terminal import output, text_table
 
 if TYPE_CHECKING:
     from analysis.comparison.noise_floor import NoiseFloor
-    from analysis.report.tables.numbered_table import Table
+    from analysis.table import Table
 
 
 def show_noise_floor(

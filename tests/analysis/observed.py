@@ -132,6 +132,7 @@ class Server:
         monkeypatch.setattr("tracking.reading.incremental.KeptSearch.runs", search)
         monkeypatch.setattr("tracking.reading.incremental.KeptSearch.columns", search_columns)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download)
+        monkeypatch.setattr("tracking.reading.tracked_runs.download_any", download)
         monkeypatch.setattr("tracking.reading.tracked_runs.any_record", download)
         monkeypatch.setattr("tracking.upload.upload.log_report", log_report)
 

@@ -14,9 +14,9 @@ from analysis.findings.batches import gain_per_doubling, knee_of
 from analysis.findings.differences import scatters, uplifts
 from analysis.findings.next_knob import most_gain
 from analysis.report.tables.machines.speed_up_tables import speed_up_table
-from analysis.report.tables.numbered_table import number_runs
 from analysis.runs.groups import batch_curves, cliff_of
 from analysis.runs.placed import place_runs
+from analysis.table import number_runs
 from bench.records import Finding, Telemetry
 
 
@@ -163,7 +163,10 @@ def test_the_knee_by_hand():
 
 @pytest.mark.parametrize(
     ("rates", "words"),
-    [
+    [  # 2 % from 120 to 128 are 24 % a doubling, 1 % from 127 to 128 even 141 %
+        ({32: 900, 64: 990, 120: 1000, 128: 1020}, "the knee is at batch 64; beyond it a doubling"),
+        ({32: 900, 64: 990, 127: 1000, 128: 1010}, "the knee is at batch 64; beyond it a doubling"),
+        ({32: 500, 120: 1000, 128: 1020}, "no knee up to batch 128"),
         ({8: 100, 16: 150, 32: 220}, "no knee up to batch 32; the last doubling still gave +47 %"),
         ({8: 100, 16: 98, 32: 90}, "the smallest batch, 8, is within 5 % of the best"),
     ],
@@ -171,7 +174,12 @@ def test_the_knee_by_hand():
 def test_curves_without_a_bend_are_told_as_they_are(rates, words):
     (found,) = of_kind(curve(rates), "batch knee")
     assert words in found.headline
-    for none in ({8: 1, 16: 2}, {8: 10, 16: 12, 32: 40}, {8: 9, 16: 10, 32: 2}):
+    for none in (
+        {8: 1, 16: 2},
+        {126: 1, 127: 1.1, 128: 1.2},
+        {8: 10, 16: 12, 32: 40},
+        {8: 9, 16: 10, 32: 2},
+    ):
         assert of_kind(curve(none), "batch knee") == []  # few sizes, impossible, past a cliff
 
 
@@ -306,13 +314,52 @@ def test_a_step_that_does_not_grow_with_the_batch_is_launch_bound():
     assert of_kind(curve({8: 100, 16: 150}, backend="cuda"), "launch-bound") == []
 
 
+@pytest.mark.parametrize(("fused_gb", "bound", "kinds"), [(40, "memory", 0), (2, "overhead", 1)])
+def test_a_flat_step_that_reads_its_weights_is_not_launch_bound(fused_gb, bound, kinds):
+    """40 of 50 GB/s in 1 s at both batches, as of a large language model: the roof explains it."""
+    gpu = make.environment(device=make.gpu())
+    records = [
+        make.run_record(
+            f"run-{batch}",
+            batch,
+            step_s,
+            environment=gpu,
+            settings={"backend": "cuda"},
+            resolved=make.resolved(batch_size=batch, backend="cuda"),
+            complexity=make.complexity(
+                batch_size=batch,
+                step_flops=batch * make.GIGA,
+                fused_bytes=fused_gb * make.GIGA,
+                eager_bytes=fused_gb * make.GIGA,
+                compulsory_bytes=make.GIGA,
+            ),
+        )
+        for batch, step_s in ((1, 1.0), (2, 1.02))
+    ]
+    roofs = make.ceilings_record(
+        environment=gpu, ceilings=(make.ceiling(device="Example GPU", backend="cuda"),)
+    )
+    runs = observed(*records, ceilings=[roofs])
+    assert {run.point.bound for run in runs} == {bound}
+    assert len(of_kind(runs, "launch-bound")) == kinds
+
+
+def test_what_fusion_can_save_is_of_the_bytes_between_eager_and_fused():
+    """25 less 10 GB at 50 GB/s: 300 ms of a step of 2 s, though the roof is four times as fast."""
+    (run,) = observed(make.run_record(step_s=2.0))
+    (found,) = of_kind([run], "next knob")
+    assert "torch.compile (fusion saves at most 300 of 2000 ms)" in found.headline
+    assert "is at 4x this speed" in found.headline
+
+
 def test_the_next_knob_and_its_most_gain_by_hand():
     """100 GFLOP at 200 GFLOP/s take 0.5 s of a step of 1 s: compute-bound, 2x at most."""
     (run,) = observed(make.run_record())
     assert most_gain(run.point) == pytest.approx(2)
     (found,) = of_kind([run], "next knob")
     assert "bound by compute" in found.headline
-    assert "at most 2x, by the compute roof of this precision" in found.headline
+    assert "not tried here" in found.headline
+    assert "The compute roof of this precision is at 2x this speed" in found.headline
     assert found.runs == ("run-1",)
     # 0.4 of 1 s is waiting, and the roof asks for 0.5: without the wait 0.6 s
     (starved,) = observed(make.run_record(measurement=make.measurement(wait_s=0.4)))

@@ -10,7 +10,6 @@ from analysis.figures.rooflines.run_scene import run_scene
 from analysis.figures.rooflines.scene import ENTRY_IN
 from analysis.findings import find_all
 from analysis.report.opening import opening
-from analysis.report.tables.numbered_table import number_runs
 from analysis.report.tables.roof_tables import points_table
 from analysis.report.tables.run_tables import imported_table
 from analysis.report.tables.summary_table import summary_table
@@ -20,6 +19,7 @@ from analysis.runs.imported import imported_run
 from analysis.runs.placed import place_runs
 from analysis.runs.tracked.pull import pull_points, pull_records, pull_runs
 from analysis.runs.what_ran import distinguished
+from analysis.table import number_runs
 from bench.records.verdict.claimed_flops import judge_claims
 from tracking.importing.facts import Facts, Source, record_of
 

@@ -19,9 +19,9 @@ from analysis.figures.charts.speed_up_chart import speed_up_charts
 from analysis.figures.charts.static_chart import draw_chart
 from analysis.findings import find_all
 from analysis.report.tables.machines.speed_up_tables import against_table, prices_table
-from analysis.report.tables.numbered_table import number_runs
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.placed import place_runs
+from analysis.table import number_runs
 from bench.errors import UserError
 
 TODAY = date(2026, 11, 23)

@@ -6,6 +6,7 @@ import sys
 from io import StringIO
 
 import factories as make
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -71,15 +72,47 @@ def place(mark):
 
 def test_the_roofline_of_chosen_rows_of_a_file_and_of_placed_runs(monkeypatch):
     table = of_tracked(monkeypatch, make.run_record("a"), make.run_record("b", 20, 2.0))
-    again = pd.read_csv(StringIO(table.to_csv(index=False)))
+    text = table.to_csv(index=False)
+    again = pd.read_csv(StringIO(text))
+    backends = ("numpy_nullable", "pyarrow")
+    typed = [pd.read_csv(StringIO(text), dtype_backend=backend) for backend in backends]
     runs = place_runs([make.run_record("a")], [make.ceilings_record()])
-    for points in (table, table[table["batch_size"] == 20], again, runs, table.iloc[:0]):
+    for points in (
+        table,
+        table[table["batch_size"] == 20],
+        again,
+        runs,
+        table.iloc[:0],
+        table.convert_dtypes(),
+        *typed,
+    ):
         figure = plot_roofline(points)
         assert isinstance(figure, Figure)
         assert figure._repr_png_().startswith(PIXELS)
     assert "batch 20" in plot_roofline(again, interactive=True).to_json()
     with pytest.raises(UserError, match="points: the table has no column peak_gflops; give one of"):
         plot_roofline(table.drop(columns="peak_gflops"))
+    with pytest.raises(UserError, match="math_mode_ran='int8'"):
+        plot_roofline(table.assign(math_mode_ran="int8"))
+
+
+def test_two_machines_of_one_label_are_two_to_a_notebook_too(monkeypatch):
+    """As `mlproject report` numbers them: `lab (1)`, `lab (2)`."""
+    records = []
+    for letter in "AB":
+        gpu = make.environment(device=make.gpu(name=f"GPU {letter}", uuid=f"GPU-{letter}"))
+        roof = make.ceiling(device=f"GPU {letter}", backend="cuda")
+        resolved = make.resolved(backend="cuda")
+        records += [
+            make.run_record(letter, environment=gpu, resolved=resolved),
+            make.ceilings_record(f"roofs {letter}", environment=gpu, ceilings=(roof,)),
+        ]
+    Server(monkeypatch, records=records)
+    names = {"lab (1)", "lab (2)"}
+    assert {run.env for run in pull_records().runs()} == names
+    table = pull_points()
+    assert set(table["env"]) == names
+    assert {point.limit.machine for point in drawn_rows(table)} == names
 
 
 def test_several_devices_stand_under_the_roof_of_all_of_them():
@@ -135,7 +168,8 @@ def test_predict_gives_the_commands_numbers(monkeypatch):
     )
     for row, told in zip(table.to_dict("records"), json.loads(done.output), strict=True):
         assert row.items() <= told.items()
-    assert predict(runs, "resnet18", 24)["images_per_s"][0] == table["images_per_s"][0]
+    for one in (24, np.int64(24)):  # a cell of a table is numpy's
+        assert predict(runs, "resnet18", one)["images_per_s"][0] == table["images_per_s"][0]
     with pytest.raises(UserError, match="vgg16"):
         predict(runs, "vgg16", 24)
 

@@ -234,6 +234,7 @@ def test_machines_of_several_kinds_under_one_label_get_a_number():
     ]
     assert labelled.ceilings[0].environment.label == "lab (2)"
     assert {run.env for run in labelled.runs()} == {"lab (1)", "lab (2)", "desk", "auto"}
+    assert [run.label for run in found.runs()] == [run.label for run in labelled.runs()]
     # two of one kind are one machine to a reader
     first = make.run_record("a", environment=make.environment(device=make.gpu()))
     second = make.environment(device=make.gpu(uuid="GPU-2"), cpu_model="another host")

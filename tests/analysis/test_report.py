@@ -15,7 +15,9 @@ from analysis.report import write_report
 from analysis.report.sentences import run_command, summary
 from analysis.report.tables.group_tables import scaling_table
 from analysis.report.tables.machines.machine_tables import environments_table
-from analysis.report.tables.numbered_table import (
+from analysis.report.tables.run_tables import imported_table
+from analysis.report.write import markdown_fence
+from analysis.table import (
     latex_text,
     make_table,
     markdown_text,
@@ -23,8 +25,6 @@ from analysis.report.tables.numbered_table import (
     number_runs,
     text,
 )
-from analysis.report.tables.run_tables import imported_table
-from analysis.report.write import markdown_fence
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import Finding

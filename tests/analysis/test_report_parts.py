@@ -22,10 +22,10 @@ from analysis.report.tables.machines.machine_tables import (
     processes_table,
     telemetry_table,
 )
-from analysis.report.tables.numbered_table import number_runs
 from analysis.report.tables.run_tables import phases_table, runs_table
 from analysis.report.tables.summary_table import answers, summary_table
 from analysis.runs.quantities import percent, three_digits
+from analysis.table import number_runs
 from bench.config import THROUGHPUT
 from bench.errors import UserError
 from bench.records import ProcessFigures, Series, Telemetry

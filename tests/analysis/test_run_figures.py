@@ -3,6 +3,7 @@
 import factories as make
 import numpy as np
 import pytest
+import samples
 from observed import DRIFT, curve, observation, published, repeated
 
 from analysis.figures.charts.batch_charts import batch_chart, prediction_panel
@@ -31,8 +32,11 @@ from analysis.figures.charts.static_chart import draw_chart
 from analysis.figures.style import model_colours
 from analysis.findings.differences import scatters
 from analysis.prediction import fit_curve, measured_batches
+from analysis.report.figure_files import FigureFolder
+from analysis.report.run_figures import draw_runs
 from analysis.runs.groups import batch_curves, group_runs
 from analysis.runs.placed import place_runs
+from analysis.table import number_runs
 
 
 def panel_of(chart):
@@ -287,6 +291,47 @@ def test_paper_and_page_show_the_same():
         named = [trace.name for trace in page.data if trace.showlegend is not False]
         assert len(named) == len(set(named))
         assert "<img" not in page.to_json()
+
+
+def figures_of(runs, folder):
+    labels = [run.env for run in runs]
+    return draw_runs(runs, FigureFolder(folder, {}, number_runs(runs), labels))
+
+
+def test_images_and_sequences_share_no_figure_of_models(tmp_path):
+    runs = place_runs([make.run_record(), make.sequence_record()], [])
+    titles = [one.title for one in figures_of(runs, tmp_path)]
+    assert {"Models and machines, images", "Models and machines, sequences"} <= set(titles)
+
+
+def test_a_processors_modelled_memory_is_drawn_beside_a_gpus_measured_one(tmp_path):
+    peak = {"peak_memory_allocated_bytes": 10**9, "peak_memory_reserved_bytes": 10**9}
+    gpu = make.environment(label="gpu-lab", device=make.gpu())
+    records = [
+        record
+        for batch in (8, 16)
+        for record in (
+            make.run_record(f"cpu-{batch}", batch),
+            make.run_record(
+                f"gpu-{batch}",
+                batch,
+                environment=gpu,
+                resolved=make.resolved(batch_size=batch, backend="cuda"),
+                measurement=samples.measurement((1.0,) * 10, batch, **peak),
+            ),
+        )
+    ]
+    titles = [one.title for one in figures_of(place_runs(records, []), tmp_path)]
+    assert {"Memory over batch size, lab", "Memory over batch size, gpu-lab"} <= set(titles)
+
+
+def test_no_figure_takes_the_file_of_another(tmp_path):
+    """A second page of machine `lab` and the first of machine `lab-2`."""
+    folder = FigureFolder(tmp_path, {}, number_runs([]), ["lab", "lab-2"])
+    chart = models_chart([])
+    names = ("prediction-lab", "prediction-lab-2", "prediction-lab-2")
+    files = [folder.add_chart(chart, name, "", "", ()) for name in names]
+    assert len({one.png for one in files}) == len(set(folder.saved)) / 2 == 3
 
 
 def test_an_axis_of_part_of_a_decade_has_ticks():

@@ -7,10 +7,10 @@ import samples
 from analysis.findings.differences import find_precision_uplift, uplifts
 from analysis.prediction import choose_curve
 from analysis.report.tables.group_tables import uplift_table
-from analysis.report.tables.numbered_table import number_runs
 from analysis.report.tables.summary_table import summary_table
 from analysis.runs.groups import batch_curves, group_runs
 from analysis.runs.placed import place_runs
+from analysis.table import number_runs
 
 CUDA = {"backend": "cuda", "pin_memory": True}
 FP16 = {"math_mode": "fp16", "autocast_dtype": "fp16", "loss_scaling": True}

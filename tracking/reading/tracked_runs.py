@@ -82,13 +82,18 @@ def search_runs(
 
 
 @tracking_call
+def download_any(run_id: str, tracking_uri: str | None = None) -> WholeRecord | ImportedRecord:
+    """Return the record of a run, an imported one too; else as `download_record`."""
+    return any_record(run_id, partial(open_existing, tracking_uri))
+
+
 def download_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
     """Return the record of a run, from the cache of this user where it was fetched before.
 
     Raises `UserError` where the run holds no record of this version, or one that was imported, and
     `TrackingError`.
     """
-    record = any_record(run_id, partial(open_existing, tracking_uri))
+    record = download_any(run_id, tracking_uri)
     if isinstance(record, ImportedRecord):
         raise UserError(f"run {run_id}: imported from {record.source_file}, not measured by us")
     return record

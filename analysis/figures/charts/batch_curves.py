@@ -34,6 +34,11 @@ class Curve:
     sample: Sample = "image"  # what a batch has that many of
     distinction: str = ""  # what else distinguishes it from a curve of its model and precision
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the curve is of."""
+        return self.env, self.arch, self.precision, self.distinction
+
 
 class _Value(NamedTuple):
     """A quantity as a number and in words, with both ends of its spread, None where it has none."""

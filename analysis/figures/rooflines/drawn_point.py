@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from analysis.figures.style import MARKERS
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import (
     flops_rate,
@@ -92,7 +93,8 @@ def drawn_point(point: RooflinePoint, names: Mapping[str, str]) -> DrawnPoint:
 def drawn_rows(table: pd.DataFrame) -> list[DrawnPoint]:
     """Return what is drawn of the rows of `pull_points`, or of `pull_runs(roofs=True)`.
 
-    Rows without a place are left out. Raises `UserError` where a column is missing.
+    Rows without a place are left out. Raises `UserError` where a column is missing, and for an
+    arithmetic that has no marker.
     """
     if missing := [name for name in _COLUMNS if name not in table]:
         raise UserError(
@@ -100,15 +102,19 @@ def drawn_rows(table: pd.DataFrame) -> list[DrawnPoint]:
             "placed runs, such as pull_records().runs()"
         )
     placed = table[table["peak_gflops"].notna() & table["attained_gflops"].notna()]
-    known = placed[list(_COLUMNS)].fillna({"env": "unknown", "device": "unknown"})
+    known = placed[list(_COLUMNS)].astype(object)
+    known = known.where(known.notna(), None).fillna({"env": "unknown", "device": "unknown"})
     rows: list[dict[str, Any]] = known.to_dict("records")
+    if unknown := {row["math_mode_ran"] for row in rows} - MARKERS.keys():
+        raise UserError(
+            f"points: math_mode_ran={unknown.pop()!r}: a marker has one of {', '.join(MARKERS)}"
+        )
     return [_drawn_row(row) for row in rows]
 
 
 def _drawn_row(row: Mapping[str, Any]) -> DrawnPoint:
     counted = row["intensity_counted"]
     ends = (row["intensity_min"], row["intensity_max"])
-    known = counted == counted  # NaN is not
     attained = 1e9 * row["attained_gflops"]
     limit = (1e9 * row["peak_gflops"], 1e9 * row["peak_gb_per_s"], row["ceiling_kind"])
     return DrawnPoint(
@@ -117,7 +123,7 @@ def _drawn_row(row: Mapping[str, Any]) -> DrawnPoint:
         batch_size=int(row["batch_size"]),
         device=row["device"],
         limit=Limit(row["env"], *limit),
-        intensities=(counted,) if known else ends,
+        intensities=ends if counted is None else (counted,),
         attained_flops_per_s=attained,
         imported=bool(row["imported"]),
         hover=(
@@ -126,7 +132,7 @@ def _drawn_row(row: Mapping[str, Any]) -> DrawnPoint:
             f"run {row['run_id']}",
             *([_IMPORTED] if row["imported"] else []),
             f"attained {flops_rate(attained)}",
-            f"intensity {three_digits(counted) + ' counted, ' if known else ''}"
+            f"intensity {'' if counted is None else three_digits(counted) + ' counted, '}"
             f"{interval(*ends)} (eager to fused bytes) FLOP/byte",
             f"{percent_interval(row['fraction_of_roof_min'], row['fraction_of_roof_max'])} of the "
             f"roof, {percent(row['fraction_of_peak'])} of the compute peak",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from analysis.findings.batches import (
     gain_per_doubling,
     knee_of,
     percent_change,
+    steps_of,
 )
 from analysis.prediction import PredictedCurve, fit_curve, measured_batches
 from analysis.prediction.curve import FEWEST_SIZES, StepModel, least_sample_s
-from analysis.report.tables.numbered_table import (
+from analysis.runs.groups import Group, batch_curves, before_cliff, cliff_of, sample_of
+from analysis.runs.quantities import percent
+from analysis.runs.run import Run
+from analysis.table import (
     Column,
     RunNumbers,
     Table,
@@ -23,9 +26,6 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.groups import Group, batch_curves, before_cliff, cliff_of, sample_of
-from analysis.runs.quantities import percent
-from analysis.runs.run import Run
 from bench.config import a_sample, column_noun, common_sample, rate_column, rate_unit
 
 
@@ -37,7 +37,7 @@ class _Gain(NamedTuple):
 
 
 def gains_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
-    """Each batch size of a curve against the one before it, and the knee."""
+    """Each batch size of a curve against the smallest and the next smaller one, and the knee."""
     sample = sample_of(runs)
     of_group: list[Column[_Gain]] = of_run(lambda gain: gain.group)
     return make_table(
@@ -57,13 +57,13 @@ def gains_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
 
 def _gains(curve: Sequence[Group]) -> Iterator[_Gain]:
     knee, cliff = knee_of(curve), cliff_of(curve)
-    steps = [None, *(gain_per_doubling(small, large) for small, large in pairwise(curve))]
-    for place, (group, gain) in enumerate(zip(curve, steps, strict=True)):
+    gains = {large.names: gain_per_doubling(small, large) for small, large in steps_of(curve)}
+    for place, group in enumerate(curve):
         note = "knee" if knee is not None and knee.knee is group else None
         if cliff is not None and place >= cliff:
             note = "memory spilled"
         ratio = group.samples_per_s / curve[0].samples_per_s
-        yield _Gain(group, ratio, gain, note)
+        yield _Gain(group, ratio, gains.get(group.names), note)
 
 
 class Predicted(NamedTuple):

@@ -9,7 +9,13 @@ from typing import NamedTuple
 from analysis.comparison.scaling import on_one_device, scaling_efficiency
 from analysis.findings.differences import Scatter, Uplift, scatters, uplifts
 from analysis.findings.report_finding import names_of
-from analysis.report.tables.numbered_table import (
+from analysis.runs.groups import sample_of
+from analysis.runs.imported import ImportedRun
+from analysis.runs.placed import PlacedRun, recorded
+from analysis.runs.quantities import interval, percent, ratio_digits
+from analysis.runs.run import Run
+from analysis.statistics import RatioEstimate, RepeatEstimate
+from analysis.table import (
     Column,
     RunNumbers,
     Table,
@@ -19,12 +25,6 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.groups import sample_of
-from analysis.runs.imported import ImportedRun
-from analysis.runs.placed import PlacedRun, recorded
-from analysis.runs.quantities import interval, percent, ratio_digits
-from analysis.runs.run import Run
-from analysis.statistics import RatioEstimate, RepeatEstimate
 from bench.config import a_sample, column_noun, common_sample, rate_column, rate_unit
 from bench.records import Complexity
 

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from analysis.profiles.kernel_places import KernelPlace, MemoryLevel
 from analysis.profiles.op_places import OpPlace
-from analysis.report.tables.numbered_table import (
+from analysis.runs.placed_profiles import PlacedProfile
+from analysis.runs.quantities import interval, percent, three_digits
+from analysis.table import (
     Column,
     Table,
     make_table,
@@ -16,8 +18,6 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.runs.placed_profiles import PlacedProfile
-from analysis.runs.quantities import interval, percent, three_digits
 from bench.records import Copies, CpuCounters, OpProfile
 
 #: Rows of ops and kernels for people; the CSV holds them all.

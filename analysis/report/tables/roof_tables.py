@@ -6,14 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from analysis.profiles.profiled_step import NO_COUNTERS, NOT_PROFILED
-from analysis.report.tables.numbered_table import (
-    RunNumbers,
-    Table,
-    make_table,
-    number,
-    text,
-    whole,
-)
 from analysis.report.tables.run_columns import (
     CONFIGURATION,
     MODELLED,
@@ -26,6 +18,14 @@ from analysis.runs.placed import PlacedRun
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import interval, percent, percent_interval
 from analysis.runs.run import Run
+from analysis.table import (
+    RunNumbers,
+    Table,
+    make_table,
+    number,
+    text,
+    whole,
+)
 
 AnyRun = TypeVar("AnyRun", bound=Run)
 

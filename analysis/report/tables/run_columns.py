@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from analysis.report.tables.numbered_table import Column, number, of_run, text, whole
 from analysis.runs.placed import PlacedRun
 from analysis.runs.points import RooflinePoint
 from analysis.runs.quantities import three_digits
+from analysis.table import Column, number, of_run, text, whole
 
 #: What stands beside the place of an imported run: FLOP and bytes are of the step its file names.
 MODELLED = "imported, modelled"

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.report.tables.numbered_table import (
+from analysis.report.tables.run_columns import BATCH, NUMBERED, OF_RUN, metric, utc
+from analysis.runs.imported import ImportedRun, imported
+from analysis.runs.phases import PhaseSplit, phase_split
+from analysis.runs.placed import PlacedRun
+from analysis.runs.quantities import percent, three_digits
+from analysis.runs.run import TOKENS_PER_S, Run
+from analysis.table import (
     Column,
     RunNumbers,
     Table,
@@ -14,12 +20,6 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.report.tables.run_columns import BATCH, NUMBERED, OF_RUN, metric, utc
-from analysis.runs.imported import ImportedRun, imported
-from analysis.runs.phases import PhaseSplit, phase_split
-from analysis.runs.placed import PlacedRun
-from analysis.runs.quantities import percent, three_digits
-from analysis.runs.run import TOKENS_PER_S, Run
 from bench.config import THROUGHPUT, common_sample, rate_metric, rate_unit
 from bench.records.verdict.record_metrics import PHASES
 

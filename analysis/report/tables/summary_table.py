@@ -6,7 +6,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from analysis.report.tables.numbered_table import (
+from analysis.report.tables.run_columns import MODELLED, bound_words, of_the_roof
+from analysis.runs.groups import Group, group_runs, sample_of, settings_key
+from analysis.runs.placed import recorded
+from analysis.runs.points import RooflinePoint
+from analysis.runs.quantities import interval, percent_interval, plus_minus
+from analysis.runs.run import Run
+from analysis.table import (
     Column,
     RunNumbers,
     Table,
@@ -16,12 +22,6 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.report.tables.run_columns import MODELLED, bound_words, of_the_roof
-from analysis.runs.groups import Group, group_runs, sample_of, settings_key
-from analysis.runs.placed import recorded
-from analysis.runs.points import RooflinePoint
-from analysis.runs.quantities import interval, percent_interval, plus_minus
-from analysis.runs.run import Run
 from bench.config import rate_column, rate_unit
 
 

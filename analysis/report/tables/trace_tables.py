@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from analysis.profiles.op_places import OpPlace
-from analysis.report.tables.numbered_table import (
+from analysis.report.tables.profile_tables import eager_to_fused, remark_of
+from analysis.runs.quantities import percent, signed
+from analysis.table import (
     Column,
     Table,
     make_table,
@@ -16,8 +18,6 @@ from analysis.report.tables.numbered_table import (
     text,
     whole,
 )
-from analysis.report.tables.profile_tables import eager_to_fused, remark_of
-from analysis.runs.quantities import percent, signed
 from analysis.traces.compare import OpChange, TraceComparison
 from analysis.traces.placed import PlacedTrace
 from bench.records import IdleTime, TracedOp, TracedStep, TraceRecord

@@ -31,13 +31,15 @@ def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> 
 
     Columns: `run_id`, `iteration` (from 0), `iteration_time_ms`, `data_wait_ms`, and the times of
     the phases, `forward_time_ms` and so on, missing where they were not timed. A run without a
-    measurement, such as a failed one, has no rows. Raises as `pull_record`.
+    measurement, such as a failed or an imported one, has no rows. Raises as `pull_record`.
     """
     import pandas as pd
 
+    from tracking.reading.tracked_runs import download_any
+
     rows = []
     for run_id in run_ids:
-        record = pull_record(run_id, tracking_uri)
+        record = download_any(run_id, tracking_uri)
         if isinstance(record, RunRecord) and record.measurement is not None:
             measured = record.measurement
             phases = measured.phase_times_s or {}

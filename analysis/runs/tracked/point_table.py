@@ -41,5 +41,7 @@ def points_table(
     for column, value in _OF_ITERATION.items():
         found = [value(points[run_id]) for run_id in placed.run_ids]
         table[column] = pd.Series(found, dtype="float64")
+    # two machines of one label have a number each
+    table["env"] = pd.Series([points[run_id].env for run_id in placed.run_ids], dtype="string")
     del table["not_placed"]
     return table

@@ -197,14 +197,18 @@ def _places(
     asked = [*others, *runs]
     fetched = download_records(asked, tracking_uri)
     records = {run.run_id: record for run, record in zip(watch(asked), fetched, strict=True)}
-    known = RecordSet.of(one for one in records.values() if not isinstance(one, Exception))
+    known = RecordSet.of(
+        one for one in records.values() if not isinstance(one, Exception)
+    ).with_unique_labels()
+    labelled = {one.record_id: one for one in known.measurements}
     unread = [one for run in others if isinstance(one := records[run.run_id], Exception)]
     note = f"; of roofs and profiles {len(unread)} cannot be read: {unread[0]}" if unread else ""
     places: dict[str, Run | str] = {}
     for run in runs:
         record = records[run.run_id]
         if isinstance(record, RunRecord):
-            placed = place(record, known.ceilings, known.profiles, run_id=run.run_id, peaks=peaks)
+            own = labelled[record.record_id]
+            placed = place(own, known.ceilings, known.profiles, run_id=run.run_id, peaks=peaks)
             refusal = placed.refusal and f"{placed.refusal}{note}"
             places[run.run_id] = replace(placed, refusal=refusal)
         elif isinstance(record, ImportedRecord):

@@ -95,13 +95,15 @@ class RecordSet:
     def runs(self, peaks: Sequence[Peaks] = ()) -> list[Run]:
         """Place every measurement, in report order; imported results come after them.
 
-        `peaks` are datasheet figures of a user's own.
+        Machines of several kinds under one label have a number. `peaks` are datasheet figures of a
+        user's own.
         """
+        own = self.with_unique_labels()
         placed = place_runs(
-            self.measurements, self.ceilings, self.profiles, run_ids=self.run_ids, peaks=peaks
+            own.measurements, own.ceilings, own.profiles, run_ids=self.run_ids, peaks=peaks
         )
         imported = [
-            imported_run(one, self.ceilings, peaks, run_id=self.run_ids.get(one.record_id))
+            imported_run(one, own.ceilings, peaks, run_id=self.run_ids.get(one.record_id))
             for one in self.imported
         ]
         return distinguished([*placed, *sorted(imported, key=ImportedRun.order)])

@@ -9,7 +9,7 @@ import sys
 import pytest
 from servers import free_port
 
-from analysis import pull_records
+from analysis import pull_iterations, pull_records
 from bench.errors import UserError
 from bench.records.folders import read_records, readable_records, record_folders
 from mlproject import main
@@ -105,6 +105,7 @@ def test_an_imported_run_is_no_measurement_of_ours(place, capsys):
     run = next(iter(imported().values()))
     with pytest.raises(UserError, match=r"imported from table.csv"):
         download_record(run.run_id)
+    assert pull_iterations([run.run_id]).empty
     capsys.readouterr()
     assert main(["pull"]) == 0
     assert "382.52" in capsys.readouterr().out

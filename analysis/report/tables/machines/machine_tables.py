@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.report.tables.numbered_table import (
+from analysis.report.tables.run_columns import CONFIGURATION, NUMBERED, metric
+from analysis.runs.placed import PlacedRun
+from analysis.runs.quantities import percent, three_digits
+from analysis.table import (
     Column,
     Table,
     make_table,
@@ -12,9 +15,6 @@ from analysis.report.tables.numbered_table import (
     scaled,
     text,
 )
-from analysis.report.tables.run_columns import CONFIGURATION, NUMBERED, metric
-from analysis.runs.placed import PlacedRun
-from analysis.runs.quantities import percent, three_digits
 from bench.config import ENERGY, common_sample, energy_metric
 from bench.records import POWER_LIMIT, Environment
 

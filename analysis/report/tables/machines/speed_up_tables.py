@@ -9,15 +9,6 @@ from analysis.comparison.machines.across import AcrossMachines
 from analysis.comparison.machines.efficiency import Efficiency
 from analysis.comparison.machines.prices import Cost, Price
 from analysis.comparison.machines.speedups import MachinePair, SharedConfiguration
-from analysis.report.tables.numbered_table import (
-    Column,
-    RunNumbers,
-    Table,
-    make_table,
-    number,
-    text,
-    whole,
-)
 from analysis.runs.groups import Group
 from analysis.runs.quantities import (
     counted,
@@ -29,6 +20,15 @@ from analysis.runs.quantities import (
     three_digits,
 )
 from analysis.statistics import RatioEstimate
+from analysis.table import (
+    Column,
+    RunNumbers,
+    Table,
+    make_table,
+    number,
+    text,
+    whole,
+)
 from bench.config import (
     Sample,
     common_sample,
