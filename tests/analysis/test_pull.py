@@ -365,6 +365,39 @@ def test_gather_reads_each_record_once_and_names_what_it_could_not_read(monkeypa
     assert server.fetched == ["r1", "again", "r2", "r3", "p1"]  # no other configuration's profile
 
 
+def test_a_profile_without_a_timed_twin_is_gathered_for_a_report(monkeypatch):
+    own = make.profile()
+    other = make.profile("other", config=RunConfig(arch="vgg16"), timed_record_id=None)
+    Server(monkeypatch, {"r1": make.run_record(), "p1": own, "p2": other})
+    assert pull_records().profiles == [own]
+    assert pull_records(traces=True).profiles == [own, other]
+
+
+@pytest.mark.parametrize(
+    ("changes", "explained"),
+    [
+        ({"config": RunConfig(arch="resnet18", batch_size=10, iters=7, max_seconds=9.0)}, True),
+        ({"config": RunConfig(arch="resnet18")}, True),  # auto became 10
+        ({"resolved": make.resolved(batch_size=20)}, False),
+        ({"environment": make.environment(model_code=samples.model_code())}, False),
+        ({"environment": make.environment(label="another")}, False),
+    ],
+)
+def test_the_profile_of_a_row_is_of_the_same_step(monkeypatch, changes, explained):
+    profile = make.profile(timed_record_id=None, **changes)
+    Server(monkeypatch, {"r1": make.run_record(), "p1": profile})
+    assert pull_runs()["profile_run_id"].notna().tolist() == [explained]
+
+
+def test_the_code_of_a_users_model_is_a_column(monkeypatch):
+    mine = make.environment(model_code=samples.model_code())
+    Server(monkeypatch, {"r1": make.run_record(environment=mine), "r2": make.run_record("b")})
+    table = pull_runs().set_index("run_id")
+    assert table.loc["r1", "code"] == "0" * 12
+    assert table.loc["r1", "code_commit"] == f"{'c' * 12} changed"
+    assert table.loc[["r2"], "code"].isna().all()
+
+
 def test_gather_brings_imported_runs_as_what_they_say(monkeypatch):
     records = published_records()
     server = Server(monkeypatch, records)

@@ -35,6 +35,7 @@ def runs_table(runs: Sequence[PlacedRun]) -> Table:
         *OF_RUN,
         BATCH,
         text("math_mode", "arithmetic", _math_mode),
+        text("code code_commit", "model's code", _code, _code_and_commit, wraps_em=7),
         text("data", "data", lambda run: run.record.config.data, wraps_em=7),
         whole("warmup_iterations warmup_iterations_done", "warm-up",
               lambda run: (run.record.config.warmup_iters, _done(run)), _done_of),
@@ -51,6 +52,17 @@ def runs_table(runs: Sequence[PlacedRun]) -> Table:
 
 def _math_mode(run: PlacedRun) -> str | None:
     return run.record.resolved.math_mode if run.record.resolved else None
+
+
+def _code(run: PlacedRun) -> tuple[str | None, str | None]:
+    """The digest of a user's own model's source, and the commit of its repository."""
+    environment = run.record.environment
+    code = environment.model_code if environment else None
+    return (None, None) if code is None else (code.digest, code.commit)
+
+
+def _code_and_commit(digest: str, commit: str | None) -> str:
+    return digest if commit is None else f"{digest} of {commit}"
 
 
 def _done(run: PlacedRun) -> int | None:

@@ -54,13 +54,8 @@ def pull_records(
     if not wanted and not imported and not any(traced):
         return found
     profiles = _of_runs(wanted, search.runs(PROFILES_FILTER)) if wanted else []
-    runs = [
-        *wanted,
-        *imported,
-        *chain.from_iterable(traced),
-        *search.runs(CEILINGS_FILTER),
-        *profiles,
-    ]
+    others = (*chain.from_iterable(traced), *search.runs(CEILINGS_FILTER), *profiles)
+    runs = list({run.run_id: run for run in (*wanted, *imported, *others)}.values())
     records = download_records(runs, tracking_uri)
     for run, record in zip(watch(runs), records, strict=True):
         if isinstance(record, Exception):

@@ -12,6 +12,7 @@ from scripted_perf import install
 from stored_runs import filed
 from worker_processes import small_run
 
+from bench.errors import UserError
 from bench.launcher import profile as launch
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.profile import launch_profile
@@ -193,3 +194,13 @@ def test_a_killed_launcher_leaves_what_its_workers_found(tmp_path, perf):
     assert record.ops is not None
     assert "launching process ended" in record.missing["cpu_counters"]
     assert json.loads(folder.record.read_text())["kind"] == "profile"
+
+
+def test_a_timed_run_is_named_by_its_record_or_its_folder(tmp_path, monkeypatch):
+    folder, record = filed(tmp_path / "records")
+    for records, name in (("records", record.record_id), ("elsewhere", str(folder.path))):
+        assert launch.read_timed(tmp_path / records, name) == record
+    monkeypatch.chdir(tmp_path)
+    assert launch.read_timed(tmp_path, f"records/{record.record_id}") == record
+    with pytest.raises(UserError, match="no measurement"):
+        launch.read_timed(tmp_path / "records", "x" * 300)
