@@ -203,7 +203,7 @@ def rows_of(
 ) -> Sequence[list[dict[str, Any]]]:
     """Return the rows of runs, params, tags and metrics, and write the record's artifact."""
     from tracking import schema
-    from tracking.upload.run_content import content_of
+    from tracking.content import content_of
 
     content, run_id = content_of(record), uuid.uuid4().hex
     artifacts = root / run_id / "artifacts"

@@ -191,7 +191,7 @@ def log_barely(bare: Any, folder: RecordFolder, record: RunRecord) -> None:
     """The same writes with MLflow's own client, in as few calls as it has."""
     from mlflow.entities import Metric, Param
 
-    from tracking.upload.run_content import content_of
+    from tracking.content import content_of
     from tracking.upload.upload import ARTIFACTS
 
     content = content_of(record)

@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import samples
 
@@ -10,7 +11,7 @@ from bench.launcher.exports import write_exports
 from bench.records import Verdict
 from bench.records.folders import RecordFolder
 from tracking import schema
-from tracking.upload.run_content import content_of
+from tracking.content import content_of
 from tracking.upload.upload import ARTIFACTS
 
 
@@ -26,12 +27,21 @@ def filed(records, record=None):
     return folder, record
 
 
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def project_run(client, folder=PROJECT):
+    """The id of a run as `mlflow run` makes it of the project in `folder`."""
+    source = {"mlflow.source.type": "PROJECT", "mlflow.source.name": str(folder)}
+    return client.create_run("0", tags=source).info.run_id
+
+
 class Store:
     """The store of `servers.mlflow_server(folder)`."""
 
     def __init__(self, folder):
         self._database = folder / "server.db"
-        self._artifacts = folder / "artifacts"
+        self.artifact_folder = folder / "artifacts"
 
     def query(self, sql, *values):
         with closing(sqlite3.connect(self._database, timeout=120)) as connection:
@@ -72,7 +82,7 @@ class Store:
 
     def artifacts(self, run_id):
         """The bytes of each artifact by its path within the run."""
-        [root] = self._artifacts.glob(f"*/{run_id}/artifacts")
+        [root] = self.artifact_folder.glob(f"*/{run_id}/artifacts")
         return {
             path.relative_to(root).as_posix(): path.read_bytes()
             for path in root.rglob("*")

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import samples
 from servers import free_port, mlflow_server
+from stored_runs import project_run
 
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
@@ -76,7 +77,7 @@ def test_a_sweep_is_planned_measured_once_and_tracked_once(place, swept, embedde
     assert "for 2 of them" in swept("--dry-run")[1]
 
     # From its records; then from the server alone, as the sweep of a run that `mlflow run` made.
-    own = embedded.create_run("0").info.run_id
+    own = project_run(embedded)
     elsewhere = {"MLPROJECT_RECORDS": str(place / "another"), "MLFLOW_RUN_ID": own}
     for environment in ({}, elsewhere):
         code, out, _ = swept(**environment)

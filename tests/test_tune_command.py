@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from simulated_device import START, Device, environment
+from stored_runs import project_run
 
 from analysis.runs.points import Refusal
 from bench.config import RunConfig
@@ -46,7 +47,7 @@ def written(place, campaign=CAMPAIGN):
 def test_ctrl_c_keeps_every_trial_as_a_tracked_run_and_the_next_tuning_goes_on(
     place, mlproject_command, tuned, embedded
 ):
-    made = [embedded.create_run("0").info.run_id for _ in "ab"]  # as `mlflow run` makes them
+    made = [project_run(embedded) for _ in "ab"]
     process = mlproject_command.start("tune", *TINY, "--budget", "600", MLFLOW_RUN_ID=made[0])
     while not (line := process.stderr.readline()).startswith("start: "):
         assert line, process.communicate()

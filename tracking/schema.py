@@ -67,12 +67,19 @@ REASON = "mlproject.reason"
 UPLOADED = "mlproject.uploaded"
 #: When that was, by the uploader's clock, as text that sorts: what came after it is looked for.
 UPLOADED_AT = "mlproject.uploaded_at"
-#: Who fills the run: a machine (hashed) and a process there, `pid@start`; for `sync --reap`.
-HOST = "mlproject.host"
-PROCESS = "mlproject.process"
-#: On a run that was copied from another server: the run there, and that the copy is whole.
-COPIED_FROM = "mlproject.copied_from"
-COPIED = "mlproject.copied"
+#: Tags that no record has: what an upload, a report or a profile's upload adds to a run.
+BESIDE_RECORD = frozenset(
+    (
+        UPLOADED,
+        UPLOADED_AT,
+        TIMED_RUN_ID,
+        BOUND,
+        VERDICT_UNDER_ROOF,
+        ROOF,
+        ROOF_RECORD_ID,
+        PRICE,
+    )
+)
 #: On a run whose numbers another program measured: true, and where they were read.
 IMPORTED = "mlproject.imported"
 SOURCE_FILE = "mlproject.source_file"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from mlflow.tracking import MlflowClient
 from bench.doctor import Check
 from bench.errors import UserError
 from tracking.retry import AWAY_LIMIT_S, failure_line, http_settings, is_away, is_unauthenticated
-from tracking.upload.upload_state import CREDENTIALS, server_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,6 +29,8 @@ T = TypeVar("T")
 _DATABASE_TRIES = 4
 
 _SQLITE = "sqlite:///"
+#: `user:password@` of a URI, wherever a message quotes one.
+CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
 
 
 class TrackingError(Exception):
@@ -91,7 +93,7 @@ def open_existing(tracking_uri: str | None = None) -> MlflowClient:
     """
     uri = tracking_uri or settings_uri()
     if is_unmade(uri):
-        store = _sqlite_file(uri).absolute()
+        store = sqlite_file(uri).absolute()
         raise UserError(
             f"{store.parent} has no {store.name}, so no runs are tracked there: go to the folder "
             "that they were measured in, name a server with MLFLOW_TRACKING_URI, or measure one "
@@ -117,19 +119,27 @@ def is_embedded(tracking_uri: str) -> bool:
 
 
 def public_uri(tracking_uri: str | None = None) -> str:
-    """Return the tracking URI without user name, password and query."""
-    return server_name(tracking_uri or settings_uri())
+    """Return the tracking URI without user name, password and query, the same from every folder."""
+    plain = CREDENTIALS.sub("", tracking_uri or settings_uri()).partition("?")[0].rstrip("/")
+    path = plain.removeprefix(_SQLITE)
+    if path == plain or not path or Path(path).is_absolute():
+        return plain
+    return _SQLITE + Path(path).absolute().as_posix()
 
 
 def experiment_id(client: MlflowClient) -> str:
     """Return the experiment that MLflow's variables name, made if new; else MLflow's default.
 
     The same experiment that `mlflow run` uses, so that runs started either way stand together.
+    Raises `TrackingError` where the variables name two experiments, which MLflow refuses too.
     """
-    if given := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-        return given
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
-    return experiment_named(client, name) if name else "0"
+    given, name = (os.environ.get(f"MLFLOW_EXPERIMENT_{each}") for each in ("ID", "NAME"))
+    if given and name and client.get_experiment(given).name != name:
+        raise TrackingError(
+            f"MLFLOW_EXPERIMENT_ID={given!r}, MLFLOW_EXPERIMENT_NAME={name!r}: two experiments; "
+            "unset one"
+        )
+    return given or (experiment_named(client, name) if name else "0")
 
 
 def experiment_named(client: MlflowClient, name: str) -> str:
@@ -149,11 +159,11 @@ def experiment_named(client: MlflowClient, name: str) -> str:
 
 def is_unmade(tracking_uri: str) -> bool:
     """Whether this is an embedded store that does not exist, and that MLflow makes if asked."""
-    return tracking_uri.startswith(_SQLITE) and not _sqlite_file(tracking_uri).exists()
+    return tracking_uri.startswith(_SQLITE) and not sqlite_file(tracking_uri).exists()
 
 
-def _sqlite_file(tracking_uri: str) -> Path:
-    """The file that SQLAlchemy opens; in MLflow's own URI a blank of its path is %20."""
+def sqlite_file(tracking_uri: str) -> Path:
+    """Return the file that SQLAlchemy opens; in MLflow's own URI a blank of its path is %20."""
     from sqlalchemy.engine import make_url
 
     return Path(make_url(tracking_uri).database or "")

@@ -7,7 +7,7 @@ console.log     everything the worker printed
 worker.json     the worker's own account, once it has ended
 rank-N.json     how rank N ended, where several devices measured together
 record.json     the whole record; a folder without it is half-written
-uploaded.json   the tracked run that holds a copy
+mlflow_run      the run that `mlflow run` made for it, if it did
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RecordFolder:
         self.console = path / "console.log"
         self.worker = path / "worker.json"
         self.record = path / "record.json"
-        self.uploaded = path / "uploaded.json"
+        self.project_run = path / "mlflow_run"
         self._owners = path / "owners.json"
         self._reserve = path / ".reserve"
 

@@ -121,15 +121,12 @@ def _with_work(
 
 def _keep(records: Path, place: RecordFolder, result: ImportedRecord) -> str:
     """Write what is new of a result and return its fate: imported, completed or known."""
-    from tracking.upload.upload_state import remember_change
-
     known = place.readable_record()
     if not place.record.is_file():
         write_record(place, result, records)
         return "imported"
     if known is None or known.kind != "imported" or known.complexity or not result.complexity:
         return "known"
-    remember_change(place)
     write_record(place, result, records)
     return "completed"
 

@@ -14,22 +14,22 @@ from commands.views.options import campaign_option, filter_option, records_optio
 from commands.views.recorded import NOT_TRACKED, upload_all
 from tracking.schema import runs_filter
 
+#: Longer than a measurement takes.
+_OLD = "24h"
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.command()
 @records_option
 @click.option("--to", "target", metavar="URI", help="server to fill; default: MLflow's settings")
-@click.option("--from", "source", metavar="URI", help="copy the tracked runs of this store")
+@click.option("--from", "source", metavar="URI", help="copy this project's runs of this store")
 @campaign_option
 @filter_option
-@click.option(
-    "--reap", is_flag=True, help="end runs that are RUNNING although their process is gone"
-)
+@click.option("--reap", is_flag=True, help="end this project's runs that stayed RUNNING")
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="with --reap, also older runs of other machines: 90m, 24h, 7d",
+    help=f"with --reap, how long ago such a run began at least: 90m, 24h, 7d; default: {_OLD}",
 )
 @click.pass_context
 def command(
@@ -44,12 +44,13 @@ def command(
 ) -> int:
     """Upload what the tracking server does not have yet; each record and each run once.
 
-    Without options: the records on disk. With --to, also the tracked runs of the store that
-    MLflow's settings name. With --from, --campaign or --filter: tracked runs alone. Exit codes: 0
+    Without options: the records on disk. A run there that differs from its record is put
+    right. With --to, also this project's tracked runs of the store that MLflow's settings name.
+    With --from, --campaign or --filter: tracked runs alone. Exit codes: 0
     all uploaded; 1 something could not be uploaded; 2 a wrong value; 3 the server is away: run the
     command again later.
     """
-    age_s = _seconds(older_than)
+    age_s = _seconds(older_than or _OLD)
     if older_than is not None and not reap:
         raise UserError(f"older-than={older_than!r}: give it with --reap")
     wanted = runs_filter(filter_string, campaign)
@@ -124,19 +125,16 @@ def _counted(counts: Counter[str], source: str) -> str:
     return f"runs of {public_uri(source)}: {counted or 'none'}"
 
 
-def _reap(age_s: float | None, target: str | None) -> None:
+def _reap(age_s: float, target: str | None) -> None:
     from tracking.upload.reap import reap
 
-    reaped = reap(age_s, target)
-    for run in reaped:
-        click.echo(f"  {run.name} ({run.run_id}) {'ended' if run.ended else 'left'}: {run.why}")
-    ended = sum(run.ended for run in reaped)
-    click.echo(f"{ended} ended, {len(reaped) - ended} left running")
+    ended, left = reap(age_s, target)
+    for run in ended:
+        click.echo(f"  {run.info.run_name} ({run.info.run_id}) ended")
+    click.echo(f"{len(ended)} ended, {len(left)} left running: begun less than the age ago")
 
 
-def _seconds(age: str | None) -> float | None:
-    if age is None:
-        return None
+def _seconds(age: str) -> float:
     found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", age)
     if found is None:
         raise UserError(f"older-than={age!r}: give a number and a unit, such as 90m, 24h or 7d")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import click
 
 from bench.errors import UserError
 from bench.records import findings_text
-from bench.records.folders import MeasuredRecord, RecordFolder
+from bench.records.folders import MeasuredRecord, RecordFolder, write_atomically
 from commands.views.worker_progress import WorkerProgress
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from bench.records.journal import OnEvent
     from campaigns.sweep.past import PastRun
     from tracking.upload.delivery import Delivery
-    from tracking.upload.upload import Placing
+    from tracking.upload.upload import Held, Placing
 
     AnyDelivery: TypeAlias = "NoDelivery | Delivery"
 
@@ -42,6 +43,7 @@ NOT_TRACKED = 3
 #: What may become of a record folder that is to be uploaded, in the order of printing.
 _FATES = (
     "uploaded",
+    "put right",
     "there already",
     "still measuring",
     "being uploaded by another process",
@@ -75,10 +77,8 @@ def measured(
 
     with exclusive(devices, wait=wait):
         folder = RecordFolder.create(records)
-        if tracked:
-            from tracking.upload.upload_state import remember_project_run
-
-            remember_project_run(folder)
+        if tracked and (run_id := os.environ.get("MLFLOW_RUN_ID")):
+            write_atomically(folder.project_run, run_id)
         with WorkerProgress(title) as progress:
             record = launch(folder, progress.on_event)
         return finish(folder, record, facts(record), tracked=tracked, form=form)
@@ -182,7 +182,7 @@ def say_not_uploaded(problem: object, safe: str = "the records are safe on disk"
     """Say why a measurement is not on the server, where it is, and how to upload it."""
     click.echo(
         f"mlproject: not uploaded ({problem}); {safe}: "
-        "mlproject sync uploads what is left once the server is back",
+        "mlproject sync uploads what is left, once that is mended",
         err=True,
     )
 
@@ -235,23 +235,25 @@ def write_record(folder: RecordFolder, record: ImportedRecord | TraceRecord, rec
 def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[str]:
     """Upload what is not there yet and return how many met which fate.
 
-    A folder that cannot be read, or that the server refuses, is named and the others go on.
-    Raises `TrackingError` where the server can be used for nothing now.
+    The record is the truth: what a run lacks of it, or has otherwise, is named and put right. A
+    folder that cannot be read, or that the server refuses, is named and the others go on. Raises
+    `TrackingError` where the server can be used for nothing now.
     """
     from analysis.runs.tracked.additions import RoofsBeside
     from tracking.store import TrackingError
-    from tracking.upload.upload_state import LockedError
+    from tracking.upload.upload import Held, LockedError
 
     place = RoofsBeside()
+    held = Held([folder.record_id for folder in folders], target)
     counts = Counter(dict.fromkeys(_FATES, 0))
     for folder in folders:
         try:
-            fate = _uploaded(folder, target, place)
+            fate = _uploaded(folder, target, place, held)
         except (LockedError, UserError, TrackingError) as error:
             if isinstance(error, LockedError) or isinstance(error.__cause__, LockedError):
                 fate = "being uploaded by another process"
             elif isinstance(error, TrackingError) and error.away:
-                click.echo(f"{counts['uploaded']} uploaded before the server went away", err=True)
+                click.echo(f"{counts['uploaded']} uploaded before that", err=True)
                 raise
             else:
                 fate = "failed"
@@ -260,15 +262,12 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
     return counts
 
 
-def _uploaded(folder: RecordFolder, target: str | None, place: Placing) -> str:
+def _uploaded(folder: RecordFolder, target: str | None, place: Placing, held: Held) -> str:
     """Upload one folder's record, made whole first where its launcher died; return its fate."""
     from bench.launcher.recover import recover
     from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-    from tracking.upload.upload import is_uploaded, upload
-    from tracking.upload.upload_state import uploading
+    from tracking.upload.upload import upload, uploading
 
-    if is_uploaded(folder, target):
-        return "there already"
     record = folder.read_record()
     if record is None:
         if folder.in_use():
@@ -279,7 +278,13 @@ def _uploaded(folder: RecordFolder, target: str | None, place: Placing) -> str:
         return "still measuring"
     if record.record_id != folder.record_id:
         raise UserError(f"holds the record {record.record_id[:80]!r}: name the folder so")
+    different = held.differences(folder, record)
+    if different == []:
+        return "there already"
     ask = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     run_id = upload(folder, record, target, ask=ask, place=place)
     click.echo(f"  {folder.record_id} -> run {run_id}")
-    return "uploaded"
+    if different is None:
+        return "uploaded"
+    click.echo(f"    was not as its record says: {', '.join(different)}")
+    return "put right"

@@ -8,10 +8,10 @@ from analysis.runs.imported import imported_run
 from analysis.runs.run import Run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
+from tracking.content import content_of
 from tracking.importing import read_results
 from tracking.reading.run_columns import RunColumns
 from tracking.upload.additions import Added
-from tracking.upload.run_content import content_of
 from tracking.upload.summary_runs import Summarised
 
 PUBLISHED = Path(__file__).with_name("data") / "published_runs.csv"

@@ -22,9 +22,9 @@ from bench.records.folders import AnyRecord
 from bench.records.verdict import record_metrics
 from bench.records.verdict.record_metrics import MEAN_SERIES
 from tracking import schema
+from tracking.content import content_of
 from tracking.importing import read_results
 from tracking.schema import PROFILES_FILTER, runs_filter
-from tracking.upload.run_content import content_of
 
 FILTER = "params.arch = 'a'"
 

@@ -25,7 +25,7 @@ from analysis.runs.tracked.run_table import runs_table
 from bench.records import TraceRecord
 from bench.records.folders import RecordFolder
 from bench.records.verdict.record_metrics import trace_summary
-from tracking.upload.run_content import content_of
+from tracking.content import content_of
 
 WRITTEN = datetime(2025, 6, 2, 9, 30, tzinfo=timezone.utc)
 ENERGY = samples.telemetry(energy_j=200.0)

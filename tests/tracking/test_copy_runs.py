@@ -1,12 +1,13 @@
-"""Runs from a laptop's embedded store to a shared server: each once, whole, with its own times."""
+"""This project's runs from a laptop's embedded store to a shared server: each once, and whole."""
 
-import math
 import os
+import shutil
+import sqlite3
+from contextlib import closing
 
 import pytest
 import samples
 from faulty_proxy import faulty_proxy
-from mlflow.entities import Metric
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from stored_runs import assert_equals_record, filed
 
@@ -14,10 +15,9 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from mlproject import main
 from tracking import schema
-from tracking.retry import RetryPolicy
 from tracking.store import TrackingError, open_client
 from tracking.upload.copy_runs import Copier, source_uri
-from tracking.upload.upload import log_all, upload
+from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow
 
@@ -29,29 +29,11 @@ def laptop(tmp_path, monkeypatch, embedded):
     return embedded
 
 
-def any_run(client, tmp_path, name="any", experiment="0", points=20, params=3, tags=None):
-    """A run that this project did not make, with everything a run may hold."""
-    run = client.create_run(experiment, start_time=1000, tags=tags, run_name=name)
-    run_id = run.info.run_id
-    loss = [Metric("loss", 1 / (step + 1), 2000 + step, step) for step in range(points)]
-    named = {f"p{number}": f"value {number}" for number in range(params)}
-    log_all(client, RetryPolicy(5.0), run_id, loss, named, {"team": "a | b"})
-    client.log_metric(run_id, "broken", math.nan, timestamp=5, step=0)
-    (tmp_path / "plot.svg").write_text("<svg/>")
-    client.log_artifact(run_id, str(tmp_path / "plot.svg"), "figures/deep")
-    client.set_terminated(run_id, "FAILED", end_time=9000)
-    return run_id
-
-
 def one_copier(uri):
     """A copier from the settings' store to `uri`, and the one run that it finds."""
     copier = Copier(source_uri(None, uri), uri)
     *_, run = copier.runs()
     return copier, run
-
-
-def copies(store, run_id):
-    return store.active(store.runs_of(run_id, schema.COPIED_FROM))
 
 
 def test_a_record_becomes_the_same_run_there(laptop, server, store, tmp_path):
@@ -67,84 +49,57 @@ def test_a_record_becomes_the_same_run_there(laptop, server, store, tmp_path):
     assert store.runs_of(record.record_id) == [there]
 
 
-def test_any_run_becomes_the_same_run_there_in_an_experiment_of_the_same_name(
-    laptop, server, store, tmp_path
-):
-    elsewhere = open_client(server)
-    experiment = laptop.create_experiment(f"nights {tmp_path.name}", (tmp_path / "files").as_uri())
-    parent = any_run(laptop, tmp_path, "parent", experiment, points=1500, params=120)
-    child = any_run(laptop, tmp_path, "child", experiment, tags={"mlflow.parentRunId": parent})
-    copier = Copier(source_uri(None, server), server)
-    states = {copier.copy(run) for run in copier.runs()}
-    assert states == {"copied"}
-    [there] = copies(store, parent)
-    assert store.info(there) == ("FAILED", 1000, 9000, "parent")
-    assert store.params(there) == {f"p{number}": f"value {number}" for number in range(120)}
-    points = [point for point in store.metrics(there) if point[0] == "loss"]
-    assert [(step, at) for _, step, at, _ in points] == [(i, 2000 + i) for i in range(1500)]
-    assert math.isnan(elsewhere.get_run(there).data.metrics["broken"])
-    assert store.tags(there)["team"] == "a | b"
-    assert store.artifacts(there) == {"figures/deep/plot.svg": b"<svg/>"}
-    where = elsewhere.get_run(there).info.experiment_id
-    assert elsewhere.get_experiment(where).name == f"nights {tmp_path.name}"
-    [child_there] = copies(store, child)
-    assert store.tags(child_there)["mlflow.parentRunId"] == there
-    back = Copier(server, os.environ["MLFLOW_TRACKING_URI"])  # they are known on their way back
-    [copied] = [run for run in back.runs() if run.info.run_id == there]
-    assert back.copy(copied) == "there already"
-
-
-def test_a_run_that_goes_on_is_left(laptop, server):
-    laptop.create_run("0")
+def test_what_a_run_carries_beside_its_record_goes_along(laptop, server, tmp_path, monkeypatch):
+    experiment = laptop.create_experiment(f"nights {tmp_path.name}")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
+    run_id = upload(*filed(tmp_path / "records", samples.run_record()))
+    laptop.set_tag(run_id, "team", "a | b")
+    laptop.set_tag(run_id, schema.BOUND, "memory")
+    laptop.log_metric(run_id, "fraction_of_peak", 0.25)
+    laptop.log_metric(run_id, "throughput_images_per_s", 9999, step=3)
     copier, run = one_copier(server)
-    assert copier.copy(run) == "still running"
+    assert copier.copy(run) == "copied"
+    elsewhere = open_client(server)
+    where = elsewhere.get_experiment_by_name(f"nights {tmp_path.name}")
+    [there] = elsewhere.search_runs([where.experiment_id])
+    assert (there.data.tags["team"], there.data.tags[schema.BOUND]) == ("a | b", "memory")
+    assert there.data.metrics["fraction_of_peak"] == 0.25
+    assert there.data.metrics["throughput_images_per_s"] != 9999
+
+
+def test_runs_of_other_programs_and_those_that_go_on_are_left(laptop, server, store, tmp_path):
+    laptop.create_run("0", tags={"team": "theirs"})
+    laptop.create_run("0", tags={schema.KIND: "measurement", schema.RECORD_ID: "20310101T-x"})
+    assert Copier(source_uri(None, server), server).runs() == []
 
 
 @pytest.mark.long
 def test_whatever_answer_is_lost_the_next_copy_completes_it_once(
-    laptop, proxied, server, store, tmp_path, monkeypatch
+    laptop, proxied, store, tmp_path, monkeypatch
 ):
     proxy, uri = proxied
     monkeypatch.setattr("tracking.upload.copy_runs.AWAY_LIMIT_S", 0.0)
     number = 0
     while True:
         number += 1
-        run_id = any_run(laptop, tmp_path, points=1500, params=120)
-        copiers = [Copier(source_uri(None, uri), uri) for _ in range(2)]
-        [run] = [run for run in copiers[0].runs() if run.info.run_id == run_id]
+        folder, record = filed(tmp_path / "records", samples.run_record())
+        run_id = upload(folder, record)
         proxy.fail(number, "lost")
         try:
-            copiers[0].copy(run)
+            copier = Copier(source_uri(None, uri), uri)
+            [run] = [run for run in copier.runs() if run.info.run_id == run_id]
+            copier.copy(run)
         except TrackingError:
             assert proxy.hit.is_set()
         proxy.heal()
         if not proxy.hit.is_set():  # more than there are requests
             break
-        copiers[1].runs()
-        copiers[1].copy(run)
-        [there] = copies(store, run_id)
-        assert store.info(there)[0] == "FAILED"
-        assert store.tags(there)[schema.COPIED] == "true"
-        assert len(store.metrics(there)) == len(laptop.get_metric_history(run_id, "loss")) + 1
-        assert store.artifacts(there) == {"figures/deep/plot.svg": b"<svg/>"}
+        copier = Copier(source_uri(None, uri), uri)
+        [run] = [run for run in copier.runs() if run.info.run_id == run_id]
+        copier.copy(run)
+        [there] = store.active(store.runs_of(record.record_id))
+        assert_equals_record(store, there, folder, record)
     assert number > 10
-
-
-def test_a_create_whose_answer_is_lost_is_looked_for_before_it_is_repeated(
-    laptop, proxied, store, tmp_path
-):
-    proxy, uri = proxied
-    first, second = (any_run(laptop, tmp_path) for _ in range(2))
-    copier = Copier(source_uri(None, uri), uri)
-    runs = {run.info.run_id: run for run in copier.runs()}
-    proxy.fail(0, None)
-    copier.copy(runs[first])
-    [create] = [at for at, line in enumerate(proxy.requests) if line.endswith("/runs/create")]
-    proxy.fail(create, "lost")  # by then the experiment is known, which took a request
-    copier.copy(runs[second])
-    assert proxy.requests[create - 1].endswith("/runs/create")
-    assert proxy.hit.is_set()
-    assert len(copies(store, second)) == 1
 
 
 def test_the_command_copies_what_was_asked_for_and_no_run_twice(
@@ -187,11 +142,63 @@ def test_a_wrong_value_is_one_line(laptop, server, tmp_path, capsys, arguments, 
     assert not (tmp_path / "nowhere.db").exists()
 
 
+@pytest.fixture
+def theirs(laptop, tmp_path, monkeypatch):
+    """A store of somebody else with one run of a record, beside its file: a copier's arguments."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    shutil.copy(tmp_path / "mlflow.db", folder / "their.db")
+    monkeypatch.chdir(folder)
+    uri = f"sqlite:///{folder}/their.db"
+    experiment = open_client(uri).create_experiment("e")
+    with monkeypatch.context() as there:
+        there.setenv("MLFLOW_EXPERIMENT_ID", experiment)
+        upload(*filed(tmp_path / "their records", samples.run_record()), uri)
+    return uri
+
+
+def only_copy(uri, server):
+    copier = Copier(uri, server)
+    [run] = copier.runs()
+    return copier.copy(run)
+
+
+def test_a_store_of_somebody_else_gives_what_lies_beside_it(theirs, server):
+    assert only_copy(theirs, server) == "copied"
+
+
+@pytest.mark.parametrize("how", ["elsewhere", "up", "a link", "a linked file"])
+def test_a_store_of_somebody_else_names_no_file_of_this_machine(
+    theirs, server, store, tmp_path, capsys, how
+):
+    beside = tmp_path / "theirs"
+    [artifacts] = beside.glob("mlruns/*/*/artifacts")
+    kept = tmp_path / "theirs" / "secret"  # not even beside the store, outside of its runs
+    shutil.move(artifacts, kept)
+    if how == "a link":
+        artifacts.symlink_to(kept)
+    elif how == "a linked file":
+        shutil.copytree(kept, artifacts)
+        (artifacts / "console.log").symlink_to(kept / "record.json")
+    else:
+        named = kept if how == "elsewhere" else artifacts.parent / "../../../secret"
+        with closing(sqlite3.connect(beside / "their.db")) as database, database:
+            database.execute("UPDATE runs SET artifact_uri = ?", (str(named),))
+    [run] = Copier(theirs, server).runs()
+    assert main(["sync", "--from", theirs, "--to", server]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "beside its file" in line
+    assert store.runs_of(run.data.tags[schema.RECORD_ID]) == []
+
+
 def test_an_artifact_whose_name_leads_out_is_refused(laptop, server, tmp_path, monkeypatch):
-    any_run(laptop, tmp_path)
+    upload(*filed(tmp_path / "records", samples.run_record()))
     copier, run = one_copier(server)
     bad = type("Bad", (), {"path": "../../outside.txt", "is_dir": False})
-    monkeypatch.setattr(copier._from.client, "list_artifacts", lambda *_: [bad])
+    monkeypatch.setattr(
+        "mlflow.store.artifact.local_artifact_repo.LocalArtifactRepository.list_artifacts",
+        lambda *_: [bad],
+    )
     with pytest.raises(UserError, match="leads out"):
         copier.copy(run)
 
@@ -199,7 +206,7 @@ def test_an_artifact_whose_name_leads_out_is_refused(laptop, server, tmp_path, m
 def test_a_store_of_artifacts_that_mlflow_does_not_know_is_one_run_s_failure(
     laptop, server, tmp_path, monkeypatch
 ):
-    any_run(laptop, tmp_path)
+    upload(*filed(tmp_path / "records", samples.run_record()))
     copier, run = one_copier(server)
 
     def unknown(uri, **_):

@@ -11,7 +11,7 @@ from bench.errors import UserError
 from bench.records.folders import RecordFolder, record_folders
 from mlproject import main
 from tracking.reading.tracked_runs import download_record, search_runs
-from tracking.upload import upload_state
+from tracking.upload.upload import LockedError, uploading
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_a_linked_record_folder_is_not_followed(records, tmp_path):
     (records / real.name).symlink_to(real, target_is_directory=True)
     assert list(record_folders(records)) == []
     assert main(["sync"]) == 0
-    assert not (real / "uploaded.json").exists()
+    assert not (real / ".uploading.lock").exists()
 
 
 @pytest.mark.slow
@@ -59,20 +59,25 @@ def test_a_folder_that_is_no_record_costs_itself_alone_and_is_named(records, cap
     assert not os.path.lexists("pwned")
 
 
-def test_a_linked_lock_or_memory_does_not_reach_the_file_it_points_to(records, tmp_path):
+def test_a_linked_lock_or_note_does_not_reach_the_file_it_points_to(records, tmp_path):
     folder, _ = filed(records)
     precious = tmp_path / "precious"
     precious.write_text("kept")
     lock = folder.path / ".uploading.lock"
     lock.symlink_to(precious)
-    with pytest.raises(upload_state.LockedError, match="link"), upload_state.uploading(folder, 0.0):
+    with pytest.raises(LockedError, match="link"), uploading(folder, 0.0):
         pass
     lock.unlink()
-    folder.uploaded.symlink_to(precious)
-    assert main(["sync"]) == 0
+    # a run of another machine's project, or text that is no run's id
+    for note in (precious, None):
+        folder.project_run.unlink(missing_ok=True)
+        if note is not None:
+            folder.project_run.symlink_to(note)
+        else:
+            folder.project_run.write_text("../../0/x'; DROP TABLE runs")
+        assert main(["sync"]) == 0
     assert precious.read_text() == "kept"
-    server = upload_state.server_name(os.environ["MLFLOW_TRACKING_URI"])
-    assert upload_state.recall(folder, server).whole
+    assert len(search_runs()) == 1
 
 
 def test_a_run_id_that_leads_out_of_the_cache_is_refused():

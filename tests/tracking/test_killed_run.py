@@ -1,10 +1,8 @@
 """`mlproject run` itself, with the server away or the command killed: nothing lost, all ended."""
 
-import json
-
 import psutil
 import pytest
-from stored_runs import assert_one_run
+from stored_runs import assert_one_run, project_run
 
 from bench.records.folders import RecordFolder
 from mlproject import main
@@ -70,7 +68,7 @@ def test_a_command_killed_while_it_uploads_is_completed_by_sync(
 def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
     proxy, store, records, mlproject_command, monkeypatch
 ):
-    made = open_client().create_run("0").info.run_id  # as `mlflow run` makes it
+    made = project_run(open_client())
     monkeypatch.setenv("MLFLOW_RUN_ID", made)
     command = run(mlproject_command, iters=10**7)
     monkeypatch.delenv("MLFLOW_RUN_ID")
@@ -82,9 +80,8 @@ def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
     command.communicate(timeout=300)
     psutil.wait_procs(family, timeout=120)
     assert main(["sync"]) == 0
-    folder, record = only(records)
+    _, record = only(records)
     assert record.outcome == "interrupted"
     assert store.runs_of(record.record_id) == [made]
     assert store.info(made)[0] == "KILLED"
     assert store.tags(made)[schema.OUTCOME] == "interrupted"
-    assert json.loads(folder.uploaded.read_text())

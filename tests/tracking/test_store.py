@@ -1,7 +1,4 @@
-"""The tracking server: what may be shown of its address, and what doctor says of it.
-
-What a record folder remembers of its uploads needs no server.
-"""
+"""The tracking server: what may be shown of its address, and what doctor says of it."""
 
 from functools import partial
 from pathlib import Path
@@ -13,9 +10,7 @@ from servers import free_port
 from sqlalchemy import create_engine
 
 from analysis import pull_record, pull_runs
-from bench.records.folders import RecordFolder
-from tracking.store import is_unmade, public_uri, tracking_checks
-from tracking.upload import upload_state
+from tracking.store import TrackingError, experiment_id, is_unmade, public_uri, tracking_checks
 
 
 @pytest.mark.parametrize(
@@ -84,45 +79,11 @@ def test_a_server_that_is_gone_has_a_remedy(monkeypatch):
     assert "secret" not in check.detail
 
 
-# What a record folder remembers
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return RecordFolder.create(tmp_path / "records")
-
-
-def test_each_server_is_remembered_by_itself(folder):
-    upload_state.remember(folder, "http://a", "r1", whole=True)
-    upload_state.remember(folder, "http://b", None, whole=False)
-    assert upload_state.recall(folder, "http://a") == upload_state.Copy("r1", whole=True)
-    assert upload_state.recall(folder, "http://b") == upload_state.Copy(None, whole=False)
-    assert upload_state.recall(folder, "http://c") is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"http://a": 3}', "[" * 100_000])
-def test_a_damaged_memory_is_none(folder, text):
-    folder.uploaded.write_text(text)
-    assert upload_state.recall(folder, "http://a") is None
-    upload_state.remember(folder, "http://a", "r1", whole=True)
-    assert upload_state.recall(folder, "http://a").whole
-
-
-def test_the_run_that_mlflow_made_is_remembered_before_anything_is_measured(folder, monkeypatch):
-    upload_state.remember_project_run(folder)
-    assert not folder.uploaded.exists()
-    monkeypatch.setenv("MLFLOW_RUN_ID", "abc")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@server:1")
-    upload_state.remember_project_run(folder)
-    assert upload_state.recall(folder, "http://server:1") == upload_state.Copy("abc", whole=False)
-
-
-def test_a_folder_is_held_by_one(folder):
-    with (
-        upload_state.uploading(folder, 0.0),
-        pytest.raises(upload_state.LockedError),
-        upload_state.uploading(folder, 0.0),
-    ):
-        pass
-    with upload_state.uploading(folder, 0.0):
-        pass
+def test_variables_that_name_two_experiments_are_refused(embedded, monkeypatch):
+    ids = {name: embedded.create_experiment(name) for name in ("mine", "yours")}
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", ids["mine"])
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    assert experiment_id(embedded) == ids["mine"]
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "yours")
+    with pytest.raises(TrackingError, match="two experiments"):
+        experiment_id(embedded)

@@ -1,21 +1,24 @@
 """Records on a real MLflow server over HTTP: whole, once, and with their own times."""
 
 import gc
+import subprocess
 import threading
 
 import pytest
 import samples
 from servers import free_port
-from stored_runs import filed
+from stored_runs import filed, project_run
 
 from analysis import pull_records, pull_runs
 from bench.config import RunConfig
 from bench.errors import UserError
-from tracking import log_record, schema
+from mlproject import main
+from tracking import log_record, matching_runs, schema
 from tracking.reading.tracked_runs import download_record, download_records, search_runs
 from tracking.retry import RetryPolicy
 from tracking.store import TrackingError, open_client
-from tracking.upload.upload import end_refused_run, is_uploaded, upload
+from tracking.upload.delivery import Delivery
+from tracking.upload.upload import end_refused_run, log_report, upload
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +59,10 @@ def test_a_run_on_the_server_equals_its_record_and_uploading_again_adds_nothing(
     folder, record = filed(tmp_path, long_record())
     run_id = upload(folder, record)
     assert log_record(record, tmp_path) == run_id
-    folder.uploaded.unlink()  # even if the folder forgot
+    # a create that the server carried out after the upload had given up
+    twin = tracking.create_run("0", tags={schema.RECORD_ID: record.record_id}).info.run_id
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    assert tracking.get_run(twin).info.lifecycle_stage == "deleted"
     assert upload(folder, record) == run_id
     wanted = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
     assert [run.run_id for run in search_runs(wanted)] == [run_id]
@@ -106,17 +112,115 @@ def test_many_records_come_in_the_order_of_their_runs_and_leave_no_thread_behind
         gc.enable()
 
 
-def test_under_mlflow_run_the_record_fills_the_run_that_it_made(tracking, tmp_path, monkeypatch):
-    run = tracking.create_run("0")
-    tracking.log_param(run.info.run_id, "arch", "'resnet18'")  # quoted, as mlflow run does
-    monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+def test_under_mlflow_run_the_record_fills_the_run_that_it_made(tracking, tmp_path):
+    made = project_run(tracking)
+    tracking.log_param(made, "arch", "'resnet18'")  # quoted, as mlflow run does
     folder, record = filed(tmp_path, samples.run_record())
-    assert upload(folder, record) == run.info.run_id
-    data = tracking.get_run(run.info.run_id).data
+    folder.project_run.write_text(made)
+    assert upload(folder, record) == made
+    data = tracking.get_run(made).data
     assert data.params["arch"] == "'resnet18'"
     assert data.params["precision"] == "fp32"
+    assert upload(folder, record) == made
     other, other_record = filed(tmp_path, samples.run_record())
-    assert upload(other, other_record) != run.info.run_id
+    other.project_run.write_text(made)  # which is in use
+    assert upload(other, other_record) != made
+
+
+def foreign_runs(tracking, tmp_path):
+    """Runs that MLFLOW_RUN_ID may name though they are not for this project to fill."""
+    own = tracking.create_run("0").info.run_id
+    tracking.set_tag(own, "mlflow.source.type", "LOCAL")
+    used = project_run(tracking)
+    tracking.set_tag(used, schema.KIND, "sweep")
+    return {"own": own, "another project": project_run(tracking, tmp_path), "used": used}
+
+
+@pytest.mark.parametrize("which", ["own", "another project", "used"])
+def test_a_run_that_mlflow_did_not_make_for_this_project_is_left_as_it_is(
+    tracking, tmp_path, monkeypatch, which
+):
+    run_id = foreign_runs(tracking, tmp_path)[which]
+    before = tracking.get_run(run_id).to_dictionary()
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    kept = [filed(tmp_path / "records", samples.run_record()) for _ in range(3)]
+    kept[0][0].project_run.write_text(run_id)  # as `run` notes it
+    assert main(["sync", "--records", str(tmp_path / "records"), "--older-than", "1h"]) == 2
+    assert main(["sync", "--records", str(tmp_path / "records")]) == 0
+    log_record(kept[2][1], tmp_path / "records")
+    log_report(tmp_path / "records", name="r", tags={})
+    end_refused_run("no")
+    delivery = Delivery("c")
+    delivery.begin({"matrix": "m"})
+    delivery.end("note", interrupted=False)
+    assert delivery.problem is None
+    assert tracking.get_run(run_id).to_dictionary() == before
+
+
+@pytest.mark.parametrize("clone", [False, True])
+def test_a_project_under_git_is_known_by_how_mlflow_writes_it_down(
+    tracking, tmp_path, monkeypatch, clone
+):
+    repository, url = tmp_path / "clone", "https://git.example/lab/bench"
+    project = repository / "below"
+    project.mkdir(parents=True)
+    for words in (["init", "-q"], ["remote", "add", "origin", f"https://me:token@{url[8:]}"]):
+        subprocess.run(["git", "-C", str(repository), *words], check=True)
+    monkeypatch.setattr("tracking.matching_runs._PROJECT", project)
+    base = url if clone else f"file://{repository}"
+    ours, beside = (project_run(tracking, f"{base}#{name}") for name in ("below", "other"))
+    assert matching_runs.of_this_project(tracking.get_run(ours))
+    for other in (beside, project_run(tracking, base), project_run(tracking, f"{base}-fork#below")):
+        assert not matching_runs.of_this_project(tracking.get_run(other))
+
+
+def test_a_record_of_another_folder_is_refused_and_makes_nothing(tracking, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, record = filed(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="measured in"):
+        log_record(record)
+    assert not (tmp_path / "records").exists()
+    assert search_runs(f"tags.`{schema.RECORD_ID}` = '{record.record_id}'") == []
+
+
+def tampered(tracking, store, run_id, folder):
+    """A function for each thing that another writer can change of a run, and its name there."""
+    record = folder / "record.json"
+    record.write_text("{}")
+    name = "throughput_images_per_s"
+    return {
+        name: lambda: tracking.log_metric(run_id, name, 9999, step=7),
+        schema.VERDICT: lambda: tracking.set_tag(run_id, schema.VERDICT, "invalid"),
+        schema.OUTCOME: lambda: tracking.delete_tag(run_id, schema.OUTCOME),
+        "status FAILED": lambda: tracking.set_terminated(run_id, "FAILED"),
+        "record.json": lambda: tracking.log_artifact(run_id, str(record)),
+        "iterations.csv": lambda: [
+            path.unlink() for path in store.artifact_folder.glob(f"*/{run_id}/*/iterations.csv")
+        ],
+    }
+
+
+def test_what_another_writer_changed_is_named_and_put_right(tracking, store, tmp_path, capsys):
+    folder, record = filed(tmp_path / "records")
+    run_id = upload(folder, record)
+    tracking.set_tag(run_id, schema.NOTE, "a reader's own words")
+    sync = ["sync", "--records", str(tmp_path / "records")]
+    rate = record.measurement.throughput_samples_per_s
+    changes = tampered(tracking, store, run_id, tmp_path)
+    for name, change in changes.items():
+        change()
+        assert main(sync) == 0
+        out = capsys.readouterr().out
+        assert f"says: {name}" in out
+        assert "1 put right" in out
+        if name == "throughput_images_per_s":
+            assert tracking.get_run(run_id).data.metrics[name] == pytest.approx(rate)
+    assert main(sync) == 0
+    assert "1 there already" in capsys.readouterr().out
+    names = set(store.artifacts(run_id))
+    assert {"record.json", "iterations.csv"} <= names
+    assert download_record(run_id) == record
+    assert tracking.get_run(run_id).info.status == "FINISHED"
 
 
 def test_what_did_not_end_well_ends_on_the_server_with_its_reason(tracking, tmp_path):
@@ -130,10 +234,10 @@ def test_what_did_not_end_well_ends_on_the_server_with_its_reason(tracking, tmp_
 
 
 def test_a_refused_configuration_does_not_stay_running(tracking, monkeypatch):
-    run = tracking.create_run("0")
-    monkeypatch.setenv("MLFLOW_RUN_ID", run.info.run_id)
+    made = project_run(tracking)
+    monkeypatch.setenv("MLFLOW_RUN_ID", made)
     end_refused_run("batch_size='0': no")
-    ended = tracking.get_run(run.info.run_id)
+    ended = tracking.get_run(made)
     assert ended.info.status == "FAILED"
     assert ended.data.tags[schema.REASON] == "batch_size='0': no"
 
@@ -154,10 +258,39 @@ def test_a_server_that_is_not_there_is_said_in_seconds_and_without_its_password(
         away.setenv("MLFLOW_TRACKING_URI", f"http://someone:secret@127.0.0.1:{free_port()}")
         with pytest.raises(TrackingError, match="refused") as caught:
             upload(folder, record, fresh=True, ask=RetryPolicy(0.0))
-        assert not is_uploaded(folder)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert tracking.get_run(upload(folder, record)).info.status == "FINISHED"  # nothing is lost
+
+
+def test_a_store_that_was_lost_gets_every_record_again(mlproject_command, embedded, tmp_path):
+    records = {filed(tmp_path / "records", samples.run_record())[1].record_id for _ in range(3)}
+    for _ in range(2):
+        sync = mlproject_command.start("sync")  # this process would keep the lost file open
+        out, err = sync.communicate(timeout=300)
+        assert sync.returncode == 0, err
+        assert "3 uploaded" in out
+        (tmp_path / "mlflow.db").replace(tmp_path / "moved.db")
+    moved = f"sqlite:///{tmp_path}/moved.db"
+    assert {run.tags[schema.RECORD_ID] for run in search_runs(tracking_uri=moved)} == records
+
+
+def test_many_records_are_looked_for_in_few_searches(tracking, tmp_path):
+    days = ("20310101", "20310102", "20310201", "20310202")
+    ids = [f"{day}T1200{second:02}Z-abc" for day in days for second in range(3)]
+    made = {one: tracking.create_run("0", tags={schema.RECORD_ID: one}).info.run_id for one in ids}
+    twin = tracking.create_run("0", tags={schema.RECORD_ID: ids[0]}).info.run_id
+    tracking.create_run("0", tags={schema.RECORD_ID: f"{ids[0]}-longer"})
+    asked = []
+
+    def ask(call, *args, **kwargs):
+        asked.append(call.__name__)
+        return call(*args, **kwargs)
+
+    found = matching_runs.runs_of_records(tracking, ask, [*ids, "20310101T-unknown", "o'clock"])
+    there = {one: {run.info.run_id for run in runs} for one, runs in found.items()}
+    assert there == {one: {made[one]} | ({twin} if one == ids[0] else set()) for one in ids}
+    assert asked.count("search_runs") == 4
 
 
 def test_a_search_over_more_than_a_page_finds_all(tracking, monkeypatch):

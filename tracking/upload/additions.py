@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from tracking.retry import (
     is_unauthenticated,
 )
 from tracking.store import open_client, tracking_call
-from tracking.upload.upload import log_all
+from tracking.upload.upload import log_all, otherwise
 
 #: Ids in one filter; MLflow parses longer ones slowly.
 _IDS_AT_ONCE = 100
@@ -95,15 +94,3 @@ def _runs(client: MlflowClient, ask: RetryPolicy, run_ids: list[str]) -> Iterato
     for start in range(0, len(run_ids), _IDS_AT_ONCE):
         ids = ", ".join(f"'{one}'" for one in run_ids[start : start + _IDS_AT_ONCE])
         yield from all_runs(client, ask, experiments, f"attributes.run_id IN ({ids})")
-
-
-def otherwise(run: Run, addition: schema.Addition) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metrics and tags of an addition that the run lacks, or has otherwise."""
-    there = run.data.metrics
-    metrics = {
-        name: value
-        for name, value in addition.metrics.items()
-        if name not in there or not math.isclose(there[name], value, rel_tol=1e-9)
-    }
-    tags = {name: text for name, text in addition.tags.items() if run.data.tags.get(name) != text}
-    return metrics, tags

@@ -1,58 +1,42 @@
-"""Runs from one store to another: each once, with its own times, and again where it was cut."""
+"""This project's runs from one store to another: records fetched from there, and uploaded."""
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Literal, ParamSpec, TypeVar
 
-from filelock import FileLock
-from mlflow.entities import Metric, Run
+from mlflow.entities import Run
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from bench.errors import UserError
-from bench.records.folders import cache_folder
+from bench.records.folders import AnyRecord, RecordFolder
 from tracking import schema
-from tracking.matching_runs import (
-    COPY,
-    RECORD,
-    chosen_run,
-    is_whole,
-    make_run,
-    run_by_id,
-)
-from tracking.reading.pages import all_experiments, all_runs
+from tracking.content import content_of
+from tracking.matching_runs import is_whole, runs_of_records
+from tracking.reading.pages import all_experiments, all_runs, matching
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
 from tracking.store import (
     experiment_named,
+    is_embedded,
     is_unmade,
     open_client,
     public_uri,
     server_errors,
     settings_uri,
+    sqlite_file,
 )
-from tracking.upload.owner import owner_tags
-from tracking.upload.upload import log_all
+from tracking.upload.upload import ARTIFACT_FOLDERS, ARTIFACTS, upload
 
-_PARENT = "mlflow.parentRunId"
-#: Of the copy, not of the run: set when it is whole, or by the process that makes it.
-_OWN_TAGS = frozenset(
-    (
-        schema.UPLOADED,
-        schema.UPLOADED_AT,
-        schema.COPIED,
-        schema.COPIED_FROM,
-        schema.HOST,
-        schema.PROCESS,
-    )
-)
+#: Facts of the copy, which its own upload sets.
+_OF_EACH_COPY = (schema.UPLOADED, schema.UPLOADED_AT, schema.TIMED_RUN_ID)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-State = Literal["copied", "there already", "still running"]
+State = Literal["copied", "there already"]
 
 
 class _Store(RetryPolicy):
@@ -70,115 +54,105 @@ class _Store(RetryPolicy):
 
 
 class Copier:
-    """Copies runs from the store `source` to the store `target`, which are tracking URIs.
+    """Copies this project's runs from the store `source` to `target`, which are tracking URIs.
 
-    Params, metrics with steps and times, tags, dataset inputs, artifacts, status, times, names and
-    the experiment, by name; not models, versions or traces. Raises `TrackingError`.
+    What a run carries beside its record, such as a user's tags, is copied too, and the experiment
+    keeps its name. Raises `TrackingError`.
     """
 
     def __init__(self, source: str, target: str) -> None:
-        self._target = target
+        self._source, self._target = source, target
         self._from, self._to = _Store(source), _Store(target)
+        self._names: dict[str, str] = {}  # experiment: source id -> name
         self._experiments: dict[str, str] = {}  # name -> target id
-        self._names: dict[str, str] = {}  # source id -> name
+        self._there: dict[str, list[Run]] = {}
 
     def runs(self, filter_string: str = "") -> list[Run]:
-        """Return the source's active runs that match: parents before children, then by age.
-
-        Not those that sum up repeats: a report of the target's own makes these.
-        """
+        """Return the source's runs that match and hold a whole record, oldest first."""
         store = self._from
         experiments = all_experiments(store.client, store)
         self._names = {each.experiment_id: each.name for each in experiments}
-        found = all_runs(store.client, store, list(self._names), filter_string)
-        kinds = ((run, run.data.tags.get(schema.KIND)) for run in found)
-        return _parents_first([run for run, kind in kinds if kind != schema.SUMMARY])
+        wanted = matching(f"tags.`{schema.UPLOADED}` = 'true'", filter_string)
+        found = list(all_runs(store.client, store, list(self._names), wanted))
+        ids = [run.data.tags.get(schema.RECORD_ID, "") for run in found]
+        self._there = runs_of_records(self._to.client, self._to, ids)
+        return found[::-1]
 
     def copy(self, run: Run) -> State:
-        """Copy one run unless the target has it; a copy that was cut is completed."""
-        if run.info.status in ("RUNNING", "SCHEDULED"):
-            return "still running"
-        with _alone(self._target):
-            there = self._there(run)
-            if there is not None and _finished(there, run):
-                return "there already"
-            self._fill(there or self._made(run), run)
+        """Copy one run unless the target has its record; a copy that was cut is completed.
+
+        Raises `UserError` where the run does not hold its record, or holds it where this machine
+        must not read for a store of somebody else.
+        """
+        record_id = run.data.tags.get(schema.RECORD_ID, "")
+        there = self._there.get(record_id, ())
+        if any(is_whole(each) and each.info.status != "RUNNING" for each in there):
+            return "there already"
+        with tempfile.TemporaryDirectory() as place:
+            folder = RecordFolder(Path(place))
+            self._fetch(run, folder.path)
+            record = folder.read_record()
+            if record is None or record.record_id != record_id:
+                raise UserError(f"its record.json is not the record {record_id[:80]!r}")
+            upload(
+                folder,
+                record,
+                self._target,
+                ask=RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S),
+                place=lambda *_: _beside(run, record),
+                experiment=self._experiment(self._names[run.info.experiment_id]),
+            )
         return "copied"
 
-    def _there(self, run: Run) -> Run | None:
-        """The target's run that holds this one, or is to hold it."""
-        store, origin = self._to, _origin(run)
-        if origin != run.info.run_id and (home := run_by_id(store.client, store, origin)):
-            return home
-        record_id = run.data.tags.get(schema.RECORD_ID)
-        if record_id and is_whole(run):
-            held = chosen_run(store.client, store, RECORD, record_id)
-            if held is not None:
-                return held
-        return self._copy_of(origin)
-
-    def _copy_of(self, origin: str) -> Run | None:
-        return chosen_run(self._to.client, self._to, COPY, origin)
-
-    def _made(self, run: Run) -> Run:
-        store, name = self._to, self._names[run.info.experiment_id]
+    def _experiment(self, name: str) -> str:
         if name not in self._experiments:
-            self._experiments[name] = store(experiment_named, store.client, name)
-        tags = {COPY.tag: _origin(run), **owner_tags()}
-        if record_id := run.data.tags.get(schema.RECORD_ID):
-            tags[schema.RECORD_ID] = record_id
-        made = make_run(
-            *(store.client, store, self._experiments[name], COPY, tags),
-            name=run.info.run_name,
-            start_ms=run.info.start_time,
+            self._experiments[name] = self._to(experiment_named, self._to.client, name)
+        return self._experiments[name]
+
+    def _fetch(self, run: Run, place: Path) -> None:
+        """Copy the files of a record from the run to `place`."""
+        server = self._from.client.tracking_uri
+        uri = run.info.artifact_uri
+        repository: ArtifactRepository = self._from(
+            get_artifact_repository, uri, tracking_uri=server
         )
-        return self._copy_of(_origin(run)) or made
+        with repository.thread_pool:  # its threads would stay until the collector comes
+            for path in self._files(repository):
+                self._check_readable(repository, path)
+                self._from(repository.download_artifacts, path, str(place))
 
-    def _fill(self, there: Run, run: Run) -> None:
-        run_id, store, client = there.info.run_id, self._to, self._to.client
-        self._copy_artifacts(run, there)
-        for key in run.data.metrics:
-            history = self._from(self._from.client.get_metric_history, run.info.run_id, key)
-            points = [Metric(key, each.value, each.timestamp, each.step) for each in history]
-            log_all(client, store, run_id, points)
-        held = there.data.params
-        params = {name: text for name, text in run.data.params.items() if name not in held}
-        log_all(client, store, run_id, params=params, tags=self._tags(run))
-        if run.inputs is not None and run.inputs.dataset_inputs:
-            store(client.log_inputs, run_id, run.inputs.dataset_inputs)
-        last = {schema.COPIED: "true", schema.COPIED_FROM: _origin(run)}
-        if is_whole(run):
-            last |= schema.whole_tags()
-        log_all(client, store, run_id, tags=last)
-        store(client.set_terminated, run_id, run.info.status, end_time=run.info.end_time)
-
-    def _tags(self, run: Run) -> dict[str, str]:
-        tags = {name: text for name, text in run.data.tags.items() if name not in _OWN_TAGS}
-        if parent := tags.get(_PARENT):
-            copied = self._copy_of(parent)
-            tags[_PARENT] = copied.info.run_id if copied else parent
-        return tags
-
-    def _copy_artifacts(self, run: Run, there: Run) -> None:
-        uri, fetch = there.info.artifact_uri, self._from.client.download_artifacts
-        server = self._to.client.tracking_uri
-        to = self._to(get_artifact_repository, uri, tracking_uri=server)
-        with tempfile.TemporaryDirectory() as folder:
-            for number, path in enumerate(self._artifacts(run.info.run_id)):
-                here = Path(folder, str(number))
-                here.mkdir()
-                local = self._from(fetch, run.info.run_id, path, str(here))
-                place = str(PurePosixPath(path).parent)
-                self._to(to.log_artifact, local, None if place == "." else place)
-                Path(local).unlink()
-
-    def _artifacts(self, run_id: str, folder: str | None = None) -> Iterator[str]:
-        for each in self._from(self._from.client.list_artifacts, run_id, folder):
-            _check_inside(each.path)
+    def _files(self, repository: ArtifactRepository, below: str | None = None) -> Iterator[str]:
+        for each in self._from(repository.list_artifacts, below):
+            inside = PurePosixPath(each.path)
+            if inside.is_absolute() or ".." in inside.parts or "\\" in each.path:
+                raise UserError(f"artifact {each.path!r}: a name that leads out of its run")
+            if below is None and each.path not in (ARTIFACT_FOLDERS if each.is_dir else ARTIFACTS):
+                continue
             if each.is_dir:
-                yield from self._artifacts(run_id, each.path)
+                yield from self._files(repository, each.path)
             else:
                 yield each.path
+
+    def _check_readable(self, repository: ArtifactRepository, path: str) -> None:
+        """Refuse a file of this machine that the store names and that does not lie with it.
+
+        Whoever made the store chose the names; through it any file could be sent to the target.
+        The store of MLflow's own settings is the user's.
+        """
+        if public_uri(self._source) == public_uri():
+            return
+        if not isinstance(repository, LocalArtifactRepository):
+            if not is_embedded(self._source):
+                return
+        elif self._source.startswith("sqlite:"):
+            file = Path(repository.artifact_dir, path).resolve()
+            beside = sqlite_file(self._source).resolve().parent
+            if any(file.is_relative_to(beside / name) for name in ("mlruns", "mlartifacts")):
+                return
+        raise UserError(
+            f"artifacts in {repository.artifact_uri[:200]!r}: of this store only those in mlruns "
+            "or mlartifacts beside its file are read; or give its server with --from"
+        )
 
 
 def source_uri(given: str | None, target: str | None) -> str:
@@ -196,44 +170,15 @@ def source_uri(given: str | None, target: str | None) -> str:
     return uri
 
 
-def _parents_first(runs: list[Run]) -> list[Run]:
-    parents = {run.info.run_id: run.data.tags.get(_PARENT) for run in runs}
-
-    def depth(run_id: str) -> int:
-        seen: list[str] = []
-        above = parents.get(run_id)
-        while above is not None and above in parents and above not in seen:
-            seen.append(above)
-            above = parents[above]
-        return len(seen)
-
-    return sorted(runs, key=lambda run: (depth(run.info.run_id), run.info.start_time))
-
-
-def _origin(run: Run) -> str:
-    """The run's id in the store where it was first tracked."""
-    return str(run.data.tags.get(schema.COPIED_FROM, run.info.run_id))
-
-
-def _finished(there: Run, run: Run) -> bool:
-    """Whether the target's run holds all of it, and has ended."""
-    if there.info.status == "RUNNING":
-        return False
-    own = there.info.run_id == _origin(run)
-    return own or is_whole(there, COPY) or (is_whole(there) and is_whole(run))
-
-
-def _check_inside(path: str) -> None:
-    parts = PurePosixPath(path)
-    if parts.is_absolute() or ".." in parts.parts or "\\" in path:
-        raise UserError(f"artifact {path!r}: a name that leads out of its run; nothing was copied")
-
-
-@contextmanager
-def _alone(target: str) -> Iterator[None]:
-    """Hold the target against other copies from this machine."""
-    name = hashlib.sha256(public_uri(target).encode()).hexdigest()[:16]
-    path = cache_folder() / "locks" / f"copy-{name}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path):
-        yield
+def _beside(run: Run, record: AnyRecord) -> schema.Addition:
+    """What the run carries beside its record: its place under a roof, and a user's own."""
+    content = content_of(record)
+    own = {point.key for point in content.metrics}
+    metrics = {name: value for name, value in run.data.metrics.items() if name not in own}
+    left = {*content.tags, *_OF_EACH_COPY}
+    tags = {
+        name: text
+        for name, text in run.data.tags.items()
+        if name not in left and not name.startswith("mlflow.")
+    }
+    return schema.Addition(metrics, tags)

@@ -17,15 +17,16 @@ from bench.records.folders import RecordFolder, record_folders
 from bench.records.journal import Clock
 from campaigns.sweep.past import PastRun
 from tracking import schema
+from tracking.matching_runs import project_run
 from tracking.reading.run_columns import TrackedRun
 from tracking.reading.tracked_runs import search_runs
 from tracking.retry import AWAY_LIMIT_S, RetryPolicy
 from tracking.store import TrackingError, open_client, server_errors
-from tracking.upload.owner import owner_tags
-from tracking.upload.upload import Placing, is_uploaded, log_all, upload
+from tracking.upload.upload import Placing, log_all, upload
 
 #: A server that is away costs seconds per try, between two measurements.
 _TRY_AGAIN_S = 60.0
+_WHOLE = f"tags.`{schema.UPLOADED}` = 'true'"
 
 
 @dataclass
@@ -66,18 +67,19 @@ class Delivery:
         tags = {schema.KIND: self.kind, schema.CAMPAIGN: self.campaign, schema.RUN_NAME: name}
         with self._noting():
             client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
-            os.environ["MLFLOW_EXPERIMENT_ID"] = ask(client.get_run, run_id).info.experiment_id
-            log_all(client, ask, run_id, params=params, tags={**tags, **owner_tags()})
-            self.project_run = run_id
+            if (run := project_run(client, ask, run_id)) is not None:
+                os.environ["MLFLOW_EXPERIMENT_ID"] = run.info.experiment_id
+                os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
+                log_all(client, ask, run_id, params=params, tags=tags)
+                self.project_run = run_id
 
     def runs_elsewhere(self) -> list[PastRun]:
         """Return the whole measurements of the campaign that the server knows, of every machine.
 
         Oldest first; none where the server cannot be asked.
         """
-        whole = f"tags.`{schema.UPLOADED}` = 'true'"
         with self._noting():
-            runs = search_runs(schema.runs_filter(whole, self.campaign, kind="measurement"))
+            runs = search_runs(schema.runs_filter(_WHOLE, self.campaign, kind="measurement"))
             found = [past for run in runs if (past := _past_run(run)) is not None]
             return sorted(found, key=lambda past: past.record_id)
         return []
@@ -86,8 +88,12 @@ class Delivery:
         """Upload what earlier sweeps of the campaign left on disk."""
         if not records.is_dir():
             return
+        held: set[str | None] = set()
+        with self._noting():
+            runs = search_runs(schema.runs_filter(_WHOLE, self.campaign))
+            held = {run.tags.get(schema.RECORD_ID) for run in runs}
         for folder in record_folders(records):
-            if is_uploaded(folder):
+            if folder.record_id in held:
                 continue
             record = folder.readable_record()
             if isinstance(record, RunRecord) and record.config.campaign == self.campaign:

@@ -15,9 +15,7 @@ from tracking.matching_runs import Mark, make_run
 from tracking.reading.pages import all_experiments, all_runs
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, is_unauthenticated
 from tracking.store import open_client, tracking_call
-from tracking.upload.additions import otherwise
-from tracking.upload.owner import owner_tags
-from tracking.upload.upload import log_all
+from tracking.upload.upload import log_all, otherwise
 
 _MARK = Mark(schema.SUMMARY_OF, schema.SUMMARY_WHOLE)
 
@@ -86,7 +84,6 @@ def _made(client: MlflowClient, ask: RetryPolicy, one: schema.RepeatsSummary) ->
         schema.KIND: schema.SUMMARY,
         schema.SUMMARY_OF: one.key,
         schema.CAMPAIGN: one.campaign,
-        **owner_tags(),
     }
     return make_run(
         *(client, ask, first.experiment_id, _MARK, tags), name=one.name, start_ms=first.start_time

@@ -15,8 +15,8 @@ from bench.records.folders import RecordFolder
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.[a-z]+")
 _RECORD_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
-#: Facts of one machine: which processes work on the folder, and what was uploaded from there.
-_KEPT_HERE = frozenset({"owners.json", "uploaded.json"})
+#: Facts of one machine: which processes work on the folder, and the run made for it there.
+_KEPT_HERE = frozenset({"owners.json", "mlflow_run"})
 #: A record with its exports is below 1 MB; more than this is no record.
 _MAX_BYTES = 256 * 2**20
 #: A whole folder is moved from here to its place, so that no reader finds half of one.

@@ -37,7 +37,7 @@ def names(folder):
 
 
 def test_a_parcel_becomes_the_same_folder_without_what_concerns_one_machine(folder, tmp_path):
-    for name in ("uploaded.json", "owners.json", ".reserve"):
+    for name in ("mlflow_run", "owners.json", ".reserve"):
         (folder.path / name).write_text("{}")
     arrived, record = unpack(pack(folder), tmp_path / "home")
     assert arrived.path == tmp_path / "home" / RECORD_ID
@@ -48,9 +48,9 @@ def test_a_parcel_becomes_the_same_folder_without_what_concerns_one_machine(fold
 
 def test_what_arrived_before_stays_as_it_is(folder, tmp_path):
     first, _ = unpack(pack(folder), tmp_path / "home")
-    first.uploaded.write_text("{}")
+    first.project_run.write_text("{}")
     unpack(pack(folder), tmp_path / "home")
-    assert first.uploaded.is_file()
+    assert first.project_run.is_file()
 
 
 def test_what_a_killed_driver_left_half_unpacked_is_replaced(folder, tmp_path):
@@ -71,7 +71,7 @@ def test_what_a_killed_driver_left_half_unpacked_is_replaced(folder, tmp_path):
         f"{RECORD_ID}/sub/outside.json",
         f"{RECORD_ID}/.hidden.json",
         f"{RECORD_ID}/owners.json",
-        f"{RECORD_ID}/uploaded.json",
+        f"{RECORD_ID}/mlflow_run",
         f"{RECORD_ID}\\..\\outside.json",
         "another/record.json",
     ],
