@@ -18,7 +18,7 @@ from scipy import special
 
 from analysis.comparison.pairs import Pairing
 from analysis.runs.groups import Group, ran_otherwise, sample_of
-from analysis.runs.quantities import counted, percent, times
+from analysis.runs.quantities import counted, interval, percent
 from analysis.runs.run import TOKENS_PER_S, Run
 from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio
 from analysis.statistics.ratios import deciding_repeats
@@ -231,7 +231,7 @@ def _what_would_decide(one: Comparison, alpha: float, limit: float) -> str:
 
 
 def _span(estimate: RatioEstimate) -> str:
-    return f"{times(estimate.low or 0.0)} to {times(estimate.high or 0.0)}"
+    return f"{interval(estimate.low or 0.0, estimate.high or 0.0)} times"
 
 
 def _why_unknown(one: Comparison, limit: float, level: float) -> str:

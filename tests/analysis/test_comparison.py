@@ -1,5 +1,7 @@
 """Pairs that agree in all but one thing, judged without being fooled by noise or by many tries."""
 
+import math
+
 import factories as make
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_ru
 from analysis.comparison.shown import comparison_table, covered, in_doubt
 from analysis.runs.imported import imported_run
 from analysis.runs.placed import place, place_runs
-from analysis.statistics import mean_ratio
+from analysis.statistics import mean_ratio, repeats_of
+from analysis.statistics.ratios import deciding_repeats, smallest_change
 from bench.errors import UserError
 from bench.records import Finding
 
@@ -333,6 +336,34 @@ def test_among_many_configurations_chance_finds_nothing(correction):
         found = compare_pairs(pairs, THROUGHPUT, threshold=1e-9, correction=correction)
         families += any(one.judgement in ("better", "worse") for one in found)
     assert families / 200 <= 0.05
+
+
+def test_what_repeats_leave_open_says_how_many_would_decide():
+    """27.6 ± 0.2 against 15.2 ± 0.5 images/s in two repeats each, among four configurations."""
+    a = [r for n in range(4) for r in repeated(f"a{n}", [14.85, 15.55], batch_size=n)]
+    b = [r for n in range(4) for r in repeated(f"b{n}", [27.46, 27.74], batch_size=n)]
+    (found, *_) = compare(a, b)
+    assert found.word == "undecided"
+    assert "about 3 repeats on each side would decide" in found.because
+    # of machines of a kind it is the machines that decide
+    fleets = (
+        on_machines(side, {f"{side}1": [level] * 2, f"{side}2": [level * 1.1] * 2}, env=side)
+        for side, level in (("a", 100.125), ("b", 110.125))
+    )
+    assert "more machines would decide" in compare(*fleets)[0].because
+
+
+@pytest.mark.parametrize("among", [1, 20])
+def test_so_many_repeats_find_the_change_that_is_there(among):
+    """One fewer finds only a larger change: the two formulas are one."""
+    a, b = repeats_of([100.0, 103.0, 97.0]), repeats_of([106.0, 109.0, 103.0])
+    number = deciding_repeats(a, b, 1.02, 0.025 / among)
+    deviation = math.sqrt((a.log_variance + b.log_variance) / 2)
+    change = math.exp(b.log_mean - a.log_mean) - 1
+    assert number > 3
+    assert smallest_change(deviation, number, among=among) <= change
+    assert smallest_change(deviation, 3, among=among) > change
+    assert deciding_repeats(a, a, 1.0, 0.025) is None  # no number decides for equal sides
 
 
 def test_a_verdict_that_many_configurations_take_away_says_so():

@@ -233,7 +233,7 @@ def test_telemetry_itself_leads_to_the_finding():
     )
     record = record.model_copy(update={"verdict": judge(record)})
     (found,) = of_kind(observed(record), "throttled")
-    assert "SwThermal in 40% of the samples" in found.evidence[0]
+    assert "SwThermal in 40 % of the samples" in found.evidence[0]
 
 
 def test_a_run_above_its_roof_is_told_first():

@@ -177,7 +177,7 @@ def _of_executed(record: ProfileRecord) -> Iterator[Found]:
     cost, executed = profiled_step_cost(record), executed_flops(record)
     if cost is not None and executed is not None and executed < cost.flops:
         message = (
-            f"{executed / cost.flops:.0%} of the algorithmic FLOP were executed: "
+            f"{100 * executed / cost.flops:.0f} % of the algorithmic FLOP were executed: "
             "Winograd's convolutions and causal attention need fewer"
         )
         yield "fewer-executed-flops", "note", message
@@ -190,7 +190,7 @@ def _of_cpu(counters: CpuCounters) -> Iterator[Found]:
         event = min(scaled, key=scaled.__getitem__)
         message = (
             f"{len(scaled)} of {len(shares)} events shared the processor's counters and are "
-            f"scaled up; {event} was counted in {scaled[event]:.0%} of the window"
+            f"scaled up; {event} was counted in {100 * scaled[event]:.0f} % of the window"
         )
         yield "multiplexed", "note", message
 
@@ -202,13 +202,14 @@ def _of_ops(ops: OpProfile, timed: RunRecord | None, *, on_host: bool) -> Iterat
     """
     if ops.exclusive_s > _MOST_OF_STEP * ops.step_time_s:
         message = (
-            f"ops take {ops.exclusive_s / ops.step_time_s:.0%} of the profiled step: impossible "
-            "where the steps were alike, so something disturbed some of them"
+            f"ops take {100 * ops.exclusive_s / ops.step_time_s:.0f} % of the profiled step: "
+            "impossible where the steps were alike, so something disturbed some of them"
         )
         yield "ops-above-step", "suspect", message
     matched = matched_share(ops)
     if matched is not None and 1 - matched > _UNMATCHED_SHARE:
-        message = f"ops without a counterpart in the cost model take {1 - matched:.0%} of the time"
+        share = f"{100 * (1 - matched):.0f} %"
+        message = f"ops without a counterpart in the cost model take {share} of the time"
         yield "unmatched-ops", "note", message
     if timed is not None and timed.measurement is not None:
         step_s = timed.measurement.window_s / len(timed.measurement.iteration_times_s)

@@ -104,21 +104,25 @@ def _of_window(measurement: Measurement) -> Iterator[Found]:
         yield "few-iterations", "suspect", message
     drift = window_drift(times)
     if drift is not None and drift.is_drifting:
-        change = f"{abs(drift.change):.0%} {'slower' if drift.change > 0 else 'faster'}"
+        change = f"{100 * abs(drift.change):.0f} % {'slower' if drift.change > 0 else 'faster'}"
         yield "drift", "suspect", f"the last third of the window ran {change} than the first"
     slow_s = _OUTLIER_RATIO * statistics.median(times)
     if slow := sum(time > slow_s for time in times):
         yield "outliers", "note", f"{slow} of {len(times)} iterations took over twice the median"
     gap = 1 - sum(times) / measurement.window_s
     if abs(gap) > _EVENT_GAP:
-        yield "window-gap", "suspect", f"iteration times leave {gap:.1%} of the window unexplained"
+        yield (
+            "window-gap",
+            "suspect",
+            f"iteration times leave {100 * gap:.1f} % of the window unexplained",
+        )
 
 
 def _of_training(measurement: Measurement, outcome: Outcome) -> Iterator[Found]:
     """Findings that need a model in the step."""
     share = data_wait_share(measurement)
     if share > _INPUT_BOUND_SHARE:
-        yield "input-bound", "note", f"{share:.0%} of the window was spent waiting for data"
+        yield "input-bound", "note", f"{100 * share:.0f} % of the window was spent waiting for data"
     if changed := measurement.changed_switches:
         message = f"the model's file set {', '.join(changed)} after the step was set up"
         yield "changed-switches", "suspect", message
@@ -156,7 +160,7 @@ def of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Itera
         if share > _THROTTLED_SHARE and reason == POWER_LIMIT:
             yield "power-limited", "note", _at_power_limit(share, telemetry, environment)
         elif share > _THROTTLED_SHARE:
-            yield "throttled", "suspect", f"{reason} in {share:.0%} of the samples"
+            yield "throttled", "suspect", f"{reason} in {100 * share:.0f} % of the samples"
     if foreign := telemetry.foreign_processes:
         yield "foreign-process", "suspect", f"others used the device: {', '.join(foreign[:5])}"
 
@@ -166,7 +170,7 @@ def _at_power_limit(share: float, telemetry: Telemetry, environment: Environment
     device = environment.device if environment is not None else None
     limit_w = device.power_limit_w if device is not None else None
     limit = "its power limit" if limit_w is None else f"its power limit of {limit_w:.0f} W"
-    text = f"at {limit} in {share:.0%} of the samples"
+    text = f"at {limit} in {100 * share:.0f} % of the samples"
     clocks = next((one.values for one in telemetry.series if one.name == "gpu_sm_clock_mhz"), ())
     if clocks:
         text += f", SM clock {statistics.fmean(clocks):.0f} MHz on average"
@@ -174,7 +178,7 @@ def _at_power_limit(share: float, telemetry: Telemetry, environment: Environment
             text += f" of {device.max_clock_mhz:.0f} at most"
     slowed = (telemetry.slowed_share or {}).get("power")
     if slowed is not None:
-        text += f", for {slowed:.0%} of the time below its application clock"
+        text += f", for {100 * slowed:.0f} % of the time below its application clock"
     return text
 
 

@@ -121,7 +121,7 @@ def test_a_short_warm_up_alone_leaves_a_run_clean():
 def test_throttling_by_its_share_of_samples():
     hot = samples.telemetry(throttle_share={"SwThermal": 0.2, "SwPowerCap": 0.01})
     findings = judge(samples.run_record(telemetry=hot)).findings
-    assert [finding.message for finding in findings] == ["SwThermal in 20% of the samples"]
+    assert [finding.message for finding in findings] == ["SwThermal in 20 % of the samples"]
 
 
 def test_a_device_at_its_power_limit_is_no_fault():
@@ -140,12 +140,12 @@ def test_a_device_at_its_power_limit_is_no_fault():
     assert [(one.code, one.message) for one in verdict.findings] == [
         (
             "power-limited",
-            "at its power limit of 72 W in 100% of the samples, SM clock 1035 MHz on average "
-            "of 2040 at most, for 80% of the time below its application clock",
+            "at its power limit of 72 W in 100 % of the samples, SM clock 1035 MHz on average "
+            "of 2040 at most, for 80 % of the time below its application clock",
         )
     ]
     unknown = judge(samples.run_record(telemetry=samples.telemetry(**limited), environment=None))
-    assert unknown.findings[0].message.startswith("at its power limit in 100%")
+    assert unknown.findings[0].message.startswith("at its power limit in 100 %")
 
 
 def test_others_on_the_device():
@@ -223,15 +223,15 @@ SHARED = {"cpu_counters": samples.cpu_counters(running_share=SHARES)}
          counted(dram_bytes=10**7 - 1), counted(dram_bytes=10**7)),
         *(("metric-missing", "invalid", f"{metric} is needed and was not counted: n/a in B.csv",
            uncounted(metric), {}) for metric in ("dram_bytes", "flops")),
-        *(("fewer-executed-flops", "note", "40% of the algorithmic FLOP", causes, {})
+        *(("fewer-executed-flops", "note", "40 % of the algorithmic FLOP", causes, {})
           for causes in (counted(flops=4 * 10**8), ON_CPU)),
         ("multiplexed", "note", "2 of 3 events", SHARED, {}),
-        ("multiplexed", "note", "cache-misses was counted in 25%", SHARED, {}),
+        ("multiplexed", "note", "cache-misses was counted in 25 %", SHARED, {}),
         ("unmatched-ops", "note", "", unknown(0.06), unknown(0.04)),
         ("profiler-cost", "note", "took 1.4 times", profiled(0.7), profiled(0.6)),
         ("profiler-cost", "note", "took 2.8 times", profiled(1.4, backend="cuda"), profiled(0.6)),
         ("profiler-cost", "suspect", "took 2.8 times", profiled(1.4), profiled(0.6)),
-        ("ops-above-step", "suspect", "ops take 104%", ops_of(0.52), ops_of(0.51)),
+        ("ops-above-step", "suspect", "ops take 104 %", ops_of(0.52), ops_of(0.51)),
         ("busy-host", "suspect", "used 1 cores", beside(200.0), beside(2.0)),
     ],
 )  # fmt: skip
