@@ -26,10 +26,12 @@ _SUFFIXES = {
     "unsigned long long": "ull",
 }
 _CAST = re.compile(rf"\((bool|{'|'.join(_SUFFIXES)})\)(-?\d+)")
-#: Kernels that cuDNN and cuBLAS choose among by trial or by rule, and what they need around them.
+#: Kernels that cuDNN and cuBLAS, MIOpen and hipBLAS (Tensile's `Cijk_...`) choose among by trial or
+#: by rule, and what they need around them.
 _CHOSEN = re.compile(
     r"gemm|gemv|convol|conv[23]d|cudnn|cutlass|xmma|winograd|[fdw]prop|[dw]grad|split_?k|im2col|fft"
-    r"|cublas|nvjet|nchwTo|nhwcTo|computeOffsets",
+    r"|cublas|nvjet|nchwTo|nhwcTo|computeOffsets"
+    r"|miopen|naive_conv|Cijk_|batched_transpose_|transpose_[NCHW]{4}2|SubTensorOp|Im2d2Col|Col2Im2d",
     re.IGNORECASE,
 )
 _SPACE_AT_PUNCTUATION = re.compile(r"\s*([^\w\s])\s*")

@@ -188,3 +188,10 @@ def test_what_a_trace_does_not_say_is_a_reason(op, reason, capfd):
     assert capfd.readouterr().err == ""
     assert not isinstance(found, OpWork)
     assert reason in found
+
+
+def test_an_output_of_another_shape_prints_no_warning_of_torchs(recwarn):
+    found = work(printed("bmm", (2, 3, 4), (2, 4, 5), (256,)))
+    assert isinstance(found, OpWork)
+    assert found.flops == 2 * 2 * 3 * 4 * 5
+    assert not recwarn.list

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from bench.records.verdict.kernel_names import kernel_name
+from bench.records.verdict.kernel_names import is_chosen_by_library, kernel_name
 
 #: One kernel of PyTorch as the program, kineto and ncu call it, and how it is spelled here.
 ELEMENTWISE = (
@@ -67,3 +67,26 @@ def test_names_without_return_type_and_parameters(printed, name):
 def test_kernels_that_differ_in_a_template_argument_stay_apart():
     names = {kernel_name(f"void k<{argument}>(T1)") for argument in ("float", "double", "(int)1")}
     assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nchwToNhwcKernel",
+        "batched_transpose_32x16_half",
+        "SubTensorOpWithCastTensor1d",
+        "transpose_NCHW2CNHW_V2_2D_WG_off64",
+        "Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT16x16x256",
+        "naive_conv_ab_nonpacked_fwd_nchw_float_double_float",
+    ],
+)
+def test_kernels_of_every_vendors_libraries_are_chosen(name):
+    assert is_chosen_by_library(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["at::native::vectorized_elementwise_kernel<4>", "triton_poi_fused_transpose_2", "Memset"],
+)
+def test_kernels_of_torchs_own_are_not(name):
+    assert not is_chosen_by_library(name)
