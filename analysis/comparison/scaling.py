@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from analysis.roofs.ceilings import same_device, same_power_limit
 from analysis.runs.groups import Group, agree
 from analysis.runs.run import Run
 from bench.records import Environment, RunRecord
+from bench.records.environment import same_device, same_power_limit
 from bench.records.verdict.step_settings import settings_of
 
 
@@ -72,4 +72,4 @@ def _same_kind(theirs: Environment, ours: Environment) -> bool:
     alike = same_device(theirs, ours) or (
         theirs.device.uuid is not None and kind(theirs) == kind(ours)
     )
-    return alike and same_power_limit(theirs.device, ours.device)
+    return alike and same_power_limit(theirs.device.power_limit_w, ours.device.power_limit_w)

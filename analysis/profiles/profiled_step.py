@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from analysis.profiles.kernel_places import short_kernel_name
-from analysis.roofs.ceilings import UsedCeiling, same_device
+from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from bench.records import (
     CacheRoof,
@@ -18,6 +18,7 @@ from bench.records import (
     RunRecord,
 )
 from bench.records.base import ratio
+from bench.records.environment import same_device
 from bench.records.verdict.profile_verdict import judge_profile
 from bench.records.verdict.record_metrics import executed_flops
 from bench.records.verdict.step_settings import is_of_step

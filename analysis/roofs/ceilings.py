@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from analysis.roofs.peaks import Peaks, datasheet_peaks, normalised
 from analysis.roofs.roof import Roof
 from bench.records import (
+    POWER_LIMIT,
     CacheRoof,
     Ceiling,
     CeilingsRecord,
@@ -18,24 +18,19 @@ from bench.records import (
     MathMode,
     ProfileRecord,
     RunRecord,
+    Telemetry,
+)
+from bench.records.environment import (
+    alike_memory,
+    is_power_limit,
+    same_device,
+    same_power_limit,
 )
 
-#: The same machine reports slightly less memory after a kernel or firmware update.
-_MEMORY_TOLERANCE = 0.02
-#: Power limits are set in whole watts; one of 150 W reads as 149.99 or 150.0 W, by driver.
-_POWER_TOLERANCE_W = 1.0
-
-
-def same_device(theirs: Environment, ours: Environment) -> bool:
-    """By UUID where both have one, else by name and by the machine's figures."""
-    if theirs.device.backend != ours.device.backend:
-        return False
-    if theirs.device.uuid is not None and ours.device.uuid is not None:
-        return theirs.device.uuid == ours.device.uuid
-    figures = attrgetter(
-        "device.name", "device.cores", "machine", "cpu_model", "cpu_signature", "cpu_cores_usable"
-    )
-    return figures(theirs) == figures(ours) and _alike(theirs.memory_bytes, ours.memory_bytes)
+#: Mean SM clocks that differ by more are of other settings, not of samples taken by chance.
+_CLOCK_TOLERANCE = 0.1
+#: Share of samples at the power limit from which on that limit may have set the clock.
+_POWER_LIMITED_SHARE = 0.05
 
 
 def alike_devices(theirs: Environment, ours: Environment) -> bool:
@@ -47,23 +42,7 @@ def alike_devices(theirs: Environment, ours: Environment) -> bool:
     a_bytes, b_bytes = theirs.device.memory_bytes, ours.device.memory_bytes
     if a_bytes is None or b_bytes is None:
         return theirs.device.name == ours.device.name and a_bytes is b_bytes
-    return theirs.device.name == ours.device.name and _alike(a_bytes, b_bytes)
-
-
-def same_power_limit(theirs: DeviceInfo, ours: DeviceInfo) -> bool:
-    """Whether both run at one limit, or neither knows of any."""
-    if theirs.power_limit_w is None or ours.power_limit_w is None:
-        return theirs.power_limit_w is ours.power_limit_w
-    return is_power_limit(theirs.power_limit_w, ours.power_limit_w)
-
-
-def is_power_limit(read_w: float, set_w: float) -> bool:
-    """Whether a limit that was set to `set_w` may read as `read_w`."""
-    return abs(read_w - set_w) <= _POWER_TOLERANCE_W
-
-
-def _alike(a_bytes: int, b_bytes: int) -> bool:
-    return abs(a_bytes - b_bytes) <= _MEMORY_TOLERANCE * max(a_bytes, b_bytes)
+    return theirs.device.name == ours.device.name and alike_memory(a_bytes, b_bytes)
 
 
 @dataclass(frozen=True)
@@ -132,6 +111,7 @@ class UsedCeiling:
     instead_of_measured: str | None
     doubts: tuple[Finding, ...] = ()  # why the roof itself may be too low
     cache_roofs: tuple[CacheRoof, ...] = ()  # of the same record
+    other_clock: str | None = None  # how its clock and the run's differ, where no load explains it
 
 
 def choose_ceiling(
@@ -158,8 +138,14 @@ def choose_ceiling(
     for candidate in newest_first:
         found = _matching(candidate, environment, math_mode)
         if isinstance(found, tuple):
-            doubts = _doubts(candidate)
-            return UsedCeiling(*found, candidate.record_id, None, doubts, candidate.cache_roofs)
+            return UsedCeiling(
+                *found,
+                candidate.record_id,
+                None,
+                _doubts(candidate),
+                candidate.cache_roofs,
+                _other_clock(candidate.telemetry, record),
+            )
         obstacles.append(found)
     why = "no ceilings were measured on this device"
     if of_this_device := [obstacle for obstacle in obstacles if obstacle]:
@@ -173,6 +159,28 @@ def choose_ceiling(
 def _doubts(candidate: CeilingsRecord) -> tuple[Finding, ...]:
     findings = candidate.verdict.findings if candidate.verdict else ()
     return tuple(finding for finding in findings if finding.level != "note")
+
+
+def _other_clock(roofs: Telemetry | None, record: RunRecord | ProfileRecord) -> str | None:
+    """Return how the mean SM clocks of roofs and run differ, or None where that says nothing.
+
+    A power limit lowers the clock by the work, so the slower of the two may be at one.
+    """
+    run = record.telemetry if isinstance(record, RunRecord) else None
+    if roofs is None or run is None:
+        return None
+    theirs_mhz, ours_mhz = roofs.mean("gpu_sm_clock_mhz"), run.mean("gpu_sm_clock_mhz")
+    if theirs_mhz is None or ours_mhz is None:
+        return None
+    slower = run if ours_mhz < theirs_mhz else roofs
+    limited_share = (slower.throttle_share or {}).get(POWER_LIMIT, 0.0)
+    apart_mhz = abs(theirs_mhz - ours_mhz)
+    if apart_mhz <= _CLOCK_TOLERANCE * theirs_mhz or limited_share > _POWER_LIMITED_SHARE:
+        return None
+    return (
+        f"its SM clock was {theirs_mhz:.0f} MHz on average and the run's {ours_mhz:.0f} MHz: "
+        "locked or application clocks may differ"
+    )
 
 
 def _matching(
@@ -192,7 +200,7 @@ def _matching(
             f"{candidate.record_id} is of instructions limited by {limits[0]}, "
             f"the run by {limits[1]}"
         )
-    if not same_power_limit(theirs, ours):
+    if not same_power_limit(theirs.power_limit_w, ours.power_limit_w):
         return (
             f"{candidate.record_id} is at a power limit of {theirs.power_limit_w} W, "
             f"the run at {ours.power_limit_w} W"

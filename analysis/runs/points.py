@@ -233,7 +233,12 @@ def roofline_point(
         Finding(code=DOUBTFUL_ROOF, level="note", message=f"its roof: {doubt.message}")
         for doubt in used.doubts
     )
-    findings = ((note,) if fallback else ()) + tuple(doubts)
+    clock = Finding(code="other-clock", level="note", message=f"its roof: {used.other_clock}")
+    findings = (
+        *((note,) if fallback else ()),
+        *doubts,
+        *((clock,) if used.other_clock else ()),
+    )
     return _place(record, work, used, profiles, findings)
 
 

@@ -10,7 +10,7 @@ from bench.machine.cpu import cpu_model, cpu_signature
 from bench.machine.gpu_drivers import device_uuid, management_facts
 from bench.machine.probes import ProbedFacts, value_or_none
 from bench.records import CeilingsRecord, DeviceInfo
-from bench.records.environment import instruction_limits
+from bench.records.environment import instruction_limits, same_power_limit
 from bench.records.folders import readable_records
 
 
@@ -51,7 +51,8 @@ def _is_of(backend: str, card: ProbedFacts | None, device: DeviceInfo) -> bool:
         meant = device.backend == backend
     if not meant or device.backend != "cuda":
         return meant
-    known = (device.uuid, device.driver, device.power_limit_w)
-    return card is not None and known == tuple(
-        card.values[name] for name in ("uuid", "driver", "power_limit_w")
+    return (
+        card is not None
+        and (device.uuid, device.driver) == (card.values["uuid"], card.values["driver"])
+        and same_power_limit(device.power_limit_w, card.values["power_limit_w"])
     )

@@ -23,7 +23,6 @@ from bench.profilers.ops.torch_tool import TorchTool
 from bench.profilers.perf import PerfTool
 from bench.records import (
     Backend,
-    Environment,
     Outcome,
     ProfiledStep,
     ProfileRecord,
@@ -32,6 +31,7 @@ from bench.records import (
     Telemetry,
     ToolName,
 )
+from bench.records.environment import same_device
 from bench.records.folders import RecordFolder, readable_records, write_atomically
 from bench.records.journal import Event, OnEvent, ignore
 from bench.records.verdict.profile_verdict import judge_profile
@@ -205,7 +205,10 @@ def find_timed(records: Path, profile: ProfileRecord) -> RunRecord | str:
             isinstance(record, RunRecord)
             and record.outcome == "ok"
             and record.config.arch == profile.config.arch
-            and _machine(record.environment) == _machine(profile.environment)
+            and record.environment is not None
+            and profile.environment is not None
+            and record.environment.torch == profile.environment.torch
+            and same_device(record.environment, profile.environment)
         ):
             others = other_settings(profile, record)
             if not others:
@@ -215,12 +218,6 @@ def find_timed(records: Path, profile: ProfileRecord) -> RunRecord | str:
     if nearest is None:
         return f"no measurement of {profile.config.arch} on this device and torch in {records}"
     return f"no measurement of this step in {records}: {nearest[1]} has {'; '.join(nearest[0])}"
-
-
-def _machine(environment: Environment | None) -> tuple[str | None, ...] | None:
-    if environment is None:
-        return None
-    return environment.torch, environment.device.name, environment.device.uuid
 
 
 def _finish(

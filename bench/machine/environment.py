@@ -178,11 +178,16 @@ _PACKAGES = ("mlflow", "numpy", "pillow", "triton")
 
 
 def software_facts() -> ProbedFacts:
-    """Return `python`, `torch`, `torchvision`, `packages`, `cuda` and `cudnn`."""
+    """Return `python`, `torch`, `torchvision`, `packages`, `cuda` and `cudnn`.
+
+    NCCL is one of the packages, since torch brings it.
+    """
     import torch
 
     versions = gather({name: partial(_installed, name) for name in _PACKAGES})
     known = {name: found for name, found in versions.values.items() if found is not None}
+    if torch.version.cuda is not None and (nccl := value_or_none(torch.cuda.nccl.version)):
+        known["nccl"] = ".".join(map(str, nccl))
     always = {
         "python": platform.python_version(),
         # By its metadata too, which can be compared without importing torch; the CUDA that it was

@@ -48,7 +48,7 @@ def cuda_device_info(
     if is_amd:
         found |= amd_management_facts(amd_uuid(str(properties.uuid)), smi_opener)
     else:
-        found |= management_facts(str(properties.uuid), nvml_opener)
+        found |= management_facts(str(properties.uuid), nvml_opener, name=str(properties.name))
     return DeviceInfo(
         backend="cuda", name=str(properties.name), missing=found.missing, **found.values
     )

@@ -58,23 +58,39 @@ def device_uuid(opener: Callable[[], Any] = open_driver, number: int = 0) -> str
     return str(uuid.UUID(bytes=bytes(found)))
 
 
-def management_facts(uuid: str, nvml_opener: Callable[[], Any] = open_nvml) -> ProbedFacts:
-    """Return `uuid`, `driver`, `power_limit_w` and `max_clock_mhz` of the device, by NVML.
+#: What NVML knows of a device beside its UUID.
+_NVML_FACTS = ("driver", "power_limit_w", "max_clock_mhz", "pcie")
 
-    Without NVML the UUID is still CUDA's, which then means a whole GPU.
+
+def management_facts(
+    uuid: str, nvml_opener: Callable[[], Any] = open_nvml, *, name: str = ""
+) -> ProbedFacts:
+    """Return `uuid` and `_NVML_FACTS` of the device, by NVML.
+
+    Without NVML the UUID is still CUDA's, which then means a whole GPU. Nothing is said of a slice
+    of a GPU, by its `name`, for which CUDA gives the UUID of the whole: that has other power.
     """
     try:
         nvml = nvml_opener()
         full_uuid, handle = nvml_device(nvml, uuid)
     except UnknownFactError as error:
-        reasons = dict.fromkeys(("driver", "power_limit_w", "max_clock_mhz"), str(error))
+        reasons = dict.fromkeys(_NVML_FACTS, str(error))
         return ProbedFacts({"uuid": f"GPU-{uuid}", **dict.fromkeys(reasons)}, reasons)
+    if " MIG " in name and full_uuid.startswith("GPU-"):
+        why = "the UUID that CUDA gives this slice of a GPU is that of the whole GPU"
+        reasons = dict.fromkeys(("uuid", *_NVML_FACTS), why)
+        return ProbedFacts(dict.fromkeys(reasons), reasons)
     return ProbedFacts({"uuid": full_uuid}, {}) | gather(
         {
             "driver": lambda: str(nvml.nvmlSystemGetDriverVersion()),
             "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,  # mW
             "max_clock_mhz": lambda: float(
                 nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+            ),
+            # At most: an idle link falls back to its first generation.
+            "pcie": lambda: (
+                f"gen {nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)} "
+                f"x{nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)}"
             ),
         }
     )

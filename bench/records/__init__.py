@@ -20,6 +20,7 @@ from bench.records.base import (
 from bench.records.ceilings import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
 from bench.records.complexity import Complexity, MemoryFootprint, OpCost
 from bench.records.environment import (
+    CLOCK_SETTING,
     POWER_LIMIT,
     DeviceInfo,
     Environment,
@@ -54,6 +55,7 @@ from bench.records.profile import (
 from bench.records.trace import IdleTime, TracedOp, TracedStep, TraceRecord
 
 __all__ = [
+    "CLOCK_SETTING",
     "LAUNCHER_FACTS",
     "POWER_LIMIT",
     "Backend",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 from collections.abc import Mapping
-from typing import Literal
+from operator import attrgetter
+from typing import Any, Literal
 
 from pydantic import model_validator
 from typing_extensions import Self
 
 from bench.config.resolved import Backend
-from bench.records.base import Count, Facts, PositiveRate, Record, Seconds
+from bench.records.base import Count, Facts, PositiveRate, Record, Seconds, lacking
 
 #: Variables with which a processor computes as one without its widest instructions: oneDNN's, by
 #: both of its names, and that of torch's own kernels.
@@ -31,6 +33,8 @@ def instruction_limits(variables: Mapping[str, str]) -> str:
 
 #: The throttle reason (NVML's name) that is no fault: the device is at the power that it may take.
 POWER_LIMIT = "SwPowerCap"
+#: The reason (NVML's name) that somebody chose: clocks are locked, or application clocks are set.
+CLOCK_SETTING = "ApplicationsClocksSetting"
 
 
 class DeviceInfo(Facts):
@@ -46,6 +50,14 @@ class DeviceInfo(Facts):
     power_limit_w: PositiveRate | None
     max_clock_mhz: PositiveRate | None
     cores: Count | None  # CPU: physical cores usable here; CUDA: multiprocessors
+    pcie: str | None  # of an NVIDIA GPU, at most: "gen 5 x16"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_today(cls, data: Any) -> Any:
+        """Say of a device without a link, or recorded before it was asked, that it has none."""
+        link = {"pcie": "not asked of this device"}
+        return lacking(data, link) if isinstance(data, dict) else data
 
 
 class ModelCode(Facts):
@@ -126,6 +138,41 @@ def environment_id(environment: Environment) -> str:
     return hashlib.sha256(json.dumps(defining).encode()).hexdigest()[:12]
 
 
+#: The same machine reports slightly less memory after a kernel or firmware update.
+_MEMORY_TOLERANCE = 0.02
+#: Power limits are set in whole watts; one of 150 W reads as 149.99 or 150.0 W, by driver.
+_POWER_TOLERANCE_W = 1.0
+
+
+def same_device(theirs: Environment, ours: Environment) -> bool:
+    """By UUID where both have one, else by name and by the machine's figures."""
+    if theirs.device.backend != ours.device.backend:
+        return False
+    if theirs.device.uuid is not None and ours.device.uuid is not None:
+        return theirs.device.uuid == ours.device.uuid
+    figures = attrgetter(
+        "device.name", "device.cores", "machine", "cpu_model", "cpu_signature", "cpu_cores_usable"
+    )
+    return figures(theirs) == figures(ours) and alike_memory(theirs.memory_bytes, ours.memory_bytes)
+
+
+def alike_memory(a_bytes: int, b_bytes: int) -> bool:
+    """Whether both may be the memory of one device or machine."""
+    return abs(a_bytes - b_bytes) <= _MEMORY_TOLERANCE * max(a_bytes, b_bytes)
+
+
+def same_power_limit(theirs_w: float | None, ours_w: float | None) -> bool:
+    """Whether both are one limit, or neither is known."""
+    if theirs_w is None or ours_w is None:
+        return theirs_w is ours_w
+    return is_power_limit(theirs_w, ours_w)
+
+
+def is_power_limit(read_w: float, set_w: float) -> bool:
+    """Whether a limit that was set to `set_w` may read as `read_w`."""
+    return abs(read_w - set_w) <= _POWER_TOLERANCE_W
+
+
 class Machine(Record):
     """Every device of a machine: a worker's account of where it found itself."""
 
@@ -166,3 +213,8 @@ class Telemetry(Facts):
     throttle_share: dict[str, float] | None  # throttle reason -> share of samples; {} means never
     slowed_share: dict[str, float] | None  # power or heat -> share of time below application clocks
     foreign_processes: tuple[str, ...] | None  # others on the device, "pid name", before or after
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of the series `name`; None where it was not sampled."""
+        values = next((one.values for one in self.series if one.name == name), ())
+        return statistics.fmean(values) if values else None

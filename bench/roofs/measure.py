@@ -153,7 +153,8 @@ def _bandwidth_groups(device: Device, plan: Plan) -> tuple[ProbeGroup, ProbeGrou
         why = f"{free // 2**20} MiB are free, too few for three arrays past the last-level cache"
         return ProbeGroup("memory", [], why), ProbeGroup("memory, one way", [], why)
     where = device.torch_device
-    one_way = stream_probes(sizes[:1], where, one_way=True)
+    # Of the largest: a cache serves a part of what is read again and again.
+    one_way = stream_probes(sizes[-1:], where, one_way=True)
     return ProbeGroup("memory", stream_probes(sizes, where)), ProbeGroup("memory, one way", one_way)
 
 

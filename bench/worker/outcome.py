@@ -29,6 +29,7 @@ _FULL_DEVICE_PHRASES = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
     "CUDNN_STATUS_NOT_INITIALIZED",
     "CUDNN_STATUS_INTERNAL_ERROR",
+    "unhandled cuda error",  # NCCL, whose buffers are past torch's allocator
 )
 _FULL_FREE_SHARE = 0.05
 _NOT_DETERMINISTIC = "does not have a deterministic implementation"

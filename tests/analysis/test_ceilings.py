@@ -2,6 +2,7 @@
 
 import factories as make
 import pytest
+import samples
 
 from analysis.roofs.ceilings import NoCeiling, UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.placed import doubtful_roofs, place_runs
@@ -60,6 +61,30 @@ def test_a_doubtful_roof_is_one_problem_of_all_runs_under_it():
     assert "others used 40%" in why
     assert "mlproject ceilings" in why
     assert not list(doubtful_roofs(place_runs([make.run_record()], [make.ceilings_record()])))
+
+
+@pytest.mark.parametrize(
+    ("roofs_mhz", "run_mhz", "limited", "noted"),
+    [
+        (1980.0, 1410.0, {}, True),
+        (1410.0, 1980.0, {}, True),
+        (1980.0, 1900.0, {}, False),
+        (1980.0, 1410.0, {"run": 1.0}, False),  # by its power limit, as far as the work asks
+        (1410.0, 1980.0, {"roofs": 1.0}, False),
+        (1980.0, 1410.0, {"roofs": 1.0}, True),
+        (None, 1410.0, {}, False),
+    ],
+)
+def test_a_roof_at_another_clock_that_no_load_explains_is_noted(roofs_mhz, run_mhz, limited, noted):
+    def sampled(mhz, who):
+        clock = samples.Series(name="gpu_sm_clock_mhz", source="nvml", times_s=(0,), values=(mhz,))
+        share = {"SwPowerCap": limited.get(who, 0.0)}
+        return samples.telemetry(series=(clock,), throttle_share=share)
+
+    roofs = make.ceilings_record(telemetry=roofs_mhz and sampled(roofs_mhz, "roofs"))
+    point = roofline_point(make.run_record(telemetry=sampled(run_mhz, "run")), [roofs])
+    assert [finding.code for finding in point.findings] == ["other-clock"] * noted
+    assert point.level == "clean"
 
 
 def test_the_newest_of_this_device_is_used():

@@ -11,11 +11,12 @@ import psutil
 from bench.launcher.telemetry.base import Gauge, Reading, Source
 from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.probes import nvml_device, reason_of
-from bench.records import POWER_LIMIT
+from bench.records import CLOCK_SETTING, POWER_LIMIT
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that lower the clock against the program's
-#: wish (nvml.h, nvmlClocksEventReasons). Idle and chosen clocks are no throttling.
+#: wish, or by somebody's setting (nvml.h, nvmlClocksEventReasons). Idle clocks are no throttling.
 _THROTTLE_BITS = {
+    0x02: CLOCK_SETTING,
     0x04: POWER_LIMIT,
     0x08: "HwSlowdown",
     0x20: "SwThermal",

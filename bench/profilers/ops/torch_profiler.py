@@ -6,6 +6,7 @@ format has been stable for years, every viewer reads it, and it alone has the by
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
@@ -14,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -28,6 +30,8 @@ from bench.training.devices import Device
 
 #: The mark that torch.profiler's own schedule sets around a step.
 STEP_MARK = "ProfilerStep#0"
+#: Looks at one step's kernels.
+_SESSIONS = 3
 #: A larger trace is not kept; viewers load up to some hundred megabytes.
 MOST_BYTES = 100_000_000
 
@@ -130,17 +134,19 @@ def pack_trace(file: Path) -> str | None:
 
 
 def work_set(step: Callable[[], object], device: Device) -> WorkSet | None:
-    """Run `step` once under torch.profiler; return what it launched, or None if nothing was seen.
+    """Run `step` under torch.profiler; return what it launched, or None if nothing was seen.
 
     Kernels on CUDA, copies and memsets left out; elsewhere every op of torch or of a library, those
     that other ops call included, so that a backend's own way of doing an op is part of the answer.
+    The step runs once, on CUDA `_SESSIONS` times: the profiler loses kernels of some sessions
+    (pytorch#192021), so the one with the most is taken.
     """
-    try:
-        trace = traced(step, device, shapes=False)
-    except UserError:  # an empty trace
-        return None
-    if device.backend == "cuda":
-        names, unit = DeviceTime(trace.device).kernels, "kernels"
-    else:
-        names, unit = op_names(trace.host), "ops"
+    on_cuda = device.backend == "cuda"
+    found: list[list[str]] = []
+    for _ in range(_SESSIONS if on_cuda else 1):
+        with contextlib.suppress(UserError):  # an empty trace
+            trace = traced(step, device, shapes=False)
+            found.append(DeviceTime(trace.device).kernels if on_cuda else op_names(trace.host))
+    names = max(found, key=len, default=[])
+    unit: Literal["kernels", "ops"] = "kernels" if on_cuda else "ops"
     return WorkSet(unit=unit, counts=Counter(names)) if names else None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from bench.config import MIN_ITERATIONS
 from bench.records import (
+    CLOCK_SETTING,
     POWER_LIMIT,
     CeilingsRecord,
     Environment,
@@ -19,7 +20,7 @@ from bench.records import (
     Telemetry,
     Verdict,
 )
-from bench.records.base import Found
+from bench.records.base import Found, Weight
 from bench.records.verdict.drift import window_drift
 from bench.records.verdict.record_metrics import data_wait_share
 
@@ -30,7 +31,7 @@ _INPUT_BOUND_SHARE = 0.05
 _OUTLIER_RATIO = 2.0
 #: Of the window's median: more than neighbouring iterations of a busy machine differ.
 _NOT_WARM = 1.25
-#: Of the usable cores, on a CPU backend; the launcher's own sampling stays under 1 %.
+#: Of the usable cores; the launcher's own sampling stays under 1 %.
 _BUSY_HOST_SHARE = 0.05
 
 
@@ -58,7 +59,7 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
         yield "unwatched", "suspect", message
         if run is not None and run.measurement is not None and run.environment is not None:
             cores = run.measurement.other_cpu_cores or 0.0
-            yield from _of_others(cores, run.environment.cpu_cores_usable)
+            yield from _of_host(run.environment, cores)
     if run is not None and run.resolved is not None and not run.config.data_only:
         note = run.resolved.precision_note(run.config.precision)
         if note is not None:
@@ -135,34 +136,36 @@ def _of_training(measurement: Measurement, outcome: Outcome) -> Iterator[Found]:
         yield "loss-not-finite", "suspect", message
 
 
-def _of_others(cores: float, usable: int) -> Iterator[Found]:
-    if cores > _BUSY_HOST_SHARE * usable:
-        message = f"other processes used {cores:.2g} cores during the window"
-        yield "busy-host", "suspect", f"{message}; this run could use {usable}"
-
-
 def of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Found]:
     """Yield what else ran on the machine, and what slowed the device."""
-    if environment is not None and environment.device.backend == "cpu":
-        usable = environment.cpu_cores_usable
-        yield from _of_others(_mean_cores("other_cpu_percent", telemetry), usable)
-        stolen = _mean_cores("stolen_cpu_percent", telemetry)
-        if stolen > _BUSY_HOST_SHARE * usable:
-            yield (
-                "stolen-time",
-                "suspect",
-                (
-                    f"this virtual machine's host gave {stolen:.2g} cores to others; "
-                    f"this run could use {usable}"
-                ),
-            )
+    if environment is not None:
+        names = ("other_cpu_percent", "stolen_cpu_percent")
+        others, stolen = ((telemetry.mean(name) or 0.0) / 100 for name in names)
+        yield from _of_host(environment, others, stolen)
     for reason, share in (telemetry.throttle_share or {}).items():
         if share > _THROTTLED_SHARE and reason == POWER_LIMIT:
             yield "power-limited", "note", _at_power_limit(share, telemetry, environment)
+        elif share > _THROTTLED_SHARE and reason == CLOCK_SETTING:
+            message = f"clocks held by a setting in {100 * share:.0f} % of the samples"
+            yield "clock-setting", "note", message + _sm_clock(telemetry, environment)
         elif share > _THROTTLED_SHARE:
             yield "throttled", "suspect", f"{reason} in {100 * share:.0f} % of the samples"
     if foreign := telemetry.foreign_processes:
         yield "foreign-process", "suspect", f"others used the device: {', '.join(foreign[:5])}"
+
+
+def _of_host(environment: Environment, others: float, stolen: float = 0.0) -> Iterator[Found]:
+    """Judge the cores that others used: a CPU's step is slower for it, a GPU's if it waits."""
+    usable, on_cpu = environment.cpu_cores_usable, environment.device.backend == "cpu"
+    level: Weight = "suspect" if on_cpu else "note"
+    more = "" if on_cpu else "; a step that waits for launches or data is slower for it"
+    for code, cores, what in (
+        ("busy-host", others, "other processes used {} cores during the window"),
+        ("stolen-time", stolen, "this virtual machine's host gave others {} cores"),
+    ):
+        if cores > _BUSY_HOST_SHARE * usable:
+            message = what.format(f"{cores:.2g}")
+            yield code, level, f"{message}; this run could use {usable}{more}"
 
 
 def _at_power_limit(share: float, telemetry: Telemetry, environment: Environment | None) -> str:
@@ -171,18 +174,18 @@ def _at_power_limit(share: float, telemetry: Telemetry, environment: Environment
     limit_w = device.power_limit_w if device is not None else None
     limit = "its power limit" if limit_w is None else f"its power limit of {limit_w:.0f} W"
     text = f"at {limit} in {100 * share:.0f} % of the samples"
-    clocks = next((one.values for one in telemetry.series if one.name == "gpu_sm_clock_mhz"), ())
-    if clocks:
-        text += f", SM clock {statistics.fmean(clocks):.0f} MHz on average"
-        if device is not None and device.max_clock_mhz is not None:
-            text += f" of {device.max_clock_mhz:.0f} at most"
+    text += _sm_clock(telemetry, environment)
     slowed = (telemetry.slowed_share or {}).get("power")
     if slowed is not None:
         text += f", for {100 * slowed:.0f} % of the time below its application clock"
     return text
 
 
-def _mean_cores(name: str, telemetry: Telemetry) -> float:
-    """Cores of the whole machine that the series `name` took on average; 0 where it is unknown."""
-    values = next((one.values for one in telemetry.series if one.name == name), ())
-    return statistics.fmean(values) / 100 if values else 0.0
+def _sm_clock(telemetry: Telemetry, environment: Environment | None) -> str:
+    """`, SM clock 1410 MHz on average of 1980 at most`, as far as it is known."""
+    clock_mhz = telemetry.mean("gpu_sm_clock_mhz")
+    if clock_mhz is None:
+        return ""
+    most_mhz = environment.device.max_clock_mhz if environment is not None else None
+    most = "" if most_mhz is None else f" of {most_mhz:.0f} at most"
+    return f", SM clock {clock_mhz:.0f} MHz on average{most}"

@@ -77,6 +77,7 @@ CARD = {"uuid": "GPU-1", "driver": "580.65", "power_limit_w": 700.0}
     ("change", "asked", "known"),
     [
         ({}, "cuda", True),
+        ({"power_limit_w": 699.99}, "cuda", True),  # as another driver reads it
         ({}, "auto", True),
         ({}, "cpu", False),
         ({"uuid": "GPU-2"}, "cuda", False),  # another card of this host, or a rented one

@@ -40,6 +40,12 @@ class FakeNvml:
             raise NVMLError("Not Supported")
         return handle.limit_mw
 
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle):  # noqa: N802
+        return 5
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle):  # noqa: N802
+        return 16
+
     def nvmlDeviceGetMaxClockInfo(self, handle, clock):  # noqa: N802
         assert clock == self.NVML_CLOCK_SM
         return handle.clock_mhz
@@ -74,6 +80,7 @@ def test_the_card_is_found_by_uuid():
         power_limit_w=700.0,
         max_clock_mhz=1980.0,
         driver="580.95.05",
+        pcie="gen 5 x16",
         compute_capability="9.0",
         cores=132,
         last_level_cache_bytes=62_914_560,
@@ -88,6 +95,17 @@ def test_a_slice_of_a_card_keeps_its_own_prefix_and_lacks_a_limit():
     assert info.uuid == f"MIG-{UUID}"
     assert info.power_limit_w is None
     assert info.missing == {"power_limit_w": "NVMLError: Not Supported"}
+
+
+def test_a_slice_that_cuda_calls_by_the_uuid_of_its_card_has_no_facts_of_the_card(monkeypatch):
+    whole = torch.cuda.get_device_properties(0)
+    cut = SimpleNamespace(**{**vars(whole), "name": "NVIDIA H200 MIG 1g.18gb"})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: cut)
+    card = SimpleNamespace(limit_mw=700_000, clock_mhz=1980)
+    info = cuda_device_info(0, lambda: FakeNvml({f"GPU-{UUID}": card}))
+    assert (info.uuid, info.power_limit_w, info.max_clock_mhz) == (None, None, None)
+    assert "whole GPU" in info.missing["uuid"]
+    assert cuda_device_info(0, lambda: FakeNvml({f"MIG-{UUID}": card})).uuid == f"MIG-{UUID}"
 
 
 def test_without_nvml_cudas_own_facts_remain():
@@ -131,7 +149,7 @@ def test_an_amd_card_is_found_by_its_serial_number(monkeypatch):
     )  # fmt: skip
     assert found.uuid == f"AMD-{SERIAL}"
     assert (found.driver, found.power_limit_w, found.max_clock_mhz) == ("6.12.12", 750.0, 2100.0)
-    assert found.missing == {}
+    assert found.missing.keys() == {"pcie"}
 
     def not_installed():
         raise UnknownFactError("the package amdsmi cannot be used: No module named 'amdsmi'")

@@ -26,6 +26,7 @@ def test_this_machine(tmp_path, monkeypatch):
     assert found.python.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
     assert found.cpu_cores_usable >= 1
     assert {"numpy", "pillow"} <= found.packages.keys()
+    assert ("nccl" in found.packages) <= (torch.version.cuda is not None)
     assert found.label
     assert found.storage
     assert found.variables["OMP_PROC_BIND"] == "close"

@@ -84,7 +84,7 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
             {**CUT, **window(last_loss=None)},
         ),
         ("busy-host", using(30.0), using(10.0)),
-        ("busy-host", using(200.0), using(200.0, backend="cuda")),
+        ("busy-host", using(30.0, backend="cuda"), using(10.0, backend="cuda")),
         ("busy-host", unwatched(0.2), unwatched(0.1)),
         ("busy-host", unwatched(0.2), window(other_cpu_cores=0.2)),
         ("unwatched", unwatched(0.0), {}),
@@ -122,6 +122,24 @@ def test_throttling_by_its_share_of_samples():
     hot = samples.telemetry(throttle_share={"SwThermal": 0.2, "SwPowerCap": 0.01})
     findings = judge(samples.run_record(telemetry=hot)).findings
     assert [finding.message for finding in findings] == ["SwThermal in 20 % of the samples"]
+
+
+@pytest.mark.parametrize(("backend", "level"), [("cpu", "suspect"), ("cuda", "clean")])
+def test_a_busy_host_is_the_device_of_a_cpu_alone(backend, level):
+    assert judge(samples.run_record(**using(200.0, backend=backend))).level == level
+
+
+def test_clocks_that_somebody_set_are_noted_with_the_clock():
+    clock = Series(name="gpu_sm_clock_mhz", source="nvml", times_s=(0.0,), values=(1410.0,))
+    card = samples.device_info(backend="cuda", max_clock_mhz=1980.0)
+    held = samples.telemetry(series=(clock,), throttle_share={"ApplicationsClocksSetting": 0.9})
+    verdict = judge(
+        samples.run_record(telemetry=held, environment=samples.environment(device=card))
+    )
+    assert verdict.level == "clean"
+    [finding] = verdict.findings
+    assert finding.code == "clock-setting"
+    assert "1410 MHz on average of 1980" in finding.message
 
 
 def test_a_device_at_its_power_limit_is_no_fault():

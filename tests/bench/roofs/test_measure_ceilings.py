@@ -70,6 +70,9 @@ def test_a_scripted_gpu_has_exactly_its_scripted_roofs(roomy_gpu):
     names = {sample.probe for sample in samples}
     assert {"matmul bf16 8192x8192x8192 " + layout for layout in ("NN", "NT", "TN")} < names
     assert {f"{kind} {size} MiB" for kind in STREAM_RATES for size in (240, 960, 3840)} < names
+    # A cache would serve more of a smaller array that is read again and again.
+    one_way = [name for name in names if name.split()[0] in ONE_WAY_RATES]
+    assert sorted(one_way) == ["read 3840 MiB", "write 3840 MiB"]
 
 
 def test_the_roof_is_what_lasts_and_a_burst_stands_beside_it(roomy_gpu):

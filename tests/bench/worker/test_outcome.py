@@ -29,9 +29,16 @@ def test_a_library_without_memory_for_any_plan_is_out_of_memory(text):
     assert attempt(raising(text)) == ("oom", f"RuntimeError: {text}")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO)",
+    ],
+)
 @pytest.mark.parametrize(("free_bytes", "outcome"), [(4, "oom"), (6, "crashed"), (None, "crashed")])
 def test_a_library_that_does_not_start_is_out_of_memory_on_a_full_device(
-    monkeypatch, free_bytes, outcome
+    monkeypatch, text, free_bytes, outcome
 ):
     def free_and_total():
         if free_bytes is None:
@@ -39,7 +46,6 @@ def test_a_library_that_does_not_start_is_out_of_memory_on_a_full_device(
         return free_bytes, 100
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", free_and_total)
-    text = "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"
     assert attempt(raising(text)) == (outcome, f"RuntimeError: {text}")
 
 

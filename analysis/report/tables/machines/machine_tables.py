@@ -16,7 +16,7 @@ from analysis.table import (
     text,
 )
 from bench.config import ENERGY, common_sample, energy_metric
-from bench.records import POWER_LIMIT, Environment
+from bench.records import CLOCK_SETTING, POWER_LIMIT, Environment
 
 
 def processes_table(runs: Sequence[PlacedRun]) -> Table:
@@ -91,7 +91,8 @@ def _throttled_share(run: PlacedRun) -> float | None:
     shares = run.record.telemetry.throttle_share if run.record.telemetry else None
     if shares is None:
         return None
-    return max((share for name, share in shares.items() if name != POWER_LIMIT), default=0.0)
+    chosen = (POWER_LIMIT, CLOCK_SETTING)
+    return max((share for name, share in shares.items() if name not in chosen), default=0.0)
 
 
 def _power_limited_share(run: PlacedRun) -> float | None:
@@ -138,6 +139,7 @@ def _facts(env: Environment) -> dict[str, object]:
         "compute capability": device.compute_capability,
         "driver": device.driver,
         "power limit (W)": _digits(device.power_limit_w),
+        "PCIe": device.pcie,
         "operating system": f"{env.os}, kernel {env.kernel}, {env.machine}",
         "processor": env.cpu_model,
         "processor's numbers": env.cpu_signature,
@@ -149,6 +151,7 @@ def _facts(env: Environment) -> dict[str, object]:
         "torchvision": env.torchvision,
         "CUDA": env.cuda,
         "cuDNN": env.cudnn,
+        "NCCL": env.packages.get("nccl"),
         "variables": env.variables_set,
         "container": env.container,
         "virtualisation": env.virtualization,

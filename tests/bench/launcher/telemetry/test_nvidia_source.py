@@ -45,7 +45,8 @@ def test_units_are_those_in_the_names(nvml, worker):
         (0x400, {"Reliability"}),
         (0x04 | 0x40, {"SwPowerCap", "HwThermal"}),
         (0x01, set()),  # idle
-        (0x02 | 0x10 | 0x100, set()),  # clocks that somebody chose
+        (0x02, {"ApplicationsClocksSetting"}),  # clocks that somebody chose
+        (0x10 | 0x100, set()),
     ],
 )
 def test_throttle_bits_have_names(nvml, worker, bits, names):

@@ -1,6 +1,7 @@
 """The fingerprint: names and counts of what one step launched."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,3 +82,12 @@ KERNELS = ("cudnn::conv<float>", "bn_fw<float,4>", "bn_bw<float>", "at::native::
 def test_on_a_gpu_it_is_the_kernels(monkeypatch, trace, found):
     monkeypatch.setattr(torch_profiler, "traced", lambda *args, **kwargs: trace)
     assert work_set(lambda: None, Card(ScriptedClock())) == found
+
+
+def test_a_session_that_lost_kernels_is_not_the_fingerprint(monkeypatch):
+    whole = gpu_step()
+    lost = replace(whole, device=whole.device[1:])
+    traces = iter([lost, kernelless(), whole])
+    monkeypatch.setattr(torch_profiler, "traced", lambda *args, **kwargs: next(traces))
+    found = work_set(lambda: None, Card(ScriptedClock()))
+    assert found.counts == dict.fromkeys(KERNELS, 1)
