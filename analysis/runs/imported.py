@@ -198,6 +198,7 @@ def _work(record: ImportedRecord) -> StepWork | None:
         compulsory_bytes=devices * cost.compulsory_bytes if not left_out else 0.0,
         step_s=devices * batches * complexity.batch_size / rate,
         data_wait_s=None,
+        causal_skipped_flops=devices * cost.causal_skipped_flops,
     )
 
 

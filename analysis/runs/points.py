@@ -7,7 +7,7 @@ interval (fused bytes to eager bytes), so the intensity is one; no point is made
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,10 @@ from bench.records.verdict.step_settings import precision_of
 
 @dataclass(frozen=True)
 class StepWork:
-    """Work and time of one iteration (one optimizer step, however many batches it took)."""
+    """Work and time of one iteration (one optimizer step, however many batches it took).
+
+    `causal_skipped_flops` are the part of `flops` that fused attention may skip.
+    """
 
     flops: float
     fused_bytes: float
@@ -40,6 +43,12 @@ class StepWork:
     compulsory_bytes: float
     step_s: float
     data_wait_s: float | None  # None where it is not known
+    causal_skipped_flops: float = 0.0
+
+    @property
+    def computed_share(self) -> float:
+        """The part of the FLOP that the kernels compute for certain: what roofs hold for."""
+        return 1 - self.causal_skipped_flops / self.flops
 
     @property
     def intensity_min(self) -> float:
@@ -64,7 +73,7 @@ class StepWork:
         return StepTimes(
             measured_s=self.step_s,
             data_wait_s=self.data_wait_s,
-            compute_s=self.flops / roof.peak_flops_per_s,
+            compute_s=self.computed_share * self.flops / roof.peak_flops_per_s,
             memory_min_s=least / roof.peak_bytes_per_s,
             memory_max_s=most / roof.peak_bytes_per_s,
             device_busy_s=device_busy_s,
@@ -101,6 +110,7 @@ def step_work(record: RunRecord) -> StepWork | str:
         compulsory_bytes=ranks * cost.compulsory_bytes,
         step_s=step_s,
         data_wait_s=min(data_wait_share(measurement), 1.0) * step_s,
+        causal_skipped_flops=ranks * cost.causal_skipped_flops,
     )
 
 
@@ -115,12 +125,13 @@ def check_possible(
     """Return findings for a step that outruns its roof by more than 3 %.
 
     Arithmetic is what was executed, where counters say it: Winograd's needs less than the
-    algorithm. A step shorter than a burst may reach the burst's rate. Against the memory roof only
-    the compulsory bytes are impossible: a cache can keep small tensors out of DRAM. Outrunning the
-    fused bytes is suspect. `what` may be wrong, where it is not the work or the roof.
+    algorithm. Else it is what the kernels cannot skip. A step shorter than a burst may reach the
+    burst's rate. Against the memory roof only the compulsory bytes are impossible: a cache can keep
+    small tensors out of DRAM. Outrunning the fused bytes is suspect. `what` may be wrong, where it
+    is not the work or the roof.
     """
     findings: list[Finding] = []
-    flops = work.flops if executed_flops is None else executed_flops
+    flops = work.computed_share * work.flops if executed_flops is None else executed_flops
     compute_s = flops / roof.most_flops_per_s
     compulsory_s = work.compulsory_bytes / roof.peak_bytes_per_s
     most_s = CEILING_MARGIN * times.measured_s
@@ -141,6 +152,15 @@ def check_possible(
     return tuple(findings)
 
 
+def _of_causal_masks(computed_share: float) -> Iterator[Finding]:
+    if computed_share < 0.995:
+        message = (
+            f"fused attention may skip {1 - computed_share:.0%} of the counted FLOP, behind causal "
+            "masks: shares of the roof are of the rest"
+        )
+        yield Finding(code="causal-mask", level="note", message=message)
+
+
 #: The finding of a run whose roof was measured while something disturbed it.
 DOUBTFUL_ROOF = "doubtful-roof"
 
@@ -158,8 +178,9 @@ class RooflinePoint:
 
     `intensity_min` takes the eager bytes, `intensity_max` the fused ones and `intensity_counted`
     those that a profile counted, None with its reason. What is attainable, and so the fraction of
-    the roof, follows from the counted bytes, else at both ends of the interval. Once at the roof,
-    always at the roof: `fraction_of_roof_max` does not pass 1 unless the minimum does.
+    the roof, follows from the counted bytes, else at both ends of the interval. Where fused
+    attention may skip a part of the FLOP, more of them are attainable. Once at the roof, always at
+    the roof: `fraction_of_roof_max` does not pass 1 unless the minimum does.
     `imported_from` is the file of an imported run: its FLOP are modelled too, by what the file
     names.
     """
@@ -290,8 +311,9 @@ def under_roof(
     decision = decide_bound(times)
     attained = work.flops / work.step_s
     counted = work.flops / seen.dram_bytes if seen.dram_bytes else None
-    attainable_min = roof.attainable_flops_per_s(counted or work.intensity_min)
-    attainable_max = roof.attainable_flops_per_s(counted or work.intensity_max)
+    share = work.computed_share
+    attainable_min = roof.attainable_flops_per_s(share * (counted or work.intensity_min)) / share
+    attainable_max = roof.attainable_flops_per_s(share * (counted or work.intensity_max)) / share
     fraction_min = attained / attainable_max
     return RooflinePoint(
         **whose,
@@ -308,7 +330,7 @@ def under_roof(
         attainable_max_flops_per_s=attainable_max,
         fraction_of_roof_min=fraction_min,
         fraction_of_roof_max=max(fraction_min, min(1.0, attained / attainable_min)),
-        fraction_of_peak=attained / roof.peak_flops_per_s,
+        fraction_of_peak=share * attained / roof.peak_flops_per_s,
         data_wait_share=None if work.data_wait_s is None else work.data_wait_s / work.step_s,
         times=times,
         bound=decision.bound,
@@ -317,5 +339,9 @@ def under_roof(
         roof=roof,
         ceiling=used.ceiling,
         ceiling_record_id=used.record_id,
-        findings=findings + check_possible(work, times, roof, seen.executed_flops, what=what),
+        findings=(
+            *findings,
+            *_of_causal_masks(share),
+            *check_possible(work, times, roof, seen.executed_flops, what=what),
+        ),
     )

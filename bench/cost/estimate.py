@@ -49,6 +49,8 @@ def complexity_of(
         activations=step.activations // spec.batch_size,
         forward_macs=sum(item.macs for item in step.passes if item.phase == "forward"),
         step_flops=totals.pop("flops"),
+        recomputed_flops=2 * sum(item.recomputed_macs for item in step.passes),
+        causal_skipped_flops=2 * sum(item.causal_skipped_macs for item in step.passes),
         **totals,
         compulsory_bytes=compulsory_bytes(step.passes, step.lasting, cache_bytes),
         cache_bytes=cache_bytes,

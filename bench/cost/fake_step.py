@@ -46,6 +46,15 @@ _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
     "bf16": lambda: AmpBf16(_DEVICE),
     "fp16": lambda: AmpFp16(_DEVICE),
 }
+#: What fake tensors cannot do, by a word of torch's error.
+_NOT_COUNTED = {
+    "Sparse": "sparse tensors are not counted, their work depends on their values; give it dense "
+    "ones (nn.Embedding(sparse=False))",
+    "shape_env": "nested (jagged) tensors are not counted, their work depends on the lengths; pad "
+    "the sequences to one length",
+    "FlexAttention": "flex_attention is not counted, what it computes is decided by Python "
+    "functions; use scaled_dot_product_attention, with a mask if need be",
+}
 _TRACED: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 
@@ -72,31 +81,38 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
     workload, model = fake_workload(spec, fake)
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise UserError(
+            f"arch={spec.arch!r}: TorchScript does not run on fake tensors, so its cost is not "
+            "known; use the module without torch.jit.script"
+        )
     if spec.depthwise_fp32:
         keep_depthwise_in_fp32(model)
     modules = ModulePaths(model)
     tracer = StepTracer(modules)
     weights = [*model.parameters(), *model.buffers()]
-    saved = SavedTensors(tracer, weights)
     rules = cuda_rules() if spec.backend == "cuda" else nullcontext()
-    with rules, fake, modules, tracer, saved.watch():
-        optimizer = make_optimizer(model, spec.optimizer, fused=spec.fused_optimizer)
-        state = _optimizer_state(model, optimizer)
-        step = TrainingStep(
-            workload,
-            model,
-            optimizer,
-            _PRECISIONS[spec.resolved_math_mode](),
-            grad_accum_steps=grad_accum_steps,
-            phases=_Traced(tracer),
-        )
-        with _model_errors(spec):
+    with _model_errors(spec):
+        saved = SavedTensors(tracer, weights)
+        with rules, fake, modules, tracer, saved.watch():
+            # A fused update takes no complex numbers.
+            fused = spec.fused_optimizer and not any(p.is_complex() for p in model.parameters())
+            optimizer = make_optimizer(model, spec.optimizer, fused=fused)
+            state = _optimizer_state(model, optimizer)
+            step = TrainingStep(
+                workload,
+                model,
+                optimizer,
+                _PRECISIONS[spec.resolved_math_mode](),
+                grad_accum_steps=grad_accum_steps,
+                phases=_Traced(tracer),
+            )
             batch = workload.batch(spec.batch_size)
             for _ in range(grad_accum_steps):
                 step.accumulate(batch)
-        gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
-        step.update()
-        lasting = map(tracer.values.read, (*weights, *state))
+            gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
+            step.update()
+            lasting = [*map(tracer.values.read, (*weights, *state))]
     return RecordedStep(
         passes=tuple(tracer.passes),
         calls=tuple(tracer.calls),
@@ -155,6 +171,9 @@ def _model_errors(spec: StepSpec) -> Iterator[None]:
         ) from error
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
+        for word, sentence in _NOT_COUNTED.items():
+            if word in reason:
+                raise UserError(f"arch={spec.arch!r}: {sentence}") from error
         sizes = ("batch_size", "image_size", "seq_len")
         asked = [f"{name}={size}" for name in sizes if (size := getattr(spec, name)) is not None]
         raise UserError(

@@ -1,8 +1,10 @@
 """Work of a training step's ops: MAC (2 FLOP each), and elementwise FLOP by convention.
 
 Multiply-adds of convolution, matrix products and attention: only what the mathematics asks for
-counts, not what a backward pass computes again (attention), nor padding to tile sizes. Products
-with padding zeros count, as every counter in use has it.
+counts, not what a backward pass computes again (attention, checkpointed layers), nor padding to
+tile sizes. Products with padding zeros count, as every counter in use has it. A multiply-add of
+complex numbers is 4 of real ones. torch computes a complex convolution as 3 real ones, which count
+as what they are.
 
 Elementwise FLOP cost little on any device and are counted separately. One per output element of an
 op that computes on elements, whatever it computes: an exponential counts like an addition, a scaled
@@ -13,7 +15,7 @@ formulas need: see the tables here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -38,6 +40,14 @@ _PRODUCTS = {
     "vdot": "self",
     "linear": "input",
 }
+_REAL_PER_COMPLEX_MAC = 4
+#: Layers that are one kernel, of any kind: LSTM, GRU, plain.
+_RECURRENT = op_names(
+    """
+    mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn
+    miopen_rnn_backward _lstm_mps lstm_mps_backward
+    """
+)
 #: Products of one group of rows with each of several matrices, as mixtures of experts have them.
 _GROUPED = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_overrideable"})
@@ -60,7 +70,8 @@ _WITHOUT_PRODUCTS = op_names(
 
 def is_contraction(op: str) -> bool:
     """Return whether `op` has algorithmic multiply-adds."""
-    return op in _PRODUCTS or op in _GROUPED or op in _CONVOLUTIONS or is_attention(op)
+    known = op in _PRODUCTS or op in _GROUPED or op in _CONVOLUTIONS or op in _RECURRENT
+    return known or is_attention(op)
 
 
 def refuse_uncounted(op: str) -> None:
@@ -77,16 +88,20 @@ def contraction_macs(op: str, arguments: Mapping[str, Any], outputs: Sequence[to
     """Return the multiply-adds of one call of a contraction that is a single pass."""
     if op in _PRODUCTS:
         summed = tensors_in(arguments[_PRODUCTS[op]])  # a list where the op takes lists
-        return sum(each.numel() * int(left.shape[-1])
+        macs = sum(each.numel() * int(left.shape[-1])
                    for each, left in zip(outputs, summed, strict=True))  # fmt: skip
+        return macs * (_REAL_PER_COMPLEX_MAC if outputs[0].is_complex() else 1)
     if op in _GROUPED:
         return grouped_macs(arguments["self"].shape, arguments["mat2"].shape)
     if op in _CONVOLUTIONS:
         return convolution_macs(
             arguments["input"], arguments["weight"], outputs[0], transposed=arguments["transposed"]
         )
-    query, key, value = (arguments[name] for name in ("query", "key", "value"))
-    macs = attention_macs(query.shape, key.shape, value.shape)
+    if op in _RECURRENT:
+        macs = recurrent_macs(arguments)
+    else:
+        query, key, value = (arguments[name] for name in ("query", "key", "value"))
+        macs = attention_macs(query.shape, key.shape, value.shape)
     return 2 * macs if op.endswith("_backward") else macs
 
 
@@ -113,6 +128,22 @@ def grouped_macs(left: Sequence[int], right: Sequence[int]) -> int:
     return prod(left) * right[-1] // groups
 
 
+def recurrent_macs(arguments: Mapping[str, Any]) -> int:
+    """Return the multiply-adds of a recurrent layer: every weight with every step of each sequence.
+
+    An LSTM of H units has 4 H (I + H) weights for inputs of I numbers. The backward pass has as
+    many for the gradients of inputs and states, and as many for those of the weights.
+    """
+    return sum(rows * matrix.numel() for rows, matrix in _recurrent_products(arguments))
+
+
+def _recurrent_products(arguments: Mapping[str, Any]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Every matrix of weights, and how many rows it is multiplied with; biases are vectors."""
+    rows = prod(arguments["input"].shape[:-1])
+    given = (value for name, value in arguments.items() if name.startswith(("weight", "params")))
+    return ((rows, each) for value in given for each in tensors_in(value) if each.dim() == 2)
+
+
 def attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
     """Return the multiply-adds of attention's two products, from shapes (..., length, width).
 
@@ -122,6 +153,23 @@ def attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[int
     """
     queries = prod(query[:-1])
     return queries * key[-2] * (query[-1] + value[-1])
+
+
+def causal_skipped_macs(op: str, arguments: Mapping[str, Any]) -> int:
+    """Return the multiply-adds of attention that its kernel need not do: 0 without a causal mask.
+
+    They are in `contraction_macs`. Queries see the keys up to their own number, so fused kernels
+    (flash, memory-efficient, cuDNN's) pass over the rest. They do it in blocks: this is the most
+    that they can leave out. Attention op by op computes everything.
+    """
+    if not is_attention(op) or not arguments.get("is_causal", False) or "math" in op:
+        return 0
+    query, key, value = (arguments[name].shape for name in ("query", "key", "value"))
+    queries, keys = query[-2], key[-2]
+    seen = min(queries, keys)
+    hidden = queries * keys - (seen * (seen + 1) // 2 + (queries - seen) * keys)
+    macs: int = prod(query[:-2]) * hidden * (query[-1] + value[-1])
+    return 2 * macs if op.endswith("_backward") else macs
 
 
 #: FLOP per element of a norm's input. Statistics: add to the sum; square and add. Apply: one
@@ -155,6 +203,8 @@ _PER_ELEMENT = {
     "_fused_adam": 15,
     "_fused_adamw": 14,
 }
+#: Per result of a recurrent layer's products: its bias, its sum, and its part of gates and state.
+_PER_GATE = 3
 #: Ops that sum what they read first, at places that the others tell.
 _SUM_FIRST = op_names("embedding_dense_backward nll_loss_forward nll_loss2d_forward")
 _BIASED = frozenset({"addmm", "baddbmm", "addmv", "convolution"})
@@ -164,6 +214,9 @@ def elementwise_flops(call: OpCall, role: Role, writes: list[torch.Tensor]) -> i
     """Return the elementwise FLOP of one call that is a single pass."""
     if call.op in MOVES | FILLS or not writes:
         return 0
+    if call.op in _RECURRENT:
+        outputs = sum(rows * len(matrix) for rows, matrix in _recurrent_products(call.arguments))
+        return _PER_GATE * outputs
     if role is Role.CONTRACTION:
         return _softmax_flops(call) if is_attention(call.op) else _bias_flops(call, writes)
     if role is Role.REDUCTION:

@@ -18,7 +18,9 @@ from bench.records.complexity import plain_label
 
 
 class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, is given every op that torch dispatches."""
+    """While active, is given every op that torch dispatches; of control flow, the op itself."""
+
+    supports_higher_order_operators = True
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op `func`; a mode that does more, or answers for it, has its own."""

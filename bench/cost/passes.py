@@ -32,7 +32,11 @@ class Access:
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over memory: most ops are one, a batch norm or a convolution's backward several."""
+    """One sweep over memory: most ops are one, a batch norm or a convolution's backward several.
+
+    `recomputed_macs` are those of what the backward pass computes again, which has no `macs`.
+    `causal_skipped_macs` are the part of `macs` that a causal mask leaves out.
+    """
 
     op: str
     phase: Phase
@@ -42,6 +46,8 @@ class Pass:
     macs: int
     elementwise_flops: int
     first_of_call: bool
+    recomputed_macs: int = 0
+    causal_skipped_macs: int = 0
 
 
 class Values:

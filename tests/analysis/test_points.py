@@ -113,6 +113,26 @@ def test_a_run_as_fast_as_a_burst_is_possible():
     assert at(125).findings[0].code == "above-compute-roof"
 
 
+def test_what_fused_attention_may_skip_is_not_held_against_the_roof():
+    """Of 100 GFLOP a step 40 are behind causal masks: 60 in 0.4 s are 150 GFLOP/s."""
+
+    def at(step_s, **changes):
+        work = make.complexity(causal_skipped_flops=40 * 10**9, **changes)
+        return place(make.run_record(step_s=step_s, complexity=work), CEILINGS).point
+
+    placed = at(0.4)
+    assert placed.attained_flops_per_s == 250e9
+    assert [placed.fraction_of_peak, placed.fraction_of_roof_min] == pytest.approx([0.75, 0.75])
+    assert placed.attainable_max_flops_per_s == pytest.approx(200e9 * 100 / 60)
+    assert placed.times.compute_s == pytest.approx(0.3)
+    assert [finding.code for finding in placed.findings] == ["causal-mask"]
+    assert placed.level == "clean"
+    # Of a step that memory holds back the FLOP make no difference.
+    slow = {"fused_bytes": 25 * 10**9, "eager_bytes": 25 * 10**9}  # 0.5 s
+    assert at(0.625, **slow).fraction_of_roof_min == pytest.approx(0.8)
+    assert at(0.25).level == "invalid"
+
+
 @pytest.mark.parametrize(
     ("step_s", "code", "level"),
     [(0.09, "above-memory-roof", "invalid"), (0.15, "below-fused-traffic", "suspect")],

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, get_args
 
+import torch
+
 from bench.cost.cached import DEFAULT_CACHE_BYTES
 from bench.cost.estimate import calls_of, ops_of, totals_of
 from bench.cost.tracing.dispatched_step import DispatchedStep
@@ -33,7 +35,8 @@ def count_step(*, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Iterator[StepCost]:
     """
     cost = StepCost(cache_bytes)
     step = DispatchedStep()
-    with step:
+    # Torch compiles nothing while ops are counted, but fails where one graph is asked for.
+    with torch.compiler.set_stance("force_eager"), step:
         yield cost
     recorded = RecordedPasses(
         passes=tuple(step.passes),
@@ -95,6 +98,16 @@ class StepCost:
     def step_flops(self) -> int:
         """Algorithmic FLOP of the same, in all phases."""
         return self._totals["flops"]
+
+    @property
+    def recomputed_flops(self) -> int:
+        """FLOP of what checkpoints compute again in the backward pass; not in `step_flops`."""
+        return 2 * sum(item.recomputed_macs for item in self._step.passes)
+
+    @property
+    def causal_skipped_flops(self) -> int:
+        """The part of `step_flops` that causal masks leave out, where fused attention may skip."""
+        return 2 * sum(item.causal_skipped_macs for item in self._step.passes)
 
     @property
     def elementwise_flops(self) -> int:

@@ -38,10 +38,24 @@ _ASKED_FOR_FP32 = op_names(
     linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
     """
 )
+#: Ops that the CPU's autocast alone computes in fp32; on CUDA they take what they are given.
+_ON_CPU_ALONE = op_names(
+    """
+    avg_pool3d max_pool3d adaptive_avg_pool3d adaptive_max_pool3d fractional_max_pool2d
+    fractional_max_pool3d max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d
+    replication_pad1d replication_pad2d replication_pad3d grid_sampler_2d grid_sampler_3d
+    _grid_sampler_2d_cpu_fallback quantile nanquantile trace
+    """
+)
 
 
 def set_autocast(library: torch.library.Library) -> None:
-    """Have `library` give the CPU's autocast CUDA's fp32 ops besides its own."""
+    """Have `library` give the CPU's autocast CUDA's fp32 ops, in place of its own."""
+    for name in _ON_CPU_ALONE:
+        if _is_ruled(name):
+            library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")  # type: ignore[no-untyped-call]
+    sampler = partial(_in_widest, torch.ops.aten.grid_sampler.default)
+    library.impl("grid_sampler", sampler, "AutocastCPU")  # type: ignore[no-untyped-call]
     for names, kernel in ((_CAST, _cast), (_ASKED_FOR_FP32, _asked_for_fp32)):
         for name in names:
             op = _op(name)
@@ -72,6 +86,13 @@ def _asked_for_fp32(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         kwargs["dtype"] = torch.float32
     with torch.autocast("cpu", enabled=False):
         return op(*args, **kwargs)
+
+
+def _in_widest(op: Callable[..., Any], *args: Any) -> Any:
+    types = {value.dtype for value in args if isinstance(value, torch.Tensor)}
+    given = args if len(types) == 1 else tree_map(_in_fp32, args)
+    with torch.autocast("cpu", enabled=False):
+        return op(*given)
 
 
 def _in_fp32(value: Any) -> Any:

@@ -60,7 +60,9 @@ class DispatchedStep(StepTracer):  # type: ignore[no-untyped-call]
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op and record it."""
         result = func(*args, **kwargs)
-        if isinstance(func, torch._ops.OpOverload) and func.namespace not in _COMMUNICATION:
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            self.uncounted[func._name] = "what it calls is not seen"
+        elif func.namespace not in _COMMUNICATION:
             try:
                 self._note(bind(func, args, kwargs, result))
             except Exception as error:  # of any kind: the user's step goes on, its count says so

@@ -14,6 +14,7 @@ import torch
 
 from bench.cost.flops import (
     NORM_FLOPS,
+    causal_skipped_macs,
     contraction_macs,
     convolution_macs,
     elementwise_flops,
@@ -43,6 +44,7 @@ class Work:
     writes: Iterable[torch.Tensor]
     macs: int = 0
     elementwise_flops: int = 0
+    causal_skipped_macs: int = 0
 
 
 def split(call: OpCall, writes: list[torch.Tensor]) -> list[Work]:
@@ -51,7 +53,8 @@ def split(call: OpCall, writes: list[torch.Tensor]) -> list[Work]:
         return _SPLITTERS[call.op](call)
     role = _role(call)
     macs = contraction_macs(call.op, call.arguments, writes) if role is Role.CONTRACTION else 0
-    return [Work(role, call.reads(), writes, macs, elementwise_flops(call, role, writes))]
+    skipped = causal_skipped_macs(call.op, call.arguments)
+    return [Work(role, call.reads(), writes, macs, elementwise_flops(call, role, writes), skipped)]
 
 
 def _role(call: OpCall) -> Role:

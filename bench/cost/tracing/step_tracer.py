@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from bench.cost.flops import refuse_uncounted
 from bench.cost.op_calls import OpCall, OpMode, bind, label_of
 from bench.cost.passes import Access, Pass, Role, Values
 from bench.cost.tracing.module_paths import ModulePaths
@@ -19,6 +22,9 @@ from bench.records.complexity import DispatchedCall
 
 _ASK_VALUE = torch.ops.aten._local_scalar_dense.default
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
+
+#: Where torch's checkpoints compute again: `use_reentrant=True`, and False.
+_CHECKPOINTS = {("torch.utils.checkpoint", name) for name in ("backward", "unpack_hook")}
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class StepTracer(OpMode):
             return args[0].fake_device  # the most frequent call: answered without torch
         if self.phase == "optimizer" and func is _ASK_VALUE and _is_unknown(args[0]):
             return 0.0  # a loss scaler asks for overflown gradients: there are none
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            refuse_uncounted(f"torch.{func._name}")
         module = None if self._modules is None else self._modules.current()
         # Fake tensors have nothing to update in place, and torch has no fake fused optimizers.
         updates_only = func.namespace == "aten" and not func._schema.returns
@@ -71,7 +79,7 @@ class StepTracer(OpMode):
         if func is _BATCH_NORM:
             # Under autocast devices keep a batch's statistics in fp32, fake tensors in 16 bits.
             result = (result[0], *map(_in_32_bits, result[1:]))
-        if self.phase is not None and isinstance(func, torch._ops.OpOverload):
+        if self.phase is not None:
             self.record(bind(func, args, kwargs, result), self.phase, module)
         return result
 
@@ -89,6 +97,9 @@ class StepTracer(OpMode):
         works = self.works_of(call, writes)
         passes = [self._pass(call.name, phase, work, first=not i) for i, work in enumerate(works)]
         label = label_of(call, phase)
+        if torch.is_grad_enabled() and in_recomputation():
+            passes = [_recomputed(item) for item in passes]
+            label = f"recomputed {label}"
         self.calls.append(DispatchedCall(call.name, phase, call.shapes, label, module))
         self.passes += passes
 
@@ -112,6 +123,7 @@ class StepTracer(OpMode):
             work.macs,
             work.elementwise_flops,
             first,
+            causal_skipped_macs=work.causal_skipped_macs,
         )
 
     def _kept_contents(self, role: Role, writes: list[torch.Tensor]) -> tuple[Role, list[Access]]:
@@ -126,6 +138,32 @@ class StepTracer(OpMode):
         return (Role.OPAQUE if kept and role is Role.POINTWISE else role), kept
 
 
+def in_recomputation() -> bool:
+    """Return whether what is recorded for autograd now is computed again in the backward pass.
+
+    Autograd records nothing of what it computes itself, unless gradients are to have gradients. It
+    keeps the graph for these: then only torch's own checkpoints are known, by their calls.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    return not torch._C._autograd._get_current_graph_task_keep_graph() or _in_checkpoint()
+
+
+def _in_checkpoint() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _CHECKPOINTS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _recomputed(item: Pass) -> Pass:
+    return replace(
+        item, macs=0, causal_skipped_macs=0, elementwise_flops=0, recomputed_macs=item.macs
+    )
+
+
 def _is_unknown(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is fake and made of others; an optimizer's count of steps has a value."""
     return isinstance(tensor, FakeTensor) and tensor.constant is None
@@ -138,6 +176,7 @@ def _in_32_bits(statistic: torch.Tensor) -> torch.Tensor:
 class SavedTensors:
     """The distinct storages saved while `watch()` is active, by their keys, weights left out.
 
+    What the backward pass computes again is not kept between the two passes, so it does not count.
     `elements` has no vectors either: these are not an image's, but the statistics of a batch norm's
     channels, or the labels. `copies_bytes` are copies of weights, such as those cast to 16 bits.
     """
@@ -156,6 +195,8 @@ class SavedTensors:
         return torch.autograd.graph.saved_tensors_hooks(self._note, lambda tensor: tensor)
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
+        if in_recomputation():  # hooks run with gradients off, but only for what is recorded
+            return tensor
         key = self._tracer.values.key(tensor)
         size_bytes = tensor.untyped_storage().nbytes()
         if not self._tracer.is_weight(tensor):

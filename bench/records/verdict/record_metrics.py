@@ -193,6 +193,7 @@ class StepCost:
     """Work of one step: algorithmic FLOP, and bytes by the model's three counts."""
 
     flops: int
+    causal_skipped_flops: int
     fused_bytes: int
     eager_bytes: int
     compulsory_bytes: int
@@ -207,6 +208,7 @@ def step_cost(complexity: Complexity, batches: int) -> StepCost:
     more = batches - 1
     return StepCost(
         flops=batches * complexity.step_flops,
+        causal_skipped_flops=batches * (complexity.causal_skipped_flops or 0),
         fused_bytes=complexity.fused_bytes + more * sum(op.fused_bytes for op in per_batch),
         eager_bytes=complexity.eager_bytes + more * sum(op.eager_bytes for op in per_batch),
         compulsory_bytes=complexity.compulsory_bytes,

@@ -15,7 +15,6 @@ from bench.records import (
     CeilingsRecord,
     Environment,
     Measurement,
-    Outcome,
     RunRecord,
     Telemetry,
     Verdict,
@@ -51,7 +50,7 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
         yield from _of_warm_up(run.measurement)
         yield from _of_window(run.measurement)
         if not run.config.data_only:
-            yield from _of_training(run.measurement, run.outcome)
+            yield from _of_training(run.measurement, run)
     if record.telemetry is not None:
         yield from of_telemetry(record.telemetry, record.environment)
     elif record.outcome == "ok":
@@ -119,8 +118,10 @@ def _of_window(measurement: Measurement) -> Iterator[Found]:
         )
 
 
-def _of_training(measurement: Measurement, outcome: Outcome) -> Iterator[Found]:
+def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
     """Findings that need a model in the step."""
+    if run.complexity is None and (why := run.missing.get("complexity")):
+        yield "uncounted-work", "note", f"its FLOP and bytes are not known: {why}"
     share = data_wait_share(measurement)
     if share > _INPUT_BOUND_SHARE:
         yield "input-bound", "note", f"{100 * share:.0f} % of the window was spent waiting for data"
@@ -131,7 +132,7 @@ def _of_training(measurement: Measurement, outcome: Outcome) -> Iterator[Found]:
         yield "hidden-syncs", "note", f"the step makes the host wait {syncs} times an iteration"
     if measurement.last_loss is None and measurement.first_loss is None:
         yield "loss-not-finite", "suspect", "the loss was not a finite number"
-    elif measurement.last_loss is None and outcome == "ok":
+    elif measurement.last_loss is None and run.outcome == "ok":
         message = "the loss was a finite number at first and not at the end: NaN takes less power"
         yield "loss-not-finite", "suspect", message
 

@@ -16,6 +16,8 @@ from commands.analyse.complexity import command
 PROJECT = Path(__file__).resolve().parents[3]
 #: Beside those whose value the test knows.
 KEYS = {
+    "recomputed_flops_per_image",
+    "causal_skipped_flops_per_image",
     "elementwise_flops_per_image",
     "bytes_per_image_min",
     "bytes_per_image_max",

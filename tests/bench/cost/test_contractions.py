@@ -11,9 +11,11 @@ import torch
 from generated_steps import tiny, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional
 
 from bench.cost import step_complexity
+from bench.cost.flops import contraction_macs
 from bench.errors import UserError
 
 sizes = st.integers(1, 4)
@@ -103,6 +105,24 @@ def test_batched_product(batch, rows, inner, columns):
     _check(lambda a, b, _: a @ b, left, right, None)
 
 
+@pytest.mark.parametrize(
+    ("product", "left", "right", "real"),
+    [
+        (torch.mm, (3, 4), (4, 5), 4),
+        (torch.bmm, (2, 3, 4), (2, 4, 5), 4),
+        (lambda a, b: torch.einsum("bixy,ioxy->boxy", a, b), (2, 3, 4, 4), (3, 5, 4, 4), 4),
+        # By (a + ib)(c + id) = ac - bd + i((a + b)(c + d) - ac - bd).
+        (functional.conv1d, (2, 3, 9), (5, 3, 4), 3),
+    ],
+)
+def test_a_multiply_add_of_complex_numbers_is_several_of_real_ones(product, left, right, real):
+    def macs(dtype):
+        given = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in (left, right)]
+        return _traced(lambda: torch.view_as_real(product(*given) + 0j))[1:]
+
+    assert macs(torch.complex64) == tuple(real * macs for macs in macs(torch.float32))
+
+
 @given(sizes, sizes, st.integers(1, 6), st.integers(1, 6), sizes)
 @settings(max_examples=30)
 def test_attention_is_two_products_forward_and_four_backward(batch, heads, queries, keys, width):
@@ -130,9 +150,31 @@ def test_a_frozen_stem_has_no_gradient_products():
     assert frozen.memory.gradients_bytes == frozen.memory.optimizer_bytes == 4 * 32
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_every_weight_of_a_recurrent_layer_meets_every_row(layer):
+    steps, batch, ins, units = 6, 4, 8, 16
+    recurrent = layer(ins, units, batch_first=True, bidirectional=True)
+    rows = torch.randn(batch, steps, ins, requires_grad=True)
+    _, forward, backward = _traced(lambda: recurrent(rows)[0])
+    gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[layer]
+    assert forward == 2 * batch * steps * gates * units * (ins + units)
+    # The first state is zeros: its gradient is computed only where one kernel does all.
+    first_state = 0 if layer is nn.LSTM else 2 * batch * gates * units * units
+    assert backward == 2 * forward - first_state
+
+
+def test_a_recurrent_kernel_of_several_layers_counts_all_of_their_weights():
+    """As cuDNN has it, which is not here: a list of matrices and biases, layer by layer."""
+    weights = [torch.empty(shape) for shape in ((64, 8), (64, 16), (64,), (64,)) * 2]
+    given = {"input": torch.empty(6, 4, 8), "weight": weights, "weight_buf": torch.empty(999)}
+    macs = 6 * 4 * 2 * 64 * (8 + 16)
+    assert contraction_macs("_cudnn_rnn", given, []) == macs
+    assert contraction_macs("_cudnn_rnn_backward", given, []) == 2 * macs
+
+
 def test_an_op_without_a_formula_is_refused_by_name():
-    with pytest.raises(UserError, match=r"rnn.* whose FLOP cannot be counted"):
-        step_complexity(tiny("Recurrent"))
+    with pytest.raises(UserError, match=r"_fft.* whose FLOP cannot be counted"):
+        step_complexity(tiny("Spectral"))
 
 
 def test_an_op_from_another_library_is_refused_by_name():

@@ -1,6 +1,7 @@
 """`count_step` around real steps: what it counts, in which phase, and what it leaves alone."""
 
 import warnings
+from functools import partial
 
 import pytest
 import tiny_models
@@ -9,6 +10,8 @@ from generated_steps import tiny
 from torch import distributed, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -151,31 +154,114 @@ def test_the_closure_of_an_optimizer_is_forward_and_backward():
     assert "optimizer" in phases["cat"]
 
 
-def test_what_a_checkpoint_computes_again_is_counted_in_the_backward_pass():
+def _reversed(model):
+    """A layer of one's own that computes `model` again in its backward pass."""
+
+    class Again(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, inputs, *weights):
+            ctx.save_for_backward(inputs)
+            return model(inputs)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            inputs = ctx.saved_tensors[0].detach().requires_grad_()
+            with torch.enable_grad():
+                result = model(inputs)
+            return torch.autograd.grad(result, (inputs, *model.parameters()), gradient)
+
+    return lambda inputs: Again.apply(inputs, *model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("again", "keep"),
+    [
+        *((again, keep) for again in ("reentrant", "not reentrant") for keep in (False, True)),
+        ("own", False),  # of a graph that is kept, nothing says that it is computed again
+    ],
+)
+def test_what_the_backward_pass_computes_again_is_counted_by_itself(again, keep):
     model, inputs = _layers(), torch.zeros(3, 8, requires_grad=True)
-    with count_step() as plain:
-        model(inputs).sum().backward()
-    with count_step() as again:
-        checkpoint(model, inputs, use_reentrant=True).sum().backward()
-    assert again.forward_macs == plain.forward_macs
-    assert again.step_flops == plain.step_flops + 2 * plain.forward_macs
+    run = partial(checkpoint, model, use_reentrant=again == "reentrant")
+    if again == "own":
+        run = _reversed(model)
+    costs = []
+    for each in (model, run):
+        model.zero_grad()
+        with count_step() as cost:
+            each(inputs).sum().backward(retain_graph=keep)
+        costs.append(cost)
+    plain, cost = costs
+    assert cost.forward_macs == plain.forward_macs
+    assert cost.step_flops == plain.step_flops
+    assert plain.recomputed_flops == 0
+    # Checkpoints that are not reentrant stop at the last tensor that they need.
+    last = 0 if again == "not reentrant" else 16 * 4
+    assert cost.recomputed_flops == 2 * 3 * (8 * 16 + last)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["plain", "checkpoint"])
+def test_gradients_of_gradients_are_work_of_the_step(again):
+    model, inputs = _layers(), torch.randn(3, 8, requires_grad=True)
+    run = partial(checkpoint, model, use_reentrant=False) if again else model
+    with count_step() as cost:
+        result = run(inputs).sum()
+        (gradient,) = torch.autograd.grad(result, inputs, create_graph=True)
+        gradient.pow(2).sum().backward()
+    first, last = 3 * 8 * 16, 3 * 16 * 4
+    # Forward; gradient of the inputs; then those of every factor that is learned, or the inputs'.
+    assert cost.step_flops == 2 * ((1 + 1 + 4) * first + (1 + 1 + 1) * last)
+    assert (cost.recomputed_flops > 0) is again
+
+
+def test_a_causal_mask_is_counted_whole_and_what_it_hides_by_itself():
+    query, key, value = (torch.randn(2, 3, 8, 4, requires_grad=True) for _ in range(3))
+
+    def cost_of(backend, **options):
+        with sdpa_kernel(backend), count_step() as cost:
+            functional.scaled_dot_product_attention(query, key, value, **options).sum().backward()
+        return cost
+
+    fused = cost_of(SDPBackend.FLASH_ATTENTION, is_causal=True)
+    assert fused.step_flops == cost_of(SDPBackend.FLASH_ATTENTION).step_flops
+    assert cost_of(SDPBackend.FLASH_ATTENTION).causal_skipped_flops == 0
+    # Of 8 x 8 pairs 36 are seen.
+    assert fused.causal_skipped_flops * 64 == fused.step_flops * (64 - 36)
+    assert cost_of(SDPBackend.MATH, is_causal=True).causal_skipped_flops == 0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_control_flow_and_attention_in_python_leave_the_step_running(compiled):
+    rows = torch.randn(1, 1, 8, 16)
+    attend = torch.compile(flex_attention, backend="eager") if compiled else flex_attention
+    expected = functional.scaled_dot_product_attention(rows, rows, rows)
+    with warnings.catch_warnings(), count_step() as cost:
+        warnings.simplefilter("ignore")
+        result = attend(rows, rows, rows)
+        torch.cond(torch.tensor(True), torch.sin, torch.cos, (rows,))
+    assert torch.allclose(result, expected, atol=1e-6)
+    assert cost.uncounted.keys() == {"flex_attention", "cond"}
 
 
 def test_an_op_without_a_formula_is_named_and_the_step_goes_on():
-    cell, inputs = nn.LSTM(4, 4), torch.zeros(2, 1, 4)
-    expected = cell(inputs)[0]
+    weight, inputs = torch.ones(4, 4, requires_grad=True), torch.zeros(2, 4)
+
+    def transformed():
+        return torch.fft.fft(inputs @ weight).abs()
+
+    expected = transformed()
 
     def counted():
         with count_step() as cost:
-            result = cell(inputs)[0]
+            result = transformed()
             result.sum().backward()
         return result, cost
 
-    with pytest.warns(UserWarning, match="lower bound, without those of .*(rnn|lstm)"):
+    with pytest.warns(UserWarning, match="lower bound, without those of .*fft"):
         result, cost = counted()
     assert torch.equal(result, expected)
     assert not cost.is_complete
-    assert any("rnn" in op or "lstm" in op for op in cost.uncounted)
+    assert any("fft" in op for op in cost.uncounted)
     assert "there is no formula" in str(cost)
     assert cost.eager_bytes > 0
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 from generated_steps import tiny
 from refusals import refusal
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, step_complexity
+from bench.cost.cuda_rules import cuda_rules
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,12 @@ def test_the_random_numbers_and_settings_of_the_process_stay_as_they_were():
         ("tiny_models:LooksAtValues", 2, 4, "so its cost depends on the data"),
         ("tiny_models:HoldsALock", 2, None, "keep open files, locks and the like out of its attri"),
         ("tiny_models:none_such", 2, 4, "module tiny_models has no 'none_such'"),
+        ("tiny_models:SparseBuffer", 2, 4, "sparse tensors are not counted"),
+        ("tiny_models:SparseRows", 2, 4, "sparse tensors are not counted"),
+        ("tiny_models:SparseGradient", 2, 4, "nn.Embedding(sparse=False)"),
+        ("tiny_models:Scripted", 2, 4, "without torch.jit.script"),
+        ("tiny_models:Flexible", 2, 4, "use scaled_dot_product_attention"),
+        ("tiny_models:Branching", 2, 4, "torch.cond, whose FLOP cannot be counted"),
     ],
 )
 def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, message, capfd):
@@ -81,9 +89,48 @@ def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, messag
     assert capfd.readouterr() == ("", "")
 
 
+def test_nested_tensors_are_refused_with_what_helps():  # torch logs a line of its own, too
+    assert "pad the sequences" in refusal(step_complexity, tiny("Jagged"))
+
+
 def test_a_step_with_a_generator_of_its_own_is_counted():
     step = step_complexity(StepSpec("tiny_models:DrawsItself", 3, "fp32"))
     assert step.forward_macs == 3 * 4 * 2
+
+
+def test_complex_weights_are_counted():
+    """No fused optimizer takes them, as `fused_optimizer` asks by default."""
+    assert step_complexity(tiny("ComplexWeights")).step_flops == 2 * 2 * 4 * 2 * 48 * 10
+
+
+@pytest.mark.parametrize("again", ["Reentrant", "NonReentrant"])
+def test_what_a_checkpoint_computes_again_is_no_work_of_the_step(again):
+    plain, again = (step_complexity(tiny(name)) for name in ("Checkpointed", again))
+    assert again.step_flops == plain.step_flops
+    assert again.elementwise_flops == plain.elementwise_flops
+    assert (plain.recomputed_flops, again.recomputed_flops) == (0, 2 * 2 * 2 * 48 * 48)
+    assert sum(op.flops for op in again.ops) == again.step_flops
+    assert again.eager_bytes > plain.eager_bytes
+    # What is between the two layers is not kept: 48 numbers of 2 samples.
+    assert plain.memory.activations_bytes - again.memory.activations_bytes == 2 * 48 * 4
+
+
+def test_pools_of_3_dimensions_are_in_16_bits_on_cuda_alone():
+    with torch.autocast("cpu", torch.bfloat16), FakeTensorMode():
+        volume = torch.empty(1, 2, 4, 4, 4, dtype=torch.bfloat16)
+        image, grid = volume[..., 0], torch.empty(1, 3, 3, 2)
+
+        def types():
+            return (
+                torch.nn.functional.avg_pool3d(volume, 2).dtype,
+                torch.nn.functional.adaptive_max_pool3d(volume, 2).dtype,
+                torch.nn.functional.grid_sample(image, grid.bfloat16(), align_corners=False).dtype,
+                torch.nn.functional.grid_sample(image, grid, align_corners=False).dtype,
+            )
+
+        with cuda_rules():
+            assert types() == (torch.bfloat16,) * 3 + (torch.float32,)
+        assert types() == (torch.float32,) * 4
 
 
 @pytest.mark.slow

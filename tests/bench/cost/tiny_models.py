@@ -4,6 +4,8 @@ from threading import Lock
 
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.checkpoint import checkpoint
 
 
 def _logits(features):
@@ -74,13 +76,113 @@ class AttentionByHand(nn.Module):
         return (torch.softmax(pixels @ pixels.transpose(1, 2), -1) @ pixels).mean(1)
 
 
-class Recurrent(nn.Module):
+class Spectral(nn.Module):
     def __init__(self):
         super().__init__()
-        self.cell = nn.LSTM(12, 8, batch_first=True)
+        self.linear = nn.Linear(48, 10)
 
     def forward(self, images):
-        return self.cell(images.permute(0, 2, 1, 3).flatten(2))[0][:, -1]
+        return self.linear(torch.fft.fft2(images).abs().flatten(1))
+
+
+class Checkpointed(nn.Module):
+    """Four layers, of which a checkpoint has two and keeps their input alone."""
+
+    reentrant = None
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(48, 48, bias=False)
+        self.layers = nn.Sequential(nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh())
+        self.last = nn.Linear(48, 10, bias=False)
+
+    def forward(self, images):
+        hidden = self.first(images.flatten(1))
+        if self.reentrant is None:
+            return self.last(self.layers(hidden))
+        return self.last(checkpoint(self.layers, hidden, use_reentrant=self.reentrant))
+
+
+class Reentrant(Checkpointed):
+    reentrant = True
+
+
+class NonReentrant(Checkpointed):
+    reentrant = False
+
+
+class SparseBuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("matrix", torch.eye(48).to_sparse())
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, images):
+        return torch.sparse.mm(self.matrix, (images.flatten(1) * self.scale).t()).t()
+
+
+class SparseRows(SparseBuffer):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("matrix", torch.eye(48).to_sparse_csr())
+
+
+class SparseGradient(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 10, sparse=True)
+
+    def forward(self, images):
+        return self.table(images[:, 0, 0, 0].long().clamp(0, 8))
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.jit.script(nn.Linear(48, 10))
+
+    def forward(self, images):
+        return self.linear(images.flatten(1))
+
+
+class Flexible(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(48, 10)
+
+    def forward(self, images):
+        rows = self.linear(images.flatten(1))[None, None]
+        return flex_attention(rows, rows, rows)[0, 0]
+
+
+class Jagged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(48, 10)
+
+    def forward(self, images):
+        offsets = torch.tensor([0, 1, len(images)])
+        rows = torch.nested.nested_tensor_from_jagged(images.flatten(1), offsets=offsets)
+        return self.linear(rows).values()
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(48, 10)
+
+    def forward(self, images):
+        rows = images.flatten(1)
+        return torch.cond(torch.tensor(True), self.linear, lambda x: self.linear(2 * x), (rows,))
+
+
+class ComplexWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(48, 10, dtype=torch.complex64))
+
+    def forward(self, images):
+        return (images.flatten(1).to(torch.complex64) @ self.weight).abs()
 
 
 class LooksAtValues(nn.Module):

@@ -95,6 +95,7 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
         ("launch-blocking", launching("cuda", "1"), launching("cpu", "1")),
         ("emulated", {"resolved": samples.resolved(native_math=False)}, {}),
         ("amp-in-fp32", asked_for("amp"), asked_for("fp32")),
+        ("uncounted-work", {"complexity": None, "missing": {"complexity": "it runs fft"}}, {}),
         ("short-warm-up", cut_warm_up(0.62), window(warmup_times_s=(9.0, 0.62))),
         ("not-warm", cut_warm_up(0.63), cut_warm_up(0.62)),
     ],
