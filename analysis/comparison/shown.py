@@ -129,8 +129,8 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
         lines += odd_in(side, list(runs.values()), pairing.metric)
     undecided = sum(one.judgement == "undecided" for one in comparisons)
     if undecided:
-        clean = ": leave out the suspect runs (verdict=clean)" if doubts else ""
-        lines.append(f"{undecided} of {len(comparisons)} undecided{clean}")
+        remedy = ": measure the suspect runs again, or leave them out (verdict=clean)"
+        lines.append(f"{undecided} of {len(comparisons)} undecided{remedy * bool(doubts)}")
     return lines
 
 

@@ -119,6 +119,11 @@ def code_digest(arch: str) -> str | None:
     return value_or_none(lambda: _digest(_sources(arch.partition(":")[0]).items()))
 
 
+def has_changed(arch: str, digest: str | None) -> bool:
+    """Whether the source of a user's own model is known to be another than that of `digest`."""
+    return digest is not None and code_digest(arch) not in (digest, None)
+
+
 def _model_code(module: str) -> ModelCode:
     files = _sources(module)
     own = files.get(module) or next(iter(files.values()))

@@ -114,6 +114,11 @@ class Environment(Facts):
         return " ".join(f"{name}={value}" for name, value in self.variables.items()) or "none"
 
     @property
+    def code(self) -> str | None:
+        """The digest of a user's own model's source; None where there is none."""
+        return None if self.model_code is None else self.model_code.digest
+
+    @property
     def instruction_limits(self) -> str:
         """What limited the processor's instructions; none in a record of before it was asked."""
         return instruction_limits(self.variables or {})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.config import RunConfig
 from bench.launcher.recover import recover
-from bench.machine.repository import code_digest
+from bench.machine.repository import has_changed
 from bench.records import Outcome, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, record_folders
@@ -39,7 +39,7 @@ class PastRun:
             record.reason,
             record.record_id,
             environment.device.name if environment else None,
-            environment.model_code.digest if environment and environment.model_code else None,
+            environment.code if environment else None,
         )
 
 
@@ -63,7 +63,7 @@ class PastRuns:
     def __post_init__(self) -> None:
         self._read: set[str] = set()
         self._last: dict[tuple[str, int], PastRun] = {}
-        self._code = cache(code_digest)
+        self._has_changed = cache(has_changed)
         for past in self.elsewhere:
             self.add(past)
 
@@ -81,7 +81,7 @@ class PastRuns:
         """Note one run; one of another environment, or of changed source, is left out."""
         if self.environment is not None and past.environment_id not in (self.environment, None):
             return
-        if past.code is not None and self._code(past.config.arch) not in (past.code, None):
+        if self._has_changed(past.config.arch, past.code):
             return
         key = (past.config.config_id, past.config.repeat)
         known = self._last.get(key)

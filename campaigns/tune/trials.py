@@ -12,6 +12,7 @@ from bench.config import RunConfig
 from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.watch import TimeLimit
+from bench.machine.repository import has_changed
 from bench.records import Environment, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, readable_records
@@ -38,11 +39,16 @@ def campaign_records(records: Path, campaign: str, environment: Environment) -> 
 
 
 class PastTrials:
-    """Records of one campaign on one environment, in the order in which they were measured."""
+    """Records of one campaign on one environment, in the order in which they were measured.
+
+    Those of a user's own model count only while its source is the same.
+    """
 
     def __init__(self, records: Iterable[RunRecord] = ()) -> None:
         known = sorted(records, key=lambda record: record.record_id)
-        self._tape = [record for record in known if record.outcome != "interrupted"]
+        self._tape = [
+            record for record in known if record.outcome != "interrupted" and not _is_of_old(record)
+        ]
         self._used: set[str] = set()
         self._repeats: Counter[str] = Counter()
         for record in known:
@@ -82,6 +88,11 @@ class PastTrials:
     def _take(self, records: list[RunRecord]) -> list[RunRecord]:
         self._used.update(record.record_id for record in records)
         return records
+
+
+def _is_of_old(record: RunRecord) -> bool:
+    environment = record.environment
+    return environment is not None and has_changed(record.config.arch, environment.code)
 
 
 def _neighbours(before: RunRecord, after: RunRecord) -> bool:

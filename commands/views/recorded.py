@@ -175,7 +175,8 @@ def _dearest(ops: OpProfile) -> Iterator[tuple[str, str]]:
     for rank, op in enumerate(longest, 1):
         share = op.time_s / ops.ops_time_s if ops.ops_time_s else 0.0
         phase = op.phase or "whole step"
-        yield f"op {rank}", f"{op.label} {phase}: {1e3 * op.time_s:.4g} ms, {share:.0%} of all ops"
+        name = op.label if op.label == phase else f"{op.label} {phase}"
+        yield f"op {rank}", f"{name}: {1e3 * op.time_s:.4g} ms, {share:.0%} of all ops"
 
 
 def say_not_uploaded(problem: object, safe: str = "the records are safe on disk") -> None:

@@ -64,8 +64,8 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
         ran["device"] = record.environment.device.name
         if (limits := record.environment.instruction_limits) != "none":
             ran[LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
-        if (code := record.environment.model_code) is not None:
-            ran[CODE] = code.digest
+        if (code := record.environment.code) is not None:
+            ran[CODE] = code
     return ran, asked
 
 

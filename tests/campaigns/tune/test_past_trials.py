@@ -6,6 +6,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
+from bench.machine.repository import code_digest
 from bench.records.folders import RecordFolder
 from campaigns.tune.trials import PastTrials, campaign_records
 
@@ -60,6 +61,17 @@ def test_the_first_alone_comes_back_where_it_suffices():
     archive = PastTrials([record(A, 0, "oom"), record(C, 12)])
     assert found(archive, A, B, stop=lambda each: each.outcome == "oom") == [0]
     assert found(archive, A, B, stop=lambda each: each.outcome == "oom") is None
+
+
+def test_a_run_of_another_version_of_a_users_model_comes_back_never(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = RunConfig(campaign="c", arch="mynet:net")
+    (tmp_path / "mynet.py").write_text("net = 1")
+    code = samples.model_code(digest=code_digest("mynet:net"))
+    known = record(mine, 0, environment=samples.environment(model_code=code))
+    assert found(PastTrials([known]), mine) == [0]
+    (tmp_path / "mynet.py").write_text("net = 2")
+    assert found(PastTrials([known]), mine) is None
 
 
 def test_an_interrupted_run_comes_back_never_but_its_number_is_taken():
