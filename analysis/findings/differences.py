@@ -99,7 +99,9 @@ def find_precision_uplift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
         if rated:
             ratios = [known.estimate.ratio for _, known in rated]
             undecided = sum(known.judgement == "undecided" for _, known in rated)
-            doubt = f"; {undecided} of {len(rated)} undecided" if undecided else ""
+            verb = "is" if undecided < len(rated) else "measured"
+            some = f"; {undecided} of {len(rated)} undecided" if undecided else ""
+            doubt = some if verb == "is" else ", undecided"
             spilled = [one for one in found if one.spilled]
             past = ", ".join(f"{one.low.batch_size}" for one in spilled)
             note = f" Left out, as memory spilled there: batch {past}." if spilled else ""
@@ -107,7 +109,7 @@ def find_precision_uplift(runs: Sequence[Run]) -> Iterator[ReportFinding]:
             yield ReportFinding(
                 kind="precision uplift",
                 headline=(
-                    f"{what}: {first.precision_label}{how} is "
+                    f"{what}: {first.precision_label}{how} {verb} "
                     f"{as_fast_as(min(ratios), max(ratios))} {BASELINE}{doubt}.{note}"
                 ),
                 evidence=tuple(

@@ -105,7 +105,7 @@ def _against_fp32(best: Answer, runs: Sequence[Run]) -> str:
         return ""
     ratio = known.estimate.ratio
     if known.judgement == "undecided":
-        return f"; whether that is more than in fp32 is undecided ({ratio_of(known.estimate)})"
+        return f"; whether that is more than in fp32 is undecided: {ratio_of(known.estimate)}"
     if known.judgement == "tie":
         return ", as many as in fp32"
     return f", {ratio_digits(ratio)} times as many as in fp32"

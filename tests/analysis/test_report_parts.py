@@ -79,7 +79,7 @@ def test_the_opening_of_many_runs_names_the_fastest_the_ends_and_the_doubts():
         (((1.0, 1.001, 0.999), (0.5, 0.501, 0.499)), "2 times as many as in fp32"),
         (((1.0, 1.001, 0.999), (0.998, 0.999, 0.997)), "as many as in fp32"),
         (((1.0, 1.01), (0.5, 0.6)), "undecided"),
-        (((1.0,), (0.5,)), "undecided (2x (single runs, no interval))"),
+        (((1.0,), (0.5,)), "undecided: 2x (single runs, no interval)"),
     ],
 )
 def test_the_opening_the_findings_and_compare_speak_of_an_uplift_alike(steps_s, words):
