@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-ANSWERED = ("loss scaling", "precisions", "warm-up")
-NEEDS_A_GPU = ("captured accumulation", "counters")
+ANSWERED = ("loss scaling", "precisions", "warm-up", "switches of a model's file")
+NEEDS_A_GPU = ("captured accumulation", "counters", "warm-up of a tuning", "clocks")
 
 
 @pytest.mark.long
