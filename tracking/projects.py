@@ -131,10 +131,19 @@ def _python(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Make this project's environment and print the file that says it is whole."""
+    """Make this project's environment and print the file that says it is whole.
+
+    The embedded store too, which two first `mlflow run` at once, or one cut short, would break.
+    """
+    from tracking.store import TrackingError, is_unmade, open_client, server_errors, settings_uri
+
     try:
-        print(make_environment(Path(__file__).resolve().parent.parent) / WHOLE)
-    except UserError as error:
+        whole = make_environment(Path(__file__).resolve().parent.parent) / WHOLE
+        if is_unmade(settings_uri()):
+            with server_errors():
+                open_client()
+        print(whole)
+    except (UserError, TrackingError) as error:
         print(f"set-up: {error}", file=sys.stderr)
         return 1
     return 0

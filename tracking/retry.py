@@ -45,9 +45,9 @@ _SETTINGS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-#: A first contact with an SQLite file prints a line per schema migration.
+#: A first contact with an SQLite file prints a line per schema migration, a damaged one tracebacks.
 for _noisy in ("mlflow.store.db.utils", "alembic", "alembic.runtime.migration"):
-    logging.getLogger(_noisy).setLevel(logging.ERROR)
+    logging.getLogger(_noisy).setLevel(logging.CRITICAL)
 #: The settings that blocks hold now, in several threads perhaps, and what the user had there.
 _holds: list[dict[str, str]] = []
 _user_values: dict[str, str | None] = {}

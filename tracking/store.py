@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import re
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from mlflow.tracking import MlflowClient
 
 from bench.doctor import Check
 from bench.errors import UserError
+from tracking.embedded import is_broken, make_store, sqlite_file
 from tracking.retry import AWAY_LIMIT_S, failure_line, http_settings, is_away, is_unauthenticated
 
 P = ParamSpec("P")
@@ -50,15 +52,31 @@ def server_errors(tracking_uri: str | None = None) -> Iterator[None]:
     try:
         with http_settings():
             yield
-    except _failures() as error:
+    except (UserError, TrackingError):
+        raise
+    except Exception as error:
         line = CREDENTIALS.sub("", failure_line(error))
         away = is_away(error) or is_unauthenticated(error)
+        file = sqlite_file(tracking_uri or settings_uri())
+        if file is not None and is_broken(file, error):
+            away = True
+            line = (
+                f"the store is damaged or unfinished ({line[:120]}); the records hold everything: "
+                f"move {file.name} away, then mlproject sync"
+            )
+        elif not isinstance(error, _failures()):
+            raise
         raise TrackingError(f"{public_uri(tracking_uri)}: {line}"[:400], away=away) from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
     """What a server, its database or the way there can raise."""
-    failures: tuple[type[Exception], ...] = MlflowException, requests.RequestException, OSError
+    failures: tuple[type[Exception], ...] = (
+        MlflowException,
+        requests.RequestException,
+        OSError,
+        sqlite3.Error,
+    )
     # Only an embedded store imports SQLAlchemy, which takes half as long as MLflow.
     sqlalchemy = sys.modules.get("sqlalchemy.exc")
     return failures if sqlalchemy is None else (*failures, sqlalchemy.SQLAlchemyError)
@@ -83,6 +101,8 @@ def open_client(tracking_uri: str | None = None) -> MlflowClient:
         from mlflow.store.db import utils as db_utils
 
         db_utils.MAX_RETRY_COUNT = _DATABASE_TRIES
+        if (file := sqlite_file(uri)) is not None:
+            make_store(file, uri)
     return MlflowClient(tracking_uri=uri)
 
 
@@ -92,12 +112,12 @@ def open_existing(tracking_uri: str | None = None) -> MlflowClient:
     Raises `UserError` for an embedded store that does not exist, which MLflow would make.
     """
     uri = tracking_uri or settings_uri()
-    if is_unmade(uri):
-        store = sqlite_file(uri).absolute()
+    file = sqlite_file(uri)
+    if file is not None and not file.exists():
         raise UserError(
-            f"{store.parent} has no {store.name}, so no runs are tracked there: go to the folder "
-            "that they were measured in, name a server with MLFLOW_TRACKING_URI, or measure one "
-            "with mlproject run"
+            f"{file.absolute().parent} has no {file.name}, so no runs are tracked there: go to the "
+            "folder that they were measured in, name a server with MLFLOW_TRACKING_URI, or measure "
+            "one with mlproject run"
         )
     return open_client(uri)
 
@@ -159,14 +179,8 @@ def experiment_named(client: MlflowClient, name: str) -> str:
 
 def is_unmade(tracking_uri: str) -> bool:
     """Whether this is an embedded store that does not exist, and that MLflow makes if asked."""
-    return tracking_uri.startswith(_SQLITE) and not sqlite_file(tracking_uri).exists()
-
-
-def sqlite_file(tracking_uri: str) -> Path:
-    """Return the file that SQLAlchemy opens; in MLflow's own URI a blank of its path is %20."""
-    from sqlalchemy.engine import make_url
-
-    return Path(make_url(tracking_uri).database or "")
+    file = sqlite_file(tracking_uri)
+    return file is not None and not file.exists()
 
 
 def tracking_checks() -> list[Check]:

@@ -16,6 +16,7 @@ from bench.errors import UserError
 from bench.records.folders import AnyRecord, RecordFolder
 from tracking import schema
 from tracking.content import content_of
+from tracking.embedded import sqlite_file
 from tracking.matching_runs import is_whole, runs_of_records
 from tracking.reading.pages import all_experiments, all_runs, matching
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
@@ -27,7 +28,6 @@ from tracking.store import (
     public_uri,
     server_errors,
     settings_uri,
-    sqlite_file,
 )
 from tracking.upload.upload import ARTIFACT_FOLDERS, ARTIFACTS, upload
 
@@ -144,9 +144,9 @@ class Copier:
         if not isinstance(repository, LocalArtifactRepository):
             if not is_embedded(self._source):
                 return
-        elif self._source.startswith("sqlite:"):
+        elif (store := sqlite_file(self._source)) is not None:
             file = Path(repository.artifact_dir, path).resolve()
-            beside = sqlite_file(self._source).resolve().parent
+            beside = store.resolve().parent
             if any(file.is_relative_to(beside / name) for name in ("mlruns", "mlartifacts")):
                 return
         raise UserError(
