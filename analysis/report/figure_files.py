@@ -98,7 +98,6 @@ class FigureFolder:
         self.machines = dict(zip(labels, file_names(labels), strict=True))
         self._folder = folder
         self._run_numbers = run_numbers
-        self.saved: list[Path] = []
         self._names: list[str] = []
 
     def add_chart(
@@ -123,7 +122,6 @@ class FigureFolder:
         self._names.append(name)
         name = file_names(self._names)[-1]
         png, svg = save_figure(figure, self._folder, name)
-        self.saved += (png, svg)
         shown = min(png, svg, key=lambda path: path.stat().st_size)
         kind = "png" if shown is png else "svg+xml"
         encoded = base64.b64encode(shown.read_bytes()).decode("ascii")

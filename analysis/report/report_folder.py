@@ -3,31 +3,36 @@
 `report.sha256` has the sum of every file as it was written, in the form of `sha256sum --check`. A
 file with another sum was edited, and the folder is not written again. A report of a version that
 kept no sums may have been edited too: its whole folder is moved aside.
+
+A new report is written in `.unfinished` and takes the earlier one's place once it is whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from bench.errors import UserError
+from bench.records.folders import write_atomically
 
 _SUMS = "report.sha256"
+_UNFINISHED = ".unfinished"
 #: Of a name, so that whole paths fit on every system.
 _MAX_LETTERS = 80
+#: What says nothing of a report.
+_NO_REPORT = frozenset({_UNFINISHED, ".DS_Store"})
 #: What a report's folder holds.
-_OURS = frozenset(
-    {"report.html", "report.md", "report.pdf", "figures", "tables", _SUMS, ".DS_Store"}
-)
+_OURS = _NO_REPORT | {"report.html", "report.md", "report.pdf", "figures", "tables", _SUMS}
 
 
-def claim_folder(folder: Path) -> Path | None:
-    """Make the folder ready for a new report; return where an earlier one was moved, if it was.
+def begin_report(folder: Path) -> tuple[Path, Path | None]:
+    """Return where to write a new report; with it where an earlier one was moved, if it was.
 
-    An earlier report with its sums is removed. Raises `UserError` where the folder holds files that
-    are no report's, since all of it is uploaded, or a file that was edited.
+    Raises `UserError` where the folder holds files that are no report's, since all of it is
+    uploaded, or a file that was edited.
     """
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     foreign = sorted(present - _OURS)
@@ -38,37 +43,62 @@ def claim_folder(folder: Path) -> Path | None:
         )
     moved = None
     if _SUMS in present:
-        _remove(folder)
-    elif present - {".DS_Store"}:
+        _refuse_edited(folder)
+    elif present - _NO_REPORT:
         moved = _moved_aside(folder)
+    new = folder / _UNFINISHED
+    if new.exists():
+        shutil.rmtree(new)
     for name in ("figures", "tables"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    # Without a sum a file is unfinished work of ours, and may be written over.
-    (folder / _SUMS).write_text("", encoding="utf-8")
-    return moved
+        (new / name).mkdir(parents=True)
+    return new, moved
 
 
-def keep_sums(folder: Path, written: Iterable[Path]) -> None:
-    """Keep the sums of the files that were `written`, once the report is finished."""
-    lines = [f"{_sum(path)}  {path.relative_to(folder).as_posix()}\n" for path in written]
-    (folder / _SUMS).write_text("".join(sorted(lines)), encoding="utf-8", newline="\n")
+def end_report(new: Path) -> None:
+    """Bring a report that is whole to its place, file by file, and remove what is left of another.
 
-
-def _remove(folder: Path) -> None:
-    """Remove the files that have a sum, none if one of them was edited."""
-    lines = (folder / _SUMS).read_text("utf-8").splitlines()
-    sums = {path: total for total, _, path in (line.partition("  ") for line in lines)}
-    ours = folder.resolve()
-    inside = (name for name in sums if (folder / name).resolve().is_relative_to(ours))
-    files = {name: folder / name for name in inside if (folder / name).is_file()}
+    Until the end the sums are those of both, so that no file looks edited if this is cut short.
+    """
+    folder = new.parent
+    files = {path.relative_to(new).as_posix(): path for path in new.rglob("*") if path.is_file()}
+    sums = {(name, _sum(path)) for name, path in files.items()}
+    earlier = _sums(folder)
+    _keep_sums(folder, sums | earlier)
     for name, path in files.items():
-        if _sum(path) != sums[name]:
+        (folder / name).parent.mkdir(exist_ok=True)
+        path.replace(folder / name)
+    for name in {name for name, _ in earlier} - files.keys() | {"report.pdf"}:
+        (folder / name).unlink(missing_ok=True)
+    _keep_sums(folder, sums)
+    shutil.rmtree(new)
+
+
+def _keep_sums(folder: Path, sums: Iterable[tuple[str, str]]) -> None:
+    lines = sorted(f"{total}  {name}\n" for name, total in sums)
+    write_atomically(folder / _SUMS, "".join(lines))
+
+
+def _sums(folder: Path) -> set[tuple[str, str]]:
+    """The files of a report, and their sums; none of what lies outside of the folder."""
+    try:
+        lines = (folder / _SUMS).read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return set()
+    sums = {(name, total) for total, _, name in (line.partition("  ") for line in lines)}
+    ours = folder.resolve()
+    return {one for one in sums if (folder / one[0]).resolve().is_relative_to(ours)}
+
+
+def _refuse_edited(folder: Path) -> None:
+    """Refuse a file that has a sum, but another one."""
+    sums = _sums(folder)
+    for name in sorted({name for name, _ in sums}):
+        path = folder / name
+        if path.is_file() and (name, _sum(path)) not in sums:
             raise UserError(
                 f"out={str(folder)!r}: {name} was edited since it was written; give your own text "
                 "with --notes, write to another folder with --out, or move the file elsewhere"
             )
-    for path in (*files.values(), folder / "report.pdf"):
-        path.unlink(missing_ok=True)
 
 
 def _moved_aside(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from analysis.comparison.machines.prices import NO_PRICES, Prices
 from analysis.figures import model_colours
 from analysis.report.figure_files import FigureFolder
 from analysis.report.front_matter import FrontMatter
-from analysis.report.report_folder import claim_folder, keep_sums
+from analysis.report.report_folder import begin_report, end_report
 from analysis.report.run_figures import draw_across, draw_runs
 from analysis.report.sections import Content, make_content, named_profiles, named_traces
 from analysis.runs.placed_profiles import PlacedProfile
@@ -67,12 +67,11 @@ def write_report(
     points = [run.point for run in runs if run.point]
     archs = [run.arch for run in runs] + [one.record.arch or "" for one in traces]
     colours = model_colours([*archs, *(profile.record.config.arch for profile in profiles)])
-    path = folder / "report.html"
     try:
-        aside = claim_folder(folder)
+        new, aside = begin_report(folder)
         if aside is not None:
             on_moved(aside)
-        place = FigureFolder(folder / "figures", colours, run_numbers, (run.env for run in runs))
+        place = FigureFolder(new / "figures", colours, run_numbers, (run.env for run in runs))
         figures = {
             "roofline": place.draw_roofline(points, ids) if points else None,
             "across": draw_across(across, place),
@@ -87,19 +86,19 @@ def write_report(
             },
         }
         texts = {
-            path: _rendered("report.html.j2", content, figures),
-            folder / "report.md": _rendered("report.md.j2", content, figures),
-            **_tables(content, folder),
+            new / "report.html": _rendered("report.html.j2", content, figures),
+            new / "report.md": _rendered("report.md.j2", content, figures),
+            **_tables(content, new),
         }
         for file, text in texts.items():
             file.write_text(text, encoding="utf-8", newline="\n")
-        keep_sums(folder, [*texts, *place.saved])
+        end_report(new)
     except OSError as error:
         raise UserError(
             f"out={str(folder)!r}: cannot write the report there ({error.strerror or error}); "
             "choose another folder with --out"
         ) from None
-    return path
+    return folder / "report.html"
 
 
 def _tables(content: Content, folder: Path) -> dict[Path, str]:

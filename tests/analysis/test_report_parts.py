@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+from pathlib import Path
 
 import factories as make
 import pytest
@@ -15,7 +16,7 @@ from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.findings.differences import find_precision_uplift, uplifts
 from analysis.report.front_matter import front_matter
 from analysis.report.opening import opening
-from analysis.report.report_folder import claim_folder, file_names, keep_sums
+from analysis.report.report_folder import begin_report, end_report, file_names
 from analysis.report.tables.group_tables import matrix_table, scatter_table, uplift_table
 from analysis.report.tables.machines.machine_tables import (
     environments_table,
@@ -322,19 +323,20 @@ def test_an_empty_title_is_refused():
 # What a person edited
 
 
-def written(folder):
+def written(folder, text="ours", names=("report.md", "tables/summary.tex")):
     """A folder as a report leaves it."""
-    assert claim_folder(folder) is None
-    paths = [folder / "report.md", folder / "tables" / "summary.tex"]
-    for path in paths:
-        path.write_text("ours", encoding="utf-8")
-    keep_sums(folder, paths)
+    new, moved = begin_report(folder)
+    assert moved is None
+    for name in names:
+        (new / name).write_text(text, encoding="utf-8")
+    end_report(new)
     (folder / "report.pdf").touch()
-    return paths
+    return [folder / name for name in names]
 
 
 def test_a_report_that_was_not_edited_is_replaced(tmp_path):
-    paths = written(tmp_path / "r")
+    paths = written(tmp_path / "r", names=("report.md", "tables/summary.tex", "tables/old.csv"))
+    (tmp_path / "r" / "figures").mkdir()
     (tmp_path / "r" / "figures" / "mine.png").touch()
     paths[1].unlink()  # moved elsewhere by a person
     other = tmp_path / "other.txt"
@@ -342,10 +344,40 @@ def test_a_report_that_was_not_edited_is_replaced(tmp_path):
     with (tmp_path / "r" / "report.sha256").open("a") as sums:
         for name in (f"{other}", "../other.txt"):  # written by somebody else
             sums.write(f"{hashlib.sha256(b'mine').hexdigest()}  {name}\n")
-    assert claim_folder(tmp_path / "r") is None
+    new, moved = begin_report(tmp_path / "r")
+    assert moved is None
+    assert paths[0].read_text("utf-8") == "ours"  # until the new one is whole
+    (new / "report.md").write_text("newer", encoding="utf-8")
+    end_report(new)
     assert other.exists()
+    assert paths[0].read_text("utf-8") == "newer"
     left = {path.name for path in (tmp_path / "r").rglob("*") if path.is_file()}
-    assert left == {"report.sha256", "mine.png"}
+    assert left == {"report.md", "report.sha256", "mine.png"}
+
+
+@pytest.mark.parametrize("last", range(5))
+def test_a_report_cut_short_leaves_a_whole_one_that_does_not_look_edited(
+    tmp_path, monkeypatch, last
+):
+    """There are five renames: the sums of both, three files, the sums of the new one."""
+    names = ("report.html", "report.md", "tables/summary.tex")
+    paths = written(tmp_path / "r", "older", names)
+    real, renames = Path.replace, iter(range(last))
+
+    def rename(path, target):
+        next(renames)
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", rename)
+    with pytest.raises(StopIteration):
+        written(tmp_path / "r", "newer", names)
+    monkeypatch.undo()
+    newer = min(max(last - 1, 0), 3)
+    assert sorted(path.read_text("utf-8") for path in paths) == (
+        ["newer"] * newer + ["older"] * (3 - newer)
+    )
+    written(tmp_path / "r", "newest", names)
+    assert {path.read_text("utf-8") for path in paths} == {"newest"}
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -353,15 +385,16 @@ def test_an_edited_report_is_refused_and_kept(tmp_path, place):
     paths = written(tmp_path / "r")
     paths[place].write_text("ours and mine", encoding="utf-8")
     with pytest.raises(UserError, match="was edited since it was written; give your own text"):
-        claim_folder(tmp_path / "r")
+        begin_report(tmp_path / "r")
     assert [path.read_text("utf-8")[:4] for path in paths] == ["ours", "ours"]
     assert "mine" in paths[place].read_text("utf-8")
 
 
 def test_a_report_that_was_interrupted_is_written_over(tmp_path):
-    assert claim_folder(tmp_path / "r") is None
-    (tmp_path / "r" / "report.md").write_text("half", encoding="utf-8")
-    assert claim_folder(tmp_path / "r") is None
+    (begin_report(tmp_path / "r")[0] / "tables" / "half.csv").touch()
+    new, moved = begin_report(tmp_path / "r")
+    assert moved is None
+    assert not list((new / "tables").iterdir())
 
 
 def test_a_report_of_an_earlier_version_is_moved_aside(tmp_path):
@@ -370,7 +403,7 @@ def test_a_report_of_an_earlier_version_is_moved_aside(tmp_path):
         (tmp_path / "r").mkdir(exist_ok=True)
         (tmp_path / "r" / "report.md").write_text(f"my words {number}", encoding="utf-8")
         (tmp_path / "r" / "report.sha256").unlink(missing_ok=True)
-        aside = claim_folder(tmp_path / "r")
+        _, aside = begin_report(tmp_path / "r")
         assert aside == tmp_path / f"r-earlier-{number}"
         assert (aside / "report.md").read_text("utf-8") == f"my words {number}"
         assert not (tmp_path / "r" / "report.md").exists()
