@@ -6,6 +6,7 @@ not on the tracking server; 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -116,6 +117,15 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail("interrupted", 130)
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        return _fail(
+            f"the disk is full{where}: free some space; what was measured lies in the folder of "
+            "records: then mlproject sync",
+            2,
+        )
     return code if isinstance(code, int) else 0
 
 

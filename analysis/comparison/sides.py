@@ -9,7 +9,7 @@ that name was set to.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from analysis.runs.tracked.record_set import RecordSet
 from analysis.runs.what_ran import distinguished
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.records.folders import read_all
 from bench.records.verdict.step_settings import CODE, NO_SETTINGS
 from tracking import schema
 
@@ -46,19 +45,27 @@ _MOST_NAMED = 20
 Conditions = Mapping[str, Sequence[str]]
 
 
-def read_sides(a: str, b: str) -> tuple[list[Run], list[Run]]:
+def read_sides(
+    a: str, b: str, on_unreadable: Callable[[str], object] = lambda line: None
+) -> tuple[list[Run], list[Run]]:
     """Return the runs that each text names, in the order of their configurations.
 
-    Different machines of one label get a number, on one side or across both. Raises `UserError`
-    where nothing matches or a named run is not there, and `TrackingError`.
+    Different machines of one label get a number, on one side or across both. `on_unreadable` gets
+    a line for each record that cannot be read. Raises `UserError` where nothing matches or a named
+    run is not there, and `TrackingError`.
     """
     one, other = _read(a), _read(b)
+    for line in dict.fromkeys((*one.gathered.unreadable, *other.gathered.unreadable)):
+        on_unreadable(line)
     return one.runs(other.gathered), other.runs(one.gathered)
 
 
-def read_side(text: str) -> list[Run]:
-    """Return the runs that one text names; raises as `read_sides`."""
-    return _read(text).runs()
+def read_side(text: str, on_unreadable: Callable[[str], object] = lambda line: None) -> list[Run]:
+    """Return the runs that one text names, as `read_sides` does."""
+    side = _read(text)
+    for line in side.gathered.unreadable:
+        on_unreadable(line)
+    return side.runs()
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ def _conditions(text: str) -> Conditions | None:
         if not value or set("'\"`\\") & set(value):
             raise UserError(f"{text!r}: {name}={value!r} is no value that a run can have")
         found.setdefault(name, []).append(value)
-    for name in ("records", "run", "baseline"):
+    for name in ("run", "baseline"):
         if len(found.get(name, ())) > 1:
             raise UserError(f"{text!r}: {name}= stands there twice; give it once")
     sources = [name for name in ("records", "run", "baseline") if name in found]
@@ -140,7 +147,7 @@ def _usual() -> str:
 
 def _gathered(conditions: Conditions) -> RecordSet:
     if "records" in conditions:
-        return RecordSet.of(read_all(Path(conditions["records"][0])))
+        return RecordSet.read(map(Path, conditions["records"]))
     if "run" in conditions:
         if wrong := [one for one in conditions["run"] if not _RUN_ID.fullmatch(one)]:
             raise UserError(f"run={wrong[0]!r}: give the 32 digits of the run's id in MLflow")

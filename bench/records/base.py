@@ -18,7 +18,10 @@ Phase = Literal["forward", "backward", "optimizer"]
 Level = Literal["clean", "suspect", "invalid"]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
+#: A float holds it, with room for products of several.
+_MOST = 10**24
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+PositiveCount = Annotated[int, Field(ge=1, le=_MOST)]
 PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 _LEVELS: tuple[Level, ...] = ("clean", "suspect", "invalid")

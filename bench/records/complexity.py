@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
-from pydantic import Field
 from typing_extensions import Self
 
 from bench.config import Sample
 from bench.config.resolved import MathMode
-from bench.records.base import Count, Phase, Record
+from bench.records.base import Count, Phase, PositiveCount, Record
 
 
 class OpCost(Record):
@@ -69,10 +68,10 @@ class Complexity(Record):
     """
 
     arch: str
-    batch_size: Annotated[int, Field(ge=1)]
-    image_size: Annotated[int, Field(ge=1)] | None
+    batch_size: PositiveCount
+    image_size: PositiveCount | None
     sample: Sample = "image"  # as of the records that do not say
-    tokens_per_sample: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_sample: PositiveCount | None = None
     precision: str
     math_mode: MathMode
     parameters: Count

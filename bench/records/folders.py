@@ -16,8 +16,10 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -53,6 +55,10 @@ WholeRecord = MeasuredRecord | TraceRecord
 #: What a record folder, and a tracked run, may hold.
 AnyRecord = Annotated[WholeRecord | ImportedRecord, Field(discriminator="kind")]
 ANY_RECORD: TypeAdapter[WholeRecord | ImportedRecord] = TypeAdapter(AnyRecord)
+#: Of a JSON text: a backslash of its own, and the control characters that a terminal would obey.
+_ESCAPES = re.compile(
+    rb"\\(?:\\|[nrt]|[bf]|u00(?:[01][0-9a-f]|7f|[89][0-9a-f]))|\xc2[\x80-\x9f]", re.IGNORECASE
+)
 #: What a worker writes.
 Account = RunRecord | CeilingsRecord | ProfiledStep | Machine
 _ACCOUNT: TypeAdapter[Account] = TypeAdapter(Annotated[Account, Field(discriminator="kind")])
@@ -79,9 +85,11 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
             if durable:
                 os.fsync(file.fileno())
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+        if isinstance(error, OSError):  # the system names no file where a write fails
+            error.filename = str(path)
         raise
 
 
@@ -145,8 +153,8 @@ class RecordFolder:
     def _owners_running(self) -> list[bool]:
         """Whether each process that claimed the folder still runs, in the order of the claim."""
         try:
-            owners = json.loads(self._owners.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            owners = json.loads(_plain_file(self._owners))
+        except (OSError, ValueError):
             return []
         return [is_running(int(pid), started_s) for pid, started_s in owners.items()]
 
@@ -208,8 +216,8 @@ def readable_records(
 def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[RecordFolder]:
     """Yield the record folders below `records`, oldest first, half-written ones too.
 
-    Links are left out: one could lead us to write elsewhere. Raises `UserError` where
-    `records` is no folder, unless `missing_ok`.
+    Links are left out: one could lead us to write elsewhere. So are names that a terminal would
+    obey. Raises `UserError` where `records` is no folder, unless `missing_ok`.
     """
     if not records.is_dir():
         if missing_ok:
@@ -219,29 +227,74 @@ def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[Recor
         )
     for path in sorted(records.iterdir()):
         folder = RecordFolder(path)
-        if not path.is_symlink() and (folder.config.is_file() or folder.record.is_file()):
+        here = not path.is_symlink() and path.name.isprintable()
+        if here and (folder.config.is_file() or folder.record.is_file()):
             yield folder
 
 
-def read_all(records: Path) -> list[WholeRecord | ImportedRecord]:
-    """Return every whole record below `records`, oldest first; half-written folders are left."""
-    found = (folder.read_record() for folder in record_folders(records))
-    return [each for each in found if each is not None]
+def read_all(places: Iterable[Path]) -> tuple[list[WholeRecord | ImportedRecord], list[str]]:
+    """Return the whole records below the folders `places`, each once and oldest first in each.
+
+    With them a line for each record that cannot be read, and one for each of `places` that holds
+    measurements which are not finished. Raises `UserError` where one of `places` is no folder.
+    """
+    found: dict[str, WholeRecord | ImportedRecord] = {}
+    lines = []
+    for records in places:
+        unfinished = 0
+        for folder in record_folders(records):
+            try:
+                record = folder.read_record()
+            except UserError as error:
+                lines.append(str(error))
+                continue
+            if record is not None:
+                found.setdefault(record.record_id, record)
+            elif folder.worker.is_file() and not folder.in_use():
+                unfinished += 1
+        if unfinished:
+            lines.append(
+                f"{records}: {unfinished} measurements are not finished, since their launcher "
+                f"died: mlproject sync --records {records} finishes them"
+            )
+    return list(found.values()), lines
 
 
 def read_records(records: Path) -> list[WholeRecord]:
-    """Return the records of `read_all` but the imported ones.
+    """Return every whole record below `records`, oldest first, but the imported ones.
 
-    They hold another program's results, not what they were made of.
+    Those hold another program's results. Raises `UserError` for one that cannot be read.
     """
-    return [each for each in read_all(records) if not isinstance(each, ImportedRecord)]
+    found = (folder.read_record() for folder in record_folders(records))
+    return [one for one in found if one is not None and not isinstance(one, ImportedRecord)]
+
+
+def parse_record(text: bytes) -> WholeRecord | ImportedRecord:
+    """Return the record of a JSON text; its texts hold no control characters.
+
+    Raises `ValidationError`.
+    """
+    return _parse(text, ANY_RECORD)
+
+
+def _parse(text: bytes, kinds: TypeAdapter[T]) -> T:
+    return kinds.validate_json(_ESCAPES.sub(_visible, text))
+
+
+def _visible(escape: re.Match[bytes]) -> bytes:
+    """A blank for an end of line or a tab, U+FFFD for what else a terminal would obey."""
+    if escape[0] == rb"\\":
+        return escape[0]
+    return b" " if escape[0] in (rb"\n", rb"\r", rb"\t") else "\N{REPLACEMENT CHARACTER}".encode()
 
 
 def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
     try:
-        return kinds.validate_json(path.read_bytes())
+        return _parse(_plain_file(path), kinds)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -249,6 +302,13 @@ def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
             f"{path}: not a record of this version ({where}: {first['msg']}); "
             "move the folder away, or read it with the version that wrote it"
         ) from None
+
+
+def _plain_file(path: Path) -> bytes:
+    """The file's bytes; raises `OSError` for a pipe, which would be waited for, and the like."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is no file")
+    return path.read_bytes()
 
 
 def cache_folder() -> Path:

@@ -16,6 +16,7 @@ from bench.records.base import (
     Facts,
     KeptRecord,
     Outcome,
+    PositiveCount,
     PositiveRate,
     Record,
     Seconds,
@@ -117,7 +118,7 @@ class Measurement(Facts):
     window_start_clock_s: float
     window_end_clock_s: float
     window_start_unix_s: float
-    samples_per_iteration: Annotated[int, Field(ge=1)]
+    samples_per_iteration: PositiveCount
     ended_early: str | None  # why the window closed before `iters`
     warmup_ended_early: str | None  # why the warm-up ended before `warmup_iters`
     compile_time_s: Seconds | None
@@ -214,7 +215,7 @@ class ImportedRecord(Facts):
     created: datetime  # UTC; when it was measured if the file says so, else when it was imported
     source_file: str  # its name, without folders
     source_sha256: str
-    source_line: Annotated[int, Field(ge=1)] | None  # of a table; None for a whole file
+    source_line: PositiveCount | None  # of a table; None for a whole file
     source_format: SourceFormat
     campaign: str
     env: str | None  # label of the machine
@@ -222,7 +223,7 @@ class ImportedRecord(Facts):
     device: str | None
     backend: str | None
     precision: str | None
-    batch_size: Annotated[int, Field(ge=1)] | None
+    batch_size: PositiveCount | None
     repeat: Count | None
     throughput_images_per_s: PositiveRate | None
     measured_at: datetime | None

@@ -211,7 +211,7 @@ class ProfiledStep(Facts):
     environment: Environment | None
     complexity: Complexity | None
     work: WorkSet | None
-    iterations: int | None  # steps inside the profiled window
+    iterations: Count | None  # steps inside the profiled window
     window_s: float | None  # wall time of that window
     ops: OpProfile | None
 

@@ -14,7 +14,7 @@ from pydantic import (
 
 from bench.config import THROUGHPUT, Sample, rate_metric
 from bench.config.resolved import MathMode
-from bench.records.base import Count, Facts, Phase, PositiveRate, Record, Seconds
+from bench.records.base import Count, Facts, Phase, PositiveCount, PositiveRate, Record, Seconds
 from bench.records.profile import Counters
 
 
@@ -111,7 +111,7 @@ class TraceRecord(Facts):
     rank: Count | None
     world_size: Count | None
     arch: str | None  # with batch size and precision, as given by who read it
-    batch_size: Annotated[int, Field(ge=1)] | None
+    batch_size: PositiveCount | None
     precision: str | None
     sample: Sample = "image"  # what a batch has `batch_size` of; records of before say nothing
     throughput_samples_per_s: PositiveRate | None

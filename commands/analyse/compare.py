@@ -14,7 +14,7 @@ from bench.errors import UserError
 from commands.views import machines_view
 from commands.views.noise_view import show_noise_floor, write_table
 from commands.views.options import metric_option, price_options, server_needed, writing
-from commands.views.terminal import output, text_table
+from commands.views.terminal import output, say_unreadable, text_table
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
@@ -124,7 +124,7 @@ def command(
     if b is None:
         raise UserError(f"B is missing: compare {a!r} with what? (--aa takes one side)")
     with server_needed():
-        sides = read_sides(a, b)
+        sides = read_sides(a, b, say_unreadable)
     chosen = compared_metric(metric, (*sides[0], *sides[1]))
     pairing = pair_runs(*sides, chosen.name)
     found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @format_option
 def command(
     wanted: WantedRuns,
-    records: Path | None,
+    records: tuple[Path, ...],
     arch: str,
     precision: str | None,
     env: str | None,

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 def command(
     wanted: WantedRuns,
     refresh: bool,
-    records: Path | None,
+    records: tuple[Path, ...],
     peaks_file: Path | None,
     prices: Prices,
     reference: str | None,
@@ -118,9 +118,9 @@ def command(
         print_pdf(path)
     run_id = problem = None
     filled = ""
-    if records is None if logged is None else logged:
+    if not records if logged is None else logged:
         run_id, problem = _log(out, wanted.campaign, len(runs))
-        if records is None and problem is None:
+        if not records and problem is None:
             filled = fill_in(found, runs, wanted, prices)
     _print(runs, profiles, found.unreadable, path, run_id, filled, form)
     if problem is not None:
@@ -195,8 +195,8 @@ def _print(
         for finding in run.findings:
             if finding.level != "note":
                 click.echo(f"    {run.label}: {finding.level}: {finding.message}")
-    for line in unreadable:
-        click.echo(f"record not read: {line}")
+    for number, line in enumerate(unreadable, 1):
+        click.echo(f"not read, {number} of {len(unreadable)}: {line}")
     click.echo(f"report: {path}")
     if run_id is not None:
         click.echo(f"logged as run {run_id}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commands.views.options import metric_option, server_needed, writing
+from commands.views.terminal import say_unreadable
 
 if TYPE_CHECKING:
     from analysis.comparison.trend import History, Point, Turn
@@ -57,7 +58,7 @@ def command(side: str, metric: str | None, threshold: float, out: Path | None, f
 
     check_metric(metric)
     with server_needed():
-        runs = read_side(side)
+        runs = read_side(side, say_unreadable)
     found = histories(runs, compared_metric(metric, runs))
     if out is not None:
         _write(found, out)

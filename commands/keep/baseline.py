@@ -9,7 +9,7 @@ import click
 
 from bench.errors import UserError
 from commands.views.options import format_option, server_needed, table_option
-from commands.views.terminal import output, text_table
+from commands.views.terminal import output, say_unreadable, text_table
 
 
 @click.group()
@@ -36,7 +36,7 @@ def set_(name: str, side: str, form: str) -> None:
     from tracking.baselines import set_baseline
 
     with server_needed():
-        runs = read_side(side)
+        runs = read_side(side, say_unreadable)
         if on_disk := [run for run in runs if run.name == run.record_id]:
             raise UserError(
                 f"{side!r}: record {on_disk[0].name} is on disk; a baseline is of tracked runs, so "

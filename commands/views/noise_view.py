@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from commands.views.options import server_needed, writing
-from commands.views.terminal import output, text_table
+from commands.views.terminal import output, say_unreadable, text_table
 
 if TYPE_CHECKING:
     from analysis.comparison.noise_floor import NoiseFloor
@@ -31,7 +31,7 @@ def show_noise_floor(
     from analysis.comparison.noise_floor import noise_floor, noise_sentences, noise_table
 
     with server_needed():
-        runs = read_side(side)
+        runs = read_side(side, say_unreadable)
     chosen = compared_metric(metric, runs)
     floor = noise_floor(runs, chosen, threshold=threshold, correction=correction)
     table, sentences = noise_table(floor), noise_sentences(floor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -96,8 +96,9 @@ refresh_option = click.option(
 )
 records_instead_option = click.option(
     "--records",
+    multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="read this folder of records instead of the tracking server",
+    help="read this folder of records instead of the tracking server (may be given again)",
 )
 
 metric_option = click.option(
@@ -140,22 +141,23 @@ class WantedRuns:
         with server_needed():
             return search(self.filter_string, **chosen, **how)
 
-    def records(self, folder: Path | None, **how: Any) -> RecordSet:
-        """Return their records, or those in `folder`; machines of one label are numbered.
+    def records(self, folders: Sequence[Path], **how: Any) -> RecordSet:
+        """Return their records, or those in `folders`; machines of one label are numbered.
 
         Raises `UserError` where there are none, and for a folder that is to answer what only a
         server can.
         """
-        if folder is not None and (self.filter_string or self.experiments):
+        if folders and (self.filter_string or self.experiments):
             raise UserError("--records reads a folder: --filter and --experiment ask a server")
         from analysis import RecordSet, pull_records
-        from bench.records.folders import read_all
 
-        if folder is not None:
-            found = RecordSet.of(read_all(folder), self.campaign)
+        if folders:
+            found = RecordSet.read(folders, self.campaign)
             if not found.measurements and not found.imported and not found.traces:
                 of_campaign = "" if self.campaign is None else f" of campaign {self.campaign!r}"
-                raise UserError(f"records={str(folder)!r}: holds no measurement{of_campaign}")
+                where = ", ".join(repr(str(folder)) for folder in folders)
+                why = "; ".join(found.unreadable[:2])
+                raise UserError(f"records={where}: holds no measurement{of_campaign}; {why}")
         else:
             found = self.search(pull_records, **how)
             if not found.measurements and not found.imported and not found.traces:

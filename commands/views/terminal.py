@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
@@ -67,6 +68,11 @@ def watched(
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+def say_unreadable(line: str) -> None:
+    """Say on standard error why a record was left out."""
+    click.echo(f"mlproject: record not read: {line}", err=True)
 
 
 def duration_text(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Input that a report cannot use: a line for each, and the rest is reported."""
 
 import json
+import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import commands.analyse.report
 from analysis import pull_iterations, pull_record, pull_runs
 from bench.errors import UserError
 from bench.records.folders import RecordFolder
+from mlproject import main
 from tracking import schema
 from tracking.upload.upload import upload
 
@@ -51,7 +53,7 @@ def test_a_run_whose_artifacts_were_deleted_is_one_line_and_the_others_are_repor
     away.rename(there)
     code, lines = report()
     assert code == 0
-    [line] = [line for line in lines if line.startswith("record not read: ")]
+    [line] = [line for line in lines if line.startswith("not read, 1 of 1: ")]
     assert gone in line
     assert any(line.startswith(f"{kept}  lab resnet18") for line in lines)
 
@@ -67,9 +69,85 @@ def test_a_metric_that_is_nan_is_missing_from_the_table_and_a_run_without_a_reco
     assert table.loc[run_id, "imported"]
     code, lines = report()
     assert code == 0
-    [line] = [line for line in lines if line.startswith("record not read: ")]
+    [line] = [line for line in lines if line.startswith("not read, 1 of 1: ")]
     assert run_id in line
     assert "nan" not in Path("reports/latest/report.md").read_text("utf-8").casefold().split()
+
+
+def number_of_400_digits(folder):
+    record = json.loads(folder.record.read_text("utf-8"))
+    record["complexity"]["step_flops"] = 10**400
+    folder.record.write_text(json.dumps(record), encoding="utf-8")
+
+
+def a_folder_in_its_place(folder):
+    folder.record.unlink()
+    folder.record.mkdir()
+
+
+def a_pipe_in_its_place(folder):
+    folder.record.unlink()
+    os.mkfifo(folder.record)
+
+
+def cut_in_half(folder):
+    folder.record.write_bytes(folder.record.read_bytes()[:999])
+
+
+def unfinished(folder):
+    folder.record.rename(folder.worker)
+
+
+FAULTS = (number_of_400_digits, a_folder_in_its_place, a_pipe_in_its_place, cut_in_half, unfinished)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no pipes with a name")
+def test_records_that_cannot_be_read_are_a_line_each_and_the_others_are_used(tmp_path, capfd):
+    """Of two folders that share a record, which counts once."""
+    whole = [make.ceilings_record(), make.run_record(), make.run_record()]
+    for number, record in enumerate((*whole, *(make.run_record() for _ in FAULTS))):
+        folder = RecordFolder.create(tmp_path / "a")
+        folder.write(folder.config, record.config if number else make.run_record().config)
+        folder.close(record.model_copy(update={"record_id": folder.record_id}))
+        if number >= len(whole):
+            FAULTS[number - len(whole)](folder)
+        else:
+            shutil.copytree(folder.path, tmp_path / "b" / folder.record_id)
+    both = ("--records", tmp_path / "a", "--records", tmp_path / "b")
+    code, lines = report(*both, "--out", tmp_path / "out")
+    assert code == 0
+    assert sum("resnet18" in line for line in lines) == 2
+    assert sum(line.startswith("not read, ") for line in lines) == len(FAULTS)
+    assert sum("mlproject sync --records" in line for line in lines) == 1
+    assert main(["compare", "--aa", f"records={tmp_path / 'a'}"]) == 0
+    assert capfd.readouterr().err.count("record not read: ") == len(FAULTS)
+    for path in tmp_path.glob("[ab]/*/record.json"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(UserError, match="1 measurements are not finished"):
+        report(*both)
+
+
+@pytest.mark.slow
+def test_a_terminal_obeys_no_text_of_a_record(tmp_path):
+    folder = RecordFolder.create(tmp_path / "records")
+    label = "lab\x1b]0;pwn\x07\r\nFAKE: verdict clean\x9b2J \\x1b"
+    record = make.run_record(folder.record_id, environment=make.environment(label=label))
+    folder.close(record)
+    code, lines = report("--records", tmp_path / "records", "--out", tmp_path / "out")
+    assert code == 0
+    assert not any(line.startswith("FAKE") for line in lines)
+    assert all(line.isprintable() for line in lines)
+    assert "\\x1b" in lines[0]
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_costs_time_and_no_report(store, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    code, lines = report()
+    assert code == 0
+    assert not any(line.startswith("not read") for line in lines)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from bench.errors import UserError
 from bench.records import ImportedRecord
-from bench.records.folders import ANY_RECORD, WholeRecord, cache_folder, write_atomically
+from bench.records.folders import WholeRecord, cache_folder, parse_record, write_atomically
 from tracking import schema
 from tracking.reading.pages import all_experiments, all_runs, matching, paused_collector
 from tracking.reading.run_columns import TrackedRun
@@ -153,28 +153,29 @@ def any_record(
     if not _RUN_ID.fullmatch(run_id):
         raise UserError(f"run {run_id[:80]!r}: no run's id")
     cached = _cached(run_id)
-    with contextlib.suppress(FileNotFoundError, ValidationError):  # damaged: fetched again
-        return ANY_RECORD.validate_json(cached.read_bytes())
+    with contextlib.suppress(OSError, ValidationError):  # damaged: fetched again
+        return parse_record(cached.read_bytes())
     client, ask = open_store(), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     where = artifact_uri or ask(client.get_run, run_id).info.artifact_uri
     repository = get_artifact_repository(where, tracking_uri=client.tracking_uri)
     if isinstance(repository, LocalArtifactRepository):
         path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT)  # where it is
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_bytes()
     else:
         # MLflow's thread of each download would stay until the collector comes.
         with tempfile.TemporaryDirectory() as folder, repository.thread_pool:
             path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_bytes()
     try:
-        record = ANY_RECORD.validate_json(text)
+        record = parse_record(text)
     except ValidationError as error:
         raise UserError(
             f"run {run_id}: its record.json is not of this version ({error.errors()[0]['msg']}); "
             "read it with the version that wrote it"
         ) from None
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(cached, text, durable=False)
+    with contextlib.suppress(OSError):  # a home that cannot be written costs the next one time
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(cached, text, durable=False)
     return record
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from analysis.profiles.profiled_step import explains
@@ -22,6 +23,7 @@ from bench.records import (
     RunRecord,
     TraceRecord,
 )
+from bench.records.folders import read_all
 
 if TYPE_CHECKING:
     from bench.records.folders import WholeRecord
@@ -61,6 +63,15 @@ class RecordSet:
             if any(explains(profile, run) for run in found.measurements):
                 found.add(profile)
         return found
+
+    @classmethod
+    def read(cls, places: Iterable[Path], campaign: str | None = None) -> RecordSet:
+        """Return the records of the folders `places`, as `of` does.
+
+        What cannot be read has its line in `unreadable`. Raises `UserError` for no folder.
+        """
+        records, unreadable = read_all(places)
+        return replace(cls.of(records, campaign), unreadable=unreadable)
 
     def add(self, record: WholeRecord | ImportedRecord) -> None:
         """Add a record to those of its kind."""

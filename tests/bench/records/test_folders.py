@@ -86,8 +86,9 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     [
         lambda record: '{"kind": "measurement"',
         lambda record: json.dumps(record | {"__class__": "subprocess.Popen"}),
+        lambda record: json.dumps(record | {"complexity": {"step_flops": 10**400}}),
     ],
-    ids=["damaged", "hostile"],
+    ids=["damaged", "hostile", "too large"],
 )
 def test_a_record_that_is_none_is_refused_by_name(tmp_path, change):
     folder = RecordFolder.create(tmp_path)
