@@ -63,7 +63,7 @@ def test_short_forms_choose_runs_and_ask_the_server_for_few(published, side, cou
         ("env=", "env='' is no value"),
         ("env=it's", "is no value that a run can have"),
         ("run=1,env=lab", "run='1': give the 32 digits"),
-        ("records=a,records=b", "records= stands there twice"),
+        ("records=a,records=b", "records='a': no such folder"),
         ("records=a,baseline=main", "records= and baseline= each name their own runs; give one"),
         (f"baseline=main,run={'0' * 32}", "run= and baseline= each name their own runs"),
         ("f" * 32, f"run {'f' * 32}: no tracked measurement has this id"),
