@@ -31,6 +31,19 @@ def print_complexities(
         )
     for item in complexities if with_ops else []:
         console.print(_ops_table(item))
+    for item in complexities:
+        if item.recomputed_flops:
+            again = _figure(item.recomputed_flops / item.batch_size / 1e9)
+            console.print(
+                f"{item.arch}: checkpoints compute {again} GFLOP per {item.sample} again; these "
+                "are not in the step's."
+            )
+        if item.causal_skipped_flops:
+            hidden = _figure(item.causal_skipped_flops / item.batch_size / 1e9)
+            console.print(
+                f"{item.arch}: attention counts whole; causal masks hide {hidden} GFLOP per "
+                f"{item.sample}, which fused kernels may skip."
+            )
     first = complexities[0]
     console.print(
         "A multiply-add is 2 FLOP. Small: elementwise ops and norms, counted separately. Least: "

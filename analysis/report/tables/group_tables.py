@@ -88,7 +88,8 @@ def complexity_table(runs: Sequence[Run], numbers: RunNumbers) -> Table:
     )
     return make_table(
         "complexity",
-        "Work, traffic and memory of one training step by the cost model",
+        "Work, traffic and memory of one training step by the cost model; attention counts whole "
+        "under a causal mask",
         [found[place] for place in sorted(found)],
         text("arch", "model", lambda one: one.arch),
         *(size for size in (pixels, tokens) if any(map(size.value, found.values()))),

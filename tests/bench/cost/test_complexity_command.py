@@ -146,3 +146,10 @@ def test_standard_output_is_json_alone_and_nothing_is_warned():
     )
     assert [row["image_size"] for row in json.loads(ended.stdout)] == [224, 299]
     assert ended.stderr == ""
+
+
+def test_what_is_computed_again_is_said_below_the_tables():
+    arguments = ["--image-size", "4", "--batch-size", "2", "--arch"]
+    # Two layers of 48 x 48.
+    assert "compute 0.000 GFLOP per image again" in _run(*arguments, "tiny_models:Reentrant")
+    assert "again" not in _run(*arguments, "tiny_models:Checkpointed")
