@@ -27,6 +27,7 @@ from bench.records.journal import Event, JournalReader, OnEvent
 from bench.records.liveness import is_running
 
 _PROJECT = Path(__file__).resolve().parents[2]
+_WORKER = _PROJECT / "bench" / "worker" / "__main__.py"
 #: How often the launcher looks at its worker. Telemetry has its own, longer interval.
 _POLL_S = 0.05
 _TICK_S = 1.0
@@ -86,7 +87,7 @@ class WorkerWatch:
         self._sampler = Sampler()
         with folder.console.open("wb") as console:
             popen = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "bench.worker", kind, str(folder.path.resolve())],
+                [*prefix, sys.executable, str(_WORKER), kind, str(folder.path.resolve())],
                 stdin=subprocess.PIPE if meanwhile else subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -184,6 +185,7 @@ def project_environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONSAFEPATH": "1",  # from Python 3.11 on, `-m` and `-c` leave the working folder out
         "PYTHONUNBUFFERED": "1",
     }
 

@@ -18,8 +18,8 @@ class Attempt:
     """One worker under the tool.
 
     `name` is its folder's, below the profile's own; the worker is started as
-    `prefix + [python, -m, bench, profile, FOLDER]` with `environment` on top of the launcher's,
-    and reads `task` from its `config.json`.
+    `prefix + [python, bench/worker/__main__.py, profile, FOLDER]` with `environment` on top of the
+    launcher's, and reads `task` from its `config.json`.
     """
 
     name: str

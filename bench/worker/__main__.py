@@ -1,4 +1,4 @@
-"""The worker process: `python -m bench.worker measure FOLDER`, or another of `_WORKERS`.
+"""The worker process: `python bench/worker/__main__.py measure FOLDER`, or another of `_WORKERS`.
 
 A fresh process per measurement, without MLflow and without threads of ours. It always leaves
 `worker.json` unless it is killed; its exit code is 0 if it did.
@@ -6,10 +6,19 @@ A fresh process per measurement, without MLflow and without threads of ours. It 
 
 from __future__ import annotations
 
-import gc
 import os
-import signal
 import sys
+
+if not __package__:  # started by its path
+    # A `random.py` or a folder `bench/` where the command was typed is none of ours, and the names
+    # of this folder are none of Python's. Only `module:callable` looks in the working folder.
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - no pathlib yet
+    project = os.path.dirname(os.path.dirname(here))  # noqa: PTH120
+    elsewhere = (path for path in sys.path if path not in ("", os.getcwd(), here, project))  # noqa: PTH109
+    sys.path[:] = [project, *elsewhere]
+
+import gc
+import signal
 from importlib import import_module
 from pathlib import Path
 from types import FrameType

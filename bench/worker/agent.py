@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -42,7 +43,7 @@ def _run(folder: RecordFolder, config: RunConfig, worker: str) -> None:
     kills_before = oom_kills()
     try:
         elastic_launch(_launch_config(config), sys.executable)(
-            *("-m", "bench.worker", worker, str(folder.path))
+            *(str(Path(__file__).with_name("__main__.py")), worker, str(folder.path))
         )
     except ChildFailedError as error:
         kills = oom_kills()

@@ -44,6 +44,8 @@ def attempt(work: Callable[[], None]) -> tuple[Outcome, str | None]:
         work()
     except KeyboardInterrupt:
         return "interrupted", "interrupted from outside"
+    except SystemExit as error:
+        return "crashed", f"the code that was measured ended the process: sys.exit({error.code!r})"
     except UnsupportedError as error:
         return "unsupported", str(error)
     except UserError as error:

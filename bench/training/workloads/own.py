@@ -142,8 +142,9 @@ def _call(arch: str) -> Any:
     try:
         factory = reduce(getattr, attribute.split("."), module)
     except AttributeError:
+        remedy = _hidden(module_name) or "check the spelling"
         raise UserError(
-            f"arch={arch!r}: module {module_name} has no {attribute!r}; check the spelling"
+            f"arch={arch!r}: module {module_name} has no {attribute!r}; {remedy}"
         ) from None
     if not callable(factory):
         raise UserError(f"arch={arch!r}: {attribute} is a {type(factory).__name__}, not a callable")
@@ -151,27 +152,37 @@ def _call(arch: str) -> Any:
         return factory()
     except (MemoryError, torch.OutOfMemoryError):
         raise  # a result of its own, not a mistake
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"arch={arch!r}: {attribute}() raised {_described(error)}") from error
 
 
 def _import(arch: str, module_name: str) -> Any:
     here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, and the installed command has not
-        sys.path.insert(0, here)
+    if here not in sys.path:  # last: no file of the user's takes the place of another module
+        sys.path.append(here)
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent and f"{module_name}.".startswith(f"{absent}."):
-            raise UserError(
-                f"arch={arch!r}: no module named {absent!r} here; "
-                "run from the folder that holds it, or install it"
-            ) from None
+            remedy = _hidden(absent) or "run from the folder that holds it, or install it"
+            raise UserError(f"arch={arch!r}: no module named {absent!r} here; {remedy}") from None
         raise UserError(f"arch={arch!r}: importing it raised {_described(error)}") from error
 
 
-def _described(error: Exception) -> str:
+def _hidden(module_name: str) -> str | None:
+    """What to do where another module of that name was taken for the user's own, or None."""
+    name = module_name.partition(".")[0]
+    taken = getattr(sys.modules.get(name), "__file__", None)
+    own = Path(name) if Path(name).is_dir() else Path(f"{name}.py")
+    if taken is None or not own.exists() or Path(taken).resolve().is_relative_to(Path.cwd()):
+        return None
+    return f"{own} here has the name of another module, {taken}, which goes first; rename yours"
+
+
+def _described(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"SystemExit: it ended the process with sys.exit({error.code!r})"
     return f"{type(error).__name__}: {one_line(error)}"
 
 

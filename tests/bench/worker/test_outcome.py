@@ -1,5 +1,7 @@
 """What an exception says of how a run ended."""
 
+import sys
+
 import pytest
 import torch
 from fakes import Card, ScriptedClock
@@ -47,6 +49,12 @@ def test_a_library_that_does_not_start_is_out_of_memory_on_a_full_device(
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", free_and_total)
     assert attempt(raising(text)) == (outcome, f"RuntimeError: {text}")
+
+
+def test_a_step_that_ends_the_process_is_a_crash_with_its_reason():
+    outcome, reason = attempt(lambda: sys.exit(3))
+    assert outcome == "crashed"
+    assert "sys.exit(3)" in reason
 
 
 def test_a_step_that_cannot_be_deterministic_is_refused_with_a_remedy():

@@ -97,6 +97,9 @@ def test_asking_a_users_model_for_its_classes_draws_no_random_numbers(write_modu
         ("my_nets_b:tiny", "1 / 0", "importing it raised ZeroDivisionError"),
         ("my_nets_b:tiny", "import not_installed_dep", "No module named 'not_installed_dep'"),
         ("my_nets_b:tiny", "def tiny(", "importing it raised SyntaxError"),
+        ("my_nets_b:tiny", "raise SystemExit(3)", "ended the process"),
+        ("my_nets_b:tiny", "def tiny(): exit()", "ended the process"),
+        ("bench.nets:tiny", None, "no module named 'bench.nets'"),
         ("resnet5", None, "not a torchvision model"),
     ],
 )
