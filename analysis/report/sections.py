@@ -250,7 +250,8 @@ def _of_roofs(runs: Sequence[Run], numbers: RunNumbers) -> Iterator[Problem]:
     """One problem for each roof, however many runs stand under it."""
     for under, why in doubtful_roofs(runs):
         names = numbers.words(run.name for run in under)
-        yield Problem(f"Roof of {under[0].env}, over run {names}", (why,))
+        word = "run" if len(under) == 1 else "runs"
+        yield Problem(f"Roof of {under[0].env}, over {word} {names}", (why,))
 
 
 def _of_imported(runs: Sequence[ImportedRun], numbers: RunNumbers) -> Iterator[Problem]:

@@ -118,7 +118,8 @@ def doubtful_roofs(runs: Iterable[Run]) -> Iterator[tuple[list[PlacedRun], str]]
             record_id = run.point.ceiling_record_id if run.point else None
             found.setdefault(record_id, []).append(run)
     for under in found.values():
-        doubts = [f.message for f in under[0].findings if f.code == DOUBTFUL_ROOF]
+        messages = (f.message for f in under[0].findings if f.code == DOUBTFUL_ROOF)
+        doubts = [message.removeprefix("its roof: ") for message in messages]
         yield (
             under,
             f"suspect: {'; '.join(doubts)}: it may be too low, and so the shares of it too high; "

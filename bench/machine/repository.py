@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import os
+import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
@@ -138,12 +139,19 @@ def _model_code(module: str) -> ModelCode:
 
 def _sources(module: str) -> dict[str, Path]:
     """The files of `model_code`, by the names of their modules."""
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    folders = [Path.cwd(), *(Path(path) for path in paths if path and Path(path) != TREE)]
-    files = dict(_imported(module, folders)) or _installed(module)
+    paths = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    own = (path for path in paths if path != TREE and not _is_installed(path))
+    files = dict(_imported(module, [Path.cwd(), *own])) or _installed(module)
     if not files:
         raise UnknownFactError(f"no file holds the module {module}")
     return files
+
+
+def _is_installed(folder: Path) -> bool:
+    """Whether packages of others, or Python's own, lie there: clusters set PYTHONPATH to such."""
+    stdlib = sysconfig.get_path("stdlib")
+    shared = not {"site-packages", "dist-packages"}.isdisjoint(folder.parts)
+    return shared or folder.is_relative_to(stdlib)
 
 
 def _imported(module: str, folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:

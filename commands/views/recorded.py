@@ -149,7 +149,8 @@ def verdict_fact(verdict: Verdict | None) -> dict[str, str]:
         return {}
     messages = findings_text(verdict.findings)
     facts = {"verdict": verdict.level + (f" ({messages})" if messages else "")}
-    if any(finding.code in _DISTURBANCES for finding in verdict.findings):
+    found = {finding.code for finding in verdict.findings if finding.level != "note"}
+    if not found.isdisjoint(_DISTURBANCES):
         facts["remedy"] = "measure again while the machine rests"
     return facts
 

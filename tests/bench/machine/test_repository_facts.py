@@ -1,6 +1,8 @@
 """Real git repositories in a temporary folder."""
 
+import os
 import subprocess
+import sys
 
 import pytest
 
@@ -108,6 +110,19 @@ def test_a_change_of_what_is_imported_is_another_code(model, file, text, is_anot
     assert (second.digest != first.digest) == is_another
     assert second.git_dirty == bool(text)
     assert second.git_commit == first.git_commit
+
+
+def test_installed_packages_on_the_path_are_no_code_of_the_model(model, tmp_path, monkeypatch):
+    first = code_of()
+    installed = tmp_path / "lib/site-packages"
+    (installed / "torch").mkdir(parents=True)
+    (installed / "torch/__init__.py").write_text("")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, (installed, shared)), *sys.path]))
+    assert code_of() == first
+    (shared / "torch.py").write_text("")
+    assert "torch" in code_of().modules
 
 
 def test_line_ends_are_no_change(model):
