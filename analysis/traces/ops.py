@@ -24,6 +24,7 @@ from bench.records.complexity import CalledOp, CallWork, OpWork, plain_label
 from bench.records.profile import COMMUNICATION
 
 _WORK = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
+_SUMMED = (*_WORK, "causal_skipped_flops")
 _NOT_IN_MODEL = "no call of the model: a view, an allocation, or the backend's own way"
 _WHY_NOT = {
     Kind.REGION: "compiled: ops fused into the graph have no times of their own",
@@ -59,6 +60,7 @@ class OpRow:
     elementwise_flops: float | None
     eager_bytes: float | None
     fused_bytes: float | None
+    causal_skipped_flops: float
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -184,7 +186,7 @@ class _Sum:
         self.time_s = 0.0
         self.exclusive_s = 0.0
         self.kernels: defaultdict[str, float] = defaultdict(float)
-        self.work = dict.fromkeys(_WORK, 0)
+        self.work = dict.fromkeys(_SUMMED, 0)
 
     def add(self, share: Share) -> None:
         self.calls += 1
@@ -193,7 +195,7 @@ class _Sum:
         for run in share.runs:
             self.kernels[run.short_name] += run.duration_us / 1e6
         if share.call is not None:
-            for name in _WORK:
+            for name in _SUMMED:
                 self.work[name] += getattr(share.call, name)
 
 
@@ -216,7 +218,7 @@ def _key(share: Share, step: _Step, reasons: Mapping[CalledOp, OpWork | str]) ->
 def _row(key: _Key, total: _Sum, steps: int) -> OpRow:
     op, label, why_not = key
     kernels = ((name, time_s / steps) for name, time_s in total.kernels.items())
-    work = {name: total.work[name] / steps for name in _WORK} if why_not is None else {}
+    work = {name: total.work[name] / steps for name in _SUMMED} if why_not is None else {}
     return OpRow(
         op=op,
         label=label,
@@ -228,6 +230,7 @@ def _row(key: _Key, total: _Sum, steps: int) -> OpRow:
         elementwise_flops=work.get("elementwise_flops"),
         eager_bytes=work.get("eager_bytes"),
         fused_bytes=work.get("fused_bytes"),
+        causal_skipped_flops=work.get("causal_skipped_flops", 0.0),
         missing={} if why_not is None else dict.fromkeys(_WORK, why_not),
     )
 

@@ -132,5 +132,6 @@ def _op_time(label: str, alike: Sequence[TracedOp]) -> OpTime:
         elementwise_flops=total("elementwise_flops"),
         eager_bytes=total("eager_bytes"),
         fused_bytes=total("fused_bytes"),
+        causal_skipped_flops=round(sum(one.causal_skipped_flops for one in alike)),
         missing=alike[0].missing,
     )

@@ -238,6 +238,7 @@ def _op(row: OpRow) -> TracedOp:
         elementwise_flops=row.elementwise_flops,
         eager_bytes=row.eager_bytes,
         fused_bytes=row.fused_bytes,
+        causal_skipped_flops=row.causal_skipped_flops,
     )
 
 
@@ -273,7 +274,7 @@ def _bound_of_kernels(trace: PlacedTrace, roof: Roof) -> tuple[str | None, str |
     for record, op in trace.placed_ops:
         if op.kind is None:
             continue
-        intensity, rate = cast(float, op.intensity_min), cast(float, op.flops_per_s)
+        intensity, rate = cast(float, op.intensity_min), cast(float, op.least_flops_per_s)
         near = rate >= ROOF_SHARE * roof.attainable_flops_per_s(intensity)
         bound = "compute" if intensity >= roof.ridge_flop_per_byte else "memory"
         times_s[bound if near else "slow kernels"] += op.time.time_s

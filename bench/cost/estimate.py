@@ -101,6 +101,7 @@ def calls_of(step: RecordedPasses) -> tuple[CallWork, ...]:
             elementwise_flops=sum(item.elementwise_flops for item, _ in group),
             eager_bytes=sum(eager_bytes(item, step.sizes_bytes) for item, _ in group),
             fused_bytes=sum(share for _, share in group),
+            causal_skipped_flops=sum(2 * item.causal_skipped_macs for item, _ in group),
         )
         for call, group in zip(step.calls, groups, strict=True)
     )

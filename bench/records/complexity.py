@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, get_args
 
@@ -186,6 +186,9 @@ class CalledOp:
 class OpWork:
     """What one call must compute and move; `flops` are algorithmic.
 
+    Attention counts whole under a causal mask. `causal_skipped_flops` are the part that a fused
+    kernel may leave out: it is held against a roof without them.
+
     Of a whole step's call, `fused_bytes` are its share of the fused traffic. Of an op by itself
     they are the least that it can move, whatever its neighbours are.
     """
@@ -195,6 +198,7 @@ class OpWork:
     elementwise_flops: int
     eager_bytes: int
     fused_bytes: int
+    causal_skipped_flops: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)

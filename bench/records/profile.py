@@ -53,6 +53,7 @@ class OpTime(Facts):
     elementwise_flops: Count | None
     eager_bytes: Count | None
     fused_bytes: Count | None
+    causal_skipped_flops: Count = 0  # of `flops`, what a fused attention may leave out
 
     @model_validator(mode="before")
     @classmethod

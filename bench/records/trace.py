@@ -92,6 +92,7 @@ class TracedOp(Facts):
     elementwise_flops: Annotated[float, Field(ge=0)] | None
     eager_bytes: Annotated[float, Field(ge=0)] | None
     fused_bytes: Annotated[float, Field(ge=0)] | None
+    causal_skipped_flops: Annotated[float, Field(ge=0)] = 0  # of `flops`
 
 
 class TraceRecord(Facts):

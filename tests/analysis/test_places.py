@@ -272,3 +272,13 @@ def test_a_caches_roof_is_of_reading_so_up_to_twice_of_it_is_only_suspect():
 
     assert (level(1.04), level(2.05)) == ("suspect", "suspect")
     assert level(2.07) == "invalid"
+
+
+@pytest.mark.parametrize(("skipped", "level"), [(0, ["suspect"]), (95 * 10**9, [])])
+def test_attention_under_a_causal_mask_is_held_against_what_it_computes(skipped, level):
+    op = samples.op_time(
+        "attention", time_s=1.0, flops=2 * 10**11 + 10**10, causal_skipped_flops=skipped
+    )
+    found = places(op)
+    assert found.placed[0].flops_per_s == 2.1e11  # by definition, the whole
+    assert [finding.level for finding in check_ops(found, ROOF)] == level

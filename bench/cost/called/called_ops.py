@@ -56,14 +56,15 @@ _NORMS = {
         ("native_batch_norm_backward", (1, 0, 2, 3, 4, 5, 6)),
     ),
 }
-#: Attention below torch's own op, in shapes (batch, length, heads, width): where the query stands.
+#: Attention below torch's own op, in shapes (batch, length, heads, width): where the query stands,
+#: and whether the mask is causal (or of which kind, 0 for none).
 _ATTENTION = {
-    "_flash_attention_forward": 0,
-    "_efficient_attention_forward": 0,
-    "flash_attn._flash_attn_forward": 0,
-    "_flash_attention_backward": 1,
-    "_efficient_attention_backward": 1,
-    "flash_attn._flash_attn_backward": 1,
+    "_flash_attention_forward": (0, 8),
+    "_efficient_attention_forward": (0, 9),
+    "flash_attn._flash_attn_forward": (0, 5),
+    "_flash_attention_backward": (1, 11),
+    "_efficient_attention_backward": (1, 14),
+    "flash_attn._flash_attn_backward": (1, 11),
 }
 
 
@@ -121,17 +122,19 @@ def _sum(tracer: StepTracer) -> OpWork:
         elementwise_flops=sum(item.elementwise_flops for item in tracer.passes),
         eager_bytes=eager,
         fused_bytes=min(fused, eager),
+        causal_skipped_flops=sum(2 * item.causal_skipped_macs for item in tracer.passes),
     )
 
 
 def _attention_call(op: CalledOp, given: Arguments) -> OpCall:
     """The call under the name of torch's own op, whose shapes are (batch, heads, length, width)."""
-    first = _ATTENTION[op.name]
+    first, causal = _ATTENTION[op.name]
     tensors = [given.tensor(index) for index in range(first, first + 3)]
     shaped = [tensor.transpose(1, 2) for tensor in tensors if tensor is not None]
     if len(shaped) < 3 or any(tensor.dim() != 4 for tensor in shaped):
         raise UnknownError("packed sequences: their lengths are not in the trace")
     arguments: dict[str, Any] = dict(zip(("query", "key", "value"), shaped, strict=True))
+    arguments["is_causal"] = given.has_values and causal < len(given) and given.value(causal)
     name = "_scaled_dot_product_flash_attention"
     outputs = [given.made(shaped[0].shape, given.type_name(first))]
     if first:

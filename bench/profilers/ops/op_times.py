@@ -19,7 +19,7 @@ from bench.training.devices import Device
 
 # Sums of several steps, one record per kind of op
 
-_WORK = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
+_WORK = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes", "causal_skipped_flops")
 _WHY_NO_WORK = {
     Kind.OP: "not a call of the cost model: a view, an allocation, or the backend's own way",
     Kind.REGION: "compiled: ops fused into the graph have no times of their own",

@@ -195,3 +195,31 @@ def test_an_output_of_another_shape_prints_no_warning_of_torchs(recwarn):
     assert isinstance(found, OpWork)
     assert found.flops == 2 * 2 * 3 * 4 * 5
     assert not recwarn.list
+
+
+HIDDEN = 100 * 99 // 2  # of 100 x 100 weights those above the diagonal
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "products"),
+    [
+        ("_flash_attention_forward", ["", "", "100", "100", "0.", "True", "False"], 2),
+        ("_efficient_attention_forward", ["", "", "", "100", "100", "0.", "1", "False"], 2),
+        ("_flash_attention_forward", ["", "", "100", "100", "0.", "False", "False"], 0),
+        ("_efficient_attention_forward", ["", "", "", "100", "100", "0.", "0", "False"], 0),
+    ],
+)
+def test_what_a_causal_mask_lets_a_kernel_skip_is_known_and_counts(name, arguments, products):
+    found = work(printed(name, *[(2, 100, 8, 64)] * 3, *arguments))
+    assert found.flops == 2 * 2 * 2 * 8 * 100 * 100 * 64
+    assert found.causal_skipped_flops == products * 2 * 2 * 8 * HIDDEN * 64
+
+
+def test_torchs_own_causal_attention_may_skip_as_much():
+    heads = [(2, 8, 100, 64)] * 3
+    name = "_scaled_dot_product_flash_attention"
+    whole, causal = (
+        work(printed(name, *heads, "0.", mask, "False", "")) for mask in ("False", "True")
+    )
+    assert (whole.flops, whole.causal_skipped_flops) == (causal.flops, 0)
+    assert causal.causal_skipped_flops == 2 * 2 * 2 * 8 * HIDDEN * 64
