@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -41,10 +43,38 @@ def content_of(record: AnyRecord, beside: schema.Addition | None = None) -> sche
     `beside` is what its run carries besides.
     """
     content = _content_of(record)
+    digest = figures_digest(last_values(content.metrics), content.tags)
+    content = replace(content, tags=content.tags | {schema.FIGURES: digest})
     if beside is None:
         return content
     points = [*content.metrics, *_summary_points(record, beside.metrics)]
     return replace(content, tags=content.tags | beside.tags, metrics=points)
+
+
+def last_values(points: Iterable[schema.Point]) -> dict[str, float]:
+    """Return the last value of each metric, which is what a search on a server returns."""
+    return {point.key: point.value for point in points}
+
+
+def figures_digest(metrics: Mapping[str, float], tags: Mapping[str, str]) -> str:
+    """Return 32 hex digits of what a record gives its run: last values of metrics, and our tags.
+
+    The same for a record's content and for its run, whatever is logged to the run beside the
+    record. Series and what readers may change are left out.
+    """
+    series = (schema.TELEMETRY_PREFIX, *schema.METRICS_BESIDE_RECORD)
+    own = {
+        name: f"{value:.9g}"
+        for name, value in metrics.items()
+        if name != schema.ITERATION_TIME_MS and not name.startswith(series)
+    }
+    known = schema.BESIDE_RECORD | {schema.FIGURES}
+    own |= {
+        name: text
+        for name, text in tags.items()
+        if name.startswith("mlproject.") and name not in known
+    }
+    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _content_of(record: AnyRecord) -> schema.Content:

@@ -67,6 +67,8 @@ REASON = "mlproject.reason"
 UPLOADED = "mlproject.uploaded"
 #: When that was, by the uploader's clock, as text that sorts: what came after it is looked for.
 UPLOADED_AT = "mlproject.uploaded_at"
+#: Tells whether a run's metrics and tags are still those of its record: `content.figures_digest`.
+FIGURES = "mlproject.figures"
 #: Tags that no record has: what an upload, a report or a profile's upload adds to a run.
 BESIDE_RECORD = frozenset(
     (
@@ -80,6 +82,8 @@ BESIDE_RECORD = frozenset(
         PRICE,
     )
 )
+#: How such metrics begin.
+METRICS_BESIDE_RECORD = ("fraction_of_", "cost_per_million_")
 #: On a run whose numbers another program measured: true, and where they were read.
 IMPORTED = "mlproject.imported"
 SOURCE_FILE = "mlproject.source_file"

@@ -209,12 +209,19 @@ def test_what_another_writer_changed_is_named_and_put_right(tracking, store, tmp
     changes = tampered(tracking, store, run_id, tmp_path)
     for name, change in changes.items():
         change()
+        [read] = pull_runs(f"attributes.run_id = '{run_id}'").to_dict("records")
+        if name in ("throughput_images_per_s", schema.VERDICT):  # even before they are put right
+            assert read["throughput_images_per_s"] == pytest.approx(rate)
+            assert read["verdict"] != "invalid"
         assert main(sync) == 0
         out = capsys.readouterr().out
         assert f"says: {name}" in out
         assert "1 put right" in out
         if name == "throughput_images_per_s":
             assert tracking.get_run(run_id).data.metrics[name] == pytest.approx(rate)
+    assert main(sync) == 0
+    assert "1 there already" in capsys.readouterr().out
+    tracking.log_metric(run_id, "fraction_of_peak", 0.5)  # as a report does
     assert main(sync) == 0
     assert "1 there already" in capsys.readouterr().out
     names = set(store.artifacts(run_id))

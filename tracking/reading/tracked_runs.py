@@ -7,12 +7,13 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
 from pathlib import Path
 
 from mlflow.entities import Experiment, Run, ViewType
+from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.store.entities import PagedList
@@ -24,9 +25,10 @@ from bench.errors import UserError
 from bench.records import ImportedRecord
 from bench.records.folders import WholeRecord, cache_folder, parse_record, write_atomically
 from tracking import schema
+from tracking.content import content_of, figures_digest, last_values
 from tracking.reading.pages import all_experiments, all_runs, matching, paused_collector
 from tracking.reading.run_columns import TrackedRun
-from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings
+from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings, is_away
 from tracking.store import (
     TrackingError,
     is_embedded,
@@ -202,7 +204,31 @@ class Selection:
         size = _EMBEDDED_PAGE if is_embedded(str(self.client.tracking_uri)) else _PAGE
         ids, wanted = self._selected(also)
         pages = all_runs(self.client, self.ask, ids, wanted, page_size=size, view=view)
-        yield from map(tracked, pages)
+        yield from map(self._as_recorded, map(tracked, pages))
+
+    def _as_recorded(self, run: TrackedRun) -> TrackedRun:
+        """The run with the figures of its record where somebody logged others to it since."""
+        digest = figures_digest(run.metrics, run.tags)
+        if run.tags.get(schema.UPLOADED) != "true" or run.tags.get(schema.FIGURES) == digest:
+            return run
+        try:
+            content = content_of(any_record(run.run_id, lambda: self.client, run.artifact_uri))
+        except (UserError, MlflowException, OSError) as error:
+            if is_away(error):
+                raise
+            return run  # without its record, what the server says is all there is
+        beside = {
+            name: value
+            for name, value in run.metrics.items()
+            if name.startswith(schema.METRICS_BESIDE_RECORD)
+        }
+        kept = {
+            name: text
+            for name, text in run.tags.items()
+            if name in schema.BESIDE_RECORD or not name.startswith("mlproject.")
+        }
+        metrics = last_values(content.metrics) | beside
+        return replace(run, metrics=metrics, tags=content.tags | kept)
 
     def uploaded_since(self, since: datetime) -> Iterator[TrackedRun]:
         """Yield the runs whose upload ended at `since` or later, and some of the hour before.

@@ -21,7 +21,7 @@ from bench.errors import UserError
 from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
-from tracking.content import content_of, end_ms
+from tracking.content import content_of, end_ms, last_values
 from tracking.matching_runs import (
     RECORD,
     chosen_run,
@@ -154,7 +154,7 @@ def _differences(
 
     Files are compared by their size. A parameter that is there cannot change in MLflow.
     """
-    last = {point.key: point.value for point in content.metrics}
+    last = last_values(content.metrics)
     own = {name: text for name, text in content.tags.items() if name not in _OF_READERS}
     metrics, tags = otherwise(run, schema.Addition(last, own))
     params = content.params.keys() - run.data.params.keys()
