@@ -172,6 +172,12 @@ def test_a_folder_has_twenty_entries_at_most():
             assert len(entries) <= 20, (init.parent, sorted(entries))
 
 
+def test_the_glossary_says_what_to_do_about_each_finding_of_a_run():
+    codes = re.findall(r"\"([a-z]+-[a-z-]+)\"", read("bench/records/verdict/run_verdict.py"))
+    assert len(codes) > 15
+    assert not [code for code in codes if f"`{code}`" not in read("docs/glossary.md")]
+
+
 # MLproject
 
 
