@@ -1,5 +1,6 @@
 """The command line as a user meets it: subprocesses, exit codes, one line for every mistake."""
 
+import errno
 import re
 import subprocess
 import sys
@@ -124,3 +125,14 @@ def test_a_process_ends_with_the_exit_code_and_a_reader_that_left_is_no_error():
 
 def test_an_empty_folder_is_refused_before_anything_slow(refused, tmp_path):
     assert str(tmp_path) in refused("run", "--data", str(tmp_path))
+
+
+def test_a_full_disk_is_one_line_that_says_where_the_measurement_is(monkeypatch, capsys):
+    def full(**_):
+        raise OSError(errno.ENOSPC, "No space left on device", "records/x/record.json")
+
+    monkeypatch.setattr(mlproject.cli, "main", full)
+    assert mlproject.main(["run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "records/x/record.json" in line
+    assert "mlproject sync" in line

@@ -51,7 +51,11 @@ def page_axis(title: str, limits: Sequence[float], *, logarithmic: bool) -> dict
     """Return an axis as the figures on paper have it: a light grid, no exponents."""
     low, high = limits
     look = {
-        "title": {"text": html.escape(title), "standoff": _STANDOFF_PIXELS, "font": {"size": 13}},
+        "title": {
+            "text": html.escape(title, quote=False),
+            "standoff": _STANDOFF_PIXELS,
+            "font": {"size": 13},
+        },
         "automargin": True,
         "gridcolor": "#E6E6E6",
         "linecolor": "#333333",
@@ -73,7 +77,7 @@ def page_layout(height_pixels: float, *, title: str = "") -> dict[str, object]:
     """Return the layout that all share: white, with the legend below the axes."""
     return {
         "template": "none",  # Plotly's own adds 7 kB to each figure
-        "title": {"text": html.escape(title), "font": {"size": 12}, "x": 0.05},
+        "title": {"text": html.escape(title, quote=False), "font": {"size": 12}, "x": 0.05},
         "plot_bgcolor": "white",
         "paper_bgcolor": "white",
         "font": {"color": "#222222"},
@@ -93,4 +97,4 @@ def page_layout(height_pixels: float, *, title: str = "") -> dict[str, object]:
 def empty_note(words: str) -> dict[str, object]:
     """Return the words that stand where the data would be."""
     centre = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
-    return {**centre, "text": html.escape(words), "showarrow": False}
+    return {**centre, "text": html.escape(words, quote=False), "showarrow": False}

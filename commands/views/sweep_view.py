@@ -138,12 +138,11 @@ def _print_runs(runs: Sequence[RunConfig], where: str) -> None:
 def _print_estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) -> None:
     from bench.cost import config_complexity
     from bench.records import RunRecord
-    from bench.records.folders import read_records
+    from bench.records.folders import readable_records
     from campaigns.sweep.durations import Durations
 
-    measured = read_records(records) if records.is_dir() else ()
     durations = Durations(
-        (each for each in measured if isinstance(each, RunRecord)),
+        (each for _, each in readable_records(records) if isinstance(each, RunRecord)),
         lambda config: config_complexity(config, batch_size=1).step_flops_per_sample,
     )
     known_s, unknown = durations.of_all(plan.runs, environments)

@@ -299,4 +299,5 @@ def test_hostile_names_are_shown_as_text():
         shown = [f"{trace.text}{trace.name}" for trace in figure.data]
         assert not any("<img" in text for text in shown)
         assert any("&lt;img src=x" in text for text in shown)
+        assert not any("&quot;" in text for text in shown)  # Plotly does not know it
         assert "<img src=x" not in figure_html(figure, "x", with_script=False)

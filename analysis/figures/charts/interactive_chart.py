@@ -83,7 +83,7 @@ def _axis(axis: Axis) -> dict[str, object]:
     if axis.ticks is None:
         return found
     names = axis.names or [f"{tick:g}" for tick in axis.ticks]
-    ticks = {"tickvals": axis.ticks, "ticktext": [html.escape(name) for name in names]}
+    ticks = {"tickvals": axis.ticks, "ticktext": [html.escape(name, quote=False) for name in names]}
     return {key: value for key, value in found.items() if key != "dtick"} | ticks
 
 
@@ -99,8 +99,8 @@ def _trace(series: Series) -> go.Scatter:
             "width": PIXELS_PER_PT * series.line_pt,
             "dash": "dash" if series.dashed else "solid",
         },
-        name=html.escape(series.group),
-        legendgroup=html.escape(series.group),
+        name=html.escape(series.group, quote=False),
+        legendgroup=html.escape(series.group, quote=False),
     )
     if series.shape is not None:
         symbol = series.shape.plotly + ("" if series.filled else "-open")
@@ -115,7 +115,7 @@ def _trace(series: Series) -> go.Scatter:
     else:
         trace.hoverinfo = "skip"
     if series.names:
-        trace.text = [html.escape(name) for name in series.names]
+        trace.text = [html.escape(name, quote=False) for name in series.names]
         trace.textposition = "top left" if series.names_end_there else "top center"
         trace.textfont = {"size": 10, "color": "#444444"}
     if any(low is not None for low in series.lows):
@@ -140,6 +140,6 @@ def _band_trace(band: Band) -> go.Scatter:
         fillcolor=band.colour,
         opacity=0.25,
         hoverinfo="skip",
-        name=html.escape(band.label),
-        legendgroup=html.escape(band.label),
+        name=html.escape(band.label, quote=False),
+        legendgroup=html.escape(band.label, quote=False),
     )

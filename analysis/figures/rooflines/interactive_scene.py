@@ -94,7 +94,7 @@ def _marks_trace(marks: Sequence[Mark], unit_flops_per_s: float) -> go.Scatter:
         mode="lines+markers" if lines else "markers",
         line=_line(lines[0]) if lines else None,
         marker=marker,
-        name=html.escape(first.group),
+        name=html.escape(first.group, quote=False),
         hovertemplate="%{text}<extra></extra>",
     )
 
@@ -133,7 +133,7 @@ def _roof_traces(scene: Scene) -> list[go.Scatter]:
         xs = [roof.ridge_flop_per_byte, label_at, high]
         traces.append(_roof_trace(roof, xs, [roof.flops_per_s] * 3, scene))
         traces[-1].mode = "lines+text"
-        traces[-1].texttemplate = ["", html.escape(" ".join(roof.label)), ""]
+        traces[-1].texttemplate = ["", html.escape(" ".join(roof.label), quote=False), ""]
         under = near_above and not near_below
         traces[-1].textposition = "bottom left" if under else "top left"
         traces[-1].textfont = {"size": 11, "color": roof.colour}
@@ -152,8 +152,8 @@ def _roof_trace(
         y=[rate / scene.unit_flops_per_s for rate in rates_flops_per_s],
         mode="lines",
         line={"color": roof.colour, "width": 1.5, "dash": "dash" if roof.dashed else "solid"},
-        name=html.escape(roof.group),
-        legendgroup=html.escape(roof.group),
+        name=html.escape(roof.group, quote=False),
+        legendgroup=html.escape(roof.group, quote=False),
         text=[hover_text(roof.hover)] * len(xs),
         hovertemplate="%{text}<extra></extra>",
     )

@@ -46,8 +46,9 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as caught:
         write_atomically(path, "second")
+    assert caught.value.filename == str(path)
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
 
