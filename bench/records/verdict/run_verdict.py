@@ -121,6 +121,7 @@ def _of_window(measurement: Measurement) -> Iterator[Found]:
 def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
     """Findings that need a model in the step."""
     if run.complexity is None and (why := run.missing.get("complexity")):
+        why = why.removeprefix("UserError: ")
         yield "uncounted-work", "note", f"its FLOP and bytes are not known: {why}"
     share = data_wait_share(measurement)
     if share > _INPUT_BOUND_SHARE:
