@@ -24,7 +24,7 @@ from analysis.figures.rooflines.static_scene import spread
 from analysis.figures.style import OTHER_MODELS
 from analysis.runs.points import roofline_point
 
-HOSTILE = "</script><img src=x onerror=alert(1)>$x^2$ %{y} &amp;"
+HOSTILE = '</script><img src=x onerror="alert(1)">$x^2$ %{y} &amp;'
 
 
 def point(record_id="run-1", *, arch="resnet18", mode="fp32", label="lab", device="Example CPU"):
