@@ -25,6 +25,7 @@ _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--from", "source", metavar="URI", help="copy this project's runs of this store")
 @campaign_option
 @filter_option
+@click.option("--verify", is_flag=True, help="only say where runs differ from their records")
 @click.option("--reap", is_flag=True, help="end this project's runs that stayed RUNNING")
 @click.option(
     "--older-than",
@@ -39,6 +40,7 @@ def command(
     source: str | None,
     campaign: str | None,
     filter_string: str,
+    verify: bool,
     reap: bool,
     older_than: str | None,
 ) -> int:
@@ -46,14 +48,18 @@ def command(
 
     Without options: the records on disk. A run there that differs from its record is put
     right. With --to, also this project's tracked runs of the store that MLflow's settings name.
-    With --from, --campaign or --filter: tracked runs alone. Exit codes: 0
-    all uploaded; 1 something could not be uploaded; 2 a wrong value; 3 the server is away: run the
-    command again later.
+    With --from, --campaign or --filter: tracked runs alone. With --verify nothing is changed.
+    Exit codes: 0 all uploaded; 1 something could not be uploaded, or --verify found a difference;
+    2 a wrong value; 3 the server is away: run the command again later.
     """
     age_s = _seconds(older_than or _OLD)
     if older_than is not None and not reap:
         raise UserError(f"older-than={older_than!r}: give it with --reap")
     wanted = runs_filter(filter_string, campaign)
+    if verify and (wanted or source or reap):
+        raise UserError(
+            "verify: it looks at records on disk; give it with --records and --to alone"
+        )
     if wanted and target is None and source is None:
         raise UserError("campaign, filter: they choose runs to copy; give --to or --from with them")
     from tracking.store import TrackingError
@@ -64,8 +70,8 @@ def command(
     has_records = asked or not (target or reap) or records.is_dir()
     try:
         if has_records and not (source or wanted):
-            code = _upload_records(records, target)
-        if source or target:
+            code = _upload_records(records, target, verify=verify)
+        if (source or target) and not verify:
             code = max(code, _copy_runs(source, target, wanted))
         if reap:
             _reap(age_s, target)
@@ -75,16 +81,17 @@ def command(
     return code
 
 
-def _upload_records(records: Path, target: str | None) -> int:
+def _upload_records(records: Path, target: str | None, *, verify: bool) -> int:
     from bench.records.folders import record_folders
 
     folders = list(record_folders(records))
     from tracking.store import public_uri
 
-    counts = upload_all(folders, target)
+    counts = upload_all(folders, target, verify=verify)
     counted = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
     click.echo(f"{counted or 'no records'} ({public_uri(target)})")
-    return 1 if counts["failed"] else 0
+    wrong = counts["failed"] or counts["not as their records"] or counts["not uploaded"]
+    return 1 if wrong else 0
 
 
 def _copy_runs(source: str | None, target: str | None, wanted: str) -> int:

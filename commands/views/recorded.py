@@ -44,7 +44,9 @@ NOT_TRACKED = 3
 _FATES = (
     "uploaded",
     "put right",
+    "not as their records",
     "there already",
+    "not uploaded",
     "still measuring",
     "being uploaded by another process",
     "failed",
@@ -234,10 +236,13 @@ def write_record(folder: RecordFolder, record: ImportedRecord | TraceRecord, rec
         ) from None
 
 
-def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[str]:
+def upload_all(
+    folders: Sequence[RecordFolder], target: str | None, *, verify: bool = False
+) -> Counter[str]:
     """Upload what is not there yet and return how many met which fate.
 
-    The record is the truth: what a run lacks of it, or has otherwise, is named and put right. A
+    The record is the truth: what a run lacks of it, or has otherwise, is named and put right; with
+    `verify` it is named alone, and nothing is uploaded. A
     folder that cannot be read, or that the server refuses, is named and the others go on. Raises
     `TrackingError` where the server can be used for nothing now.
     """
@@ -250,7 +255,7 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
     counts = Counter(dict.fromkeys(_FATES, 0))
     for folder in folders:
         try:
-            fate = _uploaded(folder, target, place, held)
+            fate = _uploaded(folder, target, place, held, verify=verify)
         except (LockedError, UserError, TrackingError) as error:
             if isinstance(error, LockedError) or isinstance(error.__cause__, LockedError):
                 fate = "being uploaded by another process"
@@ -264,7 +269,9 @@ def upload_all(folders: Sequence[RecordFolder], target: str | None) -> Counter[s
     return counts
 
 
-def _uploaded(folder: RecordFolder, target: str | None, place: Placing, held: Held) -> str:
+def _uploaded(
+    folder: RecordFolder, target: str | None, place: Placing, held: Held, *, verify: bool
+) -> str:
     """Upload one folder's record, made whole first where its launcher died; return its fate."""
     from bench.launcher.recover import recover
     from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
@@ -272,17 +279,20 @@ def _uploaded(folder: RecordFolder, target: str | None, place: Placing, held: He
 
     record = folder.read_record()
     if record is None:
-        if folder.in_use():
-            return "still measuring"
+        if folder.in_use() or verify:
+            return "still measuring" if folder.in_use() else "not uploaded"
         with uploading(folder, wait_s=1.0):  # one process alone
             record = recover(folder)
     if record is None:
         return "still measuring"
     if record.record_id != folder.record_id:
         raise UserError(f"holds the record {record.record_id[:80]!r}: name the folder so")
-    different = held.differences(folder, record)
+    different = held.differences(folder, record, contents=verify)
     if different == []:
         return "there already"
+    if verify:
+        click.echo(f"  {folder.record_id}: {', '.join(different or ['no whole run'])}")
+        return "not uploaded" if different is None else "not as their records"
     ask = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
     run_id = upload(folder, record, target, ask=ask, place=place)
     click.echo(f"  {folder.record_id} -> run {run_id}")

@@ -213,12 +213,15 @@ def test_what_another_writer_changed_is_named_and_put_right(tracking, store, tmp
         if name in ("throughput_images_per_s", schema.VERDICT):  # even before they are put right
             assert read["throughput_images_per_s"] == pytest.approx(rate)
             assert read["verdict"] != "invalid"
+        assert main([*sync, "--verify"]) == 1
+        assert name in capsys.readouterr().out
         assert main(sync) == 0
         out = capsys.readouterr().out
         assert f"says: {name}" in out
         assert "1 put right" in out
         if name == "throughput_images_per_s":
             assert tracking.get_run(run_id).data.metrics[name] == pytest.approx(rate)
+    assert main([*sync, "--verify"]) == 0
     assert main(sync) == 0
     assert "1 there already" in capsys.readouterr().out
     tracking.log_metric(run_id, "fraction_of_peak", 0.5)  # as a report does

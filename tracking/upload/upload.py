@@ -134,13 +134,25 @@ class Held:
             self._client = open_client(tracking_uri)
             self._runs = runs_of_records(self._client, self._ask, record_ids)
 
-    def differences(self, folder: RecordFolder, record: AnyRecord) -> list[str] | None:
-        """Return what the record's run lacks or has otherwise; None where no one run is whole."""
+    def differences(
+        self, folder: RecordFolder, record: AnyRecord, *, contents: bool = False
+    ) -> list[str] | None:
+        """Return what the record's run lacks or has otherwise; None where no one run is whole.
+
+        With `contents` the run's copy of the record is compared byte by byte, not by its size.
+        """
         runs = self._runs.get(record.record_id, [])
         if len(runs) != 1 or not is_whole(runs[0]):
             return None
         with server_errors(self._tracking_uri):
-            return _differences(self._client, self._ask, runs[0], content_of(record), folder)
+            found = _differences(self._client, self._ask, runs[0], content_of(record), folder)
+            if contents and folder.record.name not in found:
+                there = self._ask(
+                    self._client.download_artifacts, runs[0].info.run_id, schema.RECORD_ARTIFACT
+                )
+                if Path(there).read_bytes() != folder.record.read_bytes():
+                    found.append(folder.record.name)
+        return found
 
 
 def _differences(
