@@ -4,12 +4,16 @@ import re
 import signal
 from collections import Counter
 from functools import partial
+from importlib import import_module
 
 import pytest
 import samples
 from servers import free_port, mlflow_server
 from stored_runs import project_run
 
+from bench.config import RunConfig
+from campaigns.sweep.executor import Turn
+from commands.views.recorded import NoDelivery
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
 
@@ -180,3 +184,21 @@ def test_a_matrix_that_fits_no_device_here_is_planned_and_not_measured(
     code, _, err = swept("--backend", "cuda", "--dry-run")
     assert (code, err.count("\n")) == (2, 1)
     assert "backend='cuda': no block" in err
+
+
+def ended(outcome):
+    if outcome == "ok":
+        return Turn.of(samples.run_record())
+    if outcome == "skipped":
+        return Turn(RunConfig(), "skipped", None, "batch 8 of it ran out of memory", None)
+    return Turn.of(samples.failed_record(outcome))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [(["ok", "ok"], 0), (["ok", "oom"], 1), (["ok", "skipped"], 1), (["ok", "crashed"], 1)],
+)
+def test_a_sweep_that_measured_not_all_that_it_was_asked_says_so(outcomes, code):
+    turns = [ended(outcome) for outcome in outcomes]
+    sweep = import_module("commands.measure.sweep")
+    assert sweep._close(turns, len(turns), NoDelivery(), interrupted=False) == code

@@ -91,7 +91,8 @@ def environment_label(device: DeviceInfo) -> str:
 _FAMILIES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_"),
     *("CUBLAS_", "CUDNN_", "NCCL_", "TORCH_BLAS_", "TORCH_CUDNN_", "TORCH_NCCL_"),
-    *("TORCHINDUCTOR_", "TRITON_"),
+    *("TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_"),
+    *("MIOPEN_", "PYTORCH_MIOPEN_", "ROCBLAS_", "HIPBLASLT_"),
 )
 #: `allocator` says where a step's memory comes from, so glibc's variables are not here.
 _NAMES = frozenset(
@@ -107,16 +108,21 @@ _NAMES = frozenset(
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         "THP_MEM_ALLOC_ENABLE",
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "TORCH_COMPILE_DISABLE",
     }
 )
 #: Where files are changes no speed, and may name a person.
 _PLACES = ("_DIR", "_FILE", "_HOME", "_PATH")
+#: A record goes to a server and into reports: of what may be a secret it has the name alone.
+_SECRET_NAME = re.compile(r"URL|URI|KEY|TOKEN|SECRET|PASS|PWD|CRED|AUTH")
+_SECRET_VALUE = re.compile(r"://[^/]*@")
+LEFT_OUT = "(left out)"
 
 
 def speed_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return those that are set, by name."""
+    """Return those that are set, by name; a value that may be a secret is left out."""
     return {
-        name: value
+        name: LEFT_OUT if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value) else value
         for name, value in sorted(environ.items())
         if (name.startswith(_FAMILIES) or name in _NAMES) and not name.endswith(_PLACES)
     }

@@ -60,7 +60,9 @@ class _SweptDevice:
         self._device = environment.device
         self._order = order
         here = environment_id(environment)
-        self._past = PastRuns(order.records, order.campaign, here, order.elsewhere)
+        self._past = PastRuns(
+            order.records, order.campaign, here, order.elsewhere, order.retry_failed
+        )
         self._settler = Settler.of_device(self._device) if order.settle_s else None
         self._here = here
         before = readable_records(order.records) if order.profile else ()

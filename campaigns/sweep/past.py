@@ -59,8 +59,10 @@ class PastRuns:
     campaign: str
     environment: str | None
     elsewhere: Iterable[PastRun] = ()
+    retry_failed: bool = False  # what failed before the first `refresh` is measured again
 
     def __post_init__(self) -> None:
+        self._retried: frozenset[str] | None = None
         self._read: set[str] = set()
         self._last: dict[tuple[str, int], PastRun] = {}
         self._has_changed = cache(has_changed)
@@ -76,6 +78,9 @@ class PastRuns:
             record = folder.readable_record()
             if isinstance(record, RunRecord) and record.config.campaign == self.campaign:
                 self.add(PastRun.of(record))
+        if self._retried is None:
+            known = self._last.values() if self.retry_failed else ()
+            self._retried = frozenset(past.record_id for past in known)
 
     def add(self, past: PastRun) -> None:
         """Note one run; one of another environment, or of changed source, is left out."""
@@ -96,18 +101,32 @@ class PastRuns:
     def too_large(self, config: RunConfig, device: str | None = None) -> PastRun | None:
         """Return a run that ran out of memory with a smaller batch of the same configuration.
 
+        One that is to be measured again does not count, nor does one whose batch, or a larger one,
+        has gone well in another run.
         Where the runs are those of many machines, `device` names whose memory is meant.
         """
-        smaller = [
+        there = [
             past
             for past in self._last.values()
+            if past.environment_id is not None and device in (None, past.device)
+        ]
+        smaller = [
+            past
+            for past in there
             if past.outcome == "oom"
-            and past.environment_id is not None
-            and device in (None, past.device)
+            and past.record_id not in (self._retried or ())
             and _batch(past.config) < _batch(config)
         ]
-        family = _family(config) if smaller else None
-        return next((past for past in smaller if _family(past.config) == family), None)
+        if not smaller:
+            return None
+        family = _family(config)
+        fits = [
+            _batch(past.config)
+            for past in there
+            if past.outcome == "ok" and _family(past.config) == family
+        ]
+        too_large = (past for past in smaller if _family(past.config) == family)
+        return next((p for p in too_large if _batch(p.config) > max(fits, default=-1)), None)
 
 
 def take_over(records: Path, waiting: Callable[[str], None]) -> list[RecordFolder]:

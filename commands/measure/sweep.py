@@ -112,8 +112,9 @@ def command(
 
     MATRIX is a YAML file, or the name of one that the project contains. Runs that the campaign has
     measured on this machine are skipped, so the same command continues an interrupted sweep. Exit
-    codes: 0 all measured and tracked; 1 some runs failed, each recorded with its reason, or found
-    no node; 2 a wrong value; 3 measured, but not all uploaded; 130 interrupted.
+    codes: 0 every run of the plan has a measurement, and is tracked; 1 some have none: they failed
+    or ran out of memory, each recorded with its reason, were skipped as larger than what ran out of
+    memory, or found no node; 2 a wrong value; 3 measured, but not all uploaded; 130 interrupted.
     """
     name = matrix or matrix_named
     if name is None:
@@ -247,7 +248,7 @@ def _close(turns: list[Turn], planned: int, delivery: AnyDelivery, *, interrupte
             err=True,
         )
         return 1
-    if any(turn.outcome not in ("ok", "oom", None) for turn in turns):
+    if any(turn.outcome != "ok" for turn in turns):
         return 1
     return NOT_TRACKED if delivery.problem else 0
 

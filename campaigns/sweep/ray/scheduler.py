@@ -62,7 +62,9 @@ class RaySweep:
 
     def __post_init__(self) -> None:
         order = self.order
-        self._past = PastRuns(order.records, order.campaign, None, order.elsewhere)
+        self._past = PastRuns(
+            order.records, order.campaign, None, order.elsewhere, order.retry_failed
+        )
         self._waiting = [PlannedRun(*numbered) for numbered in enumerate(order.plan.runs)]
         self._started: dict[str, PlannedRun] = {}  # by record identifier
         self._finished = 0

@@ -74,12 +74,27 @@ def test_what_libraries_compute_by_is_kept_and_nothing_else():
         "TORCHINDUCTOR_CACHE_DIR": "/home/somebody/cache",
         "MKL_HOME": "/home/somebody/mkl",
         "MLFLOW_TRACKING_PASSWORD": "secret",
+        "TORCH_COMPILE_DISABLE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "PYTORCH_MIOPEN_SUGGEST_NHWC": "1",
+        "TORCHINDUCTOR_REDIS_URL": "redis://:secret@host:6379/0",
+        "NCCL_API_KEY": "secret",
+        "MKL_PASSWORD": "secret",
+        "OMP_SECRET": "secret",
+        "NCCL_PROXY": "https://user:secret@host",
         "PATH": "/usr/bin",
     }
     assert speed_variables(environ) == {
         "KMP_AFFINITY": "granularity=fine,compact",
         "NVIDIA_TF32_OVERRIDE": "1",
         "OMP_PROC_BIND": "true",
+        "TORCH_COMPILE_DISABLE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "PYTORCH_MIOPEN_SUGGEST_NHWC": "1",
+        **dict.fromkeys(
+            ("TORCHINDUCTOR_REDIS_URL", "NCCL_API_KEY", "MKL_PASSWORD", "OMP_SECRET", "NCCL_PROXY"),
+            "(left out)",
+        ),
     }
 
 

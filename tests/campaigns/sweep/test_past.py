@@ -127,6 +127,28 @@ def test_larger_batches_of_what_ran_out_of_memory_are_too_large(tmp_path):
     assert runs.too_large(config(batch_size=16, arch="vgg16")) is None
 
 
+@pytest.mark.parametrize(
+    ("later", "too_large"),
+    [({"repeat": 2}, False), ({"batch_size": 12}, False), ({"batch_size": 4}, True)],
+)
+def test_memory_that_did_suffice_in_another_run_is_enough(tmp_path, later, too_large):
+    oom = samples.failed_record("oom", config=config(), environment=samples.environment())
+    filed(tmp_path, oom)
+    fits = samples.run_record(config(**later), record_id="20261120T100001Z-00000002")
+    filed(tmp_path, fits)
+    assert (past(tmp_path).too_large(config(batch_size=16)) is not None) == too_large
+
+
+def test_what_is_to_be_measured_again_makes_nothing_too_large_until_it_has_failed_again(tmp_path):
+    oom = samples.failed_record("oom", config=config(), environment=samples.environment())
+    filed(tmp_path, oom)
+    runs = past(tmp_path, retry_failed=True)
+    assert runs.too_large(config(batch_size=16)) is None
+    filed(tmp_path, oom.replaced(record_id="20261120T100001Z-00000002"))
+    runs.refresh()
+    assert runs.too_large(config(batch_size=16)) is not None
+
+
 def test_a_worker_that_outlived_its_launcher_is_waited_for(tmp_path):
     folder = RecordFolder.create(tmp_path)
     folder.write(folder.config, config())
