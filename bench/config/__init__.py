@@ -2,6 +2,7 @@
 
 from bench.config.architectures import arch_label, missing_package, package_of, split_arch
 from bench.config.legacy import legacy_defaults
+from bench.config.package_sources import user_path
 from bench.config.parsing import check_field, parse_config, recorded_config
 from bench.config.resolved import ResolvedConfig
 from bench.config.run_config import (
@@ -71,4 +72,5 @@ __all__ = [
     "run_options",
     "spelled",
     "split_arch",
+    "user_path",
 ]

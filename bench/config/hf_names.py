@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
-from bench.config.package_sources import extra_folder, nearest
+from bench.config.package_sources import extra_folder, nearest, user_path
 
 #: What a model is trained for. A type that has several without saying which gets the first.
 Task = Literal["masked-lm", "causal-lm", "image-classification", "sequence-classification"]
@@ -91,7 +91,7 @@ def names_a_file(name: str) -> bool:
 def _config_path(base: str) -> Path | None:
     if base in _types() or base in _checkpoints():
         return None
-    path = Path(base).expanduser()
+    path = user_path(base)
     if base and path.is_dir():
         path /= "config.json"
     looks_like_one = path.suffix == ".json" or base.startswith((".", "/", "~"))

@@ -1,4 +1,4 @@
-"""What packages of models say in their sources: importing them takes seconds, reading 0.1 s."""
+"""Where models lie: a user's path, and packages, whose import takes seconds and reading 0.1 s."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def extra_folder(package: str, extra: str) -> Path:
             f"uv pip install -e '.[{extra}]'"
         )
     return folder
+
+
+def user_path(text: str | Path) -> Path:
+    """Return the path with `~` as the home; that of a user who does not exist stays as it is."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
+from pydantic_core import ErrorDetails
 
 from bench.config.run_config import PLANNED, RECORDED, RunConfig
 from bench.errors import UserError
@@ -49,12 +50,32 @@ def _of_one_field(name: str) -> type[BaseModel]:
     return create_model(name, **fields)
 
 
+#: What a value should have been, by pydantic's type of the error and the limit that it names.
+_WANTED = {
+    "literal_error": "{expected}",
+    "bool_parsing": "true or false",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "float_parsing": "a number",
+    "greater_than_equal": "a number from {ge}",
+    "greater_than": "a number above {gt}",
+    "less_than": "a number below {lt}",
+}
+
+
+def _wanted(item: ErrorDetails) -> str:
+    if item["type"] not in _WANTED:
+        return item["msg"].removeprefix("Value error, ")
+    return _WANTED[item["type"]].format(**item.get("ctx", {})).replace("'", "")
+
+
 def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:
     """One phrase per wrong field: pydantic reports a union once per member, we say it once."""
     by_field: dict[str, list[str]] = {}
     for item in error.errors():
         field = str(item["loc"][0]) if item["loc"] else ""
-        by_field.setdefault(field, []).append(item["msg"].removeprefix("Value error, "))
+        by_field.setdefault(field, []).append(_wanted(item))
     phrases = []
     for field, messages in by_field.items():
         remedy = ", or ".join(dict.fromkeys(messages))

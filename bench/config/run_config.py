@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -24,7 +25,17 @@ Precision = Literal["fp32", "tf32", "amp", "amp-bf16", "amp-fp16"]
 CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
 Switch = Literal["auto", "true", "false"]
 Auto = Literal["auto"]
-PositiveInt = Annotated[int, Field(ge=1)]
+
+
+def _no_switch(value: object) -> object:
+    """YAML's `true` and `yes` are no numbers, though Python counts with them."""
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_switch), Field(ge=0, lt=2**32)]
+PositiveInt = Annotated[int, BeforeValidator(_no_switch), Field(ge=1, lt=2**31)]
 AutoCount = Auto | PositiveInt
 
 SYNTHETIC = "synthetic"
@@ -109,19 +120,18 @@ class RunConfig(BaseModel):
         "auto",
         description="tokens of a sequence; auto: 128, or the most that the model takes",
     )
-    warmup_iters: Annotated[int, Field(ge=1)] = Field(
-        10, description="iterations before the measured window"
-    )
+    warmup_iters: PositiveInt = Field(10, description="iterations before the measured window")
     iters: PositiveInt = Field(100, description="iterations of the measured window")
-    max_seconds: Literal["auto", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)] = (
-        Field(
-            "auto",
-            description="end the window after this time, but not before 4 iterations, and the "
-            "warm-up after a third of it, but not before 2; none: no limit; "
-            "auto: 45 on a CPU, 600 elsewhere",
-        )
+    max_seconds: (
+        Literal["auto", "none"]
+        | Annotated[float, BeforeValidator(_no_switch), Field(gt=0, allow_inf_nan=False)]
+    ) = Field(
+        "auto",
+        description="end the window after this time, but not before 4 iterations, and the "
+        "warm-up after a third of it, but not before 2; none: no limit; "
+        "auto: 45 on a CPU, 600 elsewhere",
     )
-    workers: Auto | Annotated[int, Field(ge=0)] = Field(
+    workers: Auto | Annotated[Whole, Field(lt=4096)] = Field(
         "auto",
         description="processes that decode images; with 0 the step's threads do; "
         "auto: from the cores, at most 16",
@@ -156,7 +166,9 @@ class RunConfig(BaseModel):
     cuda_graphs: bool = Field(False, description="replay the step as one CUDA graph")
     cudnn_benchmark: bool = Field(True, description="let cuDNN time its algorithms in warm-up")
     deterministic: bool = Field(False, description="deterministic kernels only")
-    threads: AutoCount = Field("auto", description="threads of one operation on the CPU")
+    threads: Auto | Annotated[PositiveInt, Field(lt=4096)] = Field(
+        "auto", description="threads of one operation on the CPU"
+    )
     allocator: Annotated[Literal["auto", "system", "retain"], Legacy("system")] = Field(
         "auto",
         description="memory that a step frees: retain keeps it for the next, system gives it back "
@@ -166,7 +178,7 @@ class RunConfig(BaseModel):
         False, description="time data, forward, backward and optimizer separately (more syncs)"
     )
     nvtx: bool = Field(False, description="mark iterations and phases for NVIDIA's profilers")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="of weights and data")
+    seed: Whole = Field(0, description="of weights and data")
     repeat: PositiveInt = Field(1, description="which repeat of this configuration this is")
     env: Label = Field("auto", description="label of this machine; auto: from the device's name")
     campaign: Label = Field("none", description="label of the series this run belongs to")

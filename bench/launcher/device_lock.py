@@ -18,8 +18,10 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from bench.config import RunConfig
 from bench.errors import one_line
 from bench.launcher.processes import starters
+from bench.machine.cpu import usable_cores
 from bench.machine.gpu_drivers import device_uuid
 from bench.machine.probes import value_or_none
 from bench.records.folders import cache_folder
@@ -49,6 +51,17 @@ def device_names(backend: str, devices: int = 1) -> tuple[str, ...]:
     if "rocm" in torch:
         return ("cuda",)  # which AMD device it takes is not known without torch
     return ("mps" if platform.system() == "Darwin" and platform.machine() == "arm64" else "cpu",)
+
+
+def crowding(config: RunConfig) -> str | None:
+    """Return why this machine's processor cannot carry so many processes, or None."""
+    if config.devices == 1 or device_names(config.backend) != ("cpu",):
+        return None
+    cores = usable_cores()
+    if config.devices <= cores:
+        return None
+    asked = f"devices={config.devices}"
+    return f"{asked}: a process each, and this machine has {cores} cores; use devices={cores}"
 
 
 def say_waiting(holder: str) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from bench.config import RunConfig
+from bench.launcher.device_lock import crowding
 from bench.launcher.exports import write_exports
 from bench.launcher.watch import RanksWatch, WorkerWatch
 from bench.machine.allocator import allocator_settings
@@ -46,6 +47,9 @@ def launch_measurement(
     """
     folder.claim(os.getpid())  # before the configuration: from then on sync sees the folder
     folder.write(folder.config, config)
+    if crowded := crowding(config):
+        refused = unmeasured(config, folder, "unsupported", crowded, datetime.now(timezone.utc))
+        return finish(folder, refused, crowded)
     if config.world_size == 1:
         environment = allocator_settings(config)
         watch = WorkerWatch(

@@ -167,10 +167,17 @@ class WorkerWatch:
         before, after = self._oom_kills_before, oom_kills()
         killed_for_memory = before is not None and after is not None and after > before
         how = describe_exit(self._process.poll() or 0, before, after)
-        words = self._folder.console.read_text(encoding="utf-8", errors="replace").split("\n")
-        last_words = next((line.strip() for line in reversed(words) if line.strip()), "")
+        last_words = _last_words(self._folder.console.read_text(encoding="utf-8", errors="replace"))
         reason = f"worker {how} after {self._last!r}" + (f": {last_words}" if last_words else "")
         return ("oom" if killed_for_memory else "crashed"), reason[:1000]
+
+
+def _last_words(console: str) -> str:
+    """The last line; of an abort in C++ what it says, and not the frames of its stack."""
+    lines = [line.strip() for line in console.split("\n") if line.strip()]
+    said = [line for line in lines if not line.startswith(("frame #", "Exception raised from"))]
+    thrown = [line for line in said if line.startswith("what():")]
+    return (thrown or said or [""])[-1]
 
 
 def _call_and_close(meanwhile: Callable[[], object], popen: subprocess.Popen[bytes]) -> None:

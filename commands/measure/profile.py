@@ -78,9 +78,11 @@ def command(
         raise UserError(f"nodes={config.nodes}: a profile is of one machine; use nodes=1")
     if config.data_only:
         raise UserError("data_only=true: a profile looks at a training step; use data_only=false")
-    from bench.launcher.device_lock import device_names
+    from bench.launcher.device_lock import crowding, device_names
     from bench.launcher.profile import launch_profile
 
+    if crowded := crowding(config):
+        raise UserError(crowded)
     names = None if AUTO in tools else cast(tuple[ToolName, ...], tools)
 
     def launch(folder: RecordFolder, on_event: OnEvent) -> ProfileRecord:

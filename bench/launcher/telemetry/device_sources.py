@@ -12,7 +12,7 @@ from bench.launcher.telemetry.amd import AmdSource
 from bench.launcher.telemetry.base import DEVICE_FACTS, AbsentDevice, Reading, Source
 from bench.launcher.telemetry.nvidia import GPU_SERIES, NvidiaSource
 from bench.machine.gpu_drivers import AMD_UUID, open_amdsmi
-from bench.machine.probes import ROOT, UnknownFactError, open_nvml
+from bench.machine.probes import ROOT, UnknownFactError, open_nvml, reason_of
 from bench.machine.rapl import PackageEnergy
 from bench.records.journal import Clock
 
@@ -46,8 +46,8 @@ def device_source(
         if uuid.startswith(AMD_UUID):
             return AmdSource(smi_opener(), uuid)
         return NvidiaSource(nvml_opener(), uuid, worker_pid)
-    except UnknownFactError as error:
-        return AbsentDevice(str(error), GPU_SERIES)
+    except Exception as error:  # amdsmi and NVML have errors of their own
+        return AbsentDevice(reason_of(error), GPU_SERIES)
 
 
 class RaplSource(Source):

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import requests
 
+from bench.config import user_path
 from bench.errors import UserError, one_line
 from bench.training.dataset.folder import disk_errors_named
 
@@ -66,9 +67,10 @@ def fetch_imagenette(
     name = PurePosixPath(urlsplit(url).path).name
     stem = re.sub(r"\.(tgz|tar\.gz|tar)$", "", name)
     if not re.fullmatch(r"[\w-][\w.-]*", stem):
-        raise UserError(f"url={url!r}: names no archive: give an address that ends like {name!r}")
+        example = PurePosixPath(published_url).name
+        raise UserError(f"url={url!r}: names no archive: give an address that ends like {example}")
     _algorithm_of(checksum)
-    root = Path(out).expanduser()
+    root = user_path(out)
     with disk_errors_named(root):
         root.mkdir(parents=True, exist_ok=True)
         if (root / stem).is_dir():

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
+from bench.config import user_path
 from bench.errors import UserError, one_line
 
 #: The files that torchvision's ImageFolder takes (`torchvision.datasets.folder.IMG_EXTENSIONS`).
@@ -83,7 +84,7 @@ def list_images(path: str | Path) -> dict[str, list[tuple[Path, int]]]:
     Raises `UserError` where torchvision's ImageFolder would refuse the folder, and where its
     classes would be splits such as train and val.
     """
-    root = Path(path).expanduser()
+    root = user_path(path)
     if not root.exists():
         raise UserError(
             f"data={str(path)!r}: no such folder: give an ImageFolder's path, "

@@ -10,6 +10,7 @@ from threading import Event
 
 import numpy as np
 
+from bench.config import user_path
 from bench.errors import UserError
 from bench.training.dataset.folder import claim, disk_errors_named, finish
 from bench.training.dataset.photo import draw_look, draw_photo
@@ -39,7 +40,7 @@ def generate_image_folder(
     _require("classes", classes, 1, MAX_CLASSES)
     _require("images_per_class", images_per_class, 1, MAX_IMAGES_PER_CLASS)
     _require("seed", seed, 0, 2**32 - 1)
-    root = Path(out).expanduser()
+    root = user_path(out)
     with disk_errors_named(root):
         settings = {
             "made_by": "mlproject dataset generate",

@@ -7,6 +7,7 @@ import random
 import shutil
 from pathlib import Path
 
+from bench.config import user_path
 from bench.errors import UserError
 from bench.training.dataset.folder import claim, disk_errors_named, finish
 from bench.training.dataset.folder_check import list_images
@@ -29,7 +30,7 @@ def subset_image_folder(
     """
     if images_per_class < 1:
         raise UserError(f"images_per_class={images_per_class}: give a number from 1")
-    root, target = Path(source).expanduser().resolve(), Path(out).expanduser()
+    root, target = user_path(source).resolve(), user_path(out)
     images = list_images(root)
     _refuse_small_classes(images_per_class, {name: len(files) for name, files in images.items()})
     if target.resolve().is_relative_to(root):

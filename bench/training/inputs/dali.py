@@ -7,12 +7,11 @@ other one. Random cuts and the order have DALI's own generator.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.config import RunConfig
+from bench.config import RunConfig, user_path
 from bench.errors import UserError
 from bench.records import ResolvedConfig
 from bench.training.inputs.base import Batches, ImageBatch, Shard
@@ -47,7 +46,7 @@ class DaliBatches(Batches):
         device: torch.device,
         shard: Shard,
     ) -> None:
-        files = list_images(Path(config.data).expanduser(), image.classes)
+        files = list_images(user_path(config.data), image.classes)
         check_batch_fills(config, resolved, len(files))
         try:
             from nvidia.dali.plugin.base_iterator import LastBatchPolicy

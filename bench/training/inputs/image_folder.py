@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import RandomResizedCrop
 
-from bench.config import RunConfig
+from bench.config import RunConfig, user_path
 from bench.errors import UserError, one_line
 from bench.records import ResolvedConfig
 from bench.training.dataset import check_image_folder
@@ -87,7 +87,7 @@ def open_image_folder(
     has more classes than the model distinguishes.
     """
     images = DecodedImages(
-        Path(config.data).expanduser(),
+        user_path(config.data),
         image,
         augment=config.augment,
         # Without loader processes the step waits, and its cores are free.

@@ -11,7 +11,9 @@ import pytest
 from bench.errors import UserError
 from bench.launcher import device_lock, from_python
 from bench.launcher.device_lock import device_names, exclusive
+from bench.launcher.measurement import launch_measurement
 from bench.machine.probes import UnknownFactError
+from bench.records.folders import RecordFolder
 
 PROGRAM = """
 import subprocess, sys
@@ -158,3 +160,16 @@ def test_measuring_from_python_takes_the_lock(monkeypatch, tmp_path):
     ):
         with pytest.raises(UserError, match="held"):
             measure()
+
+
+@pytest.mark.parametrize(("devices", "cards", "refused"), [(2, (), False), (3, (), True),
+                                                           (100, CARDS, False)])  # fmt: skip
+def test_more_processes_than_cores_are_refused(monkeypatch, tmp_path, devices, cards, refused):
+    monkeypatch.setattr(device_lock, "device_names", lambda backend: cards or ("cpu",))
+    monkeypatch.setattr(device_lock, "usable_cores", lambda: 2)
+    config = from_python.RunConfig(backend="auto", devices=devices)
+    assert (device_lock.crowding(config) is not None) == refused
+    if refused:
+        record = launch_measurement(config, RecordFolder.create(tmp_path))
+        assert (record.outcome, record.verdict.level) == ("unsupported", "invalid")
+        assert "use devices=2" in record.reason

@@ -13,6 +13,7 @@ from worker_processes import small_run, worker_of
 
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.recover import recover
+from bench.launcher.watch import _last_words
 from bench.records.folders import RecordFolder, read_records
 
 LONG = pytest.mark.long
@@ -244,3 +245,20 @@ def test_the_command_that_is_interrupted_keeps_what_was_measured(
     assert "worker_cpu_percent" in {series.name for series in record.telemetry.series}
     assert (folder.path / "telemetry.csv").exists()
     assert record.verdict.level == "invalid"
+
+
+ABORT = """terminate called after throwing an instance of 'c10::Error'
+  what():  Unrecognized key 'x' in the allocator's configuration
+Exception raised from consumeToken at Config.h:75 (most recent call first):
+frame #0: c10::Error::Error + 0x9f (0x7f)
+frame #49: _start + 0x21 (0x5631)
+"""
+
+
+@pytest.mark.parametrize(
+    ("console", "words"),
+    [("", ""), ("one\ntwo\n\n", "two"), ("failed\nframe #0: main\n", "failed")]
+    + [(ABORT, "what():  Unrecognized key 'x' in the allocator's configuration")],
+)
+def test_the_last_words_of_a_worker_are_not_the_frames_of_a_stack(console, words):
+    assert _last_words(console) == words

@@ -42,12 +42,17 @@ def test_what_an_amd_card_does_not_tell_has_a_reason(clock):
 
 
 @pytest.mark.parametrize(
-    ("devices", "reason"), [({}, "amdsmi knows no device AMD-00b8"), (None, "not installed here")]
+    ("devices", "reason"),
+    [
+        ({}, "amdsmi knows no device AMD-00b8"),
+        (UnknownFactError("not installed here"), "not installed here"),
+        (RuntimeError("no permission"), "no permission"),  # as amdsmi's own errors are
+    ],
 )
 def test_without_amdsmi_or_the_device_each_series_has_the_reason(clock, devices, reason):
     def opened():
-        if devices is None:
-            raise UnknownFactError("not installed here")
+        if isinstance(devices, Exception):
+            raise devices
         return ScriptedSmi(devices)
 
     sampler = Sampler(0.5, [device_source("cuda", UUID, 1, smi_opener=opened)], clock)

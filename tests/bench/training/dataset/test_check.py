@@ -29,6 +29,10 @@ def saved(image, form):
     return file.getvalue()
 
 
+def test_the_home_of_a_user_who_does_not_exist_is_no_such_folder():
+    assert "no such folder" in refused("~nosuchuser/images")
+
+
 @pytest.mark.slow
 def test_summary_counts_what_is_there(generated):
     files = list(generated.glob("*/*.jpg"))

@@ -161,7 +161,8 @@ def test_wrong_checksum_unpacks_nothing(server, tmp_path, generated):
     [
         ("checksum", "abc", "give an MD5"),
         ("checksum", "g" * 32, "give an MD5"),
-        ("url", "http://mirror.invalid/", "'http://mirror.invalid/': names no archive"),
+        ("url", "http://mirror.invalid/", "ends like imagenette2-320.tgz"),
+        ("url", "http://mirror.invalid/my data.tgz", "ends like imagenette2-320.tgz"),
         ("url", "http://mirror.invalid/..", "'http://mirror.invalid/..': names no archive"),
         ("url", "no-address.tgz", "'no-address.tgz'"),
     ],
