@@ -257,8 +257,10 @@ frame #49: _start + 0x21 (0x5631)
 
 @pytest.mark.parametrize(
     ("console", "words"),
-    [("", ""), ("one\ntwo\n\n", "two"), ("failed\nframe #0: main\n", "failed")]
-    + [(ABORT, "what():  Unrecognized key 'x' in the allocator's configuration")],
+    [
+        *(("", ""), ("one\ntwo\n\n", "two"), ("failed\nframe #0: main\n", "failed")),
+        (ABORT, "what():  Unrecognized key 'x' in the allocator's configuration"),
+    ],
 )
 def test_the_last_words_of_a_worker_are_not_the_frames_of_a_stack(console, words):
     assert _last_words(console) == words
