@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
-from pydantic_core import ErrorDetails
 
 from bench.config.run_config import PLANNED, RECORDED, RunConfig
 from bench.errors import UserError
@@ -64,10 +63,10 @@ _WANTED = {
 }
 
 
-def _wanted(item: ErrorDetails) -> str:
-    if item["type"] not in _WANTED:
-        return item["msg"].removeprefix("Value error, ")
-    return _WANTED[item["type"]].format(**item.get("ctx", {})).replace("'", "")
+def _wanted(kind: str, message: str, limits: dict[str, Any]) -> str:
+    if kind not in _WANTED:
+        return message.removeprefix("Value error, ")
+    return _WANTED[kind].format(**limits).replace("'", "")
 
 
 def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:
@@ -75,7 +74,9 @@ def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:
     by_field: dict[str, list[str]] = {}
     for item in error.errors():
         field = str(item["loc"][0]) if item["loc"] else ""
-        by_field.setdefault(field, []).append(_wanted(item))
+        by_field.setdefault(field, []).append(
+            _wanted(item["type"], item["msg"], item.get("ctx", {}))
+        )
     phrases = []
     for field, messages in by_field.items():
         remedy = ", or ".join(dict.fromkeys(messages))
