@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -188,9 +187,8 @@ def read_timed(records: Path, record_id: str, *, option: str = "of") -> RunRecor
     `option` is what names it. Raises `UserError` where there is none.
     """
     for path in (records / record_id, Path(record_id)):
-        with suppress(OSError):  # no folder's name
-            if isinstance(record := RecordFolder(path).read_record(), RunRecord):
-                return record
+        if isinstance(record := RecordFolder(path).read_record(), RunRecord):
+            return record
     raise UserError(
         f"{option}={record_id!r}: no measurement in {records}, nor a folder of one; give the name "
         "of a folder there that `mlproject run` wrote, or its path"

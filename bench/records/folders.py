@@ -291,9 +291,9 @@ def _visible(escape: re.Match[bytes]) -> bytes:
 def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
     try:
         return _parse(_plain_file(path), kinds)
-    except FileNotFoundError:
-        return None
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # no folder has such a name
+            return None
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         first = error.errors()[0]
