@@ -11,6 +11,13 @@ class UnsupportedError(UserError):
     """A valid request that this very device cannot fulfil, such as tf32 on a CPU."""
 
 
+def printable(text: str) -> str:
+    """Return a text of others as one line: its control characters could steer a terminal."""
+    if text.isprintable():
+        return text
+    return one_line("".join(sign if sign.isprintable() else " " for sign in text))
+
+
 def one_line(message: object) -> str:
     """Return an error or its message with every run of blanks and line ends as one space."""
     return " ".join(str(message).split())

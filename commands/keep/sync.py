@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from bench.errors import UserError
+from bench.errors import UserError, printable
 from commands.views.options import campaign_option, filter_option, records_option
 from commands.views.recorded import NOT_TRACKED, upload_all
 from tracking.schema import runs_filter
@@ -116,13 +116,20 @@ def _copy_runs(source: str | None, target: str | None, wanted: str) -> int:
                 click.echo(_counted(counts, source), err=True)
                 raise
             counts["failed"] += 1
-            click.echo(f"mlproject: {run.info.run_name} ({run.info.run_id}): {error}", err=True)
+            click.echo(
+                f"mlproject: {printable(run.info.run_name or '')} ({run.info.run_id}): {error}",
+                err=True,
+            )
             continue
         counts[state] += 1
         if state == "copied":
-            click.echo(f"  {run.info.run_name} ({run.info.run_id})")
+            click.echo(f"  {printable(run.info.run_name or '')} ({run.info.run_id})")
     click.echo(f"{_counted(counts, source)} (to {public_uri(target)})")
     return 1 if counts["failed"] else 0
+
+
+def _named(name: str | None, run_id: str) -> str:
+    return f"{printable(name or '')} ({run_id})"
 
 
 def _counted(counts: Counter[str], source: str) -> str:
@@ -137,7 +144,7 @@ def _reap(age_s: float, target: str | None) -> None:
 
     ended, left = reap(age_s, target)
     for run in ended:
-        click.echo(f"  {run.info.run_name} ({run.info.run_id}) ended")
+        click.echo(f"  {printable(run.info.run_name or '')} ({run.info.run_id}) ended")
     click.echo(f"{len(ended)} ended, {len(left)} left running: begun less than the age ago")
 
 

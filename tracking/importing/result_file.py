@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bench.errors import UserError
+from bench.errors import UserError, printable
 from bench.records import ImportedRecord
 from tracking.importing.facts import BadLine, Facts, OtherWorkError, Source, record_of
 from tracking.importing.formats import likeliest_reader, reader_of
@@ -16,7 +16,6 @@ from tracking.importing.source_files import (
     SourceFile,
     Unreadable,
     holds_many,
-    printable,
     source_files,
 )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import UserError
+from bench.errors import UserError, printable
 
 #: A ledger of ten thousand runs is 2 MB; a longer file is no result.
 _MOST_BYTES = 64 * 2**20
@@ -85,11 +85,6 @@ class Unreadable:
 
     shown: Path
     error: UserError
-
-
-def printable(text: str) -> str:
-    """Return a text without what does not print: a name in a zip may hold line breaks."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def source_files(path: Path) -> Iterator[SourceFile | Unreadable]:

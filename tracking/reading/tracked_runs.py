@@ -21,7 +21,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.search_utils import SearchUtils
 from pydantic import ValidationError
 
-from bench.errors import UserError
+from bench.errors import UserError, printable
 from bench.records import ImportedRecord
 from bench.records.folders import WholeRecord, cache_folder, parse_record, write_atomically
 from tracking import schema
@@ -56,7 +56,7 @@ def tracked(run: Run) -> TrackedRun:
     """Return MLflow's run as plain values."""
     return TrackedRun(
         run_id=run.info.run_id,
-        name=run.info.run_name or run.info.run_id,
+        name=printable(run.info.run_name or run.info.run_id),
         status=run.info.status,
         start_time=datetime.fromtimestamp(run.info.start_time / 1000, timezone.utc),
         params=dict(run.data.params),

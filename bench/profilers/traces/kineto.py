@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from bench.errors import printable
 from bench.profilers.traces.chrome_events import (
     DEVICE_ARGS,
     HOST_ARGS,
@@ -42,7 +43,6 @@ from bench.profilers.traces.trace import (
     HostSpan,
     Trace,
     in_order,
-    printable,
     without_ambiguous_ids,
 )
 

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from bench.errors import printable
 from bench.profilers.traces.trace import (
     DeviceKind,
     DeviceSpan,
@@ -21,7 +22,6 @@ from bench.profilers.traces.trace import (
     HostSpan,
     Trace,
     in_order,
-    printable,
 )
 
 MAGIC = b"SQLite format 3\0"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 
-from bench.errors import UserError
+from bench.errors import UserError, printable
 from bench.profilers.files.ncu_figures import ProfileTotals, counters_of
 from bench.profilers.files.ncu_metrics import DURATION, WANTED, chip_of_capability
-from bench.profilers.traces.trace import CounterRange, Trace, printable
+from bench.profilers.traces.trace import CounterRange, Trace
 from bench.records import Counters
 from bench.records.verdict.kernel_names import kernel_name
 

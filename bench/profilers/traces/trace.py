@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from bench.errors import printable
 from bench.records.verdict.kernel_names import kernel_name
 
 #: op: an operator of torch or of a library, or autograd's node around one. mark: an annotation by a
@@ -30,13 +31,6 @@ _COMMUNICATION = re.compile(
     r"|userbuffers",
     re.IGNORECASE,
 )
-
-
-def printable(name: str) -> str:
-    """Return `name` as one line: a trace of others could steer the terminal that shows it."""
-    if name.isprintable():
-        return name
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
 
 
 @cache
