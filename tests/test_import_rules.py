@@ -21,6 +21,10 @@ PACKAGES = ("analysis", "bench", "campaigns", "commands", "tracking")
 OFFENCES = {
     "the data goes one way": ("bench.config", "import campaigns"),
     "bench is built in floors": ("bench.launcher", "import bench.worker.outcome"),
+    "a report is made of comparisons, findings and figures": (
+        "analysis.comparison",
+        "import analysis.report",
+    ),
     "the command line is the top": ("commands", "import mlproject"),
     "mlflow only in tracking": ("analysis", "import mlflow"),
     "torch only where steps are made and run": ("bench.records", "import torch"),

@@ -83,6 +83,13 @@ class Content:
     references: tuple[str, ...]
 
 
+def _without_runs(
+    profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]
+) -> tuple[str, ...]:
+    alone = "No timed run is here: a profile shows where a step's time goes, and no throughput."
+    return (*trace_opening(traces), *[alone] * bool(profiles))
+
+
 def make_content(
     runs: Sequence[Run],
     profiles: Sequence[PlacedProfile],
@@ -120,7 +127,7 @@ def make_content(
         written=utc(written),
         summary=sentences.summary(runs, profiles, traces),
         problems=_problems(runs, profiles, unreadable, run_numbers),
-        opening=opening(runs) if runs else trace_opening(traces),
+        opening=opening(runs) if runs else _without_runs(profiles, traces),
         tables={table.name: replace(table, number=n) for n, table in enumerate(shown, start=1)},
         profiles=tuple(
             ProfileSection(

@@ -36,8 +36,11 @@ def summary(
 ) -> str:
     """Return how many runs, profiles and traces there are, and where and when they ran."""
     of_traces = counted(len(traces), "trace")
+    of_profiles = counted(len(profiles), "profile")
     if not runs:
-        return f"{of_traces} that other programs recorded."
+        words = [of_profiles] * bool(profiles)
+        words += [f"{of_traces} that other programs recorded"] * bool(traces)
+        return f"{', and '.join(words)}."
     machines = {run.env for run in runs}
     failed = sum(run.outcome != "ok" for run in runs)
     imported = sum(run.imported_from is not None for run in runs)
@@ -50,7 +53,7 @@ def summary(
         first, last = min(created), max(created)
         when = f", on {utc(first)}" if first == last else f", between {utc(first)} and {utc(last)}"
     ran = f"{counted(len(runs), 'run')}{remarks} on {counted(len(machines), 'machine')}"
-    profiled = f", and {counted(len(profiles), 'profile')}" if profiles else ""
+    profiled = f", and {of_profiles}" if profiles else ""
     traced = f", and {of_traces}" if traces else ""
     return f"{ran}{when}{profiled}{traced}."
 

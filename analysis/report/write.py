@@ -50,11 +50,11 @@ def write_report(
     is what a person adds; `prices` are those of machines; `reference` is the machine that the
     others are held against, by default the one with most configurations in common. An earlier
     report in the folder is replaced; one whose edits cannot be seen is moved, and `on_moved` gets
-    its new place. Raises `UserError` without a run or a trace, for a `reference` or a price of a
-    machine that is not there, for a folder that holds anything else or an edited report, or where
-    nothing can be written.
+    its new place. Raises `UserError` without a run, a profile or a trace, for a `reference` or a
+    price of a machine that is not there, for a folder that holds anything else or an edited report,
+    or where nothing can be written.
     """
-    if not runs and not traces:
+    if not runs and not traces and not profiles:
         raise UserError("no measurements to report: run mlproject run first")
     ids = run_ids or {}
     when = written or datetime.now(timezone.utc)

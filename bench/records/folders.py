@@ -292,7 +292,8 @@ def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
     try:
         return _parse(_plain_file(path), kinds)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # no folder has such a name
+        # the last: no folder has such a name
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             return None
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:

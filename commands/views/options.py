@@ -153,14 +153,14 @@ class WantedRuns:
 
         if folders:
             found = RecordSet.read(folders, self.campaign)
-            if not found.measurements and not found.imported and not found.traces:
+            if found.is_empty:
                 of_campaign = "" if self.campaign is None else f" of campaign {self.campaign!r}"
                 where = ", ".join(repr(str(folder)) for folder in folders)
                 why = "; ".join(found.unreadable[:2])
                 raise UserError(f"records={where}: holds no measurement{of_campaign}; {why}")
         else:
             found = self.search(pull_records, **how)
-            if not found.measurements and not found.imported and not found.traces:
+            if found.is_empty:
                 if found.unreadable:
                     raise UserError(f"no record could be read: {found.unreadable[0]}")
                 raise self.none()

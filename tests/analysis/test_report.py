@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import factories as make
 import pytest
+import samples
 from observed import published
 
 from analysis import place_profiles, place_runs
@@ -304,6 +305,14 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
         report(tmp_path / "file" / "r")
     with pytest.raises(UserError, match="no measurements to report"):
         report(tmp_path / "r", [])
+
+
+def test_a_profile_without_any_run_is_a_report_of_itself(tmp_path):
+    profile = place_profiles([samples.profile_record()], [], [])
+    text = write_report([], tmp_path / "r", profiles=profile).with_suffix(".md").read_text("utf-8")
+    assert "1 profile." in text
+    assert "Profile 1:" in text
+    assert "No run was profiled" not in text
 
 
 def test_results_are_numbered_in_a_readable_order():

@@ -66,6 +66,7 @@ class Copier:
         self._names: dict[str, str] = {}  # experiment: source id -> name
         self._experiments: dict[str, str] = {}  # name -> target id
         self._there: dict[str, list[Run]] = {}
+        self._copied: set[str] = set()  # record ids
 
     def runs(self, filter_string: str = "") -> list[Run]:
         """Return the source's runs that match and hold a whole record, oldest first."""
@@ -86,7 +87,8 @@ class Copier:
         """
         record_id = run.data.tags.get(schema.RECORD_ID, "")
         there = self._there.get(record_id, ())
-        if any(is_whole(each) and each.info.status != "RUNNING" for each in there):
+        whole = any(is_whole(each) and each.info.status != "RUNNING" for each in there)
+        if whole or record_id in self._copied:
             return "there already"
         with tempfile.TemporaryDirectory() as place:
             folder = RecordFolder(Path(place))
@@ -102,6 +104,7 @@ class Copier:
                 place=lambda *_: _beside(run, record),
                 experiment=self._experiment(self._names[run.info.experiment_id]),
             )
+        self._copied.add(record_id)
         return "copied"
 
     def _experiment(self, name: str) -> str:

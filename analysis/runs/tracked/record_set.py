@@ -73,6 +73,11 @@ class RecordSet:
         records, unreadable = read_all(places)
         return replace(cls.of(records, campaign), unreadable=unreadable)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to report: ceilings alone are of no run."""
+        return not (self.measurements or self.imported or self.traces or self.profiles)
+
     def add(self, record: WholeRecord | ImportedRecord) -> None:
         """Add a record to those of its kind."""
         if isinstance(record, RunRecord):

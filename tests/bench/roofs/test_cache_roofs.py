@@ -271,4 +271,6 @@ def test_the_command_shows_the_measured_roofs():
         samples=(),
         cache_roofs=roofs,
     )
-    assert _facts(record) == {"roof L2": "233.4 GB/s"}
+    facts = _facts(record)
+    assert facts["roof L2"] == "233.4 GB/s"
+    assert facts["no roof L1"] == roofs[0].missing["peak_bytes_per_s"]
