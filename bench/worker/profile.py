@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,9 @@ def _torch(ready: ReadyStep, found: Found, why: dict[str, str], task: dict[str, 
     Of several ranks each profiles its own step, so that none is slower than the others; the trace
     is kept of rank 0 alone.
     """
-    found["work"] = or_reason("work", lambda: work_set(ready.step, ready.device), why)
+    look = partial(work_set, ready.step, ready.device)
+    # of several ranks one that goes on after a failure is no longer in step with the others
+    found["work"] = look() if ready.config.world_size > 1 else or_reason("work", look, why)
     is_first = ready.team.shard.rank == 0
     try:
         found["ops"] = ops = profile_ops(
