@@ -1,7 +1,7 @@
 # An image for machines with NVIDIA GPUs; without one it measures the processor.
 # Python's slim image, not NVIDIA's CUDA one: PyTorch's packages bring their own CUDA, cuDNN and
 # NCCL (4 GB), and would leave NVIDIA's unused. The driver comes from the host, by NVIDIA's
-# container toolkit. docs/cloud.md says how to build and run it.
+# container toolkit. docs/sweeps.md says how to build and run it.
 FROM python:3.12.12-slim-bookworm
 
 # git: a record holds the commit; a compiler: torch.compile makes kernels with it.

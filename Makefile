@@ -31,7 +31,7 @@ TESTS = $(ACTIVATED) env -u MLFLOW_TRACKING_URI -u PYTHONDONTWRITEBYTECODE pytho
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run ui server test test-fast test-slow lint format setup setup-dev kit lock clean
+.PHONY: help run ui server test test-fast test-slow mutants lint format setup setup-dev kit lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,12 @@ test-fast: setup-dev ## set up, then run the tests that take seconds
 test-slow: setup-dev ## set up, then run the long tests, then those of Ray clusters one by one
 	@$(TESTS) $(AT_ONCE) -m "long and not cluster"
 	@$(TESTS) -m cluster tests/campaigns
+
+mutants: setup-dev ## how many faults, put into ten modules, the tests notice (by hand, an hour)
+	@$(BIN)/uv pip install --quiet --constraint requirements-dev.txt mutmut==3.8.1
+	@$(ACTIVATED) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 mutmut run
+	@$(BIN)/mutmut results --all true | awk '/__mutmut_/ { sub(/\.x[^ ]*:/, ""); count[$$1 " " $$2]++ } \
+		END { for (what in count) print what, count[what] }' | sort
 
 lint: setup-dev ## style, types and import rules
 	@$(BIN)/ruff check .

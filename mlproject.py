@@ -1,8 +1,4 @@
-"""The command line: finds the subcommand, and turns its errors into one line and an exit code.
-
-Exit codes: 0 done; 1 recorded, but not a whole measurement; 2 a wrong value; 3 safe on disk, but
-not on the tracking server; 130 interrupted.
-"""
+"""The command line: finds the subcommand, and turns its errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -19,18 +15,17 @@ import click
 
 from bench.errors import UserError
 
-#: Subcommands and what they do, by purpose; each is the module of that name in commands/<purpose>/,
-#: imported when it is used.
+#: Subcommands by purpose, and the first line of their help. Each is a class of that name in
+#: commands/, in a module of that name, imported when it is used.
 PURPOSES = {
-    "measure": {
-        "run": "Measure one configuration as one tracked run.",
-        "sweep": "Measure a whole matrix, one tracked run per configuration and repeat.",
-        "tune": "Find the fastest setting of a model's knobs, and what each knob gave.",
+    "Measure": {
+        "run": "Measure one configuration as one tracked run, or several.",
+        "sweep": "Measure every configuration of a matrix, each repeat as one tracked run.",
+        "tune": "Find the fastest setting of a model's knobs and batch size on this device.",
         "ceilings": "Measure this machine's roofs.",
         "profile": "Look inside one step: time per op, and the device's counters.",
-        "accept": "Measure a whole device into a folder of records, without a server.",
     },
-    "analyse": {
+    "Explain and compare": {
         "report": "Write tables, rooflines and a report of tracked runs.",
         "compare": "Compare two sets of runs, and fail where the second is slower.",
         "trend": "Show configurations over their history, and when they changed.",
@@ -40,7 +35,7 @@ PURPOSES = {
         "trace": "Say what holds the steps of a profiler's trace back; compare two traces.",
         "counters": "Add up the counters in Nsight Compute's files.",
     },
-    "keep": {
+    "Keep data, records and the machine in order": {
         "baseline": "Keep runs under a name on the server, for mlproject compare.",
         "dataset": "Generate, fetch, subset or check an image folder.",
         "sync": "Upload records that are not tracked yet; copy runs between servers.",
@@ -48,13 +43,11 @@ PURPOSES = {
         "doctor": "Say what works on this machine, and the remedy for what does not.",
     },
 }
-COMMANDS = {name: purpose for purpose, commands in PURPOSES.items() for name in commands}
-
-_HEADINGS = {
-    "measure": "Measure",
-    "analyse": "Explain and compare",
-    "keep": "Keep data, records and the machine in order",
-}
+COMMANDS = {name: line for commands in PURPOSES.values() for name, line in commands.items()}
+#: Commands in the module of another.
+_ELSEWHERE = {"pull": "report"}
+EXIT_CODES = """Exit codes: 0 done; 1 recorded, but not a whole measurement, or a check that failed;
+2 a wrong value; 3 safe on disk, but not on the tracking server; 130 interrupted."""
 
 
 class _Commands(click.Group):
@@ -66,12 +59,13 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"commands.{COMMANDS[cmd_name]}.{cmd_name}").command
+        module = import_module(f"commands.{_ELSEWHERE.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name.capitalize()).command()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for purpose, commands in PURPOSES.items():
-            with formatter.section(_HEADINGS[purpose]):
+            with formatter.section(purpose):
                 formatter.write_dl(list(commands.items()))
 
 
@@ -90,6 +84,7 @@ def _dashed(name: str) -> str:
 
 @click.group(
     cls=_Commands,
+    epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _dashed},
 )
 @click.version_option(_version(), package_name="mlproject")

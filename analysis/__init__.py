@@ -16,14 +16,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from analysis.runs.groups import Group, batch_curves, group_runs
-from analysis.runs.placed import PlacedRun, place, place_runs, recorded
-from analysis.runs.placed_profiles import PlacedProfile, place_profiles
-from analysis.runs.points import RooflinePoint
-from analysis.runs.run import Run
-from analysis.runs.tracked.iterations import pull_iterations, pull_record
-from analysis.runs.tracked.pull import pull_points, pull_records, pull_runs
-from analysis.runs.tracked.record_set import RecordSet
+from analysis.runs.groups import group_runs
+from analysis.runs.place import place, place_runs
+from analysis.runs.run import recorded
+from analysis.server.pull import (
+    RecordSet,
+    pull_iterations,
+    pull_points,
+    pull_record,
+    pull_records,
+    pull_runs,
+)
 
 if TYPE_CHECKING:
     from analysis.comparison import compare, compare_pairs, compared_metric, pair_runs
@@ -32,13 +35,7 @@ if TYPE_CHECKING:
     from analysis.prediction import predict
 
 __all__ = [
-    "Group",
-    "PlacedProfile",
-    "PlacedRun",
     "RecordSet",
-    "RooflinePoint",
-    "Run",
-    "batch_curves",
     "compare",
     "compare_pairs",
     "compared_metric",
@@ -47,7 +44,6 @@ __all__ = [
     "group_runs",
     "pair_runs",
     "place",
-    "place_profiles",
     "place_runs",
     "plot_roofline",
     "predict",
@@ -60,19 +56,16 @@ __all__ = [
     "save_figure",
     "single_axes",
 ]
-_LAZY = {
-    **dict.fromkeys(
-        ("compare", "compare_pairs", "compared_metric", "pair_runs"), "analysis.comparison"
-    ),
-    **dict.fromkeys(
-        ("draw_roofline", "plot_roofline", "save_figure", "single_axes"), "analysis.figures"
-    ),
-    "find_all": "analysis.findings",
-    "predict": "analysis.prediction",
+_LATER = {
+    "analysis.comparison": ("compare", "compare_pairs", "compared_metric", "pair_runs"),
+    "analysis.figures": ("draw_roofline", "plot_roofline", "save_figure", "single_axes"),
+    "analysis.findings": ("find_all",),
+    "analysis.prediction": ("predict",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

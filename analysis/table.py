@@ -1,8 +1,8 @@
 """Numbered tables: exact values for CSV, short ones for people.
 
-A table is a list of columns over rows of any kind. `number("fixed_ms", "ms a step", value)` has the
-name in the CSV, with its unit, the heading for people, and the value of a row. A column of several
-names, such as `"low_ms high_ms"`, has a tuple of values: the two ends of an interval, say.
+A table is rows, mappings from keys to values, and a list of columns. A column has one key or
+several, such as the two ends of an interval: they are the columns of the CSV, with the unit in the
+name. What people read is its heading, and one text of the values. `columns.py` has them.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from analysis.runs.groups import Group
-from analysis.runs.placed import recorded
-from analysis.runs.quantities import three_digits
-from analysis.runs.run import Run
+from analysis.words import three_digits
+from bench.errors import UserError
 
 #: What Markdown would read as markup inside a line or a table's cell.
 _MARKDOWN = re.compile(r"([\\`*\[\]|~$#!])|(?<!\w)(_)|(_)(?!\w)")
@@ -48,11 +48,12 @@ def latex_text(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
+Larger = Literal["faster", "slower", "worse"]
+Show = Callable[..., str]
+
 ABSENT = "-"
 #: Spreadsheets run a text that starts like this as a formula.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class RunList:
     """Runs behind a row: names in the CSV, their numbers in the report for people."""
 
     names: tuple[str, ...]
-    numbers: str
+    numbers: str = ""
 
     def __str__(self) -> str:
         return self.numbers
@@ -75,161 +76,141 @@ class RunNumbers:
     def words(self, names: Iterable[str]) -> str:
         """Return `1 to 3, 7` for the runs of these names."""
         numbers = sorted({self.by_name[name] for name in names if name in self.by_name})
-        spans: list[list[int]] = []
-        for number in numbers:
-            if spans and number == spans[-1][-1] + 1:
-                spans[-1].append(number)
-            else:
-                spans.append([number])
-        return ", ".join(map(_span, spans))
+        spans: list[str] = []
+        for _, successive in groupby(enumerate(numbers), key=lambda one: one[1] - one[0]):
+            span = [f"{number}" for _, number in successive]
+            spans += [f"{span[0]} to {span[-1]}"] if len(span) > 2 else span
+        return ", ".join(spans)
 
-    def listed(self, names: Iterable[str]) -> RunList:
-        """Return the runs of these names for a table."""
-        known = tuple(names)
-        return RunList(known, self.words(known))
+    def named(self, names: Sequence[str]) -> str:
+        """Return `run 7` or `runs 1 to 3, 7`."""
+        return f"{'run' if len(names) == 1 else 'runs'} {self.words(names)}"
+
+    def put_in(self, table: Table) -> Table:
+        """Return a table with the number of each row's run, and those of the runs behind it."""
+
+        def row(one: Mapping[str, Any]) -> Mapping[str, Any]:
+            number = {"number": self.by_name[one["run"]]} if one.get("run") in self.by_name else {}
+            runs = one.get("runs")
+            listed = {"runs": replace(runs, numbers=self.words(runs.names))} if runs else {}
+            return {**number, **one, **listed}
+
+        return replace(table, rows=[row(one) for one in table.rows])
 
 
-def number_runs(runs: Sequence[Run]) -> RunNumbers:
-    """Number recorded runs as they are placed, imported ones after them."""
-    found = {run.name: run.number for run in recorded(runs)}
-    last = max(found.values(), default=0)
-    imported = (run.name for run in runs if run.record is None)
-    return RunNumbers(found | {name: number for number, name in enumerate(imported, last + 1)})
+def utc(moment: datetime) -> str:
+    """Format a time to the minute."""
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def _first(value: object, *_: object) -> str:
-    return str(value)
+def first_value(value: object, *_: object) -> str:
+    """Show the first of a column's values: times in UTC, three digits of what is no whole number.
+
+    Several texts have semicolons between them.
+    """
+    if isinstance(value, datetime):
+        return utc(value)
+    if isinstance(value, tuple):
+        return "; ".join(map(str, value))
+    return three_digits(value) if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
+class Column:
     """A heading over the values of one or several `keys`, the columns of the CSV.
 
-    `value` returns a row's value, for several keys one for each; `show` makes one text of them.
+    `show` makes one text of a row's values of these keys. `larger` says what a larger value is,
+    of a metric that can be compared, and `unit` its unit in words.
     """
 
     heading: str
     keys: tuple[str, ...]
-    value: Callable[[Row], Any]
-    show: Callable[..., str] = _first
+    show: Show = first_value
     numeric: bool = False
     wraps_em: int = 0  # long text wraps, but not narrower than this
-
-    def values(self, row: Row) -> tuple[Any, ...]:
-        """Return a row's value of each key."""
-        found = self.value(row)
-        return found if len(self.keys) > 1 else (found,)
-
-
-def text(
-    keys: str,
-    heading: str,
-    value: Callable[[Row], Any],
-    show: Callable[..., str] = _first,
-    *,
-    wraps_em: int = 0,
-) -> Column[Row]:
-    """Return a column of words; `keys` has spaces between several."""
-    return Column(heading, tuple(keys.split()), value, show, wraps_em=wraps_em)
-
-
-def whole(
-    keys: str, heading: str, value: Callable[[Row], Any], show: Callable[..., str] = _first
-) -> Column[Row]:
-    """Return a column of whole numbers, of which the first of several is shown by default."""
-    return Column(heading, tuple(keys.split()), value, show, numeric=True)
-
-
-def number(
-    keys: str, heading: str, value: Callable[[Row], Any], show: Callable[..., str] = three_digits
-) -> Column[Row]:
-    """Return a column of numbers, of which people see three digits by default."""
-    return Column(heading, tuple(keys.split()), value, show, numeric=True)
-
-
-def scaled(value: float | None, factor: float) -> float | None:
-    """Return `value` in another unit; what is not known stays so."""
-    return None if value is None else value * factor
-
-
-def of_run(run: Callable[[Row], Run | Group]) -> list[Column[Row]]:
-    """Return the columns of machine, model and precision of a row's run or group of repeats.
-
-    Beside the model stands what distinguishes the row from others of its label, beside the
-    precision where it is not the one asked for.
-    """
-
-    def model(row: Row) -> tuple[str, str | None]:
-        return run(row).arch, run(row).distinction or None
-
-    def precision(row: Row) -> tuple[str, str]:
-        return run(row).precision, run(row).precision_label
-
-    return [
-        text("machine", "machine", lambda row: run(row).env),
-        text("arch differs_in", "model", model,
-             lambda arch, differs: f"{arch} ({differs})" if differs else arch),
-        text("precision precision_label", "precision", precision, lambda _, label: label),
-    ]  # fmt: skip
+    unit: str = ""
+    larger: Larger | None = None
 
 
 @dataclass(frozen=True)
 class Table:
     """A table; `name` is its CSV file's, `number` the one in the report.
 
-    A row holds the values of each column. People see the first `shown` rows of a long table, and
-    of a `sparse` one the columns that have a value in some row; the CSV holds all.
+    Rows are mappings from the keys of columns to values; what a row lacks is not known. People see
+    the first `shown` rows of a long table, and the columns that have a value in some row; the CSV
+    holds all.
     """
 
     name: str
     title: str
-    columns: tuple[Column[Any], ...]
-    rows: tuple[tuple[tuple[Any, ...], ...], ...]
+    rows: Sequence[Mapping[str, Any]]
+    columns: tuple[Column, ...]
     shown: int | None = None
-    sparse: bool = False
     number: int = 1
 
     @cached_property
-    def visible(self) -> tuple[Column[Any], ...]:
-        """The columns that people see."""
-        return tuple(self.columns[place] for place in self._visible_places)
+    def visible(self) -> tuple[Column, ...]:
+        """The columns that people see; all of them in a table without rows."""
+        known = {key for row in self.rows for key, value in row.items() if not _is_absent(value)}
+        return tuple(one for one in self.columns if one.keys[0] in known or not self.rows)
 
-    @cached_property
-    def _visible_places(self) -> list[int]:
-        """Where those columns are; all of them in a table without rows."""
-        return [
-            place
-            for place in range(len(self.columns))
-            if not (self.sparse and self.rows)
-            or any(row[place][0] is not None for row in self.rows)
-        ]
+    @property
+    def keys(self) -> list[str]:
+        """The columns of the CSV."""
+        return [key for column in self.columns for key in column.keys]
 
     @property
     def hidden(self) -> int:
         """Rows that only the CSV holds."""
         return 0 if self.shown is None else max(0, len(self.rows) - self.shown)
 
-    @property
+    @cached_property
     def cells(self) -> list[list[str]]:
         """What people read; a dash where there is nothing."""
-        places = self._visible_places
-        return [
-            [
-                ABSENT if row[place][0] is None else self.columns[place].show(*row[place])
-                for place in places
-            ]
-            for row in self.rows[: self.shown]
-        ]
+        return [[_cell(column, row) for column in self.visible] for row in self.rows[: self.shown]]
+
+    def without(self, *keys: str) -> Table:
+        """Return the table without the columns of these keys."""
+        kept = tuple(column for column in self.columns if column.keys[0] not in keys)
+        return replace(self, columns=kept)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return the rows with all digits, ready for JSON."""
+        return [{key: _for_json(row.get(key)) for key in self.keys} for row in self.rows]
 
     def csv(self) -> str:
         """Return the table with all digits for programs."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([key for column in self.columns for key in column.keys])
-        writer.writerows(
-            [[_exact(value) for values in row for value in values] for row in self.rows]
-        )
+        writer.writerow(self.keys)
+        writer.writerows([[_exact(row.get(key)) for key in self.keys] for row in self.rows])
         return out.getvalue()
+
+    def text(self, width: int) -> str:
+        """Return the table for a terminal of so many columns."""
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        rich = RichTable(
+            title=self.title or None, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
+        for index, column in enumerate(self.visible):
+            widest = max((len(cells[index]) for cells in self.cells), default=0)
+            breaks = column.numeric and len(column.heading) > max(widest, 8)
+            rich.add_column(
+                column.heading.replace(" ", "\n") if breaks else column.heading,
+                justify="right" if column.numeric else "left",
+                no_wrap=column.numeric or not index,
+                overflow="fold",
+            )
+        for cells in self.cells:
+            rich.add_row(*map(Text, cells))
+        out = io.StringIO()
+        Console(file=out, width=width, no_color=True).print(rich)
+        more = f"{self.hidden} more: csv and json have them all\n" if self.hidden else ""
+        return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines()) + more
 
     def markdown(self) -> str:
         """Return all rows as a Markdown table with its title, as people read them."""
@@ -260,17 +241,20 @@ class Table:
         return "\n".join(lines) + "\n"
 
 
-def make_table(
-    name: str,
-    title: str,
-    rows: Iterable[Row],
-    *columns: Column[Row],
-    shown: int | None = None,
-    sparse: bool = False,
-) -> Table:
-    """Return a table of what `columns` take from each of `rows`."""
-    values = tuple(tuple(column.values(row) for column in columns) for row in rows)
-    return Table(name, title, columns, values, shown, sparse)
+def _cell(column: Column, row: Mapping[str, Any]) -> str:
+    values = [row.get(key) for key in column.keys]
+    return ABSENT if _is_absent(values[0]) else column.show(*values)
+
+
+def _is_absent(value: object) -> bool:
+    return value is None or value == ()
+
+
+def _for_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    names = value.names if isinstance(value, RunList) else value
+    return list(names) if isinstance(names, tuple) else names
 
 
 def _exact(value: object) -> object:
@@ -278,16 +262,11 @@ def _exact(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
     text = " ".join(value.names) if isinstance(value, RunList) else value
+    if isinstance(text, tuple):
+        text = "; ".join(map(str, text))
     if isinstance(text, str) and text.startswith(_FORMULA_STARTS):
         return f"'{text}"
     return text
-
-
-def _span(numbers: Sequence[int]) -> str:
-    first, last = numbers[0], numbers[-1]
-    if first == last:
-        return f"{first}"
-    return f"{first}, {last}" if last == first + 1 else f"{first} to {last}"
 
 
 def _markdown_row(cells: Iterable[str]) -> str:
@@ -296,3 +275,39 @@ def _markdown_row(cells: Iterable[str]) -> str:
 
 def _latex_row(cells: Iterable[str]) -> str:
     return " & ".join(map(latex_text, cells)) + r" \\"
+
+
+Parsed = TypeVar("Parsed")
+
+
+def read_rows(
+    path: Path,
+    where: str,
+    columns: Iterable[str],
+    parse: Callable[[dict[str, str]], Iterable[Parsed]],
+    keys: Callable[[Parsed], Mapping[Hashable, str]],
+) -> list[Parsed]:
+    """Return what `parse` makes of each row of a CSV file that has a heading.
+
+    `keys` are what no two lines may have in common, each with words for it. Raises `UserError` that
+    begins with `where` for a file that is no text, and with the line for what `parse` refuses by a
+    `ValueError`, for a key of an earlier line, and for no row.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{where}: cannot be read as UTF-8 text ({error})") from None
+    reader = csv.DictReader(text.splitlines(), strict=True, restkey="a value too many", restval="")
+    lines: dict[Hashable, int] = {}
+    found: list[Parsed] = []
+    try:
+        for one in (one for row in reader for one in parse(row)):
+            for key, words in keys(one).items():
+                if lines.setdefault(key, reader.line_num) != reader.line_num:
+                    raise ValueError(f"{words} is in line {lines[key]} too: keep one of them")
+            found.append(one)
+        if not found:
+            raise ValueError(f"no row follows: the columns are {','.join(columns)}")
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{where}, line {max(reader.line_num, 1)}: {error}") from None
+    return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 
 class UserError(Exception):
     """A wrong value or an unusable input: one line with the value and the remedy, exit code 2."""
@@ -9,6 +12,17 @@ class UserError(Exception):
 
 class UnsupportedError(UserError):
     """A valid request that this very device cannot fulfil, such as tf32 on a CPU."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What cannot be known, with its reason in place of a value; false, so that `if x` narrows."""
+
+    reason: str
+
+    def __bool__(self) -> Literal[False]:
+        """An unknown value is no value."""
+        return False
 
 
 def printable(text: str) -> str:

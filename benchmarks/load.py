@@ -29,9 +29,9 @@ from typing import Any
 
 import psutil
 import requests
-from side_by_side import PROJECT
 
-sys.path[1:1] = [str(PROJECT / "tests")]
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path[:1] = [str(PROJECT), str(PROJECT / "tests")]
 
 import samples  # noqa: E402
 from servers import free_port, mlflow_server  # noqa: E402
@@ -40,7 +40,7 @@ from stored_runs import Store, assert_one_run, filed  # noqa: E402
 from bench.config import RunConfig  # noqa: E402
 from bench.records import RunRecord, Series  # noqa: E402
 from bench.records.folders import RecordFolder  # noqa: E402
-from bench.records.verdict.record_metrics import percentiles  # noqa: E402
+from bench.records.metrics import percentiles  # noqa: E402
 from tracking import schema  # noqa: E402
 from tracking.server import postgres  # noqa: E402
 

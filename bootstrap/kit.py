@@ -15,8 +15,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootstrap.installer import Runner
-from bootstrap.place import Place, SetupError
+from bootstrap.installer import Place, Runner, SetupError
 
 KIT = "kit.json"
 PACKAGES = "packages"

@@ -13,11 +13,11 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from bootstrap.installer import Place, SetupError
 from bootstrap.kit import CARRIED, KIT, PACKAGES, THERE, Kit
-from bootstrap.place import Place, SetupError
 from bootstrap.steps import ROOT
 
-#: What of the project is packed; docs/kit.md becomes its README.
+#: What of the project is packed; docs/install.md becomes its README.
 FOLDERS = ("analysis", "bench", "benchmarks", "bootstrap", "campaigns", "commands", "matrices")
 FILES = ("LICENSE", "mlproject.py", "pyproject.toml", "tracking")
 NAME = "mlproject-kit"
@@ -74,7 +74,7 @@ def pack(python_version: str, machine: str, out: Path) -> Path:
         for name in _run(["git", "ls-files", "-z", *FOLDERS, *FILES]).split("\0")[:-1]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-        shutil.copy(ROOT / "docs" / "kit.md", folder / "README.md")
+        shutil.copy(ROOT / "docs" / "install.md", folder / "README.md")
         (folder / KIT).write_text(json.dumps(asdict(kit), indent=1), "utf-8")
         _packages(kit, place.script("uv"), folder / PACKAGES, Path(scratch))
         partial = file.with_suffix(".partial")

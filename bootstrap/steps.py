@@ -8,9 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from bootstrap.installer import BASE_PYTHON, Runner, obtain_uv
+from bootstrap.installer import BASE_PYTHON, Place, Runner, SetupError, Stamp, obtain_uv
 from bootstrap.kit import read_kit, set_up_kit
-from bootstrap.place import Place, SetupError, Stamp
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from analysis import compare_pairs, compared_metric, pair_runs, place
-from bench import RunConfig, measure
+from bench import measure
+from bench.config import parse_config
+from bench.errors import UserError
 
 
 @click.command()
@@ -38,7 +40,10 @@ def main(
     for repeat in range(1, repeats + 1):
         sides = [("A", value_a), ("B", value_b)]
         for side, value in sides if repeat % 2 else reversed(sides):
-            config = RunConfig(**{**common, setting: value, "repeat": repeat})
+            try:
+                config = parse_config({**common, setting: value, "repeat": repeat})
+            except UserError as error:
+                raise click.UsageError(str(error)) from None
             run = place(measure(config, records=records), [])
             if run.samples_per_s is None:
                 raise SystemExit(f"{side} {setting}={value}: {run.outcome}: {run.reason}")

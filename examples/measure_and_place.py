@@ -47,7 +47,7 @@ def main(
         f"bound: {point.bound}"
     )
     figure, axes = single_axes()
-    draw_roofline(axes, [point])
+    draw_roofline(axes, [run])
     png, _ = save_figure(figure, out, "roofline")
     print(f"  {png}")
 

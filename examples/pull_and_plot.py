@@ -30,7 +30,7 @@ def main(campaign: str, tracking_uri: str | None, out: Path) -> None:
         if run.refusal is not None:
             print(f"not placed: {run.label}: {run.refusal}")
     figure, axes = single_axes()
-    draw_roofline(axes, [run.point for run in runs if run.point is not None])
+    draw_roofline(axes, runs)
     png, _ = save_figure(figure, out, campaign)
     print(png)
 

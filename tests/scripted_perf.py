@@ -17,9 +17,9 @@ CORES = {
 }
 
 
-def install(folder, counts=CORES, everywhere=True):
-    """Write an executable `perf` into `folder`; `everywhere` permits `-a`."""
-    settings = json.dumps({"counts": counts, "everywhere": everywhere})
+def install(folder, counts=CORES):
+    """Write an executable `perf` into `folder`."""
+    settings = json.dumps({"counts": counts})
     program(folder, "perf", f"#!{sys.executable}\nSETTINGS = {settings!r}\n{PROGRAM}")
 
 
@@ -34,7 +34,6 @@ if arguments == ["--version"]:
 assert arguments.pop(0) == "stat"
 options, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
 parser = argparse.ArgumentParser()
-parser.add_argument("-a", action="store_true")
 parser.add_argument("-e", action="append", default=[])
 for name in ("--control", "-D", "-o"):
     parser.add_argument(name)
@@ -44,9 +43,6 @@ for event in given.e:
     if event not in settings["counts"]:
         sys.stderr.write("event syntax error: '%s'\n" % event)
         sys.exit(129)
-if given.a and not settings["everywhere"]:
-    sys.stderr.write("Error:\nAccess to performance monitoring and observability is limited.\n")
-    sys.exit(255)
 gate = given.control and [os.open(path, os.O_RDWR) for path in given.control[5:].split(",")]
 windows = 0 if given.D == "-1" else 1
 child = subprocess.Popen(command)

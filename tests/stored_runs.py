@@ -7,7 +7,7 @@ from pathlib import Path
 import samples
 
 from bench.config import RunConfig
-from bench.launcher.exports import write_exports
+from bench.launcher.measurement import write_exports
 from bench.records import Verdict
 from bench.records.folders import RecordFolder
 from tracking import schema

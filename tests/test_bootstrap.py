@@ -13,7 +13,7 @@ from programs import program
 from refusals import refusal
 
 from bootstrap import installer
-from bootstrap.place import INPUTS, OURS, STAMP, Place, SetupError
+from bootstrap.installer import INPUTS, OURS, STAMP, Place, SetupError
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -402,3 +402,15 @@ def test_an_environment_counts_as_unfinished_before_anything_is_removed(clone, m
     (clone.venv / "a-folder").mkdir()
     place.empty()
     assert set(stamps) == {None}
+
+
+def test_an_environment_that_is_a_link_is_left_as_it_is(clone, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / OURS).write_text("")
+    (other / "python").write_text("of somebody")
+    clone.venv.symlink_to(other)
+    code, errors = clone.set_up()
+    assert code != 0
+    assert "is a link" in errors
+    assert {path.name for path in other.iterdir()} == {OURS, "python"}

@@ -6,10 +6,10 @@ import pytest
 
 from bench import RunConfig, measure, measure_roofs
 from bench.launcher.profile import launch_profile
-from bench.launcher.telemetry.nvidia import GPU_SERIES
+from bench.launcher.telemetry.devices import GPU_SERIES
 from bench.profilers.ncu import NcuTool
 from bench.records.folders import RecordFolder
-from bench.records.verdict.record_metrics import executed_flops, profiled_step_cost
+from bench.records.metrics import executed_flops, profiled_step_cost
 
 pytestmark = [pytest.mark.cuda, pytest.mark.long]
 

@@ -85,10 +85,11 @@ def test_pull_and_plot(tmp_path, embedded):
 
 
 #: Pages whose Python is run below, and those that hold a fragment, with the reason why it is not.
-RUN = {"README.md", "docs/analysis.md", "docs/python.md"}
+RUN = {"README.md", "docs/report.md", "docs/python.md"}
 NOT_RUN = {
-    "docs/traces.md": "the loop of somebody's own training stands in it as `...`",
-    "docs/workloads.md": "a worker runs its step: tests/bench/launcher/test_own_steps.py",
+    "docs/import.md": "a plug-in for another command: tests/tracking/importing",
+    "docs/profile.md": "the loop of somebody's own training stands in it as `...`",
+    "docs/models-and-data.md": "a worker runs its step: tests/bench/launcher/test_own_steps.py",
 }
 
 
@@ -102,7 +103,7 @@ def test_the_python_of_the_page_on_analysis(tmp_path, embedded, mlproject_comman
     records = tmp_path / "records"
     roofs, *runs = night("night-1")
     ids = [log_record(filed(records, record)[1], records) for record in (roofs, *runs)]
-    names = run_python("docs/analysis.md", ids[-1])
+    names = run_python("docs/report.md", ids[-1])
     of_amp = {i for i, run in zip(ids[1:], runs, strict=True) if run.config.precision == "amp"}
     assert set(names["found"]["run_id"]) == of_amp
     assert set(names["points"]["run_id"]) == set(ids[1:])
@@ -111,7 +112,7 @@ def test_the_python_of_the_page_on_analysis(tmp_path, embedded, mlproject_comman
         ("sample-cpu", "resnet18", "fp32"),
     ]
     assert set(names["faster"]["verdict"]) == {"faster"}
-    assert "precision uplift: " in capsys.readouterr().out
+    assert "amp-bf16 is 2 times as fast as fp32" in capsys.readouterr().out
     assert len(names["runs"]) == len(runs)
     assert (tmp_path / "roofline.png").stat().st_size > 1000
 
@@ -140,3 +141,15 @@ def test_compare_settings(tmp_path):
     assert " to " in printed.splitlines()[-1]
     measured = [record for record in read_records(tmp_path) if isinstance(record, RunRecord)]
     assert [record.config.repeat for record in measured] == [1, 1, 2, 2]
+
+
+@pytest.mark.slow
+def test_the_example_records_of_both_schemas_make_a_report(tmp_path):
+    report = ("report", "--records", "examples/records", "--no-log", "--out", str(tmp_path / "out"))
+    printed = subprocess.run(
+        [sys.executable, "mlproject.py", *report],
+        cwd=PROJECT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert printed.count("images/s, bound") == 3
+    assert "profile of amd-epyc (2) resnet18" in printed
+    assert (tmp_path / "out" / "report.html").is_file()

@@ -21,8 +21,8 @@ from bench.doctor.installation import package_checks
 from bench.machine.repository import code_id, repository_facts
 from bootstrap import kit as kits
 from bootstrap import kit_pack
-from bootstrap.place import Place, SetupError
-from commands.views import options
+from bootstrap.installer import Place, SetupError
+from commands.console import options
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -143,7 +143,7 @@ def test_without_mlflow_records_stay_on_disk_and_nobody_is_promised_more(
 ):
     without(["mlflow"])
     monkeypatch.setattr(
-        "bench.launcher.measurement.launch_ceilings",
+        "commands.ceilings.launch_ceilings",
         lambda *arguments: pytest.fail("measured") if given else _stop(),
     )
     records = ["--backend", "cpu", "--records", str(tmp_path)]
@@ -162,16 +162,16 @@ def _stop():
 
 
 def test_a_command_that_needs_what_is_not_installed_says_so(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "commands.measure.tune", None)
+    monkeypatch.setitem(sys.modules, "commands.tune", None)
     with pytest.raises(ModuleNotFoundError):  # our own: a fault
         mlproject.main(["tune"])
 
     class Missing:
         def find_spec(self, name, path=None, target=None):
-            if name == "commands.measure.tune":
+            if name == "commands.tune":
                 raise ModuleNotFoundError("No module named 'scipy.special'", name="scipy.special")
 
-    monkeypatch.delitem(sys.modules, "commands.measure.tune")
+    monkeypatch.delitem(sys.modules, "commands.tune")
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
     assert mlproject.main(["tune"]) == 2
     assert "scipy is not installed in this environment" in capsys.readouterr().err
@@ -228,22 +228,23 @@ def test_a_kit_measures_without_a_network_and_home_tracks_and_reports(
     assert done.returncode == 0, done.stderr
     assert "torch 2.11" in done.stderr
     out = tmp_path / "brought"
-    accept = [folder / ".venv/bin/mlproject", "accept", "--arch=squeezenet1_1", "--batch-size=2"]
+    small = ["--set", "arch=squeezenet1_1", "--set", "batch_size=2", "--backend=cpu"]
+    sweep = [folder / ".venv/bin/mlproject", "sweep", "acceptance", "--minutes=8", *small]
     done = subprocess.run(
-        [*accept, "--backend=cpu", f"--out={out}"],
+        [*sweep, f"--records={out}", "--format=json"],
         cwd=tmp_path,
         env=bare,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    summary = json.loads((out / "summary.json").read_text())
-    [fp32] = [run for run in summary["runs"] if "fp32" in run["configuration"]]
+    runs = json.loads(done.stdout)
+    [fp32] = [run for run in runs if "fp32" in run["configuration"]]
     assert fp32["outcome"] == "ok"
-    assert fp32["images_per_s"] > 0
-    code, printed, _ = mlproject_command("sync", "--records", out / "records")
+    assert fp32["throughput_images_per_s"] > 0
+    code, printed, _ = mlproject_command("sync", "--records", out)
     assert code == 0
-    assert f"{len(summary['runs']) + 1} uploaded" in printed
+    assert f"{len(runs) + 1} uploaded" in printed
     code, printed, _ = mlproject_command("report", "--no-log")
     assert "squeezenet1_1" in printed
     assert code in (0, 1)  # 1: a busy machine's numbers may be impossible, which it says

@@ -33,11 +33,11 @@ def images(tmp_path_factory):
     """A small image folder whose path would do harm if a shell read it."""
     from click.testing import CliRunner
 
-    from commands.keep.dataset import command
+    from commands.dataset import Dataset
 
     folder = tmp_path_factory.mktemp("images") / "my images; $(touch hacked) `touch hacked`"
     options = ["--classes", "2", "--images-per-class", "4"]
-    done = CliRunner().invoke(command, ["generate", "--out", str(folder), *options])
+    done = CliRunner().invoke(Dataset.command(), ["generate", "--out", str(folder), *options])
     assert done.exit_code == 0, done.output
     return folder
 

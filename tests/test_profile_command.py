@@ -59,19 +59,10 @@ def test_a_profile_is_a_tracked_run_linked_to_the_timed_one(answer, embedded):
     assert "no cpu_counters" in again
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--tool", "nsys"], ["nsys", "ncu"]),
-        (["--of", "20200101T000000Z-00000000"], ["no measurement"]),
-        (["--of", "x", "--arch", "vgg16"], ["arch='vgg16'", "--of"]),
-        (["--arch", "resnet5"], ["resnet5"]),
-        pytest.param(["--tool", "ncu", *SMALL], ["ncu", "cpu"], marks=pytest.mark.slow),
-    ],
-)
-def test_what_cannot_be_is_one_line(mlproject_command, arguments, words):
-    code, _, err = mlproject_command("profile", *arguments)
+@pytest.mark.slow
+def test_a_tool_that_cannot_work_here_is_refused(mlproject_command):
+    code, _, err = mlproject_command("profile", "--tool", "ncu", *SMALL)
     assert code == 2
     [line] = err.strip().splitlines()
-    for word in words:
-        assert word in line
+    assert "ncu" in line
+    assert "cpu" in line

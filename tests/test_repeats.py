@@ -24,7 +24,7 @@ def repeats(tmp_path, monkeypatch, capsys):
             window = samples.measurement(times_s=(1.5**-config.repeat,) * 6)
             return samples.run_record(config, measurement=window, **why)
 
-        monkeypatch.setattr("bench.launcher.measurement.launch_measurement", measured)
+        monkeypatch.setattr("commands.run.launch_measurement", measured)
         words = ["run", "--backend", "cpu", "--records", str(tmp_path / "records"), "--no-track"]
         words += ["--format", "json", "--repeats", str(len(outcomes)), *options]
         code = main(words)

@@ -4,7 +4,6 @@ import re
 import signal
 from collections import Counter
 from functools import partial
-from importlib import import_module
 
 import pytest
 import samples
@@ -12,8 +11,9 @@ from servers import free_port, mlflow_server
 from stored_runs import project_run
 
 from bench.config import RunConfig
-from campaigns.sweep.executor import Turn
-from commands.views.recorded import NoDelivery
+from campaigns.sweep.local import Turn
+from commands.console.recorded import open_delivery
+from commands.sweep import sweep_result
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
 
@@ -139,27 +139,11 @@ def test_a_killed_sweep_is_taken_up_and_the_server_has_each_run_once(
         assert {run.status for run in search_runs()} == {"FINISHED"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--set", "colour=red"], "colour=red"),
-        (["--set", "iters=0"], "iters='0'"),
-        (["--campaign", "two words"], "two words"),
-        (["--env", "a/b"], "a/b"),
-    ],
-)
-def test_wrong_values_are_one_line(swept, arguments, words):
-    code, _, err = swept(*arguments)
-    assert code == 2
-    [line] = err.strip().splitlines()
-    assert words in line
-
-
 def test_a_matrix_that_fits_no_device_here_is_planned_and_not_measured(
     place, swept, mlproject_command, monkeypatch
 ):
     here = (samples.environment(),)  # of a CPU
-    monkeypatch.setattr("campaigns.sweep.local_devices.identify_machine", lambda env: here)
+    monkeypatch.setattr("commands.sweep.identify_machine", lambda env: here)
     block = "{name: apple, backend: mps, compile: [none, default]}"
     (place / "tiny.yaml").write_text(f"repeats: 2\nblocks:\n  - {block}\n")
     code, _, err = swept()
@@ -200,5 +184,5 @@ def ended(outcome):
 )
 def test_a_sweep_that_measured_not_all_that_it_was_asked_says_so(outcomes, code):
     turns = [ended(outcome) for outcome in outcomes]
-    sweep = import_module("commands.measure.sweep")
-    assert sweep._close(turns, len(turns), NoDelivery(), interrupted=False) == code
+    untracked = open_delivery("c", "sweep", tracked=False)
+    assert sweep_result(turns, len(turns), untracked, interrupted=False).exit_code == code

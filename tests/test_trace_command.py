@@ -22,17 +22,22 @@ PEAKS = (
 
 
 @pytest.fixture
-def peaks(tmp_path):
-    (tmp_path / "peaks.csv").write_text(PEAKS)
-    return ["--peaks", tmp_path / "peaks.csv"]
+def traced(mlproject_command):
+    """What the command says of traces as JSON."""
+
+    def traced(*arguments):
+        code, printed, _ = mlproject_command("trace", *arguments, "--format", "json")
+        assert code == 0
+        return json.loads(printed)
+
+    return traced
 
 
 @pytest.mark.slow
-def test_a_loader_in_the_steps_own_process_is_what_bounds_them(mlproject_command, peaks, tmp_path):
+def test_a_loader_in_the_steps_own_process_is_what_bounds_them(traced, tmp_path):
+    (tmp_path / "peaks.csv").write_text(PEAKS)
     model = ["--arch", "resnet50", "--batch-size", "32", "--out", tmp_path / "page"]
-    code, printed, _ = mlproject_command("trace", WORKERS[0], *model, *peaks, "--format", "json")
-    assert code == 0
-    found = json.loads(printed)
+    found = traced(WORKERS[0], *model, "--peaks", tmp_path / "peaks.csv")
     busy_us = [round(1e6 * step["device_busy_s"]) for step in found["steps"]]
     assert busy_us == [100629, 100606, 100618, 100650, 100528, 100527]
     assert [step["name"] for step in found["steps"]] == [f"ProfilerStep#{n}" for n in range(5, 11)]
@@ -59,7 +64,7 @@ def test_a_loader_in_the_steps_own_process_is_what_bounds_them(mlproject_command
 
 @pytest.mark.slow
 def test_two_traces_are_compared_and_their_ops_and_idle_time_explain_the_difference(
-    mlproject_command, tmp_path
+    mlproject_command, traced, tmp_path
 ):
     code, printed, _ = mlproject_command(
         "trace", *WORKERS, "--top", "3", "--out", tmp_path / "page"
@@ -73,8 +78,7 @@ def test_two_traces_are_compared_and_their_ops_and_idle_time_explain_the_differe
     assert summary in printed
     assert summary in (tmp_path / "page" / "report.html").read_text("utf-8")
 
-    _, printed, _ = mlproject_command("trace", *WORKERS, "--format", "json")
-    found = json.loads(printed)
+    found = traced(*WORKERS)
     assert [trace["source_file"] for trace in found["traces"]] == [file.name for file in WORKERS]
     changes = found["comparison"]["ops"]
     explained_s = sum(op["difference_s"] for op in changes)
@@ -99,15 +103,13 @@ def test_a_rank_that_waits_for_others_is_bound_by_communication_and_tracked(
     assert {"record.json", "trace.json.gz"} <= names
     [kept] = Path("records").glob("trace-*/record.json")
     written = kept.read_bytes()
-    code, printed, _ = mlproject_command("trace", MI300X, "--track", "--format", "csv")
-    assert code == 0  # read alike: the record that is tracked stays, and there is no second run
-    assert kept.read_bytes() == written
-    assert len(embedded.search_runs(["0"], f"tags.`{schema.KIND}` = 'trace'")) == 1
-    code, printed, _ = mlproject_command("trace", MI300X, "--track", "--whole", "--format", "csv")
-    assert code == 0  # cut otherwise: a record and a run of its own
-    assert kept.read_bytes() == written
-    assert len(list(Path("records").glob("trace-*"))) == 2
-    assert len(embedded.search_runs(["0"], f"tags.`{schema.KIND}` = 'trace'")) == 2
+    # Read alike, the record that is tracked stays; cut otherwise, it is a record and a run more.
+    for cut, number in ([], 1), (["--whole"], 2):
+        code, printed, _ = mlproject_command("trace", MI300X, "--track", *cut, "--format", "csv")
+        assert code == 0
+        assert kept.read_bytes() == written
+        assert len(list(Path("records").glob("trace-*"))) == number
+        assert len(embedded.search_runs(["0"], f"tags.`{schema.KIND}` = 'trace'")) == number
     rows = list(csv.DictReader(io.StringIO(printed)))
     assert rows[0]["label"] == "communication"
     assert rows[0]["gflop"] == ""
@@ -116,37 +118,12 @@ def test_a_rank_that_waits_for_others_is_bound_by_communication_and_tracked(
     assert next(csv.DictReader(io.StringIO(printed)))["kind"] == "trace"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([__file__], "not readable as a trace"),
-        (["absent.json"], "cannot be read (No such file or directory)"),
-        (
-            [WORKERS[0], "--steps", "epoch"],
-            "no mark begins with 'epoch'; it has Optimizer.step, Optimizer",
-        ),
-        ([WORKERS[0], "--steps", "epoch", "--whole"], "--whole makes the trace one step"),
-        ([*WORKERS, "--format", "csv"], "--format csv: a table of one FILE"),
-        ([WORKERS[0], "--arch", "resnet50"], "--batch-size is needed with it"),
-        ([WORKERS[0], "--arch", "resnet5", "--batch-size", "2"], "arch='resnet5'"),
-    ],
-)
-def test_what_cannot_be_read_or_meant_is_one_line(mlproject_command, arguments, said):
-    code, _, complaint = mlproject_command("trace", *arguments)
-    assert code == 2
-    assert said in complaint
-    assert complaint.count("\n") == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "told", [["--batch-size", "16"], ["--batch-size", "64"], ["--batch-size", "32", "--whole"]]
 )
-def test_a_step_that_is_not_one_batch_of_the_model_has_no_rate_of_images(mlproject_command, told):
-    given = ["--arch", "resnet50", *told, "--format", "json"]
-    code, printed, _ = mlproject_command("trace", WORKERS[0], *given)
-    assert code == 0
-    found = json.loads(printed)
+def test_a_step_that_is_not_one_batch_of_the_model_has_no_rate_of_images(traced, told):
+    found = traced(WORKERS[0], "--arch", "resnet50", *told)
     assert found["throughput_images_per_s"] is None
     assert found["step_flops"] is None
     assert "GFLOP, and one of resnet50" in found["missing"]["throughput_images_per_s"]
@@ -163,8 +140,17 @@ def trace_of(folder, *spans):
     return folder / "trace.json"
 
 
+def test_a_processors_trace_is_bound_by_its_loader_where_that_takes_half_of_a_step(
+    mlproject_command, tmp_path
+):
+    loader = ("user_annotation", "enumerate(DataLoader)#x.__next__", 10, 60)
+    path = trace_of(tmp_path, ("user_annotation", "ProfilerStep#1", 0, 100), loader)
+    _, printed, _ = mlproject_command("trace", path, "--format", "json")
+    assert json.loads(printed)["bound"] == "input"
+
+
 @pytest.mark.slow
-def test_the_profile_beside_a_trace_knows_its_device_and_its_roof(mlproject_command, tmp_path):
+def test_the_profile_beside_a_trace_knows_its_device_and_its_roof(traced, tmp_path):
     roofs = samples.ceilings_record()
     records = tmp_path / "records"
     for number, record in enumerate([samples.profile_record(), samples.profile_record(), roofs]):
@@ -172,8 +158,7 @@ def test_the_profile_beside_a_trace_knows_its_device_and_its_roof(mlproject_comm
         folder.close(record)
         trace_of(folder.path, ("cpu_op", "aten::add", 0, 5))
     files = [records / f"20261120T100000Z-0000000{number}" / "trace.json" for number in (0, 1)]
-    _, printed, _ = mlproject_command("trace", *files, "--records", records, "--format", "json")
-    found = json.loads(printed)
+    found = traced(*files, "--records", records)
     device = samples.environment().device.name
     for trace, file in zip(found["traces"], files, strict=True):
         assert trace["device"] == device
@@ -184,12 +169,9 @@ def test_the_profile_beside_a_trace_knows_its_device_and_its_roof(mlproject_comm
 
 
 @pytest.mark.slow
-def test_steps_without_time_have_no_rate_of_images(mlproject_command, tmp_path):
+def test_steps_without_time_have_no_rate_of_images(traced, tmp_path):
     path = trace_of(tmp_path, ("user_annotation", "ProfilerStep#1", 0, 0))
-    given = ["--arch", "squeezenet1_1", "--batch-size", "2", "--format", "json"]
-    code, printed, _ = mlproject_command("trace", path, *given)
-    assert code == 0
-    missing = json.loads(printed)["missing"]
+    missing = traced(path, "--arch", "squeezenet1_1", "--batch-size", "2")["missing"]
     assert missing["throughput_images_per_s"] == "the steps take no time"
 
 
@@ -199,7 +181,7 @@ def test_a_trace_that_cannot_be_kept_is_one_line(mlproject_command, tmp_path, mo
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("commands.analyse.trace.shutil.copyfileobj", full)
+    monkeypatch.setattr("commands.trace.shutil.copyfileobj", full)
     code, _, complaint = mlproject_command("trace", path, "--track")
     assert code == 2
     assert "cannot be kept in" in complaint
@@ -209,7 +191,7 @@ def test_a_trace_that_cannot_be_kept_is_one_line(mlproject_command, tmp_path, mo
 
 
 def test_a_trace_is_tracked_where_mlflow_is(mlproject_command, monkeypatch):
-    monkeypatch.setattr("commands.analyse.trace.mlflow_is_here", lambda: False)
+    monkeypatch.setattr("commands.console.options.mlflow_is_here", lambda: False)
     code, _, complaint = mlproject_command("trace", WORKERS[0], "--track")
     assert code == 2
     assert "--track: this environment has no MLflow" in complaint

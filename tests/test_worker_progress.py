@@ -6,8 +6,8 @@ import pytest
 
 from bench.config import TimeLimits
 from bench.records.journal import Event
-from commands.views.terminal import duration_text
-from commands.views.worker_progress import TimeLeft, WorkerProgress
+from commands.console.output import duration_text
+from commands.console.progress import TimeLeft, WorkerProgress
 
 LIMITS = TimeLimits(10, 100, max_seconds=45.0)
 

@@ -21,13 +21,13 @@ from bench.records import (
 )
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
-from bench.records.verdict.record_metrics import (
+from bench.records.metrics import (
     imported_summary,
     profile_summary,
     summary,
     trace_summary,
 )
-from bench.records.verdict.step_settings import step_id
+from bench.records.step_settings import step_id
 from tracking import schema
 
 _OfConfig: TypeAlias = RunRecord | ProfileRecord

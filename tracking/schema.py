@@ -57,11 +57,6 @@ ROOF = "mlproject.roof"
 ROOF_RECORD_ID = "mlproject.roof_record_id"
 #: The price of an hour behind a cost, with its currency, date and source.
 PRICE = "mlproject.price"
-#: The kind of a run that sums up repeats, and nothing was measured for; the record id of the
-#: oldest of them, which it is found again by; and that all of it is there.
-SUMMARY = "repeats"
-SUMMARY_OF = "mlproject.summary_of"
-SUMMARY_WHOLE = "mlproject.summary_whole"
 REASON = "mlproject.reason"
 #: Set last: a run that carries it holds the whole record.
 UPLOADED = "mlproject.uploaded"
@@ -137,22 +132,6 @@ class Content:
 class Addition:
     """What a run carries beside its record: what also rests on other records, such as a roof."""
 
-    metrics: dict[str, float]
-    tags: dict[str, str]
-
-
-@dataclass(frozen=True)
-class RepeatsSummary:
-    """A run that sums up repeats of one configuration on one machine in one campaign.
-
-    `key` is the record id of the oldest, `run_ids` are those of all.
-    """
-
-    key: str
-    name: str
-    campaign: str
-    run_ids: tuple[str, ...]
-    params: dict[str, str]
     metrics: dict[str, float]
     tags: dict[str, str]
 

@@ -9,19 +9,20 @@ import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import mlflow
 import requests
+from filelock import FileLock
 from mlflow.exceptions import MlflowException
+from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
 from mlflow.tracking import MlflowClient
 
 from bench.doctor import Check
 from bench.errors import UserError
-from tracking.embedded import is_broken, make_store, sqlite_file
 from tracking.retry import AWAY_LIMIT_S, failure_line, http_settings, is_away, is_unauthenticated
 
 P = ParamSpec("P")
@@ -202,3 +203,91 @@ def tracking_checks() -> list[Check]:
                 "and mlproject sync uploads them"
             )
     return [Check(name="tracking server", status=status, detail=detail, remedy=remedy)]
+
+
+#: Another process needs a second or two to make the store, and one that died holds no lock.
+_STORE_WAIT_S = 120.0
+#: As MLflow waits for other writers.
+_BUSY_S = 20.0
+#: What a whole store may say too.
+_PASSING = re.compile("disk is full|No space left|locked|readonly|unable to open")
+
+
+def sqlite_file(tracking_uri: str) -> Path | None:
+    """Return the file that SQLAlchemy opens, None for other stores; in a URI a blank may be %20."""
+    if not tracking_uri.startswith("sqlite:///"):
+        return None
+    from sqlalchemy.engine import make_url
+
+    name = make_url(tracking_uri).database or ":memory:"
+    return None if name.startswith((":memory:", "file:")) else Path(name)
+
+
+def make_store(file: Path, uri: str) -> None:
+    """Make the store of `uri`, or the tables that a newer MLflow needs, whole or not at all."""
+    if _has_all_tables(file):
+        return
+    from sqlalchemy.engine import make_url
+
+    sqlalchemy_store: Any = import_module("mlflow.store.tracking.sqlalchemy_store")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    root = DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+    new = file.with_name(f"{file.name}.new")
+    with FileLock(file.with_name(f"{file.name}.lock"), timeout=_STORE_WAIT_S):
+        if _has_all_tables(file):
+            return
+        upgraded = _is_file(file)
+        unfinished = (new, new.with_name(f"{new.name}-journal"))
+        try:
+            for left in unfinished:  # by a process that was killed
+                left.unlink(missing_ok=True)
+            if upgraded:
+                _copy_database(file, new)
+            else:  # of a file moved away; SQLite would play it into the new one
+                file.with_name(f"{file.name}-journal").unlink(missing_ok=True)
+            made = make_url(uri).set(database=str(new)).render_as_string(hide_password=False)
+            sqlalchemy_store.SqlAlchemyStore(made, root).engine.dispose()
+            if upgraded:  # in one transaction, for those who have the file open
+                _copy_database(new, file)
+            else:
+                new.replace(file)
+        finally:
+            for left in unfinished:
+                left.unlink(missing_ok=True)
+
+
+def _has_all_tables(file: Path) -> bool:
+    """Whether MLflow will use the store as it is."""
+    if not _is_file(file):
+        return False
+    db_utils: Any = import_module("mlflow.store.db.utils")
+    with closing(_database(file)) as database:
+        rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {name for (name,) in rows} >= set(db_utils.Base.metadata.tables)
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    with closing(_database(source)) as whole, closing(_database(target)) as copy:
+        whole.backup(copy)
+
+
+def _database(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=_BUSY_S)
+
+
+def _is_file(file: Path) -> bool:
+    """Whether there is anything; SQLite makes an empty file before it writes."""
+    return file.exists() and file.stat().st_size > 0
+
+
+def is_broken(file: Path, error: Exception) -> bool:
+    """Whether `error` came because of what the file of the store holds."""
+    if not _is_file(file) or _PASSING.search(str(error)):
+        return False
+    try:
+        with closing(_database(file)) as database:
+            whole = database.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
+        unreadable = "decode" in str(error)  # text that is none is no damage to SQLite
+        return unreadable or not whole or not _has_all_tables(file)
+    except sqlite3.Error as why:
+        return not isinstance(why, sqlite3.OperationalError)  # those are locks and rights

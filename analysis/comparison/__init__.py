@@ -1,6 +1,5 @@
 """Two sets of runs against each other: what differs, by how much, and how surely."""
 
-from analysis.comparison.compared_table import compare
 from analysis.comparison.judgement import (
     METRICS,
     Comparison,
@@ -8,6 +7,7 @@ from analysis.comparison.judgement import (
     compared_metric,
 )
 from analysis.comparison.pairs import Pairing, pair_runs
+from analysis.comparison.shown import compare
 from analysis.comparison.sides import read_side, read_sides
 
 __all__ = [

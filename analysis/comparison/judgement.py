@@ -11,27 +11,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from scipy import special
 
+from analysis.columns import metric_columns
 from analysis.comparison.pairs import Pairing
-from analysis.runs.groups import Group, ran_otherwise, sample_of
-from analysis.runs.quantities import counted, interval, percent
-from analysis.runs.run import TOKENS_PER_S, Run
+from analysis.runs.frame import Row, ratio_row
+from analysis.runs.groups import Group, sample_of
+from analysis.runs.run import Run
 from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio
 from analysis.statistics.ratios import deciding_repeats
-from bench.config import ENERGY, THROUGHPUT, energy_metric, rate_metric, rate_unit
-from bench.errors import UserError
-
-#: What a better and a worse B are called.
-_SPEED = ("faster", "slower")
-_USE = ("better", "worse")
+from analysis.statistics.repeats import LEVEL, Repeats
+from analysis.words import counted, interval, percent
+from bench.config import THROUGHPUT, rate_metric
+from bench.errors import Unknown, UserError
 
 
-@dataclass(frozen=True)
-class ComparedMetric:
+class ComparedMetric(NamedTuple):
     """A metric by its name in the tracking schema; `words` are of a better and of a worse value."""
 
     name: str
@@ -41,39 +39,16 @@ class ComparedMetric:
 
 
 METRICS = {
-    metric.name: metric
-    for metric in (
-        ComparedMetric(rate_metric("image"), rate_unit("image"), "higher", _SPEED),
-        ComparedMetric(THROUGHPUT, rate_unit("sample"), "higher", _SPEED),
-        ComparedMetric(TOKENS_PER_S, "tokens/s", "higher", _SPEED),
-        ComparedMetric("attained_gflops", "GFLOP/s", "higher", _SPEED),
-        ComparedMetric("iteration_time_ms_mean", "ms", "lower", _SPEED),
-        ComparedMetric("iteration_time_ms_p50", "ms", "lower", _SPEED),
-        ComparedMetric("iteration_time_ms_p95", "ms", "lower", _SPEED),
-        ComparedMetric("iteration_time_ms_p99", "ms", "lower", _SPEED),
-        ComparedMetric("iteration_time_ms_std", "ms", "lower", _USE),
-        ComparedMetric("compile_time_s", "s", "lower", _SPEED),
-        ComparedMetric("data_wait_share", "of 1", "lower", _USE),
-        ComparedMetric("peak_memory_mb", "MB", "lower", _USE),
-        ComparedMetric("max_rss_mb", "MB", "lower", _USE),
-        ComparedMetric("energy_j", "J", "lower", _USE),
-        ComparedMetric(energy_metric("image"), "J", "lower", _USE),
-        ComparedMetric(ENERGY, "J", "lower", _USE),
-        ComparedMetric("real_s", "s", "lower", _SPEED),
-        ComparedMetric("user_s", "s", "lower", _USE),
-        ComparedMetric("system_s", "s", "lower", _USE),
+    name: ComparedMetric(
+        name,
+        column.unit,
+        "higher" if column.larger == "faster" else "lower",
+        ("better", "worse") if column.larger == "worse" else ("faster", "slower"),
     )
+    for name, column in metric_columns().items()
 }
-
-
 #: Metrics from which a cost follows.
 RATES = (rate_metric("image"), THROUGHPUT)
-
-
-def check_metric(name: str | None) -> None:
-    """Raise `UserError` for a metric that cannot be compared; None is the runs' own rate."""
-    if name is not None and name not in METRICS:
-        raise UserError(f"metric={name!r}: compare one of {', '.join(METRICS)}")
 
 
 def compared_metric(name: str | None, runs: Iterable[Run] = ()) -> ComparedMetric:
@@ -81,18 +56,21 @@ def compared_metric(name: str | None, runs: Iterable[Run] = ()) -> ComparedMetri
 
     Raises `UserError` for one that cannot be compared.
     """
-    check_metric(name)
-    return METRICS[rate_metric(sample_of(runs)) if name is None else name]
+    metric = METRICS.get(rate_metric(sample_of(runs)) if name is None else name)
+    if metric is None:
+        raise UserError(f"metric={name!r}: compare one of {', '.join(METRICS)}")
+    return metric
 
 
 Judgement = Literal["better", "worse", "tie", "undecided"]
+_UNDECIDED: Judgement = "undecided"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One configuration of A against its counterpart of B; `estimate` is of B over A.
 
-    p-values are corrected ones, two-sided; None where nothing can be tested.
+    The p-value is corrected and two-sided; None where nothing can be tested.
     """
 
     a: Group
@@ -100,48 +78,8 @@ class Comparison:
     metric: ComparedMetric
     estimate: RatioEstimate
     p_different: float | None
-    p_tie: float | None
     judgement: Judgement
     because: str
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Machine, model, precision and batch, each as `A -> B` where the two differ.
-
-        Beside the model stands what distinguishes the pair from others of its side.
-        """
-        distinctions = dict.fromkeys(side.distinction for side in (self.a, self.b))
-        distinction = " -> ".join(one for one in distinctions if one)
-        return tuple(
-            (f"{prefix}{ours}" if ours == theirs else f"{prefix}{ours} -> {theirs}") + suffix
-            for prefix, ours, theirs, suffix in (
-                ("", self.a.env, self.b.env, ""),
-                ("", self.a.arch, self.b.arch, f" ({distinction})" if distinction else ""),
-                ("", self.a.precision_label, self.b.precision_label, ""),
-                ("batch ", self.a.batch_size, self.b.batch_size, ""),
-            )
-        )
-
-    @property
-    def label(self) -> str:
-        """What was compared, for people."""
-        return " ".join(self.parts)
-
-    @property
-    def facts(self) -> dict[str, object]:
-        """The ratio of B over A with its interval, and what it says, for JSON and tables."""
-        return {
-            "ratio": self.estimate.ratio,
-            "ratio_low": self.estimate.low,
-            "ratio_high": self.estimate.high,
-            "p_corrected": self.p_different,
-            "verdict": self.word,
-            "because": self.because,
-        }
-
-    def also_differs(self, besides: Collection[str]) -> str:
-        """Return the settings that differ between the two, other than `besides`, as they ran."""
-        return ran_otherwise(self.a, self.b, besides)
 
     @property
     def word(self) -> str:
@@ -149,13 +87,65 @@ class Comparison:
         better, worse = self.metric.words
         return {"better": better, "worse": worse}.get(self.judgement, self.judgement)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Machine, model, precision and batch, each as `A -> B` where the two differ.
+
+        Beside the model stands what distinguishes the pair from others of its side.
+        """
+        a, b = self.a, self.b
+        also = " -> ".join(dict.fromkeys(one for one in (a.distinction, b.distinction) if one))
+        sides = ((one.env, one.arch, one.precision_label, one.batch_size) for one in (a, b))
+        env, arch, precision, batch = (
+            " -> ".join(dict.fromkeys(map(str, both))) for both in zip(*sides, strict=True)
+        )
+        return env, f"{arch} ({also})" if also else arch, precision, f"batch {batch}"
+
+    @property
+    def label(self) -> str:
+        """What was compared, for people."""
+        return " ".join(self.parts)
+
+    @property
+    def facts(self) -> Row:
+        """The ratio of B over A with its interval, what it says, and on how many machines.
+
+        None where some record does not say which machine ran.
+        """
+        a, b = (side.repeats(self.metric.name).machines for side in (self.a, self.b))
+        return {
+            **ratio_row(self.estimate),
+            "p_corrected": self.p_different,
+            "verdict": self.word,
+            "because": self.because,
+            "interval_covers": self.estimate.scope,
+            "a_machines": len(a) or None,
+            "b_machines": len(b) or None,
+        }
+
+    def also_differs(self, besides: Collection[str]) -> str:
+        """Return the settings of both that ran otherwise, but for `besides`: `threads 2 -> 16`."""
+        ours, theirs = self.a.identity.ran, self.b.identity.ran
+        return ", ".join(
+            f"{name} {ours[name]} -> {theirs[name]}"
+            for name in sorted((ours.keys() & theirs.keys()) - set(besides))
+            if ours[name] != theirs[name]
+        )
+
+
+class _Tests(NamedTuple):
+    """One-sided p-values of: B is not more, not less, not within the threshold."""
+
+    more: float
+    less: float
+    outside: float
+
 
 def compare_pairs(
     pairs: Sequence[tuple[Group, Group]],
     metric: ComparedMetric,
     *,
     threshold: float = 0.02,
-    level: float = 0.95,
     correction: str = "holm",
 ) -> list[Comparison]:
     """Judge every pair (A, B): a change of less than `threshold` (a share) is of no consequence.
@@ -166,87 +156,68 @@ def compare_pairs(
         raise UserError(f"threshold={threshold}: give a share of at least 0, such as 0.02")
     if correction not in CORRECTIONS:
         raise UserError(f"correction={correction!r}: give one of {', '.join(CORRECTIONS)}")
-    limit, correct = 1 + threshold, CORRECTIONS[correction]
-    found = []
-    for a, b in pairs:
-        estimate = estimate_ratio(b.repeats(metric.name), a.repeats(metric.name), level=level)
-        found.append(Comparison(a, b, metric, estimate, None, None, "undecided", ""))
-    tests = [(one, p) for one in found if (p := _test(one.estimate, limit)) is not None]
-    different = correct([min(1.0, 2 * min(p.more, p.less)) for _, p in tests])
-    ties = correct([min(1.0, 2 * p.tie) for _, p in tests])
-    among = 1 if correction == "none" else len(tests)
-    judged = {
-        id(one): _judged(
-            replace(one, p_different=p_different, p_tie=p_tie), p, 1 - level, limit, among
+    limit, correct, alpha = 1 + threshold, CORRECTIONS[correction], 1 - LEVEL
+    repeats = [(a.repeats(metric.name), b.repeats(metric.name)) for a, b in pairs]
+    estimates = [estimate_ratio(b, a) for a, b in repeats]
+    tests = [
+        _Tests(
+            one.p_above(limit),
+            one.p_below(1 / limit),
+            max(one.p_above(1 / limit), one.p_below(limit)),
         )
-        for (one, p), p_different, p_tie in zip(tests, different, ties, strict=True)
-    }
-    return [
-        judged.get(id(one)) or replace(one, because=_why_unknown(one, limit, level))
-        for one in found
+        for one in estimates
+        if one.error
     ]
+    different = correct([min(1.0, 2 * min(p.more, p.less)) for p in tests])
+    same = correct([min(1.0, 2 * p.outside) for p in tests])
+    corrected = iter(zip(tests, different, same, strict=True))
+    among = 1 if correction == "none" else len(tests)
+    found = []
+    for pair, of_both, estimate in zip(pairs, repeats, estimates, strict=True):
+        p_different, judgement = None, _UNDECIDED
+        if not estimate.error:
+            because = _why_unknown(estimate, estimate.error.reason, of_both, limit)
+        else:
+            p, p_different, p_same = next(corrected)
+            span = f"{interval(*estimate.interval)} times" if estimate.interval else ""
+            margin = percent(threshold)
+            if p_different <= alpha:
+                larger = p.more < p.less
+                judgement = "better" if larger == (metric.better == "higher") else "worse"
+                because = f"{span}, beyond {margin}"
+            elif p_same <= alpha:
+                judgement, because = "tie", f"{span}, within {margin}"
+            else:
+                because = f"the interval ({span}) leaves open whether the change passes {margin}"
+                if 2 * min(p) <= alpha:
+                    because = f"{span} alone would decide, but not among so many configurations"
+                more = _what_would_decide(estimate, of_both, alpha / (2 * among), limit)
+                because += f"; {more} would decide"
+        found.append(Comparison(*pair, metric, estimate, p_different, judgement, because))
+    return found
 
 
-class _PValues(NamedTuple):
-    """One-sided and uncorrected: that B is not more, not less, or not within the threshold."""
-
-    more: float
-    less: float
-    tie: float
-
-
-def _test(estimate: RatioEstimate, limit: float) -> _PValues | None:
-    """The p-values of an estimate, None where it has no interval."""
-    below, above = estimate.p_above(1 / limit), estimate.p_below(limit)
-    more, less = estimate.p_above(limit), estimate.p_below(1 / limit)
-    if below is None or above is None or more is None or less is None:
-        return None
-    return _PValues(more, less, tie=max(below, above))
-
-
-def _judged(one: Comparison, p: _PValues, alpha: float, limit: float, among: int) -> Comparison:
-    span, margin = _span(one.estimate), percent(limit - 1)
-    judgement: Judgement = "undecided"
-    because = f"the interval ({span}) leaves open whether the change passes {margin}"
-    if one.p_different is not None and one.p_different <= alpha:
-        judgement = "better" if (p.more < p.less) == (one.metric.better == "higher") else "worse"
-        because = f"{span}, beyond {margin}"
-    elif one.p_tie is not None and one.p_tie <= alpha:
-        judgement, because = "tie", f"{span}, within {margin}"
-    elif 2 * min(p) <= alpha:
-        because = f"{span} alone would decide, but not among so many configurations"
-    if judgement == "undecided":
-        because += _what_would_decide(one, alpha / (2 * among), limit)
-    return replace(one, judgement=judgement, because=because)
-
-
-def _what_would_decide(one: Comparison, alpha: float, limit: float) -> str:
+def _what_would_decide(
+    estimate: RatioEstimate, repeats: tuple[Repeats, Repeats], alpha: float, limit: float
+) -> str:
     """Of machines of a kind more repeats decide nothing."""
-    if one.estimate.covers in ("this kind of machine", "one machine against a kind"):
-        return "; more machines would decide"
-    a, b = (side.repeats(one.metric.name) for side in (one.a, one.b))
-    number = deciding_repeats(a, b, limit, alpha)
-    about = "over 50" if number is None else f"about {number}"
-    return f"; {about} repeats on each side would decide"
+    if estimate.scope in ("this kind of machine", "one machine against a kind"):
+        return "more machines"
+    number = deciding_repeats(*repeats, limit, alpha)
+    about = number.reason if isinstance(number, Unknown) else f"about {number}"
+    return f"{about} repeats on each side"
 
 
-def _span(estimate: RatioEstimate) -> str:
-    return f"{interval(estimate.low or 0.0, estimate.high or 0.0)} times"
-
-
-def _why_unknown(one: Comparison, limit: float, level: float) -> str:
+def _why_unknown(
+    estimate: RatioEstimate, reason: str, repeats: tuple[Repeats, Repeats], limit: float
+) -> str:
     """Sides without a known scatter decide nothing; say what they show."""
-    counts = [side.repeats(one.metric.name).count for side in (one.a, one.b)]
-    sides = (
-        "one run on each side" if counts == [1, 1] else "repeats summed up without their scatter"
-    )
-    because = f"{sides}: repeat-to-repeat variance unknown"
-    excess = abs(math.log(one.estimate.ratio)) - math.log(limit)
-    if excess > 0:
-        quantile = float(special.ndtri((1 + level) / 2))
-        most = excess / quantile / math.sqrt(sum(1 / count for count in counts))
-        because += f"; would hold for repeats that scatter by less than {percent(most)}"
-    return because
+    excess = abs(math.log(estimate.ratio)) - math.log(limit)
+    if excess <= 0:
+        return reason
+    quantile = float(special.ndtri((1 + LEVEL) / 2))
+    most = excess / quantile / math.sqrt(sum(1 / one.count for one in repeats))
+    return f"{reason}; would hold for repeats that scatter by less than {percent(most)}"
 
 
 #: What a gate can fail on. `slower` is every value that is worse, whatever the metric.
@@ -265,11 +236,6 @@ class Gate:
 
     counts: Mapping[str, int]
     failed: tuple[str, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing was found that the gate fails on."""
-        return not self.failed
 
     @property
     def sentence(self) -> str:
@@ -295,14 +261,9 @@ def judge_gate(
     """
     worse = METRICS[pairing.metric].words[1]
     counts = Counter(one.word for one in comparisons)
-    counts.update(crashed=len(pairing.crashed), missing=len(pairing.only_a))
+    names = {"crashed": "crashed", "only in A": "missing"}
+    counts.update(names[one.verdict] for one in pairing.alone if one.verdict in names)
+    order = dict.fromkeys((worse, "crashed", "missing", "undecided", *counts))
+    present = {word: counts[word] for word in order if counts[word]}
     failing = {worse if reason == "slower" else reason for reason in fail_on}
-    order = (worse, "crashed", "missing", "undecided")
-    present = sorted(
-        (word for word, number in counts.items() if number),
-        key=lambda word: order.index(word) if word in order else len(order),
-    )
-    return Gate(
-        counts={word: counts[word] for word in present},
-        failed=tuple(word for word in present if word in failing),
-    )
+    return Gate(present, tuple(word for word in present if word in failing))

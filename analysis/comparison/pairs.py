@@ -8,36 +8,46 @@ those that ran, and between two machines also those that were asked for alike, s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from analysis.runs.groups import Group, agree, agreeing_pairs, group_runs
+from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
-from analysis.runs.what_ran import OF_PRECISION, follows
+from analysis.runs.settings import (
+    OF_PRECISION,
+    OF_WORK,
+    Identity,
+    is_implied_by,
+    same_configuration,
+)
 from bench.errors import UserError
 
 _MACHINE = frozenset({"env", "device"})
+_alike = partial(same_configuration, by="asked")
+
+
+class Alone(NamedTuple):
+    """A configuration that is `only in A`, `only in B`, or of A and `crashed` in B; and why."""
+
+    group: Group
+    verdict: str
+    because: str
 
 
 @dataclass(frozen=True)
 class Pairing:
     """Pairs of configurations by one metric, and what has no counterpart.
 
-    `differing` are the settings that distinguish A from B. `crashed` are the configurations of A
-    whose runs of B all ended without a result, `only_a` the others without a counterpart.
-    `why_alone` holds the reason why a group of these, or of `only_b`, has no counterpart, by the
-    names of its runs; `software` is what else differs overall; `left_out` names runs without the
-    metric, without a result or with an invalid one, with the reason.
+    `differing` are the settings that distinguish A from B; `software` is what else differs overall;
+    `left_out` names runs that cannot be compared, with the reason.
     """
 
     metric: str
     differing: tuple[str, ...]
     pairs: tuple[tuple[Group, Group], ...]
-    crashed: tuple[Group, ...]
-    only_a: tuple[Group, ...]
-    only_b: tuple[Group, ...]
-    why_alone: Mapping[tuple[str, ...], str]
+    alone: tuple[Alone, ...]
     software: tuple[str, ...]
     left_out: tuple[str, ...]
 
@@ -51,102 +61,118 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     ours = {run.record_id or run.name for run in a}  # of a run on disk and on a server the same
     if both := sorted(run.name for run in b if (run.record_id or run.name) in ours):
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
-    groups_a, groups_b = _grouped("A", a, metric), _groups(b, metric)
-    failed = [Group((run,)) for run in b if run.outcome != "ok"]
-    differing = _distinguishing(groups_a, groups_b) if groups_b else _of_failed(groups_a, failed)
-    pairs = agreeing_pairs(groups_a, groups_b, differing)
+    one, other = _Side("A", a, metric), _Side("B", b, metric)
+    one.require_groups()
+    failed = [run.identity for run in b if run.outcome != "ok"]
+    if other.groups:
+        differing = _distinguishing(one.identities, other.identities)
+    else:
+        differing = _of_failed(one.identities, failed)
+    pairs = agreeing_pairs(one.groups, other.groups, differing)
     used = {id(group) for pair in pairs for group in pair}
-    alone = [group for group in groups_a if id(group) not in used]
-    crashed = [
-        group
-        for group in alone
-        if any(agree(group, other, differing, as_asked=True) for other in failed)
-    ]
-    if not pairs and not crashed:
-        _grouped("B", b, metric)
-        raise UserError(_no_pair(groups_a, groups_b, differing))
-    only_b = tuple(group for group in groups_b if id(group) not in used)
-    of_a, of_b = _Side("A", a, groups_a), _Side("B", b, groups_b)
-    why_alone = {
-        group.names: _why_alone(group, other, metric, differing)
-        for groups, other in ((alone, of_b), (only_b, of_a))
-        for group in groups
-    }
+    alone = []
+    for side, counterpart in ((one, other), (other, one)):
+        for group in side.groups:
+            if id(group) not in used:
+                of_failed = (_alike(group.identity, run, differing) for run in failed)
+                crashed = side is one and any(of_failed)
+                verdict = "crashed" if crashed else f"only in {side.letter}"
+                alone.append(Alone(group, verdict, counterpart.why_without(group, differing)))
+    if not pairs and all(found.verdict != "crashed" for found in alone):
+        other.require_groups()
+        raise UserError(_no_pair(one.identities, other.identities, differing))
     return Pairing(
         metric=metric,
-        differing=tuple(name for name in differing if not follows(name, differing)),
+        differing=tuple(name for name in differing if not is_implied_by(name, differing)),
         pairs=tuple(pairs),
-        crashed=tuple(crashed),
-        only_a=tuple(group for group in alone if group not in crashed),
-        only_b=only_b,
-        why_alone=why_alone,
-        software=_software(a, b),
-        left_out=tuple(_why_left_out(run, metric) for run in (*a, *b) if not _counts(run, metric)),
+        alone=tuple(alone),
+        software=tuple(_software(a, b)),
+        left_out=(*one.left_out, *other.left_out),
     )
 
 
-def _counts(run: Run, metric: str) -> bool:
-    """Whether a run can be compared: it has the metric, and no numbers that cannot be."""
-    return run.usable(metric) is not None and run.verdict != "invalid"
+def agreeing_pairs(
+    ours: Sequence[Group], theirs: Sequence[Group], apart_from: Collection[str]
+) -> list[tuple[Group, Group]]:
+    """Return the pairs of two sides that have the same settings but for `apart_from`.
+
+    Where these hold the machine, settings that were asked for alike agree too; of several such
+    counterparts those count that were asked for alike throughout.
+    """
+    machines = "env" in apart_from or "device" in apart_from
+    work = [name for name in ("arch", *sorted(OF_WORK)) if name not in apart_from]
+    of_work: dict[tuple[str | None, ...], list[Group]] = {}
+    for other in theirs:
+        of_work.setdefault(tuple(map(other.identity.ran.get, work)), []).append(other)
+    pairs = []
+    for one in ours:
+        a = one.identity
+        found = [
+            other
+            for other in of_work.get(tuple(map(a.ran.get, work)), [])
+            if same_configuration(a, other.identity, apart_from, by="asked" if machines else "ran")
+        ]
+        if machines:
+            names = a.ran.keys() - set(apart_from) - OF_WORK
+            alike = [b for b in found if all(a.asked_alike(b.identity, name) for name in names)]
+            found = alike or found
+        pairs += [(one, other) for other in found]
+    return pairs
 
 
-def _groups(runs: Sequence[Run], metric: str) -> list[Group]:
-    return group_runs([run for run in runs if _counts(run, metric)], metric)
+class _Side:
+    """The runs of A or B, and which of them can be compared by the metric."""
 
+    def __init__(self, letter: str, runs: Sequence[Run], metric: str) -> None:
+        self.letter, self.runs, self.metric = letter, runs, metric
+        self.unusable = {run.name: why for run in runs if (why := _why_unusable(run, metric))}
+        self.groups = group_runs([run for run in runs if run.name not in self.unusable], metric)
+        self.identities = [group.identity for group in self.groups]
+        labels = {run.name: run.label for run in runs}
+        self.left_out = [f"{name} ({labels[name]}): {why}" for name, why in self.unusable.items()]
 
-def _grouped(side: str, runs: Sequence[Run], metric: str) -> list[Group]:
-    groups = _groups(runs, metric)
-    if groups:
-        return groups
-    why = _why_left_out(runs[0], metric) if runs else "no run matches"
-    raise UserError(f"{side}: none of its {len(runs)} runs has a {metric} to compare ({why})")
+    def require_groups(self) -> None:
+        """Raise `UserError` where no run can be compared."""
+        if not self.groups:
+            why = next(iter(self.left_out), "no run matches")
+            count = f"none of its {len(self.runs)} runs has a {self.metric} to compare"
+            raise UserError(f"{self.letter}: {count} ({why})")
 
-
-def _why_left_out(run: Run, metric: str) -> str:
-    return f"{run.name} ({run.label}): {_why_unusable(run, metric)}"
+    def why_without(self, group: Group, differing: Collection[str]) -> str:
+        """Why it has no counterpart: a run of it that failed, other batch sizes, or nothing."""
+        for run in self.runs:
+            if run.name in self.unusable and _alike(group.identity, run.identity, differing):
+                return f"{self.letter} has no result: {self.unusable[run.name]}"
+        apart_from = {*differing, "batch_size"}
+        near = [one for one in self.groups if _alike(group.identity, one.identity, apart_from)]
+        if of_size := [other for other in near if other.batch_size == group.batch_size]:
+            ours, theirs = group.identity.ran, of_size[0].identity.ran
+            names = sorted(n for n in ours.keys() - set(differing) if ours[n] != theirs.get(n))
+            return f"{self.letter} ran with {', '.join(f'{n} {theirs.get(n)}' for n in names)}"
+        if sizes := sorted({other.batch_size for other in near if other.batch_size is not None}):
+            return f"{self.letter} has batch {', '.join(map(str, sizes))}"
+        return f"not measured in {self.letter}"
 
 
 def _why_unusable(run: Run, metric: str) -> str:
+    """Why a run cannot be compared: no result, an invalid one, or not the metric."""
     if run.outcome != "ok":
         return f"{run.outcome}, {run.reason or 'no reason recorded'}"
     if run.verdict == "invalid":
         return "; ".join(run.problems)
+    if run.usable(metric) is not None:
+        return ""
     value = run.metric(metric)
     return f"no {metric}" if value is None else f"{metric} is {value:g}, which has no ratio"
 
 
-class _Side(NamedTuple):
-    letter: str
-    runs: Sequence[Run]
-    groups: Sequence[Group]
-
-
-def _why_alone(group: Group, side: _Side, metric: str, differing: Collection[str]) -> str:
-    """Why a side has no counterpart: a run of it that failed, other batch sizes, or nothing."""
-    for run in side.runs:
-        if not _counts(run, metric) and agree(group, Group((run,)), differing, as_asked=True):
-            return f"{side.letter} has no result: {_why_unusable(run, metric)}"
-    near = [
-        other
-        for other in side.groups
-        if agree(group, other, {*differing, "batch_size"}, as_asked=True)
-    ]
-    if of_size := [other for other in near if other.batch_size == group.batch_size]:
-        ours, theirs = group.first.settings, of_size[0].first.settings
-        names = sorted(n for n in ours.keys() - set(differing) if ours[n] != theirs.get(n))
-        return f"{side.letter} ran with {', '.join(f'{n} {theirs.get(n)}' for n in names)}"
-    if sizes := sorted({other.batch_size for other in near if other.batch_size is not None}):
-        return f"{side.letter} has batch {', '.join(map(str, sizes))}"
-    return f"not measured in {side.letter}"
-
-
-def _distinguishing(a: Sequence[Group], b: Sequence[Group]) -> tuple[str, ...]:
+def _distinguishing(a: Sequence[Identity], b: Sequence[Identity]) -> tuple[str, ...]:
     """The settings of which no value that ran occurs on both sides.
 
     Between two machines a value that was asked for on both sides is one too. The sizes of batches
     never distinguish: another batch is another work.
     """
-    names = sorted({name for group in (*a, *b) for name in group.first.settings})
+    names = sorted({name for one in (*a, *b) for name in one.ran})
     ran = [name for name in names if not _ran(a, name) & _ran(b, name)]
     if _MACHINE.intersection(ran):
         ran = [name for name in ran if name == "backend" or not _asked(a, name) & _asked(b, name)]
@@ -155,7 +181,7 @@ def _distinguishing(a: Sequence[Group], b: Sequence[Group]) -> tuple[str, ...]:
     return tuple(name for name in ran if name != "batch_size")
 
 
-def _of_failed(a: Sequence[Group], failed: Sequence[Group]) -> tuple[str, ...]:
+def _of_failed(a: Sequence[Identity], failed: Sequence[Identity]) -> tuple[str, ...]:
     """The settings of failed runs that distinguish them: neither `auto` nor what is not known."""
     return tuple(
         name
@@ -164,48 +190,43 @@ def _of_failed(a: Sequence[Group], failed: Sequence[Group]) -> tuple[str, ...]:
     )
 
 
-def _ran(groups: Iterable[Group], name: str) -> set[str | None]:
+def _ran(side: Sequence[Identity], name: str) -> set[str | None]:
     """The values of a setting; None where some run does not say."""
-    return {group.first.settings.get(name) for group in groups}
+    return {one.ran.get(name) for one in side}
 
 
-def _asked(groups: Iterable[Group], name: str) -> set[str | None]:
-    return {value for group in groups for value in group.asked_for(name) if value is not None}
+def _asked(side: Sequence[Identity], name: str) -> set[str | None]:
+    return {value for one in side for value in one.asked_for(name)} - {None}
 
 
-def _no_pair(a: Sequence[Group], b: Sequence[Group], differing: Collection[str]) -> str:
+def _no_pair(a: Sequence[Identity], b: Sequence[Identity], differing: Collection[str]) -> str:
     """Name the settings in which the two nearest configurations disagree."""
-    sizes = [
-        sorted({f"{group.batch_size}" for group in side}, key=lambda text: (len(text), text))
-        for side in (a, b)
-    ]
+    pairs = [(one, other) for one in a for other in b]
     ignored = {*differing, "batch_size"}
-    if any(agree(one, other, ignored, as_asked=True) for one in a for other in b):
+    if any(_alike(one, other, ignored) for one, other in pairs):
+        sizes = [sorted(map(str, _ran(side, "batch_size"))) for side in (a, b)]
+        ours, theirs = (", ".join(sorted(side, key=len)) for side in sizes)
         return (
-            f"A has batch {', '.join(sizes[0])} and B batch {', '.join(sizes[1])}: different batch "
-            "sizes are not compared; mlproject report has a table of the gains of larger batches"
+            f"A has batch {ours} and B batch {theirs}: different batch sizes are not compared; "
+            "mlproject report has a table of the gains of larger batches"
         )
     differences = (
-        sorted(
-            dict(set(one.first.settings.items()) ^ set(other.first.settings.items())).keys()
-            - set(differing)
-        )
-        for one in a
-        for other in b
+        {name for name, _ in set(one.ran.items()) ^ set(other.ran.items())} - set(differing)
+        for one, other in pairs
     )
-    nearest = min(differences, key=len)
+    nearest = min(map(sorted, differences), key=len)
     return (
         "no configuration of A agrees with one of B in all other settings; the nearest two "
         f"differ in {', '.join(nearest)}: choose sets that differ in one thing"
     )
 
 
-def _software(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
+def _software(a: Sequence[Run], b: Sequence[Run]) -> Iterator[str]:
     """`torch: A 2.11.0, B 2.15.0`, for what is not the same throughout."""
-    found = []
     for name in sorted({name for run in (*a, *b) for name in run.software}):
-        ours = sorted({run.software.get(name, "unknown") for run in a})
-        theirs = sorted({run.software.get(name, "unknown") for run in b})
+        ours, theirs = (
+            " and ".join(sorted({run.software.get(name, "unknown") for run in side}))
+            for side in (a, b)
+        )
         if ours != theirs:
-            found.append(f"{name}: A {' and '.join(ours)}, B {' and '.join(theirs)}")
-    return tuple(found)
+            yield f"{name}: A {ours}, B {theirs}"

@@ -1,132 +1,179 @@
-"""A comparison for people: the table of its pairs, and the lines below it."""
+"""A comparison for people and notebooks: its table, the lines below it, and a comment of both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from analysis.comparison.judgement import METRICS, Comparison
-from analysis.comparison.odd_machines import odd_in
-from analysis.comparison.pairs import Pairing
+from analysis.columns import both_sides, columns
+from analysis.comparison.judgement import (
+    METRICS,
+    Comparison,
+    Gate,
+    compare_pairs,
+    compared_metric,
+)
+from analysis.comparison.kinds import odd_machines
+from analysis.comparison.pairs import Pairing, pair_runs
+from analysis.comparison.sides import read_side, read_sides
+from analysis.runs.frame import Row
 from analysis.runs.groups import Group
-from analysis.runs.quantities import counted, interval, ratio_digits, three_digits
-from analysis.runs.what_ran import OF_PRECISION
-from analysis.statistics import Covers
-from analysis.table import Column, Table, make_table, number, text
+from analysis.runs.run import Run
+from analysis.runs.settings import OF_PRECISION
+from analysis.statistics import Scope
+from analysis.table import Column, RunList, Table, markdown_text
+from analysis.words import counted, percent, three_digits
 
-#: Of the suspect runs of a side.
-_NAMED = 3
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: Settings that a configuration's label shows already.
-_IN_LABEL = frozenset({"env", "arch", "batch_size", *OF_PRECISION})
+_IN_LABEL = ("env", "arch", *OF_PRECISION, "batch_size")
+#: Columns of a table that are for programs.
+RUN_IDS = ("runs", "a_runs", "b_runs")
+#: Suspect runs of a side that are named.
+_MAX_NAMED = 3
+#: Of a comment: a longer table or list is folded, and one that is longer still is cut, since a
+#: comment on GitHub holds 65,536 characters.
+_MAX_UNFOLDED, _MAX_LINES = 20, 150
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A pair, or a configuration of A that crashed in B."""
+def compare(
+    a: str | Sequence[Run],
+    b: str | Sequence[Run],
+    *,
+    metric: str | None = None,
+    threshold: float = 0.02,
+    correction: str = "holm",
+) -> pd.DataFrame:
+    """Compare the runs of B with those of A as `mlproject compare` does: a row per configuration.
 
-    label: str
-    a: Group
-    b: Group | None
-    found: Comparison | None
-    verdict: str
-    because: str
+    `a` and `b` are what the command takes (`campaign=before`, `env=lab`, run ids, a filter of
+    MLflow's), or runs such as `pull_records(campaign="before").runs()`. `metric` is a metric's name
+    in MLflow, by default that of the runs' own rate; `threshold` the share by which B must differ
+    to count as faster or slower; `correction` (holm, bh or none) is of the p-values for the number
+    of configurations.
 
-    @classmethod
-    def of(cls, one: Comparison) -> _Row:
-        return cls(one.label, one.a, one.b, one, one.word, one.because)
+    Columns are those of the command's CSV: `configuration`; the settings that distinguish A from B
+    (`a_threads`, `b_threads`); `also_differs`, other settings; the geometric means over the
+    repeats in the metric's unit and their numbers (`a_throughput_images_per_s`, `a_repeats`, ...);
+    `ratio`, B over A, with its 95 % interval `ratio_low` and `ratio_high`, missing where neither
+    side has repeats; `p_corrected`; `verdict` (faster, slower, tie or undecided, for memory and
+    energy better and worse; `crashed`, `only in A`, `only in B`) and `because`, the reason; the run
+    ids `a_runs` and `b_runs`. Besides `batch_size`, and `env`, `arch` and `precision` of either
+    side. What the intervals cover is in docs/statistics.md.
 
-    def also_differs(self, besides: Collection[str]) -> str | None:
-        return self.found.also_differs(besides) or None if self.found else None
+    Raises `UserError` where nothing matches or no two configurations agree, and `TrackingError`.
+    """
+    import pandas as pd
+
+    compared_metric(metric)  # before anything is read
+    if isinstance(a, str) and isinstance(b, str):
+        sides: tuple[Sequence[Run], Sequence[Run]] = read_sides(a, b)
+    else:
+        one, other = (read_side(side) if isinstance(side, str) else side for side in (a, b))
+        sides = one, other
+    chosen = compared_metric(metric, (*sides[0], *sides[1]))
+    pairing = pair_runs(*sides, chosen.name)
+    found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
+    table = comparison_table(found, pairing, whole=True)
+    settings = both_sides("env arch precision", "sample", ("a_", "b_"), ("A", "B"))
+    table = replace(table, columns=(*table.columns, *settings, *columns("batch_size")))
+    frame = pd.DataFrame(table.facts(), columns=table.keys)
+    numbers = [key for column in table.columns if column.numeric for key in column.keys]
+    frame[numbers] = frame[numbers].apply(pd.to_numeric)  # also where all are unknown
+    typed: pd.DataFrame = frame.convert_dtypes()
+    return typed
 
 
 def comparison_table(
-    comparisons: Sequence[Comparison], pairing: Pairing, crashed: Sequence[Group] | None = None
+    comparisons: Sequence[Comparison], pairing: Pairing, *, whole: bool = False
 ) -> Table:
     """Return one row per pair, the ratio being B over A, and one per configuration that crashed.
 
-    `crashed` are those of the pairing by default. CSV cells name the runs of both sides.
+    A `whole` table has what else is without a counterpart too. `RUN_IDS` are for programs.
     """
     metric = METRICS[pairing.metric]
-    rows = [_Row.of(one) for one in comparisons] + [
-        _Row(group.label, group, None, None, "crashed", pairing.why_alone[group.names])
-        for group in (pairing.crashed if crashed is None else crashed)
-    ]
-
-    def setting(name: str) -> Column[_Row]:
-        def values(one: _Row) -> tuple[str | None, ...]:
-            return tuple(_setting(side, name) for side in (one.a, one.b))
-
-        return text(f"a_{name} b_{name}", name, values, lambda a, b: f"{a} -> {b}" if b else a)
-
-    def side(letter: str, group: Callable[[_Row], Group | None]) -> Column[_Row]:
-        def values(one: _Row) -> tuple[float | None, int | None]:
-            chosen = group(one)
-            repeats = chosen and chosen.repeats(metric.name)
-            return (repeats.centre, repeats.count) if repeats else (None, None)
-
-        keys = f"{letter.lower()}_{metric.name} {letter.lower()}_repeats"
-        return number(keys, letter, values, _centre_and_count)
-
-    def estimated(
-        keys: str, heading: str, value: Callable[[Comparison], Any], **how: Any
-    ) -> Column[_Row]:
-        nothing = (None,) * len(keys.split()) if " " in keys else None
-        return number(keys, heading, lambda one: value(one.found) if one.found else nothing, **how)
-
     shown = {*_IN_LABEL, *pairing.differing}
-    also: Column[_Row] = text(
-        "also_differs", "ran with", lambda one: one.also_differs(shown), wraps_em=12
-    )
-    return make_table(
+    rows = [
+        {
+            "configuration": one.label,
+            **_side(one.a, "a", pairing),
+            **_side(one.b, "b", pairing),
+            "also_differs": one.also_differs(shown) or None,
+            **one.facts,
+        }
+        for one in comparisons
+    ]
+    rows += [
+        {
+            "configuration": one.group.label,
+            **_side(one.group, "b" if one.verdict == "only in B" else "a", pairing),
+            "verdict": one.verdict,
+            "because": one.because,
+        }
+        for one in pairing.alone
+        if whole or one.verdict == "crashed"
+    ]
+    differing = [name for name in pairing.differing if name not in _IN_LABEL]
+    return Table(
         "comparison",
         f"B against A by {metric.name} ({metric.unit})",
         rows,
-        text("configuration", "configuration", lambda one: one.label, wraps_em=14),
-        *(setting(name) for name in pairing.differing if name not in _IN_LABEL),
-        *([also] if any(one.also_differs(shown) for one in rows) else []),
-        side("A", lambda one: one.a),
-        side("B", lambda one: one.b),
-        estimated("ratio", "B / A", lambda found: found.estimate.ratio, show=ratio_digits),
-        estimated("ratio_low ratio_high", "95 % interval",
-                  lambda found: (found.estimate.low, found.estimate.high), show=interval),
-        estimated("p_corrected", "p", lambda found: found.p_different),
-        text("verdict", "verdict", lambda one: one.verdict),
-        text("because", "because", lambda one: one.because, wraps_em=20),
-        text("a_runs", "runs of A", lambda one: " ".join(one.a.names)),
-        text("b_runs", "runs of B", lambda one: " ".join(one.b.names) if one.b else None),
-    )  # fmt: skip
-
-
-def _setting(side: Group | None, name: str) -> str | None:
-    """A setting as it ran; a record lacks only what had no effect in its run."""
-    if side is None:
-        return None
-    return side.first.settings.get(name, "unknown" if side.first.imported_from else "none")
-
-
-def without_runs(table: Table) -> Table:
-    """Return a comparison's table without the columns of run ids, which are for programs."""
-    kept = [n for n, column in enumerate(table.columns) if "runs" not in column.heading]
-    return replace(
-        table,
-        columns=tuple(table.columns[n] for n in kept),
-        rows=tuple(tuple(row[n] for n in kept) for row in table.rows),
+        (
+            *columns("configuration"),
+            *(Column(name, (f"a_{name}", f"b_{name}"), _arrow) for name in differing),
+            *columns("also_differs"),
+            *(
+                Column(side.upper(), (f"{side}_{metric.name}", f"{side}_repeats"), _mean, True)
+                for side in "ab"
+            ),
+            *columns("b_over_a ratio_interval p_corrected verdict because"),
+            *(Column(f"runs of {side.upper()}", (f"{side}_runs",)) for side in "ab"),
+        ),
     )
+
+
+def _side(group: Group, side: str, pairing: Pairing) -> Row:
+    """A configuration's settings as they ran, its repeats and its runs, by the side's letter.
+
+    A record lacks only settings that had no effect in its run.
+    """
+    first, repeats = group.first, group.repeats(pairing.metric)
+    lacking = "unknown" if first.imported else "none"
+    row: Row = {
+        **{name: first.settings.get(name, lacking) for name in pairing.differing},
+        **{"env": group.env, "arch": group.arch, "precision": group.precision},
+        pairing.metric: repeats.centre,
+        "repeats": repeats.count,
+        "runs": RunList(group.names, ""),
+    }
+    return {"batch_size": group.batch_size} | {f"{side}_{key}": row[key] for key in row}
+
+
+def _arrow(ours: str, theirs: str | None) -> str:
+    return f"{ours} -> {theirs}" if theirs else ours
+
+
+def _mean(value: float, count: int) -> str:
+    return three_digits(value) if count == 1 else f"{three_digits(value)} ({count})"
 
 
 def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
     """Return what a reader of the table must know beside it, a line each."""
     lines = [f"also differs: {line}" for line in pairing.software]
-    for side, groups in (("A", pairing.only_a), ("B", pairing.only_b)):
-        lines += [f"only in {side}: {one.label} ({pairing.why_alone[one.names]})" for one in groups]
+    for verdict in ("only in A", "only in B"):
+        found = (one for one in pairing.alone if one.verdict == verdict)
+        lines += [f"{verdict}: {one.group.label} ({one.because})" for one in found]
     lines += [f"left out: {line}" for line in pairing.left_out]
     lines += (doubts := in_doubt(comparisons))
     lines += covered(comparisons)
-    for side in ("A", "B"):
-        compared = (one.a if side == "A" else one.b for one in comparisons)
-        runs = {run.name: run for group in compared for run in group.runs}
-        lines += odd_in(side, list(runs.values()), pairing.metric)
+    words = f"less {pairing.metric}", f"more {pairing.metric}"
+    for side, runs in _runs_of(comparisons).items():
+        for label, odd in odd_machines(runs, pairing.metric).items():
+            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+            lines.append(f"odd in {side}: {label} has {odd[0].compared(*words)}{more}")
     undecided = sum(one.judgement == "undecided" for one in comparisons)
     if undecided:
         remedy = ": measure the suspect runs again, or leave them out (verdict=clean)"
@@ -134,58 +181,99 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
     return lines
 
 
+def _runs_of(comparisons: Sequence[Comparison]) -> dict[str, list[Run]]:
+    """The compared runs of A and of B, each once."""
+    sides = {"A": [one.a for one in comparisons], "B": [one.b for one in comparisons]}
+    return {
+        side: list({run.name: run for group in groups for run in group.runs}.values())
+        for side, groups in sides.items()
+    }
+
+
 def in_doubt(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a line for each side that has suspect runs: how many, which and why."""
     lines = []
-    for side in ("A", "B"):
-        groups = [one.a if side == "A" else one.b for one in comparisons]
-        runs = {run.name: run for group in groups for run in group.runs}
-        doubtful = [run for run in runs.values() if run.verdict == "suspect"]
+    for side, runs in _runs_of(comparisons).items():
         whys = [
             f"{run.name} ({'; '.join(f.message for f in run.findings if f.level == 'suspect')})"
-            for run in doubtful[:_NAMED]
+            for run in runs
+            if run.verdict == "suspect"
         ]
-        if more := len(doubtful) - len(whys):
-            whys.append(f"and {more} more")
-        if doubtful:
-            suspect = f"{len(doubtful)} of {counted(len(runs), 'run')} of {side}"
-            lines.append(f"suspect, {suspect}: {', '.join(whys)}")
+        if whys:
+            number = f"{len(whys)} of {counted(len(runs), 'run')} of {side}"
+            more = [f"and {len(whys) - _MAX_NAMED} more"] * (len(whys) > _MAX_NAMED)
+            lines.append(f"suspect, {number}: {', '.join(whys[:_MAX_NAMED] + more)}")
     return lines
 
 
-def _centre_and_count(value: float, count: int) -> str:
-    return three_digits(value) if count == 1 else f"{three_digits(value)} ({count})"
-
-
-#: What the intervals of a comparison speak of.
-_COVERED: dict[Covers, str] = {
-    "these runs": "are of these runs alone: not all of their records say which machine ran",
-    "this machine": "are of repeats on one machine, and say nothing of others of its kind",
-    "one machine against a kind": "are of one machine against machines of a kind",
-    "this kind of machine": "are of machines of this kind",
+#: What the intervals of a comparison hold for, from the narrowest to the widest.
+_COVERED: dict[Scope, str] = {
+    "these runs": "for these runs alone: not all of their records say which machine ran",
+    "this machine": "for the machines that ran: another machine of the same kind may differ",
+    "one machine against a kind": "for one machine against machines of a kind",
+    "this kind of machine": "for machines of this kind",
 }
-
-
-def machine_counts(one: Comparison) -> tuple[int | None, int | None]:
-    """Return how many machines ran A and B, None where some record does not say."""
-    a, b = (len(side.repeats(one.metric.name).machines) or None for side in (one.a, one.b))
-    return a, b
 
 
 def covered(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Yield a line for each scope that intervals of `comparisons` have, the widest last."""
-    rated = [one for one in comparisons if one.estimate.low is not None]
+    rated = [one.facts for one in comparisons if one.estimate.interval]
     for scope, words in _COVERED.items():
-        found = [one for one in rated if one.estimate.covers == scope]
+        found = [row for row in rated if row["interval_covers"] == scope]
         if not found:
             continue
-        some = "the intervals" if len(found) == len(rated) else f"{len(found)} of the intervals"
-        machines = [machine_counts(one) for one in found]
-        a, b = (_span(count for count in side if count) for side in zip(*machines, strict=True))
-        counts = f" (A ran on {a}, B on {b})" if a and b and {a, b} != {"1"} else ""
-        yield f"{some} {words}{counts}"
+        some = "the intervals hold"
+        if (number := len(found)) < len(rated):
+            some = f"{number} of the intervals {'holds' if number == 1 else 'hold'}"
+        a, b = ({row[f"{side}_machines"] for row in found} - {None} for side in "ab")
+        counts = [" to ".join(dict.fromkeys((f"{min(n)}", f"{max(n)}"))) for n in (a, b) if n]
+        ran = f" (A ran on {counts[0]}, B on {counts[1]})" if (a | b) - {1} and a and b else ""
+        yield f"{some} {words}{ran}"
 
 
-def _span(counts: Iterable[int]) -> str:
-    known = sorted(set(counts))
-    return "" if not known else f"{known[0]}" + (f" to {known[-1]}" if len(known) > 1 else "")
+def comment(
+    comparisons: Sequence[Comparison],
+    pairing: Pairing,
+    gate: Gate,
+    *,
+    sides: tuple[str, str],
+    threshold: float,
+) -> str:
+    """Return the comparison as a comment on a pull request, in Markdown of GitHub and GitLab.
+
+    The verdict comes first; of a long table the rows on which the gate fails, and what is long is
+    folded. `sides` are A and B as they were named, `threshold` the share from which on a change
+    counts.
+    """
+    metric = METRICS[pairing.metric]
+    a, b = map(markdown_text, sides)
+    parts = [
+        f"**{markdown_text(gate.sentence)}**",
+        f"B is {b}, A is {a}, by {markdown_text(metric.name)} ({metric.unit}, {metric.better} is "
+        f"better); a change counts from {percent(threshold)} on.",
+    ]
+    table = comparison_table(comparisons, pairing).without(*RUN_IDS)
+    parts_of_table = {"": table.rows}
+    if len(table.rows) > _MAX_UNFOLDED:
+        failing = [row for row in table.rows if row["verdict"] in gate.failed]
+        others = [row for row in table.rows if row["verdict"] not in gate.failed]
+        parts_of_table = {"failing ": failing, "other " if failing else "": others}
+    for which, rows in parts_of_table.items():
+        # without the number and the title that it has in a report
+        head, rule, *lines = replace(table, rows=rows).markdown().splitlines()[2:]
+        parts += _folded(lines, f"{which}configuration", f"{head}\n{rule}\n")
+    parts += _folded([f"- {markdown_text(line)}" for line in notes(comparisons, pairing)], "note")
+    return "\n\n".join(parts) + "\n"
+
+
+def _folded(lines: Sequence[str], noun: str, head: str = "") -> list[str]:
+    """The lines below `head`, folded where they are many; nothing where there are none."""
+    if not lines:
+        return []
+    hidden = len(lines) - _MAX_LINES
+    more = f"\n\nand {hidden} more" if hidden > 0 else ""
+    text = head + "\n".join(lines[:_MAX_LINES]) + more
+    if len(lines) <= _MAX_UNFOLDED:
+        return [text]
+    summary = counted(len(lines), noun)
+    return [f"<details>\n<summary>{summary}</summary>\n\n{text}\n\n</details>"]

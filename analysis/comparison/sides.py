@@ -1,7 +1,7 @@
 """A side of a comparison, or any other selection of runs, as a user names it in one text.
 
 Short forms with commas between them, `env=gcp-l4,arch=resnet18`; run ids; or a filter of MLflow's.
-A short form is a setting of a run (`docs/comparing.md`), and its value is what ran or what was
+A short form is a setting of a run (`docs/compare.md`), and its value is what ran or what was
 asked for. `records=FOLDER` reads a folder instead of the tracking server, `baseline=NAME` what
 that name was set to.
 """
@@ -9,23 +9,26 @@ that name was set to.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from analysis.runs.imported import run_of_tags
-from analysis.runs.run import Run
-from analysis.runs.tracked.pull import pull_records
-from analysis.runs.tracked.record_set import RecordSet
-from analysis.runs.what_ran import distinguished
+from analysis.runs.imported import known_settings
+from analysis.runs.run import Run, distinguished
+from analysis.server.pull import RecordSet, pull_records
+from analysis.words import whole_number
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.records.verdict.step_settings import CODE, NO_SETTINGS
+from bench.records.step_settings import CODE, NO_SETTINGS
 from tracking import schema
 
-#: Short forms that most people need, in the order in which errors list them.
+if TYPE_CHECKING:
+    from tracking.reading.pages import TrackedRun
+
+#: Those that most people need, in the order in which errors list them.
 _USUAL = ("env", "device", "campaign", "arch", "precision", "batch_size", "verdict", "run",
           "records", "baseline")  # fmt: skip
+_USUAL_FORMS = ", ".join(f"{name}=" for name in _USUAL)
 _NAMES = {*_USUAL, CODE, *(RunConfig.model_fields.keys() - NO_SETTINGS)}
 #: What a tracking server can look for by itself; the rest is looked for among the runs it gives.
 _ON_SERVER = {
@@ -40,9 +43,8 @@ _NEXT_FORM = re.compile(r",(?=\s*[a-z_]+\s*=)")
 #: The number after a label that machines of several kinds carry.
 _NUMBER = re.compile(r" \(\d+\)$")
 _MOST_NAMED = 20
-
-#: By name, the values of which a run must have one.
-Conditions = Mapping[str, Sequence[str]]
+#: Short forms that choose records, and not among them.
+_OF_RECORDS = ("records", "baseline")
 
 
 def read_sides(
@@ -54,7 +56,7 @@ def read_sides(
     a line for each record that cannot be read. Raises `UserError` where nothing matches or a named
     run is not there, and `TrackingError`.
     """
-    one, other = _read(a), _read(b)
+    one, other = _Side(a), _Side(b)
     for line in dict.fromkeys((*one.gathered.unreadable, *other.gathered.unreadable)):
         on_unreadable(line)
     return one.runs(other.gathered), other.runs(one.gathered)
@@ -62,107 +64,111 @@ def read_sides(
 
 def read_side(text: str, on_unreadable: Callable[[str], object] = lambda line: None) -> list[Run]:
     """Return the runs that one text names, as `read_sides` does."""
-    side = _read(text)
+    side = _Side(text)
     for line in side.gathered.unreadable:
         on_unreadable(line)
     return side.runs()
 
 
-@dataclass(frozen=True)
 class _Side:
-    """Records, and which of them count."""
+    """A text, the values of its short forms by name, and the records that they are looked for in.
 
-    text: str
-    gathered: RecordSet
-    conditions: Conditions
+    A run counts if it has one of the values of each of the `conditions`.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
+        if not words:
+            raise UserError(f"a side is empty: give {_USUAL_FORMS}, run ids or an MLflow filter")
+        of_ids = all(_RUN_ID.fullmatch(word) for word in words)
+        forms = {"run": words} if of_ids else _short_forms(text)
+        self.gathered = _gathered(forms) if forms else pull_records(text.strip())
+        self.conditions = {name: forms[name] for name in forms if name not in _OF_RECORDS}
+        self.tracked = bool(self.conditions) and len(self.conditions) == len(forms)
 
     def runs(self, *beside: RecordSet) -> list[Run]:
-        found = [
-            run
-            for run in self.gathered.with_unique_labels(*beside).runs()
-            if all(_is_one_of(run, name, values) for name, values in self.conditions.items())
-        ]
-        if not found:
-            raise UserError(f"{self.text!r}: no measurement matches{self._why()}")
-        return distinguished(found)
+        runs: Sequence[Run] = self.gathered.with_unique_labels(*beside).runs()
+        forms = self.conditions.items()
+        found = [run for run in runs if all(_values(run, n) & set(of) for n, of in forms)]
+        if found:
+            return distinguished(found)
+        if not runs and self.gathered.unreadable:
+            why = f" ({self.gathered.unreadable[0]})"
+        else:
+            why = self._what_there_is(_all_tracked() if self.tracked and not runs else runs)
+        raise UserError(f"{self.text!r}: no measurement matches{why}")
 
-    def _why(self) -> str:
-        if self.gathered.unreadable and not self.gathered.runs():
-            return f" ({self.gathered.unreadable[0]})"
-        if not self.conditions:
-            return ""
-        runs: Sequence[Run] = self.gathered.with_unique_labels().runs()
-        if not runs and {"records", "baseline"}.isdisjoint(self.conditions):
-            runs = _all_tracked()
-        return _what_there_is(runs, self.conditions)
-
-
-def _read(text: str) -> _Side:
-    words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
-    if not words:
-        raise UserError(f"a side is empty: give {_usual()}, run ids or an MLflow filter")
-    if all(_RUN_ID.fullmatch(word) for word in words):
-        return _Side(text, _of_run_ids(words), {})
-    conditions = _conditions(text)
-    if conditions is None:
-        return _Side(text, pull_records(text.strip()), {})
-    return _Side(text, _gathered(conditions), conditions)
+    def _what_there_is(self, runs: Sequence[Run]) -> str:
+        """For the first condition that leaves no run, what the runs left before it have."""
+        held = ""
+        for name, values in self.conditions.items():
+            left = [run for run in runs if not _values(run, name).isdisjoint(values)]
+            if not left and name != "run":
+                known = sorted({one for run in runs for one in _values(run, name)}, key=_by_number)
+                hidden = len(known) - _MOST_NAMED
+                more = f" and {hidden} more" if hidden > 0 else ""
+                named = f"one of {', '.join(known[:_MOST_NAMED])}{more}" if known else "in no run"
+                return f";{' with' * bool(held)}{held[1:]} {name} is {named}"
+            runs, held = left, f"{held}, {name}={' or '.join(values)}"
+        return ""
 
 
-def _conditions(text: str) -> Conditions | None:
-    """The short forms of a text, None where it is a filter of MLflow's."""
+def _short_forms(text: str) -> dict[str, list[str]]:
+    """The values of the short forms by their names, none of a filter of MLflow's."""
     found: dict[str, list[str]] = {}
     for part in _NEXT_FORM.split(text):
         form = _SHORT_FORM.fullmatch(part)
         if form is None:
-            return None
+            return {}
         name, value = form[1], form[2]
         if name not in _NAMES:
             if set("'\"") & set(value):  # as MLflow writes text: status = 'FINISHED'
-                return None
+                return {}
             raise UserError(
-                f"{text!r}: {name!r} is no setting of a run; give {_usual()}, another setting, run "
-                "ids or an MLflow filter such as \"params.arch = 'resnet18'\""
+                f"{text!r}: {name!r} is no setting of a run; give {_USUAL_FORMS}, another setting, "
+                "run ids or an MLflow filter such as \"params.arch = 'resnet18'\""
             )
         value = value.strip("'\"")
         if not value or set("'\"`\\") & set(value):
             raise UserError(f"{text!r}: {name}={value!r} is no value that a run can have")
-        found.setdefault(name, []).append(value)
-    for name in ("run", "baseline"):
-        if len(found.get(name, ())) > 1:
+        if name in found and name in ("run", "baseline"):
             raise UserError(f"{text!r}: {name}= stands there twice; give it once")
-    sources = [name for name in ("records", "run", "baseline") if name in found]
-    if "baseline" in sources and len(sources) > 1:
-        raise UserError(
-            f"{text!r}: {sources[0]}= and {sources[1]}= each name their own runs; give one"
-        )
+        found.setdefault(name, []).append(value)
+    sources = [f"{name}=" for name in ("records", "run", "baseline") if name in found]
+    if "baseline=" in sources and len(sources) > 1:
+        named = " and ".join(sources[:2])
+        raise UserError(f"{text!r}: {named} each name their own runs; give one")
     if "run" in found:
         found["run"] = re.split(r"[,\s]+", found["run"][0])
     return found
 
 
-def _usual() -> str:
-    return ", ".join(f"{name}=" for name in _USUAL)
+def _gathered(forms: Mapping[str, Sequence[str]]) -> RecordSet:
+    """The records among which the short forms choose; their run ids are all there."""
+    if "records" in forms:
+        return RecordSet.read(map(Path, forms["records"]))
+    if "run" in forms:
+        return _of_run_ids(forms["run"])
+    if "baseline" in forms:
+        from tracking.baselines import find_baseline  # takes MLflow along
 
-
-def _gathered(conditions: Conditions) -> RecordSet:
-    if "records" in conditions:
-        return RecordSet.read(map(Path, conditions["records"]))
-    if "run" in conditions:
-        if wrong := [one for one in conditions["run"] if not _RUN_ID.fullmatch(one)]:
-            raise UserError(f"run={wrong[0]!r}: give the 32 digits of the run's id in MLflow")
-        return _of_run_ids(conditions["run"])
-    if "baseline" in conditions:
-        return _of_baseline(conditions["baseline"][0])
+        (name,), found = forms["baseline"], find_baseline(forms["baseline"][0])
+        try:
+            return _of_run_ids(found.run_ids)
+        except UserError as error:
+            raise UserError(f"baseline={name!r}, set at {found.set_at[:16]}: {error}") from None
     asked = (
         f"{_ON_SERVER[name]} = '{_NUMBER.sub('', values[0]) if name == 'env' else values[0]}'"
-        for name, values in conditions.items()
+        for name, values in forms.items()
         if name in _ON_SERVER and len(values) == 1  # MLflow has no `or`
     )
     return pull_records(" and ".join(asked))
 
 
 def _of_run_ids(run_ids: Sequence[str]) -> RecordSet:
+    if wrong := [one for one in run_ids if not _RUN_ID.fullmatch(one)]:
+        raise UserError(f"run={wrong[0]!r}: give the 32 digits of the run's id in MLflow")
     quoted = ", ".join(f"'{run_id}'" for run_id in run_ids)
     gathered = pull_records(f"attributes.run_id IN ({quoted})")
     absent = sorted(set(run_ids) - {run.name for run in gathered.runs()})
@@ -172,28 +178,11 @@ def _of_run_ids(run_ids: Sequence[str]) -> RecordSet:
     return gathered
 
 
-def _of_baseline(name: str) -> RecordSet:
-    from tracking.baselines import find_baseline  # takes MLflow along
-
-    found = find_baseline(name)
-    try:
-        return _of_run_ids(found.run_ids)
-    except UserError as error:
-        raise UserError(f"baseline={name!r}, set at {found.set_at[:16]}: {error}") from None
-
-
-def _is_one_of(run: Run, name: str, values: Sequence[str]) -> bool:
-    return name in ("records", "baseline") or not _values(run, name).isdisjoint(values)
-
-
 def _values(run: Run, name: str) -> set[str]:
     """What a run may be called by: what ran and what was asked for, a label without its number."""
-    if name == "run":
-        return {run.name}
-    if name == "campaign":
-        return {run.campaign} if run.campaign else set()
-    if name == "verdict":
-        return {run.verdict}
+    if name in ("run", "campaign", "verdict"):
+        value = run.name if name == "run" else getattr(run, name)
+        return {value} if value else set()
     found = {value for value in (run.settings.get(name), run.asked_for(name)) if value}
     if name == "env":
         found |= {_NUMBER.sub("", label) for label in found}
@@ -206,31 +195,27 @@ def _all_tracked() -> list[Run]:
     """Every run of the server by its parameters and tags alone, which takes no record."""
     from tracking.reading.incremental import KeptSearch  # takes MLflow along
 
-    search = KeptSearch()
-    return [
-        run_of_tags(run)
-        for kind in ("measurement", "imported")
-        for run in search.runs(schema.runs_filter(kind=kind))
-    ]
+    search, kinds = KeptSearch(), ("measurement", "imported")
+    found = (run for kind in kinds for run in search.runs(schema.runs_filter(kind=kind)))
+    return [_run_of_tags(run) for run in found]
 
 
-def _what_there_is(runs: Iterable[Run], conditions: Conditions) -> str:
-    """Return for the first condition that leaves no run what the runs left before it have."""
-    left = list(runs)
-    held: list[str] = []
-    for name, values in conditions.items():
-        if name in ("records", "baseline"):
-            continue
-        matching = [run for run in left if _is_one_of(run, name, values)]
-        if not matching and name != "run":
-            known = sorted({value for run in left for value in _values(run, name)}, key=_by_number)
-            more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
-            there = f"is one of {', '.join(known[:_MOST_NAMED])}{more}" if known else "is in no run"
-            among = f"with {', '.join(held)} " if held else ""
-            return f"; {among}{name} {there}"
-        left = matching
-        held.append(f"{name}={' or '.join(values)}")
-    return ""
+def _run_of_tags(run: TrackedRun) -> Run:
+    known = known_settings(run.params)
+    batch = whole_number(run.params.get("resolved_batch_size") or known.get("batch_size"))
+    if batch is not None:
+        known["batch_size"] = f"{batch}"
+    for setting, tag in (("env", schema.ENV), ("device", schema.DEVICE)):
+        if run.tags.get(tag):
+            known[setting] = run.tags[tag]
+    return Run(
+        name=run.run_id,
+        settings=known,
+        outcome=run.tags.get(schema.OUTCOME, "ok"),
+        reason=run.tags.get(schema.REASON),
+        metrics=run.metrics,
+        campaign=run.tags.get(schema.CAMPAIGN),
+    )
 
 
 def _by_number(text: str) -> tuple[int, str]:

@@ -1,33 +1,26 @@
-"""Pictures of results. Static ones take an Axes and neither open nor save anything.
+"""Pictures of results: each is a `Chart`, plain data, which two renderers draw.
 
-A roofline is a scene first (of runs, or of one profile's ops or kernels), which `draw_scene` draws
-on an Axes and `interactive_figure` for a page. `draw_roofline` and `interactive_roofline` do both
-steps for runs.
+`draw_chart` draws one on paper and `interactive_chart` for a page. `draw_roofline` takes an Axes
+and neither opens nor saves anything.
 """
 
-from analysis.figures.axes import save_figure, single_axes
-from analysis.figures.page import figure_html
-from analysis.figures.rooflines.interactive_scene import interactive_figure, interactive_roofline
-from analysis.figures.rooflines.kernel_scene import kernel_scene
-from analysis.figures.rooflines.op_scene import op_scene
-from analysis.figures.rooflines.plot import plot_roofline
-from analysis.figures.rooflines.run_scene import run_scene
-from analysis.figures.rooflines.scene import Scene
-from analysis.figures.rooflines.static_scene import draw_roofline, draw_scene
-from analysis.figures.style import model_colours
+from analysis.figures.chart import Chart, model_colours
+from analysis.figures.interactive import figure_html, interactive_chart
+from analysis.figures.roofline_of_runs import draw_roofline, plot_roofline, run_chart
+from analysis.figures.roofline_of_steps import kernel_chart, op_chart
+from analysis.figures.static import draw_chart, save_figure, single_axes
 
 __all__ = [
-    "Scene",
+    "Chart",
+    "draw_chart",
     "draw_roofline",
-    "draw_scene",
     "figure_html",
-    "interactive_figure",
-    "interactive_roofline",
-    "kernel_scene",
+    "interactive_chart",
+    "kernel_chart",
     "model_colours",
-    "op_scene",
+    "op_chart",
     "plot_roofline",
-    "run_scene",
+    "run_chart",
     "save_figure",
     "single_axes",
 ]

@@ -1,61 +1,179 @@
-"""What the runs of a report show, in words, in the order of the report: the gravest first."""
+"""What the runs of a report show, in words, in the order of the report: the gravest first.
+
+A kind of finding is a rule: a function that returns a row for each thing that the runs show, and
+the sentence that a row becomes. Rows of one machine are one finding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
-from analysis.comparison.machines.prices import NO_PRICES, Prices
-from analysis.findings.batches import find_batch_knees, find_memory_spills
-from analysis.findings.bottlenecks import find_input_bound, find_launch_bound
-from analysis.findings.differences import find_precision_uplift, find_variability
-from analysis.findings.faults import (
-    find_above_roof,
-    find_drift,
-    find_foreign_processes,
-    find_inconsistent_flops,
-    find_shrinking_steps,
-    find_stated_flops,
-    find_throttling,
-)
-from analysis.findings.machines import find_speed_ups
-from analysis.findings.next_knob import find_next_knobs
-from analysis.findings.odd_machines import find_odd_machines
-from analysis.findings.report_finding import ReportFinding
+from analysis.comparison.machines import AcrossMachines, across_machines
+from analysis.comparison.prices import NO_PRICES, Prices
+from analysis.findings.batches import knee_rows, spill_rows
+from analysis.findings.bottlenecks import input_rows, launch_rows, next_knob_rows
+from analysis.findings.faults import drift_rows, roof_rows, shrinking_rows, stated, work_rows
+from analysis.findings.machines import odd_rows, speed_up_rows, variability_rows
+from analysis.findings.uplifts import uplift_rows
+from analysis.runs.frame import Row
+from analysis.runs.groups import Configurations
 from analysis.runs.run import Run
+from tracking.importing.work import CLAIMED
 
-__all__ = ["KINDS", "ReportFinding", "find_all"]
+__all__ = ["KINDS", "Finding", "Rule", "find_all"]
 
-Search = Callable[[Sequence[Run]], Iterator[ReportFinding]]
-#: Kind -> its search; faults first, then what holds runs back, then what they are worth.
-KINDS: Mapping[str, Search] = {
-    "above the roof": find_above_roof,
-    "inconsistent FLOP": find_inconsistent_flops,
-    "stated GFLOP/s": find_stated_flops,
-    "inconsistent times": find_shrinking_steps,
-    "memory spill": find_memory_spills,
-    "throttled": find_throttling,
-    "drifting": find_drift,
-    "foreign process": find_foreign_processes,
-    "odd machine": find_odd_machines,
-    "input-bound": find_input_bound,
-    "launch-bound": find_launch_bound,
-    "precision uplift": find_precision_uplift,
-    "batch knee": find_batch_knees,
-    "machine speed-up": find_speed_ups,
-    "variability": find_variability,
-    "next knob": find_next_knobs,
-}
+#: So many sentences of a finding are told; the rest are counted.
+_MOST_SENTENCES = 6
 
 
-def find_all(runs: Sequence[Run], prices: Prices = NO_PRICES) -> list[ReportFinding]:
+@dataclass(frozen=True)
+class Finding:
+    """One kind of thing that the runs of a machine show.
+
+    The `headline` is its one sentence, or says what the sentences of `evidence` have in common.
+    `runs` are the ids of all runs that it rests on.
+    """
+
+    kind: str
+    headline: str
+    evidence: tuple[str, ...]
+    runs: tuple[str, ...]
+    advice: str | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one kind is found and told.
+
+    `rows` returns what the runs show. Each has the `runs` that it rests on, its `machine` unless it
+    is of several, and the values of the templates `says` and `advice`. `several` is the headline of
+    more than one: it may name the machine, the `number` of sentences, the runs that they are of
+    (`found`), and how many the machine has (`measured`). `table` is the report's, with all numbers.
+    """
+
+    kind: str
+    rows: Callable[[Configurations], Iterable[Row]]
+    says: str
+    several: str
+    advice: str = ""
+    table: str = ""
+
+    def findings(
+        self, runs: Sequence[Run], tables: Mapping[str, int] | None = None
+    ) -> list[Finding]:
+        """Return a finding for each machine that has one; `tables` are the numbers of tables."""
+        machines: dict[str, list[Row]] = {}
+        for row in self.rows(Configurations.of(runs)):
+            machines.setdefault(row.get("machine", ""), []).append(row)
+        table = f"Table {tables[self.table]}" if tables and self.table in tables else ""
+        found = []
+        for machine, rows in machines.items():
+            said = list(dict.fromkeys(self.says.format(**row) for row in rows))
+            advice = dict.fromkeys(self.advice.format(**row) for row in rows)
+            names = tuple(dict.fromkeys(name for row in rows for name in row["runs"]))
+            headline, evidence = said[0], []
+            if len(said) > 1:
+                counts = {"number": len(said), "found": len(names),
+                          "measured": sum(run.env == machine for run in runs)}  # fmt: skip
+                headline = self.several.format(machine=machine, **counts)
+                evidence = said[:_MOST_SENTENCES]
+            if (more := len(said) - _MOST_SENTENCES) > 0:
+                evidence.append(f"and {more} more" + (table and f" in {table}"))
+            elif table:
+                evidence.append(f"the numbers: {table}")
+            advised = " ".join(advice) or None
+            found.append(Finding(self.kind, headline, tuple(evidence), names, advised))
+        return found
+
+
+_RULES = (
+    Rule("above the roof", roof_rows, "{label}: {message}.",
+         "{machine}: {found} of {measured} runs are faster than the roof allows, not to be used.",
+         "{advice}"),
+    Rule("inconsistent FLOP", work_rows,
+         "Runs of {model} count their work differently: {flops} {each}.",
+         "{number} models have runs that count their work differently.",
+         "Compare {rate} of these runs, not FLOP/s or places under the roof."),
+    Rule("stated GFLOP/s", partial(stated, codes=(CLAIMED,)), "{label}: {message}.",
+         "{machine}: {found} of {measured} runs state GFLOP/s that differ by over 3 % from "
+         "images/s x FLOP of a training step.",
+         "Compare images/s of these runs, not the GFLOP/s that their files state."),
+    Rule("inconsistent times", shrinking_rows,
+         "{large.label}: a step of {large.batch_size} {large.sample}s took {large.step_s:.3g} s, "
+         "one of {small.batch_size} took {small.step_s:.3g} s.",
+         "{machine}: {number} larger batches took less time than smaller ones.",
+         "More work cannot take less time: measure both again, the machine idle."),
+    Rule("memory spill", spill_rows,
+         "{series}: from {good.rate} at batch {good.batch_size} to {bad.rate} at batch "
+         "{bad.batch_size}. Likely cause: {cause}. Stay at batch {good.batch_size} or "
+         "below{instead}.",
+         "{machine}: {number} batch curves fall off a cliff.",
+         "Accumulate gradients for a larger effective batch.", "batch-gains"),
+    Rule("throttled", partial(stated, codes=("throttled",)), "{label}: {message}.",
+         "{machine}: the device throttled itself in {found} of {measured} runs.",
+         "Mend cooling or power, or fix the clock: these rates are the limit's."),
+    Rule("drifting", drift_rows,
+         "{label}: the last third is {change} than the first, most of it after iteration "
+         "{changed_at}.",
+         "{machine}: {found} of {measured} runs were not in steady state.",
+         "A window that becomes {why}: its interval means little."),
+    Rule("foreign process",
+         partial(stated, codes=("foreign-process", "busy-host", "stolen-time")),
+         "{label}: {message}.",
+         "{machine}: {found} of {measured} runs shared the machine with other work.",
+         "Measure these again on an idle machine (rented: with cores of its own) before "
+         "comparing them."),
+    Rule("odd machine", odd_rows, "{compared}{more} (p {p_value}).", "",
+         "Look at software, clocks, temperature, cooling and neighbours, and leave it out of "
+         "what is to stand for the kind."),
+    Rule("input-bound", input_rows,
+         "{label}: waiting for data takes {share} of the step{gain}.{beside}{advice}",
+         "{machine}: {number} configurations wait for data.", table="measurements"),
+    Rule("launch-bound", launch_rows,
+         "{series}: {what}. Launching the step's kernels, not their work, sets its time.{advice}",
+         "{machine}: launching kernels, not their work, sets the time of {number} batch curves."),
+    Rule("precision uplift", uplift_rows, "{series}: {says}",
+         "{machine}: a lower precision against fp32, of {number} models or precisions.",
+         table="uplift"),
+    Rule("batch knee", knee_rows, "{series}: {says}",
+         "{machine}: where a larger batch stops paying, of {number} batch curves.",
+         table="batch-gains"),
+    Rule("machine speed-up", speed_up_rows, "{says}",
+         "{number} pairs of machines have configurations in common.", table="speed-ups"),
+    Rule("variability", variability_rows,
+         "Repeats scatter {ratio} times as much on {wild} as on {steady}.", "",
+         "On {where} a difference needs to be larger, or measured more often, to be one.",
+         table="scatter"),
+    Rule("next knob", next_knob_rows, "{label}: bound by {bound}. {says}",
+         "{machine}: what to try next, in {number} configurations.", table="points"),
+)  # fmt: skip
+#: Kind -> its rule; faults first, then what holds runs back, then what they are worth.
+KINDS: Mapping[str, Rule] = {rule.kind: rule for rule in _RULES}
+
+
+def find_all(
+    runs: Sequence[Run],
+    prices: Prices = NO_PRICES,
+    *,
+    across: AcrossMachines | None = None,
+    tables: Mapping[str, int] | None = None,
+) -> list[Finding]:
     """Return what `runs` show, in the order of the report: faults first.
 
     `runs` are such as `pull_records().runs()`. Each finding has a `kind`, a `headline` in words,
-    its `evidence` with numbers, the ids of the `runs` that it names, and for some an `advice`;
-    `pandas.DataFrame(find_all(runs))` is a table of them. A kind that the data do not support has
-    no finding; docs/analysis.md lists the kinds and when each is reported. With `prices` those
-    about machines say what a million images cost.
+    at most six sentences of `evidence`, the ids of the `runs` that it names, and for some an
+    `advice`; `pandas.DataFrame(find_all(runs))` is a table of them. A kind that the data do not
+    support has no finding; docs/report.md lists the kinds and when each is reported. With
+    `prices` those about machines say what a million images cost. A report gives `across`, its
+    machines with their prices, and the numbers of its `tables` by their names.
     """
-    priced: Mapping[str, Search] = {"machine speed-up": partial(find_speed_ups, prices=prices)}
-    return [finding for kind in KINDS for finding in priced.get(kind, KINDS[kind])(runs)]
+    runs = Configurations.of(runs)
+    pairs = (across or across_machines(runs, prices)).pairs
+    found: list[Finding] = []
+    for rule in _RULES:
+        if rule.rows is speed_up_rows:
+            rule = replace(rule, rows=partial(speed_up_rows, pairs=pairs))
+        found += rule.findings(runs, tables)
+    return found

@@ -1,73 +1,74 @@
-"""What holds a step back: data, or launches."""
+"""What holds a step back, data, launches or its roof, and which settings are to be tried next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from analysis.findings.next_knob import advice
-from analysis.findings.report_finding import ReportFinding, names_of, rate_of, ratio_of
-from analysis.findings.waiting import faster, loader_keeps_up, loader_rate, synthetic_pairs
+from analysis.findings.knobs import (
+    MEASURED,
+    MIN_GAIN,
+    faster,
+    knobs_for,
+    loader_keeps_up,
+    loader_rate,
+    synthetic_pairs,
+)
+from analysis.findings.uplifts import in_fp32
 from analysis.runs.bounds import INPUT_SHARE
-from analysis.runs.groups import Group, batch_curves, group_runs
-from analysis.runs.quantities import percent, three_digits
+from analysis.runs.frame import Row
+from analysis.runs.groups import Configurations, Group, fastest, names_of
+from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run
+from analysis.runs.settings import OF_PRECISION
 from analysis.statistics import estimate_ratio
+from analysis.words import percent, three_digits, times
 from bench.config import FAKEDATA
 
 
-def find_input_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
-    """Yield a finding for each configuration that its input holds back."""
-    groups = group_runs(runs)
+def input_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield each configuration that its input holds back.
+
+    Beside it stands what was measured without the wait, the step on synthetic data and the loader
+    alone; and what is not on yet and was not measured to fail.
+    """
+    groups = runs.groups
     counterparts = {group.names: other for group, other in synthetic_pairs(groups)}
     for group in groups:
-        waiting = [run for run in group.runs if _waits(run)]
+        shares = [run.metrics["data_wait_share"] for run in group.runs if _waits(run)]
         synthetic = counterparts.get(group.names)
-        if not waiting:
-            continue
-        if synthetic is not None and not faster(synthetic, group):
-            continue  # the wait costs nothing: without it the step is no faster
-        share = max(run.metrics["data_wait_share"] for run in waiting)
-        gain = "" if share >= 1 else f", so {three_digits(1 / (1 - share))}x at most without it"
-        evidence = [
-            f"run {run.name}: {percent(run.metrics['data_wait_share'])} of the window waiting"
-            for run in waiting
-        ]
+        if not shares or (synthetic is not None and not faster(synthetic, group)):
+            continue  # where synthetic data is no faster, the wait costs nothing
+        share, alone, beside = max(shares), loader_rate(group, runs), ""
         if synthetic is not None:
-            estimate = estimate_ratio(synthetic.repeats(), group.repeats())
-            evidence.append(
-                f"synthetic data: {rate_of(synthetic)}, {ratio_of(estimate)} of {rate_of(group)}"
-            )
-        alone = loader_rate(group, runs)
+            ratio = estimate_ratio(synthetic.repeats(), group.repeats())
+            beside = f" Synthetic data: {synthetic.rate}, {ratio.words} of {group.rate}."
         if alone is not None:
-            evidence.append(f"the loader alone: {three_digits(alone)} images/s")
-        yield ReportFinding(
-            kind="input-bound",
-            headline=f"{group.label}: waiting for data takes {percent(share)} of the step{gain}.",
-            evidence=tuple(evidence),
-            runs=names_of([group, *([synthetic] if synthetic else [])]),
-            advice=_input_advice(group, runs),
-        )
-
-
-def _input_advice(group: Group, runs: Sequence[Run]) -> str | None:
-    """What is not on yet and was not measured to fail; None where nothing is left."""
-    parts = [*advice(group, ("workers", "images"), runs).values()]
-    if loader_keeps_up(group, runs):
-        parts.append(
-            "batches that are ready earlier, as the loader alone is faster than the step: "
-            "cores that the step does not take from it, prefetch_factor, non_blocking"
-        )
-    elif group.first.settings.get("data") != FAKEDATA:
-        parts.append("a faster disk")
-    return f"{' or '.join(parts).capitalize()}." if parts else None
+            beside += f" The loader alone: {three_digits(alone)} images/s."
+        advice = [*knobs_for(group, ("workers",), runs).values()]
+        if loader_keeps_up(group, runs):
+            advice.append(
+                "batches that are ready earlier, as the loader alone is faster than the step: "
+                "cores that the step does not take from it, prefetch_factor, non_blocking"
+            )
+        elif group.first.settings.get("data") != FAKEDATA:
+            advice.append("a faster disk")
+        without = f", so {three_digits(1 / (1 - share))}x at most without it" if share < 1 else ""
+        yield {
+            "machine": group.env,
+            "label": group.label,
+            "share": percent(share),
+            "gain": without,
+            "beside": beside,
+            "advice": f" Try {' or '.join(advice)}." if advice else "",
+            "runs": names_of([group, *([synthetic] if synthetic else [])]),
+        }
 
 
 def _waits(run: Run) -> bool:
     """By the bound where the run has a place under the roof, else by the share that waits."""
-    point = run.point
-    if point is not None:
-        return point.bound == "input"
+    if run.point is not None:
+        return run.point.bound == "input"
     return run.metrics.get("data_wait_share", 0.0) > INPUT_SHARE
 
 
@@ -76,67 +77,50 @@ _MORE_SAMPLES = 1.9
 _SAME_STEP = 1.15
 #: A smaller step for more samples is no launch cost but a fault.
 _MIN_GROWTH = 0.9
+#: These modes of torch.compile use CUDA graphs.
+_CAPTURING = ("reduce-overhead", "max-autotune")
 
 
-def find_launch_bound(runs: Sequence[Run]) -> Iterator[ReportFinding]:
-    """Yield a finding for each accelerator's curve with a flat step time or a starved device."""
-    for curve in batch_curves(runs):
-        if curve[0].backend == "cpu":
+def launch_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield each accelerator's curve with a flat step time or a starved device."""
+    for curve in runs.curves:
+        first, settings = curve[0], curve[0].first.settings
+        captured = settings.get("cuda_graphs") == "true" or settings.get("compile") in _CAPTURING
+        if first.backend == "cpu" or captured:  # where one launch starts the whole step
             continue
-        if curve[0].first.settings.get("cuda_graphs") == "true" or _compiled_to_graphs(curve[0]):
-            continue  # one launch for the whole step
-        flat = [pair for pair in pairwise(curve) if _flat(*pair) and not _explained(*pair)]
+        flat = [pair for pair in pairwise(curve) if _flat(*pair)]
         runs_of_curve = [run for group in curve for run in group.runs]
-        starved = [(run, why) for run in runs_of_curve if (why := _why_starved(run))]
+        starved = {run.name: why for run in runs_of_curve if (why := _why_starved(run))}
         if not flat and not starved:
             continue
-        groups = [group for pair in flat for group in pair]
-        evidence = [
-            f"batch {small.batch_size} to {large.batch_size}: the step takes "
-            f"{_milliseconds(small)} and {_milliseconds(large)} ms"
-            for small, large in flat
-        ]
-        evidence += [f"{run.label}: {why}" for run, why in starved]
-        first = curve[0]
-        yield ReportFinding(
-            kind="launch-bound",
-            headline=(
-                f"{first.env}, {first.model_label} {first.precision_label}: launching the step's "
-                "kernels, not their work, sets its time"
-                + (f" up to batch {flat[-1][1].batch_size}." if flat else ".")
-            ),
-            evidence=tuple(evidence),
-            runs=tuple(dict.fromkeys([*names_of(groups), *(run.name for run, _ in starved)])),
-            advice=_launch_advice(flat, curve[-1], runs),
-        )
-
-
-def _launch_advice(
-    flat: Sequence[tuple[Group, Group]], largest: Group, runs: Sequence[Run]
-) -> str | None:
-    if flat:
-        known = [f"a batch of {flat[-1][1].batch_size} or more"]
-        knobs = [*known, *advice(flat[-1][1], ("cuda_graphs", "compile"), runs).values()]
-    else:
-        knobs = [*advice(largest, ("batch_size", "cuda_graphs", "compile"), runs).values()]
-    return f"Fewer launches for the work: {', '.join(knobs)}." if knobs else None
-
-
-def _compiled_to_graphs(group: Group) -> bool:
-    """These modes of torch.compile record CUDA graphs."""
-    return group.first.settings.get("compile") in ("reduce-overhead", "max-autotune")
+        last, what, advice = curve[-1], [*starved.values()][:1], []
+        names: tuple[str, ...] = ("batch_size", "cuda_graphs", "compile")
+        if flat:
+            small, last = flat[-1]
+            small_ms, last_ms = (three_digits(1e3 * group.step_s) for group in flat[-1])
+            what.insert(0, f"the step takes {small_ms} ms at batch {small.batch_size} and "
+                           f"{last_ms} ms at batch {last.batch_size}")  # fmt: skip
+            advice, names = [f"a batch of {last.batch_size} or more"], names[1:]
+        advice += knobs_for(last, names, runs).values()
+        found = (*names_of(group for pair in flat for group in pair), *starved)
+        yield {
+            "machine": first.env,
+            "series": f"{first.env}, {first.model_label} {first.precision_label}",
+            "what": "; ".join(what),
+            "advice": f" Fewer launches for the work: {', '.join(advice)}." if advice else "",
+            "runs": tuple(dict.fromkeys(found)),
+        }
 
 
 def _flat(small: Group, large: Group) -> bool:
+    """Whether a step takes as long for more samples, and neither roof nor input explains it.
+
+    A step that reads its weights each time may be flat by the roof.
+    """
     more = (large.batch_size or 0) / (small.batch_size or 1)
-    growth = more * small.samples_per_s / large.samples_per_s
-    return more >= _MORE_SAMPLES and _MIN_GROWTH <= growth < _SAME_STEP
-
-
-def _explained(*groups: Group) -> bool:
-    """Whether the roof or the input explains a step: a flat one may read its weights each time."""
-    points = [run.point for group in groups for run in group.runs if run.point]
-    return any(point.bound != "overhead" for point in points)
+    explained = any(point.bound != "overhead" for point in (*small.points, *large.points))
+    grows = large.step_s / small.step_s
+    return more >= _MORE_SAMPLES and _MIN_GROWTH <= grows < _SAME_STEP and not explained
 
 
 def _why_starved(run: Run) -> str | None:
@@ -145,9 +129,110 @@ def _why_starved(run: Run) -> str | None:
     if point is None or point.bound != "overhead" or point.times.device_busy_s is None:
         return None
     busy = point.times.device_busy_s / point.times.measured_s
-    words = f"the device was at work {percent(busy)} of the step; {point.bound_because}"
-    return words if busy < 1 / 2 else None
+    words = f"the device was at work {percent(busy)} of the step at batch {run.batch_size}"
+    return f"{words}; {point.bound_because}" if busy < 1 / 2 else None
 
 
-def _milliseconds(group: Group) -> str:
-    return three_digits(1e3 * (group.batch_size or 0) / group.samples_per_s)
+# The next knob
+
+_KNOBS_OF: Mapping[str, tuple[str, ...]] = {
+    "input": ("workers",),
+    "memory": ("precision", "channels_last", "fused_optimizer", "compile"),
+    "overhead": ("batch_size", "cuda_graphs", "compile", "fused_optimizer"),
+    "compute": ("channels_last", "batch_size", "compile", "precision"),
+    # a processor launches nothing; its overhead is of small kernels and idle cores
+    "overhead on a CPU": ("threads", "channels_last", "fused_optimizer", "batch_size", "compile"),
+}
+
+
+def next_knob_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield the fastest batch of each machine, model and precision that has a place under its roof.
+
+    Not where every knob of its bound is on or was measured to gain nothing, where fp32 was measured
+    to be faster, and where waiting for data was measured to cost nothing.
+    """
+    groups = runs.groups
+    no_gain = {real.names for real, same in synthetic_pairs(groups) if not faster(same, real)}
+    full = in_fp32(groups)
+    points = {  # the first of each that is possible
+        group.names: point
+        for group in groups
+        for point in reversed(group.points)
+        if point.level != "invalid"
+    }
+    for group in fastest(group for group in groups if group.names in points).values():
+        point = points[group.names]
+        bound, in_full = point.bound, full.get(group.identity.key(OF_PRECISION))
+        by_amp = group.precision.startswith("amp")
+        if (
+            group.first.imported  # what is on already is not known
+            or most_gain(point) < MIN_GAIN
+            or (by_amp and in_full and in_full.samples_per_s > group.samples_per_s)
+            or (bound == "input" and group.names in no_gain)
+        ):
+            continue
+        on_cpu = bound == "overhead" and group.backend == "cpu"
+        knobs = knobs_for(group, _KNOBS_OF["overhead on a CPU" if on_cpu else bound], runs)
+        if not knobs:
+            continue
+        if "compile" in knobs and (on_cpu or bound == "memory"):
+            knobs["compile"] += f" ({_by_fusion(point)})"
+        on_device = group.backend in ("cuda", "mps")
+        unexplained = bound == "overhead" and on_device and point.times.device_busy_s is None
+        yield {
+            "machine": group.env,
+            "label": group.label,
+            "bound": f"{bound}{'' if point.bound_sure else ', perhaps'}",
+            "says": _advice(knobs, point, unexplained=unexplained),
+            "runs": group.names,
+        }
+
+
+def _advice(knobs: Mapping[str, str], point: RooflinePoint, *, unexplained: bool) -> str:
+    """The knobs under this roof, and how far it is; a lower precision has a roof of its own.
+
+    No knob promises to reach a roof. Where overhead is `unexplained`, only the step's intervals
+    show whether launches are the cause, against which the knobs help.
+    """
+    under, gain, said = dict(knobs), times(most_gain(point)), []
+    lower = under.pop("precision", None)
+    if under:
+        by_memory = point.times.memory_min_s > point.times.compute_s
+        roof = f"memory roof ({point.times.traffic})" if by_memory else "compute roof"
+        of = "" if by_memory else " of this precision"
+        tried = any(MEASURED in words for words in under.values())
+        said = [
+            f"Next{'' if tried else ', not tried here'}: {', '.join(under.values())}.",
+            f"Without the wait for data at most {gain}."
+            if point.bound == "input"
+            else f"The {roof}{of} is at {gain} this speed; how near a setting comes is not known.",
+        ]
+    if lower:
+        said.append(f"{'Or' if under else 'Next:'} {lower}.")
+    if unexplained:
+        said.append(
+            "Whether launches, slow kernels, copies or the host take the time, a trace says: "
+            "mlproject profile, then mlproject trace on its trace.json.gz."
+        )
+    return " ".join(said)
+
+
+def most_gain(point: RooflinePoint) -> float:
+    """Return how many times faster the step could be at most by its roof and its bound.
+
+    Input: without the wait, but no faster than the roof. All else: as long as the larger of
+    arithmetic and fused (or counted) traffic takes at the roof.
+    """
+    step = point.times
+    least_s = max(step.compute_s, step.memory_min_s)
+    if point.bound == "input":
+        least_s = max(least_s, step.measured_s - (step.data_wait_s or 0.0))
+    return max(step.measured_s / least_s, 1.0)
+
+
+def _by_fusion(point: RooflinePoint) -> str:
+    """What a compiler's fusion can save: the modelled bytes between eager and fused traffic."""
+    spared_bytes = point.step_flops * (1 / point.intensity_min - 1 / point.intensity_max)
+    spared_s = spared_bytes / point.roof.peak_bytes_per_s
+    step_s = point.times.measured_s
+    return f"fusion saves at most {three_digits(1e3 * spared_s)} of {three_digits(1e3 * step_s)} ms"

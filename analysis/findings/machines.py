@@ -1,110 +1,94 @@
-"""How much faster one machine is than another, and what that costs."""
+"""How machines differ: in speed, from others of their kind, and in the scatter of repeats."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
-from analysis.comparison.machines.prices import NO_PRICES, Prices
-from analysis.comparison.machines.speedups import MachinePair, SharedConfiguration, machine_pairs
-from analysis.findings.report_finding import ReportFinding
-from analysis.runs.quantities import as_fast_as, counted, interval, ratio_digits, three_digits
+from scipy import special
+
+from analysis.comparison.kinds import odd_machines
+from analysis.comparison.machines import MachinePair, across_machines
+from analysis.runs.frame import Row
+from analysis.runs.groups import Configurations, Group, group_runs, names_of
 from analysis.runs.run import Run
-from analysis.statistics import RatioEstimate
-from bench.config import a_sample
+from analysis.statistics.repeats import pooled_scatter
+from analysis.table import RunList
+from analysis.words import percent, three_digits
 
 
-def find_speed_ups(runs: Sequence[Run], prices: Prices = NO_PRICES) -> Iterator[ReportFinding]:
-    """Yield a finding for each two machines with a configuration in common."""
-    for pair in machine_pairs(runs, prices):
-        if pair.counted:
-            yield ReportFinding(
-                kind="machine speed-up",
-                headline=_headline(pair),
-                evidence=(
-                    *(_line(one) for one in pair.by_series() if one.counted),
-                    *(f"{_label(one)}: {one.note}" for one in pair.shared if one.spilled),
-                    *_prices(pair, prices),
-                ),
-                runs=pair.names,
-            )
+def speed_up_rows(
+    runs: Configurations, pairs: Sequence[MachinePair] | None = None
+) -> Iterator[Row]:
+    """Yield each two machines with a configuration in common; `pairs` where they are known."""
+    for pair in across_machines(runs).pairs if pairs is None else pairs:
+        if said := pair.times_as_fast(pair.a, pair.b):
+            names = (name for row in pair.rows for name in row["runs"].names)
+            yield {"runs": tuple(dict.fromkeys(names)), "says": f"{said}."}
 
 
-def _headline(pair: MachinePair) -> str:
-    """Of one configuration what was trained, of several from where to where."""
-    number = len(pair.counted)
-    assert pair.mean is not None  # something counts  # noqa: S101
-    assert pair.ends is not None  # noqa: S101
-    if number == 1:
-        (one,) = pair.counted
-        words = f"{pair.b} trains {_label(one)} {_mean(pair.mean)} times as fast as {pair.a}"
-    else:
-        words = (
-            f"{pair.b} is {as_fast_as(*pair.ends)} {pair.a}, {_mean(pair.mean)} in "
-            f"the geometric mean ({counted(number, 'common configuration')})"
-        )
-    return f"{words}{_cost_words(pair)}."
+def odd_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield each machine that is unlike the others of its kind, by what it is furthest off in."""
+    for label, found in odd_machines(runs).items():
+        p_value = found[0].p_value
+        yield {
+            "machine": label,
+            "compared": f"{label} is {found[0].compared('slower', 'faster')}",
+            "more": f" and {len(found) - 1} more" if len(found) > 1 else "",
+            "p_value": "< 0.001" if p_value < 0.001 else f"= {p_value:.2g}",
+            "runs": names_of(one.group for one in found),
+        }
 
 
-def _cost_words(pair: MachinePair) -> str:
-    """What a million samples cost: of several configurations by how much more or less."""
-    if len(pair.counted) == 1:
-        cost = _costs(pair.counted[0])
-        return f"; {cost}" if cost else ""
-    ratio = pair.cost_ratio
-    return (
-        ""
-        if ratio is None
-        else f"; {a_sample(pair.sample)} costs {three_digits(ratio)} times as much"
-    )
+_LEVEL = 0.05
+#: Degrees of freedom below which a deviation is hardly known.
+_MIN_DEGREES = 4
 
 
-def _costs(one: SharedConfiguration) -> str:
-    """`a million images cost 0.42 USD against 1.3 USD`, as far as prices are known."""
-    ours, theirs = (one.b.cost or one.b.spot_cost, one.a.cost or one.a.spot_cost)
-    if ours is None or theirs is None:
-        return ""
-    spot = [" (spot)" if cost.price.spot else "" for cost in (ours, theirs)]
-    return f"a million {one.comparison.b.sample}s cost {ours}{spot[0]} against {theirs}{spot[1]}"
+def scatter_rows(runs: Sequence[Run]) -> list[Row]:
+    """Return each machine's relative deviation between repeats, the steadiest first.
+
+    It is pooled over the `groups`, its configurations with repeats; `degrees` are those of freedom.
+    Beside the machine stands where it is, if a record says so.
+    """
+    machines: dict[str, list[Group]] = {}
+    for group in group_runs(runs):
+        if group.repeats().log_variance is not None:
+            machines.setdefault(group.first.env, []).append(group)
+    rows = []
+    for env, groups in machines.items():
+        if pooled := pooled_scatter(group.repeats() for group in groups):
+            record = groups[0].first.record
+            cloud = record.environment.cloud_provider if record and record.environment else None
+            where = "local" if cloud == "none" else f"cloud, {cloud}"
+            rows.append({
+                "env": env if cloud is None else f"{env} ({where})",
+                "configurations": len(groups),
+                "degrees": int(pooled.degrees),
+                "scatter": pooled.deviation,
+                "groups": groups,
+                "runs": RunList(names_of(groups)),
+            })  # fmt: skip
+    return sorted(rows, key=lambda row: row["scatter"])
 
 
-def _prices(pair: MachinePair, prices: Prices) -> Iterator[str]:
-    """The prices behind the costs, with their dates and sources."""
-    known: dict[str, None] = {}
-    for one in pair.counted:
-        for label, side in ((pair.b, one.b), (pair.a, one.a)):
-            for cost in (side.cost, side.spot_cost):
-                if cost is not None:
-                    known[f"price of {label}: {cost.price.words(prices.today)}"] = None
-    yield from known
+def variability_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield the least and the most steady machine where they surely differ.
 
-
-def _label(one: SharedConfiguration) -> str:
-    model, precision = one.series
-    return f"{model} {precision} batch {one.comparison.a.batch_size}"
-
-
-def _line(series: MachinePair) -> str:
-    """One model and precision."""
-    assert series.mean is not None  # something counts  # noqa: S101
-    assert series.ends is not None  # noqa: S101
-    ran = f"; ran with {series.ran_with}" if series.ran_with else ""
-    name = " ".join(series.counted[0].series)
-    mean = _mean(series.mean)
-    if len(series.counted) == 1:
-        (one,) = series.counted
-        cost = _costs(one)
-        words = f"{name}: {mean} times at batch {one.comparison.a.batch_size}"
-        return f"{words}{f', {cost}' if cost else ''}{ran}"
-    cheapest = min(series.counted, key=lambda one: -one.comparison.b.samples_per_s)
-    cost = _costs(cheapest)
-    at = f"; at batch {cheapest.comparison.a.batch_size} {cost}" if cost else ""
-    return (
-        f"{name}: {interval(*series.ends)} times, {mean} in the mean of "
-        f"{len(series.counted)} batch sizes{at}{ran}"
-    )
-
-
-def _mean(estimate: RatioEstimate) -> str:
-    known = estimate.low is not None and estimate.high is not None
-    ends = f" (95 %: {interval(estimate.low or 0.0, estimate.high or 0.0)})" if known else ""
-    return f"{ratio_digits(estimate.ratio)}{ends}"
+    By an F-test of the two pooled variances, raised for the number of pairs that could have been
+    chosen.
+    """
+    found = [row for row in scatter_rows(runs) if row["degrees"] >= _MIN_DEGREES]
+    if len(found) < 2 or not found[0]["scatter"]:
+        return
+    steady, wild = found[0], found[-1]
+    ratio = (wild["scatter"] / steady["scatter"]) ** 2
+    pairs = len(found) * (len(found) - 1)
+    if pairs * float(special.fdtrc(wild["degrees"], steady["degrees"], ratio)) < _LEVEL:
+        yield {
+            "ratio": three_digits(math.sqrt(ratio)),
+            "steady": f"{steady['env']} ({percent(steady['scatter'])})",
+            "wild": f"{wild['env']} ({percent(wild['scatter'])})",
+            "where": wild["env"],
+            "runs": (*steady["runs"].names, *wild["runs"].names),
+        }

@@ -1,21 +1,18 @@
-"""Time of a step over its batch size, from the terms of the roofline.
+"""Samples/s at a batch size by a fitted curve, as far as the device's memory holds the batch.
 
     t(b) = fixed + per_sample * b
 
 What a step costs once (launches, the optimizer's traffic over the parameters) and what each sample
 costs (its arithmetic and its traffic, each linear in the batch). The roof bounds the second from
-below: no sample can take less than the larger of its FLOP and its fused bytes at the peaks. With
-arithmetic and traffic both linear in the batch, times alone cannot separate them, so they are one
-term.
-
-Fitted by least squares of relative errors, since a step of ten times the length is no less surely
-measured; neither term is negative (nnls).
+below: no sample can take less than its FLOP at the peak. With arithmetic and traffic both linear in
+the batch, times alone cannot separate them, so they are one term. Fitted by least squares of
+relative errors, since a step of ten times the length is no less surely measured; neither term is
+negative (nnls).
 
 The interval is of a new measurement at that batch: Student's t with as many degrees of freedom as
-there are batch sizes beyond the model's two terms, so with three sizes it is as wide as one degree
-of freedom makes it. The deviation is what the fit leaves over, with the scatter of repeats, if it
-is known, as its floor. Beside it stands how far the model misses a batch size that it was not
-fitted to.
+there are batch sizes beyond the model's two terms. The deviation is what the fit leaves over, with
+the scatter of repeats, if it is known, as its floor. Beside it stands how far the model misses a
+batch size that it was not fitted to.
 """
 
 from __future__ import annotations
@@ -23,14 +20,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
-from scipy import optimize, special
+from numpy.typing import NDArray
+from scipy import optimize
 
-from analysis.runs.groups import Group, batch_curves, before_cliff
+from analysis.findings.batches import least_failed_batch
+from analysis.runs.groups import BatchCurve, Group, batch_curves, names_of
 from analysis.runs.run import Run
-from analysis.runs.what_ran import follows
-from bench.errors import UserError
+from analysis.runs.settings import is_implied_by
+from analysis.statistics.repeats import Interval, LogError
+from analysis.words import three_digits
+from bench.config import a_sample, column_noun, rate_column
+from bench.errors import Unknown, UserError
+
+#: Two terms need two sizes, and an error a third.
+FEWEST_SIZES = 3
+_TERMS = 2
+#: Two terms are a fair model between measured sizes and near them, and a guess far from them.
+_MOST_BEYOND = 4
+#: Of the device's memory; the driver, the context and fragmentation need the rest.
+_USABLE_SHARE = 0.95
 
 
 @dataclass(frozen=True)
@@ -59,109 +70,83 @@ def fit_step(
     batches, times = np.asarray(batch_sizes, dtype=float), np.asarray(steps_s, dtype=float)
     if np.any(least_per_sample_s * batches > times):
         least_per_sample_s = 0.0
-    design = np.column_stack([np.ones_like(batches), batches]) / times[:, None]
     target = (times - least_per_sample_s * batches) / times
-    (fixed, above), _ = optimize.nnls(design, target)
+    (fixed, above), _ = optimize.nnls(_design(batches, times), target)
     return StepModel(float(fixed), float(above) + least_per_sample_s)
+
+
+def _design(batches: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.column_stack([np.ones_like(batches), batches]) / times[:, None]
 
 
 def leverage(
     batch_sizes: Sequence[float], steps_s: Sequence[float], at: float, at_s: float
 ) -> float:
     """Return x' (X'X)^-1 x of the relative fit: how far from the measured sizes `at` lies."""
-    batches, times = np.asarray(batch_sizes, dtype=float), np.asarray(steps_s, dtype=float)
-    design = np.column_stack([np.ones_like(batches), batches]) / times[:, None]
-    place = np.array([1.0, at]) / at_s
-    return float(place @ np.linalg.pinv(design.T @ design) @ place)
-
-
-#: Two terms need two sizes, and an error a third.
-FEWEST_SIZES = 3
-_TERMS = 2
-
-
-@dataclass(frozen=True)
-class MeasuredBatch:
-    """A batch size with the throughput of its repeats, their relative deviation and their runs."""
-
-    batch_size: int
-    samples_per_s: float
-    relative_deviation: float | None
-    runs: tuple[str, ...]
-
-    @property
-    def step_s(self) -> float:
-        """Time of a step by its throughput."""
-        return self.batch_size / self.samples_per_s
+    design = _design(np.asarray(batch_sizes, dtype=float), np.asarray(steps_s, dtype=float))
+    row = np.array([1.0, at]) / at_s
+    return float(row @ np.linalg.pinv(design.T @ design) @ row)
 
 
 @dataclass(frozen=True)
 class PredictedCurve:
     """The fitted model. Errors are relative ones of samples/s: predicted over measured, less 1.
 
-    `held_out` gives for each batch size what the model fitted without it makes of it.
+    `measured` are the batch sizes that no spill has touched, smallest first; `held_out` gives for
+    each what the model fitted without it makes of it.
     """
 
-    measured: tuple[MeasuredBatch, ...]
+    measured: tuple[Group, ...]
     model: StepModel
-    least_per_sample_s: float  # by the roof, 0 where there is none
     held_out: tuple[tuple[int, float], ...]
     deviation: float
 
     @property
     def runs(self) -> tuple[str, ...]:
         """The ids of all runs that the model was fitted to."""
-        return tuple(name for one in self.measured for name in one.runs)
+        return names_of(self.measured)
 
     @property
     def held_out_error(self) -> float:
         """The root mean square of the held-out errors."""
-        return math.sqrt(sum(error**2 for _, error in self.held_out) / len(self.held_out))
+        return math.sqrt(fmean(error**2 for _, error in self.held_out))
 
-    def samples_per_s(self, batch_size: int, level: float = 0.95) -> tuple[float, float, float]:
-        """Return the predicted samples/s with both ends of its interval."""
-        value = self.model.samples_per_s(batch_size)
-        sizes, steps_s = _columns(self.measured)
+    def interval(self, batch_size: int) -> Interval:
+        """Return the interval of samples/s that are measured at `batch_size`."""
+        sizes, steps_s = _sizes_and_steps(self.measured)
         spread = leverage(sizes, steps_s, batch_size, self.model.step_s(batch_size))
-        quantile = float(special.stdtrit(len(sizes) - _TERMS, (1 + level) / 2))
-        factor = math.exp(quantile * self.deviation * math.sqrt(1 + spread))
-        return value, value / factor, value * factor
+        error = LogError(self.deviation * math.sqrt(1 + spread), len(sizes) - _TERMS)
+        return error.interval(math.log(self.model.samples_per_s(batch_size)))
 
 
-def measured_batches(curve: Sequence[Group]) -> list[MeasuredBatch]:
-    """Return the batch sizes of a curve, smallest first, as far as no memory spilled."""
-    sound = [(group, group.repeats()) for group in before_cliff(curve)]
-    return [
-        MeasuredBatch(one.batch_size or 0, known.centre, known.relative_deviation, one.names)
-        for one, known in sound
-    ]
-
-
-def fit_curve(measured: Sequence[MeasuredBatch], least_per_sample_s: float = 0.0) -> PredictedCurve:
-    """Fit the model and leave each batch size out once.
+def fit_curve(curve: BatchCurve) -> PredictedCurve:
+    """Fit the model to a curve, as far as no memory spilled, and leave each batch size out once.
 
     Raises `UserError` for fewer than three sizes.
     """
+    measured = curve.before_cliff
     if len(measured) < FEWEST_SIZES:
-        known = ", ".join(f"{one.batch_size}" for one in measured) or "none"
+        known = ", ".join(f"{group.batch_size}" for group in measured) or "none"
         raise UserError(
             f"a prediction needs {FEWEST_SIZES} measured batch sizes, here {known}: measure more"
         )
-    sizes, steps_s = _columns(measured)
-    model = fit_step(sizes, steps_s, least_per_sample_s)
-    held_out = tuple(
-        _held_out(measured, place, least_per_sample_s) for place in range(len(measured))
-    )
-    left = [model.step_s(b) / t - 1 for b, t in zip(sizes, steps_s, strict=True)]
-    residual = math.sqrt(sum(error**2 for error in left) / (len(sizes) - _TERMS))
-    scatter = [one.relative_deviation for one in measured if one.relative_deviation is not None]
-    repeats = math.sqrt(sum(one**2 for one in scatter) / len(scatter)) if scatter else 0.0
-    deviation = max(residual, repeats)
-    return PredictedCurve(tuple(measured), model, least_per_sample_s, held_out, deviation)
+    sizes, steps_s = _sizes_and_steps(measured)
+    least_s = _least_sample_s(measured)
+    model = fit_step(sizes, steps_s, least_s)
+    held_out, squares = [], []
+    for size, step_s in zip(sizes, steps_s, strict=True):
+        others = [group for group in measured if group.batch_size != size]
+        without = fit_step(*_sizes_and_steps(others), least_s)
+        held_out.append((size, step_s / without.step_s(size) - 1))
+        squares.append((model.step_s(size) / step_s - 1) ** 2)
+    own = (group.repeats().log_variance for group in measured)
+    scattered = [one for one in own if one is not None]
+    variance = max(sum(squares) / (len(sizes) - _TERMS), fmean(scattered or [0.0]))
+    return PredictedCurve(measured, model, tuple(held_out), math.sqrt(variance))
 
 
-def least_sample_s(curve: Sequence[Group]) -> float:
-    """Return the least time of a sample by the roof that the curve's runs stand under, else 0.
+def _least_sample_s(curve: Sequence[Group]) -> float:
+    """The least time of a sample by the roof that the curve's runs stand under, else 0.
 
     Of arithmetic alone: the bytes of a step hold its parameters too, which are not of a sample.
     """
@@ -173,17 +158,8 @@ def least_sample_s(curve: Sequence[Group]) -> float:
     return min(found, default=0.0)
 
 
-def _held_out(
-    measured: Sequence[MeasuredBatch], place: int, least_per_sample_s: float
-) -> tuple[int, float]:
-    left = measured[place]
-    others = [*measured[:place], *measured[place + 1 :]]
-    model = fit_step(*_columns(others), least_per_sample_s)
-    return left.batch_size, model.samples_per_s(left.batch_size) / left.samples_per_s - 1
-
-
-def _columns(measured: Sequence[MeasuredBatch]) -> tuple[list[float], list[float]]:
-    return [float(one.batch_size) for one in measured], [one.step_s for one in measured]
+def _sizes_and_steps(groups: Sequence[Group]) -> tuple[list[int], list[float]]:
+    return [group.batch_size or 0 for group in groups], [group.step_s for group in groups]
 
 
 def choose_curve(
@@ -192,7 +168,7 @@ def choose_curve(
     precision: str | None = None,
     env: str | None = None,
     seq_len: int | None = None,
-) -> list[Group]:
+) -> BatchCurve:
     """Return the only curve of that model; what else is given matters too.
 
     A precision is the one that ran, such as amp-bf16, or the one asked for.
@@ -218,7 +194,152 @@ def choose_curve(
         remedy = ", ".join(
             f"{name} ({', '.join(sorted({each.get(name, 'none') for each in settings}))})"
             for name in differing
-            if not follows(name, differing)
+            if not is_implied_by(name, differing)
         )
         raise UserError(f"arch={arch!r}: several configurations fit, choose one by {remedy}")
     return curves[0]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Samples/s at a batch size by a curve; `memory` says why the batch fits."""
+
+    batch_size: int
+    curve: PredictedCurve
+    memory: str
+
+    @property
+    def of(self) -> Group:
+        """A batch size that was measured: it has the model, the machine and what a sample is."""
+        return self.curve.measured[0]
+
+    @property
+    def samples_per_s(self) -> float:
+        """What the model gives."""
+        return self.curve.model.samples_per_s(self.batch_size)
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of a new measurement."""
+        return self.curve.interval(self.batch_size)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The prediction and the two terms of its model, for JSON and tables."""
+        model, sample = self.curve.model, self.of.sample
+        return {
+            "label": self.of.series,
+            "batch_size": self.batch_size,
+            rate_column(sample): self.samples_per_s,
+            **self.interval._asdict(),
+            "fixed_s": model.fixed_s,
+            f"per_{column_noun(sample)}_s": model.per_sample_s,
+            "held_out_error": self.curve.held_out_error,
+            "memory": self.memory,
+        }
+
+
+def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) -> Prediction:
+    """Predict a batch size from a curve (smallest batch first).
+
+    `runs` are searched for those of the same configuration that ran out of memory. Raises
+    `UserError`, with the reason, for too few sizes, for a batch that memory does not hold or may
+    not hold, and for one too far from what was measured.
+    """
+    fitted = fit_curve(curve)
+    sizes = [group.batch_size or 0 for group in fitted.measured]
+    memory = _fits(curve, batch_size, max(sizes), runs)
+    if isinstance(memory, Unknown):
+        raise UserError(f"batch_size={batch_size}: {memory.reason}")
+    if not min(sizes) / _MOST_BEYOND <= batch_size <= max(sizes) * _MOST_BEYOND:
+        raise UserError(
+            f"batch_size={batch_size}: more than {_MOST_BEYOND} times beyond what was measured "
+            f"({min(sizes)} to {max(sizes)}): measure a batch nearer to it"
+        )
+    return Prediction(batch_size, fitted, memory)
+
+
+def _fits(curve: BatchCurve, batch_size: int, largest: int, runs: Sequence[Run]) -> str | Unknown:
+    """Return why the batch fits into memory, or why it does not or may not."""
+    if batch_size <= largest:
+        return f"batch {largest} was measured, so a smaller one fits"
+    if curve.cliff is not None:
+        fell = f"batch {curve[curve.cliff].batch_size} fell to {curve[curve.cliff].rate}"
+        return Unknown(f"{fell}, where memory spilled; predictions end at {largest}")
+    failed = least_failed_batch(curve[0], runs, largest)
+    if failed is not None and batch_size >= (failed.batch_size or 0):
+        ran_out = f"batch {failed.batch_size} ran out of memory (run {failed.name})"
+        return Unknown(f"{ran_out}; predictions end below it")
+    memory = memory_of(curve)
+    if isinstance(memory, Unknown):
+        remedy = "measure it, or ask for a batch within"
+        return Unknown(f"beyond the measured {largest}, and {memory.reason}; {remedy}")
+    sizes = (memory.need_bytes(batch_size), memory.device_bytes)
+    need, total = (three_digits(size / 1e9) for size in sizes)
+    if batch_size <= memory.largest_batch:
+        return f"{need} of {total} GB by {memory.source}"
+    most = f"at most {memory.largest_batch} fits"
+    return Unknown(f"needs {need} GB by {memory.source}, the device has {total} GB; {most}")
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Bytes of a step and of the device: need(b) = fixed + per_sample * b.
+
+    Weights, gradients and optimizer state are needed once, activations for each sample. Measured
+    peaks of two batch sizes or more give both terms, workspaces included. With one, or none, the
+    model of the records' complexity does, raised to the one measured peak where that is higher;
+    `source` says which.
+    """
+
+    fixed_bytes: float
+    bytes_per_sample: float
+    device_bytes: int
+    source: str
+
+    def need_bytes(self, batch_size: int) -> float:
+        """Return what a step of `batch_size` needs."""
+        return self.fixed_bytes + self.bytes_per_sample * batch_size
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch that fits into 95 % of the device's memory."""
+        room = _USABLE_SHARE * self.device_bytes - self.fixed_bytes
+        return max(int(room // self.bytes_per_sample), 0)
+
+
+def memory_of(curve: Sequence[Group]) -> MemoryModel | Unknown:
+    """Return the memory model of a curve, or why there is none."""
+    records = [run.record for group in curve for run in group.runs if run.record]
+    if not records:
+        return Unknown("imported runs do not tell how much memory they used and the device has")
+    device_sizes: list[int] = []
+    peaks: dict[int, int] = {}  # the highest of each batch size
+    for record in records:
+        environment, measured, resolved = record.environment, record.measurement, record.resolved
+        if environment is not None:
+            on_cpu = environment.device.backend == "cpu"
+            size = environment.memory_bytes if on_cpu else environment.device.memory_bytes
+            device_sizes += [size] if size else []
+        if measured is not None and resolved is not None:
+            peak = measured.peak_memory_reserved_bytes or measured.peak_memory_allocated_bytes or 0
+            peaks[resolved.batch_size] = max(peaks.get(resolved.batch_size, 0), peak)
+    if not device_sizes:
+        return Unknown("the device's memory is not recorded")
+    device_bytes, peaks = min(device_sizes), {size: peak for size, peak in peaks.items() if peak}
+    if len(peaks) > 1:
+        sizes, needs = np.array(sorted(peaks.items()), dtype=float).T
+        per_sample, fixed = np.polyfit(sizes, needs, 1)
+        if per_sample > 0:
+            return MemoryModel(max(fixed, 0.0), per_sample, device_bytes, "measured peaks")
+    costs = (record.complexity for record in records)
+    known = next((one for one in costs if one and one.memory.activations_bytes), None)
+    if known is None:
+        each = a_sample(curve[0].sample)
+        return Unknown(f"neither peaks of two batch sizes nor a cost model tell what {each} needs")
+    memory, per_sample = known.memory, known.memory.activations_bytes / known.batch_size
+    fixed = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    batch, peak = max(peaks.items(), default=(1, 0))
+    raised = max(1.0, peak / (fixed + per_sample * batch))
+    source = "the cost model" if raised == 1 else "the cost model, raised to the measured peak"
+    return MemoryModel(fixed * raised, per_sample * raised, device_bytes, source)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.profiles.kernel_places import short_kernel_name
+from analysis.profiles.places import short_kernel_name
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from bench.records import (
@@ -19,37 +19,13 @@ from bench.records import (
 )
 from bench.records.base import ratio
 from bench.records.environment import same_device
-from bench.records.verdict.profile_verdict import judge_profile
-from bench.records.verdict.record_metrics import executed_flops
-from bench.records.verdict.step_settings import is_of_step
+from bench.records.metrics import executed_flops
+from bench.records.profile_verdict import judge_profile
+from bench.records.step_settings import is_of_step
 
 #: A cache's roof is measured by reading. Reads and writes have paths of their own, so up to twice
 #: of it can be, and is only suspect.
 _READ_AND_WRITE = 2.0
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """A ceiling, the counter that is held against it, and from how much of it on it cannot be."""
-
-    which: str
-    field: str
-    peak: float
-    possible: float = 1.0
-
-    def finding(self, scope: str, share: float, what: str) -> Finding:
-        """Return the finding for `share` of the ceiling."""
-        if share > CEILING_MARGIN * self.possible:
-            level: Literal["invalid", "suspect"] = "invalid"
-            why = "impossible; the counters or the ceiling are wrong"
-        else:
-            level = "suspect"
-            why = "more than reading alone, by which that ceiling was measured"
-        return Finding(
-            code=f"{scope}-above-{self.which}-roof",
-            level=level,
-            message=f"{what} {100 * share:.0f} % of the {self.which} ceiling: {why}",
-        )
 
 
 def check_counters(
@@ -60,41 +36,46 @@ def check_counters(
     A kernel's rate is its own counts over its own duration, both of the profile. The step's is
     the counts over `step_s`, the timed run's; None where no run was timed.
     """
-    return tuple(
-        finding
-        for limit in _limits(roof, cache_roofs)
-        for finding in (*_of_kernels(counters, limit), *_of_step(counters, limit, step_s))
-    )
-
-
-def _limits(roof: Roof, cache_roofs: Sequence[CacheRoof]) -> Iterator[_Limit]:
-    yield _Limit("compute", "flops", roof.most_flops_per_s)
-    yield _Limit("memory", "dram_bytes", roof.most_bytes_per_s)
+    #: what, the counter held against it, its rate, and from how much of that on it cannot be
+    ceilings = [("compute", "flops", roof.most_flops_per_s, 1.0)]
+    ceilings.append(("memory", "dram_bytes", roof.most_bytes_per_s, 1.0))
     for cache in cache_roofs:
         if cache.level in ("L1", "L2") and cache.peak_bytes_per_s is not None:
             field = f"{cache.level.lower()}_bytes"
-            yield _Limit(cache.level, field, cache.peak_bytes_per_s, _READ_AND_WRITE)
+            ceilings.append((cache.level, field, cache.peak_bytes_per_s, _READ_AND_WRITE))
+    findings = []
+    for which, field, peak, possible in ceilings:
+        for scope, (share, what) in _worst_shares(counters, step_s, field, peak).items():
+            if share <= CEILING_MARGIN:
+                continue
+            level: Literal["invalid", "suspect"] = "suspect"
+            why = "more than reading alone, by which that ceiling was measured"
+            if share > CEILING_MARGIN * possible:
+                level, why = "invalid", "impossible; the counters or the ceiling are wrong"
+            message = f"{what} {100 * share:.0f} % of the {which} ceiling: {why}"
+            code = f"{scope}-above-{which}-roof"
+            findings.append(Finding(code=code, level=level, message=message))
+    return tuple(findings)
 
 
-def _of_kernels(counters: Counters, limit: _Limit) -> Iterator[Finding]:
-    shares = {each.name: _share(each, limit, each.duration_s) for each in counters.per_kernel}
-    above = {name: share for name, share in shares.items() if share > CEILING_MARGIN}
-    if not above:
-        return
-    worst = max(above, key=lambda name: above[name])
-    others = f", the first of {len(above)} above it," if len(above) > 1 else ""
-    yield limit.finding("kernel", above[worst], f"kernel {short_kernel_name(worst)}{others} at")
+def _worst_shares(
+    counters: Counters, step_s: float | None, field: str, peak: float
+) -> dict[str, tuple[float, str]]:
+    """Of a ceiling; 0 where a counter or the duration is not known, which is found elsewhere."""
 
+    def share_of(counts: KernelTotals | Counters, seconds: float | None) -> float:
+        return (ratio(getattr(counts, field), seconds) or 0.0) / peak
 
-def _share(counts: KernelTotals | Counters, limit: _Limit, seconds: float | None) -> float:
-    """Of the ceiling; 0 where a counter or the duration is not known, which is found elsewhere."""
-    return (ratio(getattr(counts, limit.field), seconds) or 0.0) / limit.peak
-
-
-def _of_step(counters: Counters, limit: _Limit, step_s: float | None) -> Iterator[Finding]:
-    share = _share(counters, limit, step_s)
-    if share > CEILING_MARGIN:
-        yield limit.finding("step", share, "the counts in the timed step's duration would be")
+    found = {
+        "step": (share_of(counters, step_s), "the counts in the timed step's duration would be")
+    }
+    kernels = {one.name: share_of(one, one.duration_s) for one in counters.per_kernel}
+    if not kernels:
+        return found
+    worst = max(kernels, key=kernels.__getitem__)
+    above = sum(share > CEILING_MARGIN for share in kernels.values())
+    others = f", the first of {above} above it," if above > 1 else ""
+    return {"kernel": (kernels[worst], f"kernel {short_kernel_name(worst)}{others} at"), **found}
 
 
 #: How the reasons begin for which a run has no counted bytes, where no counters looked at it.
@@ -114,7 +95,10 @@ class ProfiledStep:
     dram_bytes_missing: str
     executed_flops: float | None
     device_busy_s: float | None
-    profile_record_id: str | None  # of the profile that counted the bytes
+
+
+#: Of a step that no profile looked at.
+NOT_SEEN = ProfiledStep(None, NOT_PROFILED, None, None)
 
 
 def explains(profile: ProfileRecord, record: RunRecord) -> bool:
@@ -147,29 +131,17 @@ def profiled_step(
     faults = {one.record_id: _fault(one, record, step_s, used) for one in fitting}
     sound = [one for one in fitting if faults[one.record_id] is None]
     executed = (executed_flops(one) for one in sound)
-    busy = (
-        one.ops.computing_s
-        for one in sound
-        if one.ops is not None and one.ops.computing_s is not None
-    )
-    counted = [
-        (one.counters.dram_bytes, one.record_id)
-        for one in sound
-        if one.counters is not None and one.counters.dram_bytes
-    ]
-    dram_bytes, profile_record_id = counted[0] if counted else (None, None)
-    reasons = [
-        reason
-        # A fault of counters that are there says more than that another profile has none.
-        for one in sorted(fitting, key=lambda one: one.counters is None)
-        if (reason := _why_no_bytes(one, faults[one.record_id])) is not None
-    ]
+    busy = (one.ops.computing_s for one in sound if one.ops is not None)
+    counted = (one.counters.dram_bytes for one in sound if one.counters is not None)
+    dram_bytes = next(filter(None, counted), None)
+    # A fault of counters that are there says more than that another profile has none.
+    with_counters_first = sorted(fitting, key=lambda one: one.counters is None)
+    reasons = (_why_no_bytes(one, faults[one.record_id]) for one in with_counters_first)
     return ProfiledStep(
         dram_bytes=dram_bytes,
-        dram_bytes_missing="" if counted else next(iter(reasons), NOT_PROFILED),
+        dram_bytes_missing="" if dram_bytes else next(filter(None, reasons), NOT_PROFILED),
         executed_flops=next((flops for flops in executed if flops is not None), None),
-        device_busy_s=next(busy, None),
-        profile_record_id=profile_record_id,
+        device_busy_s=next((busy_s for busy_s in busy if busy_s is not None), None),
     )
 
 

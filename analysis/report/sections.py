@@ -1,273 +1,108 @@
-"""What a report says, before it is put into Markdown or HTML."""
+"""What stands in a report: its tables in their order, and the problems at its top."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 
-from analysis.comparison.machines.across import AcrossMachines
-from analysis.findings import ReportFinding, find_all
-from analysis.report import sentences
-from analysis.report.front_matter import FrontMatter
-from analysis.report.opening import opening
-from analysis.report.report_folder import file_names
-from analysis.report.tables import (
-    batch_tables,
-    group_tables,
-    profile_tables,
-    roof_tables,
-    run_tables,
-    trace_tables,
-)
-from analysis.report.tables.machines import machine_tables, speed_up_tables
-from analysis.report.tables.run_columns import utc
-from analysis.report.tables.summary_table import summary_table
-from analysis.report.trace_sentences import trace_opening, trace_sentences
-from analysis.runs.imported import ImportedRun, imported
-from analysis.runs.placed import PlacedRun, doubtful_roofs, recorded
-from analysis.runs.placed_profiles import PlacedProfile
+from analysis.comparison.machines import AcrossMachines
+from analysis.report import run_tables as of_runs
+from analysis.report import step_tables as of_steps
+from analysis.runs.place import PlacedProfile
+from analysis.runs.points import DOUBTFUL_ROOF
 from analysis.runs.run import Run
 from analysis.table import RunNumbers, Table
-from analysis.traces.compare import TraceComparison, compare_two
 from analysis.traces.placed import PlacedTrace
 
-
-@dataclass(frozen=True)
-class Problem:
-    """A run whose numbers a reader must not take as they stand, and why."""
-
-    subject: str
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ProfileSection:
-    """One profile's heading and sentences; its tables and figures carry its number."""
-
-    number: int
-    heading: str
-    sentences: tuple[str, ...]
-    tables: tuple[str, ...]  # their names, of those without a row too
+#: The tables of each part of the report, in its order; each profile and trace is a part besides.
+_PARTS = {
+    "summary": "summary",
+    "across": "times-as-fast prices speed-ups",
+    "runs": "uplift batch-gains scatter scaling predictions",
+    "points": "points",
+    "ceilings": "ceilings",
+    "profiles": "profiles copies cpu-counters",
+    "traces": "trace-steps trace-idle trace-comparison",
+    "measurements": "runs imported measurements phases telemetry",
+    "complexity": "complexity",
+    "environments": "environments",
+}
 
 
-@dataclass(frozen=True)
-class TraceSection:
-    """One trace's heading and sentences; `table` is the name of that of its ops."""
-
-    number: int
-    heading: str
-    sentences: tuple[str, ...]
-    table: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Content:
-    """Everything but the figures. `tables` are by name, in the order of their numbers."""
-
-    front: FrontMatter
-    written: str
-    summary: str
-    problems: tuple[Problem, ...]
-    opening: tuple[str, ...]
-    tables: Mapping[str, Table]
-    across: tuple[str, ...]  # sentences about several machines
-    profiles: tuple[ProfileSection, ...]
-    traces: tuple[TraceSection, ...]
-    findings: tuple[ReportFinding, ...]
-    run_words: Callable[[Iterable[str]], str]  # numbers of the runs of these names
-    commands: Mapping[str, str]  # by the runs that they repeat
-    has_runs: bool  # a trace may be alone
-    limits: tuple[str, ...]
-    references: tuple[str, ...]
-
-
-def _without_runs(
-    profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]
-) -> tuple[str, ...]:
-    alone = "No timed run is here: a profile shows where a step's time goes, and no throughput."
-    return (*trace_opening(traces), *[alone] * bool(profiles))
-
-
-def make_content(
+def report_tables(
     runs: Sequence[Run],
-    profiles: Sequence[PlacedProfile],
-    traces: Sequence[PlacedTrace],
-    run_ids: Mapping[str, str],
-    unreadable: Sequence[str],
-    written: datetime,
-    run_numbers: RunNumbers,
-    front: FrontMatter,
-    across: AcrossMachines,
-) -> Content:
-    """Return a report's words and tables; `unreadable` names runs without a readable record."""
-    placed = recorded(runs)
-    of_profiles = [
-        (
-            profile_tables.ops_table(profile, f"ops-{name}"),
-            profile_tables.kernels_table(profile, f"kernels-{name}"),
-        )
-        for profile, name in named_profiles(profiles)
-    ]
-    of_traces = [
-        trace_tables.trace_ops_table(trace, f"ops-{name}") for trace, name in named_traces(traces)
-    ]
-    shown = [
-        table
-        for table in (
-            *_of_runs(runs, placed, run_ids, run_numbers, across),
-            *_inside(profiles, of_profiles, traces, of_traces),
-            *_behind(runs, placed, run_numbers),
-        )
-        if table.rows
-    ]
-    return Content(
-        front=front,
-        written=utc(written),
-        summary=sentences.summary(runs, profiles, traces),
-        problems=_problems(runs, profiles, unreadable, run_numbers),
-        opening=opening(runs) if runs else _without_runs(profiles, traces),
-        tables={table.name: replace(table, number=n) for n, table in enumerate(shown, start=1)},
-        profiles=tuple(
-            ProfileSection(
-                profile.number,
-                f"Profile {profile.number}: {profile.label}",
-                tuple(sentences.profile_sentences(profile)),
-                tuple(table.name for table in tables),
-            )
-            for profile, tables in zip(profiles, of_profiles, strict=True)
-        ),
-        traces=tuple(
-            TraceSection(
-                trace.number,
-                f"Trace {trace.number}: {trace.label}",
-                tuple(trace_sentences(trace)),
-                table.name,
-            )
-            for trace, table in zip(traces, of_traces, strict=True)
-        ),
-        across=tuple(across.sentences),
-        findings=tuple(find_all(runs, across.prices)),
-        run_words=run_numbers.words,
-        commands=sentences.commands(placed),
-        has_runs=bool(runs),
-        limits=tuple(sentences.limits(runs)),
-        references=sentences.REFERENCES,
-    )
-
-
-def named_profiles(profiles: Sequence[PlacedProfile]) -> list[tuple[PlacedProfile, str]]:
-    """Return each profile with what the names of its figures and tables have of it."""
-    return list(zip(profiles, file_names(profile.label for profile in profiles), strict=True))
-
-
-def named_traces(traces: Sequence[PlacedTrace]) -> list[tuple[PlacedTrace, str]]:
-    """Return each trace with what the names of its figure and table have of it."""
-    return list(zip(traces, file_names(f"trace {one.label}" for one in traces), strict=True))
-
-
-def _of_runs(
-    runs: Sequence[Run],
-    placed: Sequence[PlacedRun],
+    inside: Mapping[str, PlacedProfile | PlacedTrace],
     run_ids: Mapping[str, str],
     numbers: RunNumbers,
     across: AcrossMachines,
-) -> list[Table]:
-    """What the runs show, in the order of the report."""
-    return [
-        summary_table(runs, numbers),
-        speed_up_tables.against_table(across, numbers),
-        speed_up_tables.prices_table(across),
-        speed_up_tables.speed_up_table(across.pairs, numbers),
-        group_tables.uplift_table(runs, numbers),
-        batch_tables.gains_table(runs, numbers),
-        group_tables.scatter_table(runs, numbers),
-        group_tables.scaling_table(runs, numbers),
-        batch_tables.predictions_table(runs, numbers),
-        roof_tables.points_table(runs, numbers),
-        roof_tables.intensities_table(placed),
-        roof_tables.ceilings_table(runs, run_ids),
-    ]
+) -> dict[str, list[Table]]:
+    """Return the tables of each part of the report that have a row, numbered in its order.
+
+    `inside` are profiles and traces by the names of their parts.
+    """
+    profiles = {name: one for name, one in inside.items() if isinstance(one, PlacedProfile)}
+    traces = {name: one for name, one in inside.items() if isinstance(one, PlacedTrace)}
+    named = {
+        **of_runs.run_tables(runs, run_ids),
+        **of_runs.configuration_tables(runs),
+        **of_runs.machine_tables(across),
+        **of_steps.profile_tables(list(profiles.values())),
+        **of_steps.trace_tables(list(traces.values())),
+        "environments": of_runs.environments_table(runs),
+    }
+    parts: dict[str, list[Table]] = {}
+    for part, names in _PARTS.items():
+        parts[part] = [named[name] for name in names.split() if name in named]
+        if part == "profiles":
+            parts |= {name: of_steps.tables_of_profile(one, name) for name, one in profiles.items()}
+        if part == "traces":
+            parts |= {
+                name: [of_steps.trace_ops_table(one, f"ops-{name}")] for name, one in traces.items()
+            }
+    order = count(1)
+    return {
+        part: [replace(numbers.put_in(one), number=next(order)) for one in tables if one.rows]
+        for part, tables in parts.items()
+    }
 
 
-def _inside(
-    profiles: Sequence[PlacedProfile],
-    of_profiles: Sequence[Sequence[Table]],
-    traces: Sequence[PlacedTrace],
-    of_traces: Sequence[Table],
-) -> list[Table]:
-    """What is inside a step, by profiles and traces."""
-    compared = compare_two([trace.record for trace in traces])
-    return [
-        profile_tables.profiles_table(profiles),
-        profile_tables.copies_table(profiles),
-        profile_tables.cpu_counters_table(profiles),
-        *chain.from_iterable(of_profiles),
-        trace_tables.steps_table(traces),
-        trace_tables.idle_table(traces),
-        *(
-            [trace_tables.comparison_table(compared)]
-            if isinstance(compared, TraceComparison)
-            else []
-        ),
-        *of_traces,
-    ]
-
-
-def _behind(runs: Sequence[Run], placed: Sequence[PlacedRun], numbers: RunNumbers) -> list[Table]:
-    """What was measured, with which settings, where."""
-    return [
-        run_tables.runs_table(placed),
-        group_tables.matrix_table(runs, numbers),
-        run_tables.imported_table(runs, numbers),
-        run_tables.measurements_table(placed),
-        run_tables.phases_table(placed),
-        machine_tables.processes_table(placed),
-        machine_tables.telemetry_table(placed),
-        group_tables.complexity_table(runs, numbers),
-        machine_tables.environments_table(placed),
-    ]
-
-
-def _problems(
+def problems(
     runs: Sequence[Run],
-    profiles: Sequence[PlacedProfile],
+    profiles: Iterable[PlacedProfile],
     unreadable: Sequence[str],
     numbers: RunNumbers,
-) -> tuple[Problem, ...]:
-    return (
-        *(Problem("record not read", (line,)) for line in unreadable),
-        *(
-            Problem(f"Run {run.number}, {run.label}", run.problems)
-            for run in recorded(runs)
-            if run.problems
-        ),
-        *_of_roofs(runs, numbers),
-        *_of_imported(imported(runs), numbers),
-        *(
-            Problem(f"Profile {profile.number}, {profile.label}", profile.problems)
-            for profile in profiles
-            if profile.problems
-        ),
-    )
-
-
-def _of_roofs(runs: Sequence[Run], numbers: RunNumbers) -> Iterator[Problem]:
-    """One problem for each roof, however many runs stand under it."""
-    for under, why in doubtful_roofs(runs):
-        names = numbers.words(run.name for run in under)
-        word = "run" if len(under) == 1 else "runs"
-        yield Problem(f"Roof of {under[0].env}, over {word} {names}", (why,))
-
-
-def _of_imported(runs: Sequence[ImportedRun], numbers: RunNumbers) -> Iterator[Problem]:
-    """What is doubtful of each, and once each reason for which some have no place."""
+) -> list[tuple[str, Sequence[str]]]:
+    """Return what must not be taken as it stands, each with the reasons; runs alike together."""
+    alike: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        doubts = tuple(f"{f.level}: {f.message}" for f in run.findings if f.level != "note")
-        if doubts:
-            yield Problem(f"Run {numbers.by_name[run.name]}, {run.label}, imported", doubts)
-    for reason in dict.fromkeys(run.refusal for run in runs if run.refusal):
-        of_reason = [run.name for run in runs if run.refusal == reason]
-        words = f"{'Run' if len(of_reason) == 1 else 'Runs'} {numbers.words(of_reason)}, imported"
-        yield Problem(words, (f"not placed: {reason}",))
+        alike.setdefault(run.problems, []).append(run)
+    found: list[tuple[str, Sequence[str]]] = [("record not read", [line]) for line in unreadable]
+    for reasons, those in alike.items():
+        words = [numbers.named([run.name for run in those]).capitalize()]
+        words += [those[0].label] if len(those) == 1 else []
+        words += ["imported"] if all(run.imported for run in those) else []
+        found.append((", ".join(words), reasons))
+    found += [
+        (f"Roof of {under[0].env}, over {numbers.named([run.name for run in under])}", [why])
+        for under, why in doubtful_roofs(runs)
+    ]
+    found += [(f"Profile {one.number}, {one.label}", one.problems) for one in profiles]
+    return [(subject, reasons) for subject, reasons in found if reasons]
+
+
+def doubtful_roofs(runs: Iterable[Run]) -> Iterator[tuple[list[Run], str]]:
+    """Yield the runs under each roof whose measurement was disturbed, with what that means."""
+    found: dict[str | None, list[Run]] = {}
+    for run in runs:
+        if any(finding.code == DOUBTFUL_ROOF for finding in run.findings):
+            record_id = run.point.ceiling_record_id if run.point else None
+            found.setdefault(record_id, []).append(run)
+    for under in found.values():
+        messages = (f.message for f in under[0].findings if f.code == DOUBTFUL_ROOF)
+        doubts = [message.removeprefix("its roof: ") for message in messages]
+        yield (
+            under,
+            f"suspect: {'; '.join(doubts)}: it may be too low, and so the shares of it too high; "
+            "measure it again while the machine rests: mlproject ceilings",
+        )

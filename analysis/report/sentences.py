@@ -1,184 +1,94 @@
-"""The report's sentences, from what there is to the commands. Every number is computed."""
+"""The report's sentences of profiles and traces; its caveats, and how to repeat its runs."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
 
-from analysis.figures.rooflines.device_roofs import missing_levels
-from analysis.profiles.op_places import OpPlaces
-from analysis.report.tables.run_columns import utc
+from analysis.profiles.places import OpPlaces, check_ops
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.groups import group_runs
-from analysis.runs.placed import PlacedRun, recorded
-from analysis.runs.placed_profiles import PlacedProfile
-from analysis.runs.quantities import bytes_rate, counted, percent, three_digits
-from analysis.runs.run import Run
-from analysis.traces.placed import PlacedTrace
+from analysis.runs.place import PlacedProfile
+from analysis.runs.run import Run, recorded
+from analysis.traces.placed import PlacedTrace, compare_two
+from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
 from bench.config import RunConfig, run_options
+from bench.errors import Unknown
 from bench.records import Counters, OpProfile
 
 #: Ops that a sentence names.
 _MAX_NAMED_OPS = 5
-
-REFERENCES = (
-    "S. Williams, A. Waterman, D. Patterson: Roofline, an insightful visual performance model. "
-    "Communications of the ACM 52(4), 2009.",
-    "B. L. Welch: The generalization of Student's problem when several different population "
-    "variances are involved. Biometrika 34, 1947.",
-    "S. Holm: A simple sequentially rejective multiple test procedure. Scandinavian Journal of "
-    "Statistics 6, 1979.",
-)
-
-
-def summary(
-    runs: Sequence[Run], profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace] = ()
-) -> str:
-    """Return how many runs, profiles and traces there are, and where and when they ran."""
-    of_traces = counted(len(traces), "trace")
-    of_profiles = counted(len(profiles), "profile")
-    if not runs:
-        words = [of_profiles] * bool(profiles)
-        words += [f"{of_traces} that other programs recorded"] * bool(traces)
-        return f"{', and '.join(words)}."
-    machines = {run.env for run in runs}
-    failed = sum(run.outcome != "ok" for run in runs)
-    imported = sum(run.imported_from is not None for run in runs)
-    counts = ((failed, "without a result"), (imported, "imported"))
-    notes = ", ".join(f"{number} {words}" for number, words in counts if number)
-    remarks = f" ({notes})" if notes else ""
-    created = [run.record.created for run in runs if run.record]
-    when = ""
-    if created:
-        first, last = min(created), max(created)
-        when = f", on {utc(first)}" if first == last else f", between {utc(first)} and {utc(last)}"
-    ran = f"{counted(len(runs), 'run')}{remarks} on {counted(len(machines), 'machine')}"
-    profiled = f", and {of_profiles}" if profiles else ""
-    traced = f", and {of_traces}" if traces else ""
-    return f"{ran}{when}{profiled}{traced}."
-
-
-def limits(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the limits that apply to `runs`."""
-    results = recorded(runs)
-    points = [run.point for run in runs if run.point]
-    yield (
-        "FLOP are those of the algorithm (convolution, linear, matrix product, attention; a "
-        "multiply-add is 2); elementwise work is left out of the rate, not of the time."
-    )
-    if any(point.intensity_counted is None for point in points):
-        yield (
-            "Where no bytes were counted they are modelled, at least as if every chain were fused "
-            "and at most as if every operation went through memory. So such a run is an interval, "
-            "not a point."
-        )
-    if any(point.intensity_counted is not None for point in points):
-        yield (
-            "Counted bytes are those of one profiled step, whose kernels ran one after another; "
-            "the intensity is the algorithm's FLOP over them. Executed FLOP, with padding and "
-            "recomputation, are another quantity and share no column with the algorithm's."
-        )
-    if any(not point.bound_sure for point in points):
-        yield "A bound with a question mark depends on where in that interval the traffic lies."
-    if datasheet := sum(point.ceiling.kind == "datasheet" for point in points):
-        stand = "stands" if datasheet == 1 else "stand"
-        yield (
-            f"{counted(datasheet, 'run')} {stand} under a datasheet's roof, which programs "
-            "seldom reach: the fraction of the roof reads low."
-        )
-    if any(result.record.config.reads_images for result in results):
-        yield (
-            "Waiting for data is the host's time inside the loader. Where the step runs on the "
-            "processor, loader processes also take cores from it, which this does not show."
-        )
-    if any(run.imported_from is not None for run in runs):
-        yield (
-            "Imported runs are what their sources say. Their FLOP and bytes are a count of the "
-            "training step that a source names, and their roof is that of a device of the same "
-            "name: other code, another image size or another part would move them. What is assumed "
-            "stands in the table of imported runs; nothing is known of waiting for data."
-        )
-    if any(group.repeats().log_variance is None for group in group_runs(runs)):
-        yield (
-            "A configuration with a single run says nothing of how much repeats differ; its ratios "
-            "have no interval."
-        )
-    if runs:
-        yield f"{_intervals(runs)} They take logarithms as normal."
-
-
-def _intervals(runs: Sequence[Run]) -> str:
-    machines = [len(group.repeats().machines) for group in group_runs(runs)]
-    alone = "repeats on one machine, and say nothing of others of its kind"
-    if max(machines, default=0) > 1:
-        return (
-            "Where a configuration ran on several machines of a kind its intervals are of machines "
-            f"of that kind; elsewhere they are of {alone}."
-        )
-    if min(machines, default=0) == 1:
-        return f"Intervals are of {alone}."
-    return "Intervals are of these runs alone: not all of their records say which machine ran."
-
-
-def profile_sentences(profile: PlacedProfile) -> Iterator[str]:
-    """Yield what a profile saw, what it did not see, and why."""
-    record, unknown = profile.record, "no reason recorded"
-    runs = ", ".join(str(result.number) for result in profile.runs)
-    yield f"Explains run {runs}." if runs else "Explains no run of this report."
-    if record.outcome != "ok":
-        yield _ended(f"Outcome {record.outcome}: {record.reason or unknown}")
-    if record.ops is None or profile.ops is None:
-        yield _ended(f"No times of ops: {record.missing.get('ops', unknown)}")
-    else:
-        yield from _of_ops(record.ops, profile.ops)
-    if record.counters is None:
-        yield _ended(f"No device counters: {record.missing.get('counters', unknown)}")
-    else:
-        yield from _of_counters(record.counters, profile.used)
-    if record.cpu_counters is None:
-        yield _ended(f"No processor counters: {record.missing.get('cpu_counters', unknown)}")
-    else:
-        for name, why in record.cpu_counters.missing.items():
-            yield _ended(f"Processor counters without {name}: {why}")
-    for finding in profile.findings:
-        if finding.level == "note":
-            yield _ended(f"{finding.message[:1].upper()}{finding.message[1:]}")
+#: Ops with less of the ops' time are not worth a name.
+_NAMED_SHARE = 0.05
+#: What a profile may lack, for people.
+_PARTS_OF_PROFILE = {
+    "ops": "times of ops",
+    "counters": "device counters",
+    "cpu_counters": "processor counters",
+}
+#: What the counters of a trace may lack, for people.
+_COUNTED_IN_TRACE = {"flops": "FLOP", "dram_bytes": "DRAM bytes", "duration_s": "time"}
 
 
 def _ended(sentence: str) -> str:
-    """A reason may be a paragraph with its own full stop."""
-    return sentence if sentence.endswith(".") else f"{sentence}."
+    """Return a reason as a sentence: with a capital and one full stop."""
+    return f"{sentence[:1].upper()}{sentence[1:]}{'' if sentence.endswith('.') else '.'}"
+
+
+def step_sentences(one: PlacedProfile | PlacedTrace) -> list[str]:
+    """Return what a profile or a trace saw, the roof above it, what it did not see, and why."""
+    found = _of_profile(one) if isinstance(one, PlacedProfile) else _of_trace(one)
+    return [_ended(sentence) for sentence in found]
+
+
+def opening(profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]) -> list[str]:
+    """Return what a report without runs opens with: the bound of the first trace's steps."""
+    said = []
+    if traces:
+        record = traces[0].record
+        said += [f"{traces[0].label} is bound by {record.bound}", *record.advice]
+        compared = compare_two([trace.record for trace in traces])
+        if isinstance(compared, Unknown):
+            said.append(f"the traces are not compared: {compared.reason}")
+    if profiles:
+        said += ["No timed run is here: a profile shows a step's time, and no throughput"]
+    return [_ended(sentence) for sentence in said]
+
+
+def _of_profile(profile: PlacedProfile) -> Iterator[str]:
+    record, unknown = profile.record, "no reason recorded"
+    runs = ", ".join(str(result.number) for result in profile.runs)
+    yield f"Explains run {runs}" if runs else "Explains no run of this report"
+    if record.outcome != "ok":
+        yield f"Outcome {record.outcome}: {record.reason or unknown}"
+    for name, what in _PARTS_OF_PROFILE.items():
+        if getattr(record, name) is None:
+            yield f"No {what}: {record.missing.get(name, unknown)}"
+    if record.ops is not None and profile.ops is not None:
+        yield from _of_ops(record.ops, profile.ops)
+    if record.counters is not None:
+        yield from _of_counters(record.counters, profile.used)
+    if record.cpu_counters is not None:
+        for name, why in record.cpu_counters.missing.items():
+            yield f"Processor counters without {name}: {why}"
+    yield from (found.message for found in profile.findings if found.level == "note")
 
 
 def _of_ops(ops: OpProfile, places: OpPlaces) -> Iterator[str]:
-    share = f", {percent(ops.ops_time_s / ops.step_time_s)} of it in ops" if ops.step_time_s else ""
-    yield (
-        f"Times of ops by {ops.method}, over {ops.iterations} steps: a profiled step took "
-        f"{three_digits(1e3 * ops.step_time_s)} ms{share}."
-    )
+    yield f"Times of ops by {ops.method}, over {ops.iterations} steps"
     if ops.device_busy_share is None:
-        yield _ended(f"The device's busy share is not known: {ops.missing['device_busy_share']}")
-    else:
-        gap = ops.launch_gap_s
-        gaps = "" if gap is None else f", {three_digits(1e3 * gap)} ms idle between kernels"
-        waited_s = ops.exposed_communication_s
-        waits = f", {three_digits(1e3 * waited_s)} ms of it communication alone" if waited_s else ""
-        busy = percent(ops.device_busy_share)
-        yield f"The device was busy {busy} of the profiled step{waits}{gaps}."
+        yield f"The device's busy share is not known: {ops.missing['device_busy_share']}"
     if ops.copies is None:
-        yield _ended(f"Copies are not known: {ops.missing['copies']}")
+        yield f"Copies are not known: {ops.missing['copies']}"
     if places.unmatched:
-        named = ", ".join(
-            f"{op.name} {percent(op.share)}" for op in places.unmatched[:_MAX_NAMED_OPS]
-        )
-        rest = len(places.unmatched) - _MAX_NAMED_OPS
-        more = f" and {rest} more" if rest > 0 else ""
+        named = [f"{op.name} {percent(op.share)}" for op in places.unmatched[:_MAX_NAMED_OPS]]
+        rest = len(places.unmatched) - len(named)
         yield (
             f"Not in the cost model, {percent(places.unmatched_share)} of the ops' time: "
-            f"{named}{more}."
+            f"{', '.join(named)}{f' and {rest} more' if rest else ''}"
         )
     if unseen := ops.missing.get("unseen"):
-        yield _ended(f"Of the cost model: {unseen}")
+        yield f"Of the cost model: {unseen}"
 
 
 def _of_counters(counters: Counters, used: UsedCeiling | None) -> Iterator[str]:
@@ -186,23 +96,91 @@ def _of_counters(counters: Counters, used: UsedCeiling | None) -> Iterator[str]:
     yield (
         f"Counters by {counters.source}{chip}: {counters.kernels} launches, "
         f"{len(counters.per_kernel)} kernel names. Their durations are those of one kernel "
-        "at a time with emptied caches, and not the training's."
+        "at a time with emptied caches, and not the training's"
     )
     for name, reason in counters.missing.items():
-        yield _ended(f"Not counted, {name}: {reason}")
-    for cache in used.cache_roofs if used else ():
-        if cache.peak_bytes_per_s is not None:
-            yield f"{cache.level}: {bytes_rate(cache.peak_bytes_per_s)} by {cache.source}."
-    for reason in missing_levels(used):
-        yield _ended(f"No slope for {reason}")
+        yield f"Not counted, {name}: {reason}"
+    if used is None:
+        return
+    missing = dict.fromkeys(("L1", "L2"), "its bandwidth was not measured")
+    for cache in used.cache_roofs:
+        if cache.peak_bytes_per_s is None:
+            missing[cache.level] = cache.missing["peak_bytes_per_s"]
+        else:
+            missing.pop(cache.level, None)
+            yield f"{cache.level}: {bytes_rate(cache.peak_bytes_per_s)} by {cache.source}"
+    for level, reason in missing.items():
+        yield f"No slope for {level}: {reason}"
 
 
-def commands(runs: Sequence[PlacedRun]) -> dict[str, str]:
-    """Return each command that repeats runs, with the numbers of those runs before it."""
+def _of_trace(trace: PlacedTrace) -> Iterator[str]:
+    record = trace.record
+    yield from (f"Bound: {record.bound}", *record.findings, *record.advice)
+    if isinstance(trace.ceiling, Unknown):
+        yield f"No roof: {trace.ceiling.reason}"
+    else:
+        ceiling, roof = trace.ceiling.ceiling, trace.ceiling.roof
+        note = trace.ceiling.instead_of_measured
+        yield (
+            f"Roof in {ceiling.math_mode}: {flops_rate(roof.peak_flops_per_s)} and "
+            f"{bytes_rate(roof.peak_bytes_per_s)}, {ceiling.kind} ({ceiling.source})"
+            f"{f'; {note}' if note else ''}"
+        )
+        for finding in check_ops(trace.ops, roof):
+            yield f"{finding.level}: {finding.message}"
+    if all(step.device_busy_s is None for step in record.steps):
+        yield "No device ran anything in the trace: times of ops are their own on the host"
+    yield _of_known_work(trace.ops)
+    if (counters := record.counters) is not None:
+        sums = ((counters.flops, "FLOP executed"), (counters.dram_bytes, "B of DRAM"))
+        known = ", ".join(f"{three_digits(n / 1e9)} G{unit}" for n, unit in sums if n is not None)
+        kernels = counted(counters.kernels, "kernel")
+        yield f"Counters of {kernels} in the trace{f': {known}' if known else ''}"
+        for name, unit in _COUNTED_IN_TRACE.items():
+            if name in counters.missing:
+                yield f"No {unit} counted: {counters.missing[name]}"
+
+
+def _of_known_work(places: OpPlaces) -> str:
+    sentence = (
+        f"{percent(sum(op.share for op in places.placed))} of the ops' time went to ops whose FLOP "
+        f"and bytes are known, {percent(places.without_flops_share)} to ops without FLOP, and of "
+        f"{percent(places.unmatched_share)} the work is not known"
+    )
+    longest = next((op for op in places.unmatched if op.share >= _NAMED_SHARE), None)
+    if longest is None:
+        return sentence
+    return f"{sentence}, most of it in {longest.time.op} ({longest.time.missing['flops']})"
+
+
+def caveats(runs: Sequence[Run]) -> dict[str, int]:
+    """Return of how many runs, points or configurations each caveat of the report speaks."""
+    points = [run.point for run in runs if run.point]
+    repeats = [group.repeats() for group in group_runs(runs)]
+    machines = [len(one.machines) for one in repeats]
+    return {
+        "modelled": sum(point.intensity_counted is None for point in points),
+        "counted": sum(point.intensity_counted is not None for point in points),
+        "unsure": sum(not point.bound_sure for point in points),
+        "datasheet": sum(point.ceiling.kind == "datasheet" for point in points),
+        "reads_images": sum(run.config.reads_images for run in recorded(runs)),
+        "imported": sum(run.imported is not None for run in runs),
+        "single": sum(one.log_variance is None for one in repeats),
+        "several_machines": sum(number > 1 for number in machines),
+        "unknown_machine": int(min(machines, default=0) == 0),
+        "runs": len(runs),
+    }
+
+
+def commands(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the command that repeats runs, by words with the numbers of those runs."""
     numbers: dict[str, list[str]] = {}
     for run in runs:
-        numbers.setdefault(run_command(run.record.config), []).append(f"{run.number}")
-    return {f"run {', '.join(those)}": command for command, those in numbers.items()}
+        numbers.setdefault(run_command(run.config), []).append(f"{run.number}")
+    return {
+        f"run{'s' if len(those) > 1 else ''} {', '.join(those)}": command
+        for command, those in numbers.items()
+    }
 
 
 def run_command(config: RunConfig) -> str:

@@ -6,26 +6,55 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from analysis.comparison.machines.across import across_machines
-from analysis.comparison.machines.prices import NO_PRICES, Prices
-from analysis.figures import model_colours
-from analysis.report.figure_files import FigureFolder
-from analysis.report.front_matter import FrontMatter
-from analysis.report.report_folder import begin_report, end_report
-from analysis.report.run_figures import draw_across, draw_runs
-from analysis.report.sections import Content, make_content, named_profiles, named_traces
-from analysis.runs.placed_profiles import PlacedProfile
-from analysis.runs.run import Run
-from analysis.table import markdown_text, number_runs
+from analysis.comparison.machines import across_machines
+from analysis.comparison.prices import NO_PRICES, Prices
+from analysis.findings import find_all
+from analysis.report import opening, sentences
+from analysis.report.figures import report_figures, save_figures
+from analysis.report.folder import begin_report, end_report, file_names
+from analysis.report.sections import problems, report_tables
+from analysis.runs.groups import Configurations
+from analysis.runs.place import PlacedProfile
+from analysis.runs.run import Run, recorded
+from analysis.table import RunNumbers, markdown_text, utc
 from analysis.traces.placed import PlacedTrace
 from bench.errors import UserError
+
+#: Headings of the notes begin below the report's own of two signs.
+_FIRST_LEVEL = 3
+_LAST_LEVEL = 6
+#: A paragraph put after the notes; where it is not the last one, they leave something open.
+_END = "end of the notes"
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
+             "msedge")  # fmt: skip
+#: What prints a page, by name; the first one that is installed does.
+PRINTERS = (*_BROWSERS, "weasyprint")
+_PRINTING_LIMIT_S = 180
+
+
+@dataclass(frozen=True)
+class FrontMatter:
+    """What a person adds: a title, an author, and notes in Markdown; the last two may be empty."""
+
+    title: str = "Training steps under their roofs"
+    author: str = ""
+    notes: str = ""
+
+    @property
+    def notes_html(self) -> str:
+        """The notes for a page: raw HTML in them is text."""
+        return str(_parser().render(self.notes))
 
 
 def write_report(
@@ -40,7 +69,6 @@ def write_report(
     front: FrontMatter | None = None,
     prices: Prices = NO_PRICES,
     reference: str | None = None,
-    on_moved: Callable[[Path], None] = lambda aside: None,
 ) -> Path:
     """Write the report of `runs` into `folder` and return the path of `report.html`.
 
@@ -49,49 +77,51 @@ def write_report(
     those of ceilings too, to tracked runs; `unreadable` names runs that could not be read; `front`
     is what a person adds; `prices` are those of machines; `reference` is the machine that the
     others are held against, by default the one with most configurations in common. An earlier
-    report in the folder is replaced; one whose edits cannot be seen is moved, and `on_moved` gets
-    its new place. Raises `UserError` without a run, a profile or a trace, for a `reference` or a
-    price of a machine that is not there, for a folder that holds anything else or an edited report,
-    or where nothing can be written.
+    report in the folder is replaced. Raises `UserError` without a run, a profile or a trace, for a
+    `reference` or a price of a machine that is not there, for a folder that holds anything else or
+    an edited report, or where nothing can be written.
     """
     if not runs and not traces and not profiles:
         raise UserError("no measurements to report: run mlproject run first")
-    ids = run_ids or {}
-    when = written or datetime.now(timezone.utc)
-    run_numbers = number_runs(runs)
-    about = front or FrontMatter()
+    runs = Configurations.of(runs)
+    ids, numbers = run_ids or {}, number_runs(runs)
+    labels = [*(one.label for one in profiles), *(f"trace {one.label}" for one in traces)]
+    steps: list[PlacedProfile | PlacedTrace] = [*profiles, *traces]
+    inside = dict(zip(file_names(labels), steps, strict=True))
     across = across_machines(runs, prices, reference)
-    content = make_content(
-        runs, profiles, traces, ids, unreadable, when, run_numbers, about, across
-    )
-    points = [run.point for run in runs if run.point]
-    archs = [run.arch for run in runs] + [one.record.arch or "" for one in traces]
-    colours = model_colours([*archs, *(profile.record.config.arch for profile in profiles)])
+    tables = report_tables(runs, inside, ids, numbers, across)
+    shown = list(chain.from_iterable(tables.values()))
+    content: dict[str, Any] = {
+        "front": front or FrontMatter(),
+        "written": utc(written or datetime.now(timezone.utc)),
+        "summary": opening.summary(runs, profiles, traces),
+        "opening": opening.opening(runs) if runs else sentences.opening(profiles, traces),
+        "problems": problems(runs, profiles, unreadable, numbers),
+        "findings": find_all(runs, across=across, tables={one.name: one.number for one in shown}),
+        "named": numbers.named,
+        "across": across.sentences,
+        "inside": inside,
+        "step_sentences": sentences.step_sentences,
+        "tables": tables,
+        "commands": sentences.commands(recorded(runs)),
+        "caveats": sentences.caveats(runs),
+        "judged": any(row.get("ratio_low") is not None for one in shown for row in one.rows),
+    }
     try:
-        new, aside = begin_report(folder)
-        if aside is not None:
-            on_moved(aside)
-        place = FigureFolder(new / "figures", colours, run_numbers, (run.env for run in runs))
-        figures = {
-            "roofline": place.draw_roofline(points, ids) if points else None,
-            "across": draw_across(across, place),
-            "of_runs": draw_runs(runs, place),
-            "of_machines": place.draw_machines(points, ids),
-            "of_traces": {
-                trace.number: place.draw_trace(trace, name) for trace, name in named_traces(traces)
-            },
-            "of_profiles": {
-                profile.number: place.draw_profile(profile, name)
-                for profile, name in named_profiles(profiles)
-            },
-        }
+        new = begin_report(folder)
+        drawn = report_figures(runs, inside, across)
+        figures = save_figures(drawn, new / "figures")
+        rooflines = any(figures[part] for part in ("roofline", *inside))
+        content |= {"figures": figures, "rooflines": rooflines}
         texts = {
-            new / "report.html": _rendered("report.html.j2", content, figures),
-            new / "report.md": _rendered("report.md.j2", content, figures),
-            **_tables(content, new),
+            "report.html": _rendered("page.html.j2", "form.html.j2", content),
+            "report.md": _rendered("body.j2", "form.md.j2", content),
         }
-        for file, text in texts.items():
-            file.write_text(text, encoding="utf-8", newline="\n")
+        for table in shown:
+            forms = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
+            texts |= {f"tables/{table.name}.{ending}": text for ending, text in forms.items()}
+        for name, text in texts.items():
+            (new / name).write_text(text, encoding="utf-8", newline="\n")
         end_report(new)
     except OSError as error:
         raise UserError(
@@ -101,31 +131,21 @@ def write_report(
     return folder / "report.html"
 
 
-def _tables(content: Content, folder: Path) -> dict[Path, str]:
-    """The text of each file of a table."""
-    found: dict[Path, str] = {}
-    for table in content.tables.values():
-        path = folder / "tables" / table.name
-        found[path.with_name(f"{table.name}.csv")] = table.csv()
-        found[path.with_name(f"{table.name}.md")] = table.markdown()
-        found[path.with_name(f"{table.name}.tex")] = table.latex()
-    return found
-
-
-def _rendered(name: str, content: Content, figures: Mapping[str, object]) -> str:
-    """The report by one of its templates."""
+def _rendered(page: str, form: str, content: Mapping[str, object]) -> str:
+    """The report as `page` has it, whose blocks are written by the macros of `form`."""
+    in_html = form == "form.html.j2"
     environment = Environment(
         loader=PackageLoader("analysis.report", "templates"),
-        autoescape=name == "report.html.j2",  # noqa: S701 (Markdown is escaped by its own filter)
+        autoescape=in_html,  # noqa: S701 (Markdown is escaped by its own filter)
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
     )
     environment.filters["trusted"] = Markup  # Plotly's own page fragments
-    environment.filters["md"] = markdown_text
-    fence = markdown_fence(" ".join(content.commands.values()))
-    return environment.get_template(name).render(content=content, figures=figures, fence=fence)
+    environment.filters["fence"] = markdown_fence
+    environment.filters["plain"] = str if in_html else markdown_text
+    text = environment.get_template(page).render(content, form_template=form)
+    return f"{text.strip()}\n"
 
 
 def markdown_fence(text: str) -> str:
@@ -134,15 +154,58 @@ def markdown_fence(text: str) -> str:
     return "`" * max(3, longest + 1)
 
 
-BROWSERS = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "msedge",
-)
-_LIMIT_S = 180
+# What a person adds
+
+
+def front_matter(title: str | None, author: str | None, notes: Path | None) -> FrontMatter:
+    """Return what was given, else the usual. Raises `UserError` for empty words and bad notes."""
+    for name, words in (("title", title), ("author", author)):
+        if words is not None and not words.strip():
+            raise UserError(f"{name}={words!r}: is empty; write one, or leave --{name} out")
+    text = _notes(notes) if notes else ""
+    return FrontMatter(title=title or FrontMatter.title, author=author or "", notes=text)
+
+
+def _notes(path: Path) -> str:
+    text, why = "", ""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        why = f"cannot be read ({error.strerror or error})"
+    except UnicodeDecodeError:
+        why = "is not UTF-8 text; save it as UTF-8"
+    if not why and not text.strip():
+        why = "is empty; write something, or leave --notes out"
+    blocks = MarkdownIt("commonmark").parse(f"{text}\n\n{_END}\n")
+    if blocks[-1].type != "paragraph_close" or blocks[-2].content != _END:
+        why = "a code block or an HTML comment in it is not closed; close it"
+    if why:
+        raise UserError(f"notes={str(path)!r}: {why}")
+    return _with_lower_headings(text)
+
+
+def _parser() -> MarkdownIt:
+    """CommonMark with tables; raw HTML is text, pictures are links: a report is one file."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    return parser.disable("image")
+
+
+def _with_lower_headings(text: str) -> str:
+    """Return `text` with headings from the third level on, under the report's own."""
+    lines = text.splitlines()
+    headings = [
+        (int(token.tag.removeprefix("h")), token.map, " ".join(words.content.split()))
+        for token, words in pairwise(_parser().parse("\n".join(lines)))
+        if token.type == "heading_open" and token.level == 0 and token.map
+    ]
+    highest = min((level for level, _, _ in headings), default=_FIRST_LEVEL)
+    for level, span, words in reversed(headings):  # from the end: a change moves what is below
+        signs = "#" * min(level - highest + _FIRST_LEVEL, _LAST_LEVEL)
+        lines[slice(*span)] = [f"{signs} {words}"]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+# PDF
 
 
 def print_pdf(html: Path) -> Path:
@@ -151,38 +214,39 @@ def print_pdf(html: Path) -> Path:
     Raises `UserError` where no tool is installed, or where it makes no PDF.
     """
     pdf = html.with_suffix(".pdf")
+    tool = next(filter(shutil.which, PRINTERS), None)
+    if tool is None:
+        raise UserError(
+            "pdf: neither Chromium, Chrome, Edge nor WeasyPrint is installed; install one of "
+            "them, or print report.html from any browser"
+        )
     with tempfile.TemporaryDirectory() as profile:
-        command = _command(html, pdf, profile)
+        options = [
+            "--headless",
+            "--disable-gpu",
+            "--no-sandbox",  # our own file, without network; root in a container has none
+            "--no-pdf-header-footer",
+            f"--user-data-dir={profile}",
+            f"--print-to-pdf={pdf.resolve()}",
+            html.resolve().as_uri(),
+        ]
+        command = [tool, *(options if tool in _BROWSERS else (f"{html}", f"{pdf}"))]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+                command, capture_output=True, text=True, timeout=_PRINTING_LIMIT_S, check=False
             )
+            said = done.stderr.strip().splitlines() or ["it said nothing"]
+            why = "" if done.returncode == 0 and pdf.is_file() else said[-1]
         except subprocess.TimeoutExpired:
-            raise UserError(
-                f"pdf: {command[0]} took over {_LIMIT_S} s; try without --pdf"
-            ) from None
-    if done.returncode or not pdf.is_file():
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise UserError(f"pdf: {command[0]} made none ({last}); try without --pdf")
+            why = f"it took over {_PRINTING_LIMIT_S} s"
+    if why:
+        raise UserError(f"pdf: {tool} made none ({why}); try without --pdf")
     return pdf
 
 
-def _command(html: Path, pdf: Path, profile: str) -> Sequence[str]:
-    for name in BROWSERS:
-        if browser := shutil.which(name):
-            return [
-                browser,
-                "--headless",
-                "--disable-gpu",
-                "--no-sandbox",  # our own file, without network; root in a container has none
-                "--no-pdf-header-footer",
-                f"--user-data-dir={profile}",
-                f"--print-to-pdf={pdf.resolve()}",
-                html.resolve().as_uri(),
-            ]
-    if tool := shutil.which("weasyprint"):
-        return [tool, str(html), str(pdf)]
-    raise UserError(
-        "pdf: neither Chromium, Chrome, Edge nor WeasyPrint is installed; install one of them, "
-        "or print report.html from any browser"
-    )
+def number_runs(runs: Sequence[Run]) -> RunNumbers:
+    """Number recorded runs as they are placed, imported ones after them."""
+    found = {run.name: run.number for run in recorded(runs)}
+    last = max(found.values(), default=0)
+    imported = (run.name for run in runs if run.record is None)
+    return RunNumbers(found | {name: number for number, name in enumerate(imported, last + 1)})

@@ -1,12 +1,17 @@
-"""Which roof a measurement is held against: its own device's measured one, else the datasheet's."""
+"""Which roof a measurement is held against: its own device's measured one, else the datasheet's.
+
+Of a trace or an imported result no more is known than the device's name: the roof is then one that
+was measured on a device of that name, else the datasheet's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.roofs.peaks import Peaks, datasheet_peaks, normalised
-from analysis.roofs.roof import Roof
+from analysis.roofs.roof import Peaks, Roof, datasheet_peaks, normalised
+from bench.errors import Unknown
 from bench.records import (
     POWER_LIMIT,
     CacheRoof,
@@ -35,26 +40,19 @@ _POWER_LIMITED_SHARE = 0.05
 
 def alike_devices(theirs: Environment, ours: Environment) -> bool:
     """Whether both are of one kind: what trains has the same name and the same figures."""
-    if theirs.device.backend != ours.device.backend:
-        return False
-    if ours.device.backend == "cpu":
+    a, b = theirs.device, ours.device
+    if a.backend == b.backend == "cpu":
         return same_device(theirs, ours)
-    a_bytes, b_bytes = theirs.device.memory_bytes, ours.device.memory_bytes
-    if a_bytes is None or b_bytes is None:
-        return theirs.device.name == ours.device.name and a_bytes is b_bytes
-    return theirs.device.name == ours.device.name and alike_memory(a_bytes, b_bytes)
-
-
-@dataclass(frozen=True)
-class NoCeiling:
-    """Why there is no roof to hold against a run."""
-
-    reason: str
+    if a.memory_bytes is None or b.memory_bytes is None:
+        alike = a.memory_bytes is b.memory_bytes
+    else:
+        alike = alike_memory(a.memory_bytes, b.memory_bytes)
+    return alike and a.backend == b.backend and a.name == b.name
 
 
 def datasheet_ceiling(
     device: DeviceInfo, math_mode: MathMode, peaks: Sequence[Peaks] = ()
-) -> tuple[Ceiling, Roof] | NoCeiling:
+) -> tuple[Ceiling, Roof] | Unknown:
     """Return the datasheet peaks of `device` in `math_mode`, or why there are none.
 
     `peaks` of a user's own go before those of this package. A device is found by its whole name
@@ -62,20 +60,29 @@ def datasheet_ceiling(
     no table. Where parts of one name differ, it must also have the power limit or the number of
     multiprocessors of the row.
     """
-    name = normalised(device.name)
-    rows = [row for row in (*peaks, *datasheet_peaks()) if name in row.names]
+    rows = _rows_of(device.name, peaks)
     if not rows:
-        return NoCeiling(f"the datasheet table does not hold {device.name!r}")
-    row = next((row for row in rows if _is_of(row, device)), None)
+        return Unknown(f"the datasheet table does not hold {device.name!r}")
+    watts = device.power_limit_w
+    of_part = (
+        row
+        for row in rows
+        if row.multiprocessors in (None, device.cores)
+        and (
+            row.power_limit_w is None
+            or (watts is not None and is_power_limit(watts, row.power_limit_w))
+        )
+    )
+    row = next(of_part, None)
     if row is None:
         known = " and ".join(one.part for one in rows)
-        limit = "unknown" if device.power_limit_w is None else f"{device.power_limit_w:g} W"
-        return NoCeiling(
+        limit = "unknown" if watts is None else f"{watts:g} W"
+        return Unknown(
             f"the peaks of {device.name!r} differ by part: the datasheet table holds {known}, this "
             f"device's limit is {limit}, its multiprocessors are {device.cores or 'unknown'}"
         )
     if math_mode not in row.flops_per_s:
-        return NoCeiling(f"the datasheet of {device.name!r} gives no {math_mode} peak")
+        return Unknown(f"the datasheet of {device.name!r} gives no {math_mode} peak")
     roof = Roof(row.flops_per_s[math_mode], row.bytes_per_s)
     ceiling = Ceiling.of(
         "a datasheet gives one figure",
@@ -91,14 +98,8 @@ def datasheet_ceiling(
     return ceiling, roof
 
 
-def _is_of(row: Peaks, device: DeviceInfo) -> bool:
-    """Whether a row of the device's name is of its part."""
-    if row.multiprocessors not in (None, device.cores):
-        return False
-    if row.power_limit_w is None:
-        return True
-    limit_w = device.power_limit_w
-    return limit_w is not None and is_power_limit(limit_w, row.power_limit_w)
+def _rows_of(name: str, peaks: Sequence[Peaks]) -> list[Peaks]:
+    return [row for row in (*peaks, *datasheet_peaks()) if normalised(name) in row.names]
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def choose_ceiling(
     record: RunRecord | ProfileRecord,
     ceilings: Sequence[CeilingsRecord],
     peaks: Sequence[Peaks] = (),
-) -> UsedCeiling | NoCeiling:
+) -> UsedCeiling | Unknown:
     """Return the roof for `record`, or why there is none.
 
     The newest complete measured ceiling of the same device, driver, power limit and math mode,
@@ -126,33 +127,28 @@ def choose_ceiling(
     a peak is never assumed, and emulated arithmetic has none.
     """
     if record.environment is None or record.resolved is None:
-        return NoCeiling("the record does not say on which device or in which math mode it ran")
+        return Unknown("the record does not say on which device or in which math mode it ran")
     environment, math_mode = record.environment, record.resolved.math_mode
     if not record.resolved.native_math:
-        return NoCeiling(
+        return Unknown(
             f"this device computes {math_mode} by emulation, which has no roof: "
             "run it again with precision=amp or fp32 there"
         )
-    obstacles: list[str] = []
-    newest_first = sorted(ceilings, key=lambda one: (not _doubts(one), one.created), reverse=True)
-    for candidate in newest_first:
-        found = _matching(candidate, environment, math_mode)
-        if isinstance(found, tuple):
+    of_device = (
+        one for one in ceilings if one.environment and same_device(one.environment, environment)
+    )
+    why = ""
+    for one in sorted(of_device, key=lambda one: (not _doubts(one), one.created), reverse=True):
+        if found := _matching(one, environment, math_mode):
+            other_clock = _other_clock(one.telemetry, record)
             return UsedCeiling(
-                *found,
-                candidate.record_id,
-                None,
-                _doubts(candidate),
-                candidate.cache_roofs,
-                _other_clock(candidate.telemetry, record),
+                *found, one.record_id, None, _doubts(one), one.cache_roofs, other_clock
             )
-        obstacles.append(found)
-    why = "no ceilings were measured on this device"
-    if of_this_device := [obstacle for obstacle in obstacles if obstacle]:
-        why = f"no measured ceiling fits ({of_this_device[0]})"
+        why = why or f"no measured ceiling fits ({found.reason})"
+    why = why or "no ceilings were measured on this device"
     datasheet = datasheet_ceiling(environment.device, math_mode, peaks)
-    if isinstance(datasheet, NoCeiling):
-        return NoCeiling(f"{why}; {datasheet.reason}: run mlproject ceilings on that machine")
+    if isinstance(datasheet, Unknown):
+        return Unknown(f"{why}; {datasheet.reason}: run mlproject ceilings on that machine")
     return UsedCeiling(*datasheet, None, why)
 
 
@@ -184,35 +180,106 @@ def _other_clock(roofs: Telemetry | None, record: RunRecord | ProfileRecord) -> 
 
 
 def _matching(
-    candidate: CeilingsRecord, environment: Environment, mode: str
-) -> tuple[Ceiling, Roof] | str:
-    """Return the candidate's ceiling in `mode`, or what it lacks ("" for another machine's)."""
-    if candidate.environment is None or not same_device(candidate.environment, environment):
-        return ""
-    theirs, ours = candidate.environment.device, environment.device
-    if candidate.outcome != "ok":
-        return f"{candidate.record_id} ended {candidate.outcome}"
-    if theirs.driver != ours.driver:
-        return f"{candidate.record_id} is of driver {theirs.driver}, the run of {ours.driver}"
-    limits = candidate.environment.instruction_limits, environment.instruction_limits
-    if ours.backend == "cpu" and limits[0] != limits[1]:
-        return (
-            f"{candidate.record_id} is of instructions limited by {limits[0]}, "
-            f"the run by {limits[1]}"
-        )
-    if not same_power_limit(theirs.power_limit_w, ours.power_limit_w):
-        return (
-            f"{candidate.record_id} is at a power limit of {theirs.power_limit_w} W, "
-            f"the run at {ours.power_limit_w} W"
-        )
+    candidate: CeilingsRecord, ours: Environment, mode: MathMode
+) -> tuple[Ceiling, Roof] | Unknown:
+    """Return the ceiling in `mode` of a record of this very device, or what it lacks."""
+    name, theirs = candidate.record_id, candidate.environment
+    if theirs is None or candidate.outcome != "ok":
+        return Unknown(f"{name} ended {candidate.outcome}")
+    a, b = theirs.device, ours.device
+    if a.driver != b.driver:
+        return Unknown(f"{name} is of driver {a.driver}, the run of {b.driver}")
+    limits = theirs.instruction_limits, ours.instruction_limits
+    if b.backend == "cpu" and limits[0] != limits[1]:
+        return Unknown(f"{name} is of instructions limited by {limits[0]}, the run by {limits[1]}")
+    if not same_power_limit(a.power_limit_w, b.power_limit_w):
+        watts = f"{a.power_limit_w} W, the run at {b.power_limit_w} W"
+        return Unknown(f"{name} is at a power limit of {watts}")
+    return _measured(candidate, mode)
+
+
+def _measured(candidate: CeilingsRecord, mode: MathMode) -> tuple[Ceiling, Roof] | Unknown:
     for ceiling in candidate.ceilings:
         if ceiling.math_mode == mode and ceiling.kind == "measured":
-            if ceiling.peak_flops_per_s is not None and ceiling.peak_bytes_per_s is not None:
-                return ceiling, Roof(
-                    ceiling.peak_flops_per_s,
-                    ceiling.peak_bytes_per_s,
-                    ceiling.burst_flops_per_s or 0.0,
-                    ceiling.one_way_bytes_per_s or 0.0,
-                )
-            return f"{candidate.record_id} measured only one of the two roofs of {mode}"
-    return f"{candidate.record_id} did not measure {mode}"
+            if roof := Roof.of(ceiling):
+                return ceiling, roof
+            return Unknown(f"{candidate.record_id} measured only one of the two roofs of {mode}")
+    return Unknown(f"{candidate.record_id} did not measure {mode}")
+
+
+# By a name alone
+
+#: Words by which published results name exactly one part, in any order, and its driver's name.
+_PUBLISHED: Mapping[frozenset[str], str] = {
+    frozenset(words.split()): name
+    for name, published in {
+        "NVIDIA A100-SXM4-40GB": "a100 sxm 40gb, a100 sxm4 40gb",
+        "NVIDIA A100-PCIE-40GB": "a100 pcie 40gb",
+        "NVIDIA A100-SXM4-80GB": "a100 sxm 80gb, a100 sxm4 80gb",
+        "NVIDIA A100 80GB PCIe": "a100 pcie 80gb",
+        "NVIDIA A30": "a30 pcie 24gb",
+        "NVIDIA H100 80GB HBM3": "h100 sxm 80gb, h100 sxm5 80gb",
+        "NVIDIA H100 PCIe": "h100 pcie 80gb",
+        "NVIDIA H200": "h200 sxm 140gb, h200 sxm 141gb",
+        "NVIDIA GH200 480GB": "gh200 96gb",
+        "Tesla V100-SXM2-16GB": "v100 sxm2 16gb",
+        "Tesla V100-SXM2-32GB": "v100 sxm2 32gb",
+        "Tesla V100-PCIE-16GB": "v100 pcie 16gb",
+        "Tesla V100-PCIE-32GB": "v100 pcie 32gb",
+    }.items()
+    for words in published.split(", ")
+}
+
+
+def driver_name(published: str) -> str:
+    """Return a device's name as its driver gives it, where a published one means one part."""
+    words = frozenset(re.split(r"[\s_-]+", normalised(published)))
+    return _PUBLISHED.get(words, published)
+
+
+def ceiling_by_name(
+    device: DeviceInfo,
+    math_mode: MathMode,
+    ceilings: Iterable[CeilingsRecord],
+    peaks: Sequence[Peaks],
+    *,
+    because: str,
+    env: str | None = None,
+) -> UsedCeiling | Unknown:
+    """Return the roof of a device by its name, or why there is none.
+
+    The newest one measured on a device of that name and backend, with as many multiprocessors where
+    both are known; else the datasheet's, where `peaks` of a user's own go first. A processor's name
+    says nothing of its memory, so a measured roof of one also has the label `env`. `because` says
+    in the result why it is not measured on the device itself.
+    """
+    for candidate in sorted(ceilings, key=lambda one: one.created, reverse=True):
+        environment = candidate.environment
+        if environment is None or candidate.outcome != "ok":
+            continue
+        theirs = environment.device
+        if (
+            theirs.backend == device.backend
+            and normalised(theirs.name) == normalised(device.name)
+            and (device.backend != "cpu" or environment.label == env)
+            and len({theirs.cores, device.cores} - {None}) < 2
+            and (found := _measured(candidate, math_mode))
+        ):
+            caches = candidate.cache_roofs
+            return UsedCeiling(*found, candidate.record_id, because, cache_roofs=caches)
+    datasheet = datasheet_ceiling(device, math_mode, peaks)
+    return datasheet and UsedCeiling(*datasheet, None, because)
+
+
+def highest_roof(device: str, peaks: Sequence[Peaks]) -> Roof | None:
+    """Return the highest datasheet peaks of any part of this name in any arithmetic, or None.
+
+    What passes them is impossible, whichever part it was and whatever it computed in.
+    """
+    rows = _rows_of(driver_name(device), peaks)
+    if not rows:
+        return None
+    return Roof(
+        max(peak for row in rows for peak in row.flops_per_s.values()),
+        max(row.bytes_per_s for row in rows),
+    )

@@ -1,4 +1,4 @@
-"""The roofline's arithmetic: what a device can do at an arithmetic intensity.
+"""The roofline's arithmetic, and the peaks that makers publish.
 
 Williams, Waterman, Patterson: Roofline, Communications of the ACM 52(4), 2009:
 attainable = min(peak FLOP/s, intensity x peak B/s).
@@ -6,7 +6,17 @@ attainable = min(peak FLOP/s, intensity x peak B/s).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import astuple, dataclass
+from functools import cache, cached_property
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from analysis.table import read_rows
+from bench.records import Ceiling
 
 #: A ceiling is itself a measurement, good to a few percent: only what passes it by more counts.
 CEILING_MARGIN = 1.03
@@ -25,6 +35,15 @@ class Roof:
     burst_flops_per_s: float = 0.0
     one_way_bytes_per_s: float = 0.0
 
+    @classmethod
+    def of(cls, ceiling: Ceiling) -> Roof | None:
+        """Return the roof of a measured ceiling; None where one of its two peaks is not known."""
+        peak, bandwidth = ceiling.peak_flops_per_s, ceiling.peak_bytes_per_s
+        if peak is None or bandwidth is None:
+            return None
+        burst, one_way = ceiling.burst_flops_per_s, ceiling.one_way_bytes_per_s
+        return cls(peak, bandwidth, burst or 0.0, one_way or 0.0)
+
     @property
     def most_flops_per_s(self) -> float:
         """The most that arithmetic can reach, for however short a time."""
@@ -37,12 +56,7 @@ class Roof:
 
     def of_several(self, devices: int) -> Roof:
         """Return the roof of so many such devices together."""
-        return Roof(
-            self.peak_flops_per_s * devices,
-            self.peak_bytes_per_s * devices,
-            self.burst_flops_per_s * devices,
-            self.one_way_bytes_per_s * devices,
-        )
+        return Roof(*(devices * rate for rate in astuple(self)))
 
     @property
     def ridge_flop_per_byte(self) -> float:
@@ -52,3 +66,109 @@ class Roof:
     def attainable_flops_per_s(self, intensity_flop_per_byte: float) -> float:
         """Return the most FLOP/s that a step of this intensity can reach."""
         return min(self.peak_flops_per_s, intensity_flop_per_byte * self.peak_bytes_per_s)
+
+
+_MODES = ("fp32", "tf32", "bf16", "fp16")
+#: A number that a row may leave empty.
+_Known = Annotated[
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+    BeforeValidator(lambda text: text or None),
+    Field(description="no positive number; empty means unknown"),
+]
+
+
+class Peaks(BaseModel):
+    """What a maker publishes of one part: dense figures, 16-bit ones with fp32 accumulation.
+
+    Where parts of one name differ, the power limit or the multiprocessors are those of this part;
+    else they are None. A rate is None without a published peak. What is wrong with a value that a
+    field refuses is the field's description.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+    devices: str = Field(
+        pattern=r"^\s*[^|\s][^|]*(\|\s*[^|\s][^|]*)*$",
+        description="no name as a driver gives it, nor several with | between them",
+    )
+    power_limit_w: _Known = None
+    multiprocessors: _Known = None
+    fp32_tflop_per_s: _Known = None
+    tf32_tflop_per_s: _Known = None
+    bf16_tflop_per_s: _Known = None
+    fp16_tflop_per_s: _Known = None
+    memory_gb_per_s: float = Field(
+        gt=0, allow_inf_nan=False, description="no memory bandwidth in GB/s, which a roof needs"
+    )
+    source: str = Field(min_length=1, description="no source of the figures")
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Its names, normalised."""
+        return frozenset(map(normalised, self.devices.split("|")))
+
+    @cached_property
+    def flops_per_s(self) -> dict[str, float]:
+        """The peaks that are published, by math mode."""
+        rates = {mode: getattr(self, f"{mode}_tflop_per_s") for mode in _MODES}
+        return {mode: 1e12 * rate for mode, rate in rates.items() if rate is not None}
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The memory's bandwidth."""
+        return 1e9 * self.memory_gb_per_s
+
+    @property
+    def part(self) -> str:
+        """What distinguishes this part from others of its name, such as `150 W`; or ""."""
+        figures = {"W": self.power_limit_w, "multiprocessors": self.multiprocessors}
+        return ", ".join(f"{figure:g} {unit}" for unit, figure in figures.items() if figure)
+
+
+def normalised(name: str) -> str:
+    """Fold case and spaces; drop the maker's name, which older drivers leave out."""
+    return " ".join(name.casefold().split()).removeprefix("nvidia ")
+
+
+@cache
+def datasheet_peaks() -> tuple[Peaks, ...]:
+    """Return the table of this package (`data/datasheet_peaks.csv`)."""
+    with as_file(files("analysis.roofs") / "data" / "datasheet_peaks.csv") as path:
+        return _read(path, path.name)
+
+
+def read_peaks(path: Path) -> tuple[Peaks, ...]:
+    """Return the peaks in a CSV file of the same columns; each source also names the file.
+
+    Raises `UserError` for a file that cannot be read, and with the line for a row that lacks
+    devices, memory bandwidth, source or any peak, holds no number where one is needed, or repeats
+    a device.
+    """
+    own = _read(path, f"peaks={str(path)!r}")
+    return tuple(one.model_copy(update={"source": f"{one.source} ({path.name})"}) for one in own)
+
+
+def _read(path: Path, where: str) -> tuple[Peaks, ...]:
+    def parts(row: Peaks) -> dict[Hashable, str]:
+        part = (row.power_limit_w, row.multiprocessors)
+        return {(name, *part): repr(name) for name in sorted(row.names)}
+
+    return tuple(read_rows(path, where, Peaks.model_fields, _parse, parts))
+
+
+def _parse(values: Mapping[str, str]) -> Iterator[Peaks]:
+    """The peaks of a row; raises `ValueError` in a person's words."""
+    try:
+        row = Peaks.model_validate(values)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = str(wrong["loc"][0])
+        if wrong["type"] in ("missing", "extra_forbidden"):
+            columns = ",".join(Peaks.model_fields)
+            raise ValueError(f"{name!r}: the columns are {columns}") from None
+        why = Peaks.model_fields[name].description
+        raise ValueError(f"{name}={wrong['input']!r} is {why}") from None
+    if not row.flops_per_s:
+        columns = ", ".join(f"{mode}_tflop_per_s" for mode in _MODES)
+        raise ValueError(f"no peak: fill in one of {columns}")
+    yield row

@@ -1,4 +1,4 @@
-"""What holds a training step back: the rule, on plain numbers.
+"""What holds a training step back, and what no step can do: the rules, on plain numbers.
 
 A step of measured time t is compared with what its roof asks for:
 
@@ -24,12 +24,17 @@ The first line that holds gives the bound:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from analysis.roofs.roof import CEILING_MARGIN
+from analysis.roofs.roof import CEILING_MARGIN, Roof
+from bench.records import Finding
+from bench.records.metrics import StepCost
 
 Bound = Literal["compute", "memory", "input", "overhead"]
+#: A bound, whether the whole interval of traffic agrees on it, and why, with numbers.
+Decision: TypeAlias = tuple[Bound, bool, str]
 
 #: Below this share of the step, waiting for data is not worth acting on before anything else.
 INPUT_SHARE = 0.05
@@ -41,7 +46,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of one step: measured, waiting for data, and what the roof asks for."""
+    """Seconds of one step (however many batches): measured, waiting, and what the roof asks for."""
 
     measured_s: float
     data_wait_s: float | None  # None where it is not known
@@ -58,16 +63,34 @@ class StepTimes:
         return "counted memory traffic" if self.counted else "fused memory traffic"
 
 
-@dataclass(frozen=True)
-class BoundDecision:
-    """A bound, whether the whole interval of traffic agrees on it, and why, with numbers."""
+def step_times(
+    cost: StepCost,
+    roof: Roof,
+    step_s: float,
+    data_wait_s: float | None = None,
+    counted_bytes: float | None = None,
+    device_busy_s: float | None = None,
+) -> StepTimes:
+    """Return the measured times beside those that `roof` asks for.
 
-    bound: Bound
-    sure: bool
-    because: str
+    Counted bytes, where there are any, take the place of the modelled interval.
+    """
+    least, most = (
+        each if counted_bytes is None else counted_bytes
+        for each in (cost.fused_bytes, cost.eager_bytes)
+    )
+    return StepTimes(
+        measured_s=step_s,
+        data_wait_s=data_wait_s,
+        compute_s=cost.computed_share * cost.flops / roof.peak_flops_per_s,
+        memory_min_s=least / roof.peak_bytes_per_s,
+        memory_max_s=most / roof.peak_bytes_per_s,
+        device_busy_s=device_busy_s,
+        counted=counted_bytes is not None,
+    )
 
 
-def decide_bound(times: StepTimes) -> BoundDecision:
+def decide_bound(times: StepTimes) -> Decision:
     """Return the bound of a step by the rule at the top of this module."""
     step_s = times.measured_s
     at_work_s = step_s if times.device_busy_s is None else min(times.device_busy_s, step_s)
@@ -79,7 +102,7 @@ def decide_bound(times: StepTimes) -> BoundDecision:
 
     if input_s > INPUT_SHARE * step_s and _reaches(input_s, other_s):
         because = f"waiting for data costs {_share(input_s, step_s)} of the step"
-        return BoundDecision("input", True, because)
+        return "input", True, because
     if _reaches(least_s, ROOF_SHARE * step_s):
         return _decide_by_roof(times, step_s, most_traffic_s)
     if _reaches(most_traffic_s, ROOF_SHARE * step_s):
@@ -87,30 +110,30 @@ def decide_bound(times: StepTimes) -> BoundDecision:
             f"memory traffic is {_share(times.memory_min_s, step_s)} of the step if fused, "
             f"{_share(most_traffic_s, step_s)} if every operation goes through memory"
         )
-        return BoundDecision("memory", False, because)
+        return "memory", False, because
     at_most = "" if times.counted else "at most "
     because = (
         f"arithmetic ({_share(times.compute_s, step_s)}) and memory traffic "
         f"({at_most}{_share(most_traffic_s, step_s)}) do not explain half of the step"
     )
     if times.data_wait_s is None:
-        return BoundDecision("overhead", False, f"{because}; waiting for data is not known")
-    return BoundDecision("overhead", True, because)
+        return "overhead", False, f"{because}; waiting for data is not known"
+    return "overhead", True, because
 
 
-def _decide_by_roof(times: StepTimes, step_s: float, most_traffic_s: float) -> BoundDecision:
+def _decide_by_roof(times: StepTimes, step_s: float, most_traffic_s: float) -> Decision:
     if times.memory_min_s > times.compute_s:
         because = f"{times.traffic} alone takes {_share(times.memory_min_s, step_s)} of the step"
         possible = times.memory_min_s <= CEILING_MARGIN * step_s
         if not possible:
             other = "counters and time are not of the same step"
             because += f", so {other if times.counted else 'a cache must have kept some of it'}"
-        return BoundDecision("memory", possible, because)
+        return "memory", possible, because
     because = f"arithmetic at the roof takes {_share(times.compute_s, step_s)} of the step"
     sure = _reaches(times.compute_s, most_traffic_s)
     if not sure:
         because += f", unfused memory traffic would take {_share(most_traffic_s, step_s)}"
-    return BoundDecision("compute", sure, because)
+    return "compute", sure, because
 
 
 def _reaches(value: float, limit: float) -> bool:
@@ -119,3 +142,39 @@ def _reaches(value: float, limit: float) -> bool:
 
 def _share(part_s: float, whole_s: float) -> str:
     return f"{100 * part_s / whole_s:.0f} %"
+
+
+def check_possible(
+    cost: StepCost,
+    times: StepTimes,
+    roof: Roof,
+    executed_flops: float | None = None,
+    *,
+    what: str = "the run",
+) -> Iterator[Finding]:
+    """Yield findings for a step that outruns its roof by more than 3 %.
+
+    Arithmetic is what was executed, where counters say it: Winograd's needs less than the
+    algorithm. Else it is what the kernels cannot skip. A step shorter than a burst may reach the
+    burst's rate. Against the memory roof only the compulsory bytes are impossible: a cache can keep
+    small tensors out of DRAM. Outrunning the fused bytes is suspect. `what` may be wrong, where it
+    is not the work or the roof.
+    """
+    flops = cost.computed_share * cost.flops if executed_flops is None else executed_flops
+    compute_s = flops / roof.most_flops_per_s
+    compulsory_s = cost.compulsory_bytes / roof.peak_bytes_per_s
+    most_s = CEILING_MARGIN * times.measured_s
+    for which, least_s in (("compute", compute_s), ("memory", compulsory_s)):
+        if least_s > most_s:
+            message = (
+                f"{100 * least_s / times.measured_s:.0f} % of the {which} ceiling: impossible; "
+                f"{what}, its work count or the ceiling is wrong"
+            )
+            yield Finding(code=f"above-{which}-roof", level="invalid", message=message)
+    if compulsory_s <= most_s < times.memory_min_s:
+        percent = 100 * times.memory_min_s / times.measured_s
+        message = (
+            f"its fused bytes alone would take {percent:.0f} % of the step: "
+            f"a cache kept many of them, the model counts too many, or {what} is wrong"
+        )
+        yield Finding(code="below-fused-traffic", level="suspect", message=message)

@@ -1,30 +1,46 @@
-"""The one shape of a run from its record, or its ledger, to figures, tables and findings."""
+"""The one shape of a run, recorded here or imported, to figures, tables and findings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Literal
 
 from analysis.runs.points import RooflinePoint
-from analysis.runs.quantities import whole_number
-from analysis.runs.what_ran import precision_label
+from analysis.runs.settings import Configured, Identity
 from analysis.statistics.repeats import Repeats, summarised_repeats
-from bench.config import THROUGHPUT, Sample, own_metric, rate_metric, rate_unit
-from bench.records import Finding, RunRecord, worst
-from bench.records.verdict.drift import Drift, window_drift
+from bench.config import THROUGHPUT, RunConfig, Sample, own_metric, rate_unit
+from bench.errors import Unknown
+from bench.records import Finding, ImportedRecord, ProfileRecord, RunRecord, worst
+from bench.records.run_verdict import Drift, window_drift
+from bench.records.step_settings import LIMITED
 
 TOKENS_PER_S = "throughput_tokens_per_s"
 
 Trust = Literal["clean", "suspect", "invalid", "not judged", "no result"]
 
 
+def trust(record: RunRecord | ProfileRecord | None, findings: Iterable[Finding]) -> Trust:
+    """Return how far a record's numbers can be trusted: the worst of its verdict and `findings`."""
+    if record is not None and record.outcome != "ok":
+        return "no result"
+    own = record.verdict if record else None
+    level = worst([own.level if own else "clean", *(finding.level for finding in findings)])
+    return "not judged" if level == "clean" and own is None else level
+
+
+def problem_lines(findings: Iterable[Finding], roof: object, words: str) -> tuple[str, ...]:
+    """Return what a reader must know before using numbers; `words` where the `roof` is unknown."""
+    found = tuple(f"{one.level}: {one.message}" for one in findings if one.level != "note")
+    return (f"{words}: {roof.reason}", *found) if isinstance(roof, Unknown) else found
+
+
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """What is known of one run, recorded here (a `PlacedRun`) or imported from a ledger.
+class Run(Configured):
+    """What is known of one run, recorded here or imported from a file.
 
     `settings` are what ran, as text, with machine and device: resolved values where the run has
     them, else those asked for. `asked` are those that read otherwise when they were asked for
@@ -32,7 +48,8 @@ class Run:
     precision. `metrics` are named as in the tracking schema, where images have names of their own;
     what takes a metric's name takes that of samples in general too. `count` is of the repeats
     behind the numbers (1 but for imported summaries), `deviations` those between them by metric.
-    `software` is what may differ without being a setting. What an imported run lacks stays unknown.
+    `software` is what may differ without being a setting. `number` is the run's in a report,
+    counted from 1. What an imported run lacks stays unknown.
     """
 
     name: str  # the tracked run's id, else the record's
@@ -50,56 +67,52 @@ class Run:
     iteration_times_s: tuple[float, ...] = ()
     count: int = 1
     deviations: Mapping[str, float] = field(default_factory=dict)
-    imported_from: str | None = None
-    record: RunRecord | None = None
-    point: RooflinePoint | None = None  # the place under the roof, if there is one
-    refusal: str | None = None  # why it has no place
+    source: RunRecord | ImportedRecord | None = None  # None where tags alone are known
+    run_id: str | None = None  # the tracked run's, None for what was read from disk
+    number: int = 1
+    place: RooflinePoint | Unknown | None = None  # under its roof; None where nobody looked
     findings: tuple[Finding, ...] = ()  # of the measurement itself, then of its place
 
-    @cached_property
-    def sorted_settings(self) -> tuple[tuple[str, str], ...]:
-        """The settings by name: equal where two runs had the same ones."""
-        return tuple(sorted(self.settings.items()))
+    @property
+    def record(self) -> RunRecord | None:
+        """The record of a run that was measured here."""
+        return self.source if isinstance(self.source, RunRecord) else None
+
+    @property
+    def imported(self) -> ImportedRecord | None:
+        """The record of a result that was imported."""
+        return self.source if isinstance(self.source, ImportedRecord) else None
 
     @property
     def record_id(self) -> str | None:
         """The id of its record, which is its name where it was read from disk; None without one."""
-        return self.record.record_id if self.record else None
+        return self.source.record_id if self.source else None
 
     @property
-    def arch(self) -> str:
-        """The model."""
-        return self.settings.get("arch", "unknown")
+    def config(self) -> RunConfig:
+        """What was asked for; raises `ValueError` for a run without a record of ours."""
+        if self.record is None:
+            raise ValueError(f"run {self.name} was not measured here")
+        return self.record.config
 
     @property
-    def precision(self) -> str:
-        """The precision that ran, such as amp-bf16; the one asked for where that is not known."""
-        return self.settings.get("precision", "unknown")
+    def point(self) -> RooflinePoint | None:
+        """The place under its roof, if it has one."""
+        return self.place or None
 
     @property
-    def precision_label(self) -> str:
-        """The precision for people, with the one asked for where amp became fp32."""
-        return precision_label(self.precision, (self.asked_for("precision"),))
+    def refusal(self) -> str | None:
+        """Why it has no place, where one was looked for."""
+        return self.place.reason if isinstance(self.place, Unknown) else None
 
-    @property
-    def model_label(self) -> str:
-        """The model, with what distinguishes the run from others of its label."""
-        return f"{self.arch} ({self.distinction})" if self.distinction else self.arch
-
-    @property
-    def env(self) -> str:
-        """The machine's label."""
-        return self.settings.get("env", "unknown")
-
-    @property
-    def device(self) -> str:
-        """The device's name."""
-        return self.settings.get("device", "unknown")
-
-    @property
-    def batch_size(self) -> int | None:
-        """Samples per forward pass and device, None where that is not a number."""
-        return whole_number(self.settings.get("batch_size"))
+    @cached_property
+    def identity(self) -> Identity:
+        """The settings by which it is told from other runs."""
+        unknown: tuple[str, ...] = ()
+        if self.record is not None and self.record.environment is None:
+            # It ended before its device was known; a label asked for is its own.
+            unknown = ("device", LIMITED, *(["env"] if self.settings.get("env") == "auto" else []))
+        return Identity(self.settings, (self.asked,), frozenset(unknown))
 
     @property
     def samples_per_s(self) -> float | None:
@@ -107,24 +120,13 @@ class Run:
         return self.usable(THROUGHPUT)
 
     @property
-    def tokens_per_s(self) -> float | None:
-        """Tokens per second of a run that ended well, where its samples have tokens."""
-        return self.usable(TOKENS_PER_S)
-
-    @property
     def rate_unit(self) -> str:
         """The unit of its samples per second, such as images/s."""
         return rate_unit(self.sample)
 
-    @property
-    def label(self) -> str:
-        """What was measured where, for people."""
-        batch = self.settings.get("batch_size")
-        return f"{self.env} {self.model_label} {self.precision_label} batch {batch}"
-
     def asked_for(self, name: str) -> str | None:
         """Return a setting as it was asked for, such as `auto`."""
-        return self.asked.get(name, self.settings.get(name))
+        return self.identity.asked_for(name)[0]
 
     @property
     def drift(self) -> Drift | None:
@@ -135,48 +137,22 @@ class Run:
 
     @property
     def verdict(self) -> Trust:
-        """The gravest of the findings; a run without any was judged by no rule."""
-        level = worst(finding.level for finding in self.findings)
-        return "not judged" if level == "clean" else level
+        """The worst of the record's own verdict and of the findings; else `not judged`."""
+        return trust(self.record, self.findings)
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What a reader must know before using the run's numbers; empty for most runs."""
-        found = tuple(f"{f.level}: {f.message}" for f in self.findings if f.level != "note")
-        return found if self.refusal is None else (f"not placed: {self.refusal}", *found)
-
-    def facts(self) -> dict[str, object]:
-        """Return what a script wants of the run, ready for JSON; None for what is not known."""
-        point = self.point
-        return {
-            "run_id": self.name,
-            "label": self.label,
-            "env": self.env,
-            "arch": self.arch,
-            "precision": self.precision,
-            "batch_size": self.batch_size,
-            "math_mode": point.math_mode if point else None,
-            "images_per_s": self.metrics.get(rate_metric("image")),
-            "samples_per_s": self.metrics.get(rate_metric(self.sample)),
-            "tokens_per_s": self.metrics.get(TOKENS_PER_S),
-            "attained_gflop_per_s": self.metrics.get("attained_gflops"),
-            "intensity_min_flop_per_byte": self.metrics.get("intensity_min"),
-            "intensity_max_flop_per_byte": self.metrics.get("intensity_max"),
-            "intensity_counted_flop_per_byte": point.intensity_counted if point else None,
-            "ridge_flop_per_byte": point.roof.ridge_flop_per_byte if point else None,
-            "fraction_of_roof_min": point.fraction_of_roof_min if point else None,
-            "fraction_of_roof_max": point.fraction_of_roof_max if point else None,
-            "bound": point.bound if point else None,
-            "bound_sure": point.bound_sure if point else None,
-            "verdict": self.verdict,
-            "problems": list(self.problems),
-        }
+        return problem_lines(self.findings, self.place, "not placed")
 
     def order(self) -> tuple[str, str, str, int, int, str]:
         """Return what sorts runs as a report does: machine, model, precision, batch size."""
-        repeat, name = 0, self.name
+        repeat, name, one = 0, self.name, self.imported
         if self.record is not None:
             repeat, name = self.record.config.repeat, self.record.record_id
+        elif one is not None:  # repeats come as in their file
+            repeat = one.repeat or 0
+            name = f"{one.source_file} {one.source_line or 0:09} {one.record_id}"
         return self.env, self.arch, self.precision, self.batch_size or 0, repeat, name
 
     def metric(self, name: str) -> float | None:
@@ -199,3 +175,36 @@ class Run:
             raise ValueError(f"run {self.name} has no {metric} above 0")
         deviation = self.deviations.get(own_metric(metric, self.sample))
         return summarised_repeats(value, deviation, self.count)
+
+
+def recorded(runs: Iterable[Run]) -> list[Run]:
+    """Return those of `runs` that were measured here."""
+    return [run for run in runs if run.record is not None]
+
+
+def distinguished(runs: Sequence[Run]) -> list[Run]:
+    """Return `runs`, each with its settings that differ from others of its label.
+
+    A label has machine, model, precision and batch size, which are therefore left out. So is, of
+    each run, a setting that it lacks. Runs that did not end well count for nothing.
+    """
+    values: dict[tuple[str, str, str], dict[str, set[str]]] = {}
+    known = []
+    for run in runs:
+        settings = {**run.settings, "source": "imported" if run.imported else "measured"}
+        settings = settings if run.outcome == "ok" else {}
+        of_label = values.setdefault((run.env, run.arch, run.precision), {})
+        for name in settings.keys() - {"batch_size"}:
+            of_label.setdefault(name, set()).add(settings[name])
+        known.append((run, settings, of_label))
+    return [
+        replace(
+            run,
+            distinction=", ".join(
+                f"{name} {settings[name]}"
+                for name in sorted(settings.keys() & of_label.keys())
+                if len(of_label[name]) > 1 or name == LIMITED
+            ),
+        )
+        for run, settings, of_label in known
+    ]

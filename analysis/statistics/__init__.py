@@ -1,24 +1,17 @@
 """Intervals that hold for repeats of windows of iterations; `docs/statistics.md` says why."""
 
-from analysis.statistics.outlying import find_outliers
-from analysis.statistics.ratios import Covers, RatioEstimate, estimate_ratio, mean_ratio
-from analysis.statistics.repeats import (
-    CORRECTIONS,
-    RepeatEstimate,
-    benjamini_hochberg,
-    holm,
-    repeats_of,
-)
+from analysis.statistics.outliers import find_outliers
+from analysis.statistics.ratios import RatioEstimate, Scope, estimate_ratio, mean_ratio
+from analysis.statistics.repeats import CORRECTIONS, Interval, Repeats, repeats_of
 
 __all__ = [
     "CORRECTIONS",
-    "Covers",
+    "Interval",
     "RatioEstimate",
-    "RepeatEstimate",
-    "benjamini_hochberg",
+    "Repeats",
+    "Scope",
     "estimate_ratio",
     "find_outliers",
-    "holm",
     "mean_ratio",
     "repeats_of",
 ]

@@ -1,25 +1,55 @@
-"""What repeats say together: of one configuration, of two, and of many pairs at once.
+"""What repeats say together: of one configuration, and of many tests at once.
 
 Each repeat gives one number, the logarithm of its value, so that ratios are differences and a
-deviation is a relative one. The numbers hold both kinds of noise, that between repeats and what is
-left of that between iterations, in their true proportion, however iterations are correlated. Their
-mean has Student's t with one degree of freedom less than there are repeats, which is exact for any
-number from two on; resampling three repeats is not (a bootstrap covers about 80 %).
-
-Repeats of one machine resemble each other more than those of two machines of its kind. So where
-several machines are known to have run, each machine's mean is one number, and the degrees of
-freedom are one less than there are machines.
+deviation is a relative one. It holds both kinds of noise, that between repeats and what is left of
+that between iterations, however these are correlated. The mean has Student's t, which is exact from
+two repeats on; a bootstrap of three covers about 80 %. Repeats of one machine resemble each other
+more than machines of a kind do: where several ran, each machine's mean is one number.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import NamedTuple
 
-from analysis.statistics.student import half_width
+from bench.errors import Unknown
+
+# SciPy is imported where it is used: it takes half a second, and a kit has none.
+
+LEVEL = 0.95  # of every interval
+
+
+class Interval(NamedTuple):
+    """The ends of a 95 % interval."""
+
+    low: float
+    high: float
+
+
+class LogError(NamedTuple):
+    """The standard error of a logarithm, and the degrees of freedom of its Student's t."""
+
+    deviation: float
+    degrees: float
+
+    def interval(self, log_value: float) -> Interval:
+        """Return the interval of the value whose logarithm is `log_value`."""
+        from scipy import special
+
+        half = float(special.stdtrit(self.degrees, (1 + LEVEL) / 2)) * self.deviation
+        return Interval(math.exp(log_value - half), math.exp(log_value + half))
+
+    def p_value(self, beyond: float) -> float:
+        """Return the one-sided p-value of a logarithm that lies so far beyond the tested one."""
+        from scipy import special
+
+        if self.deviation == 0:
+            return 0.0 if beyond > 0 else 1.0
+        return float(special.stdtr(self.degrees, -beyond / self.deviation))
 
 
 @dataclass(frozen=True)
@@ -59,25 +89,14 @@ class Repeats:
         """The deviation between repeats as a share of the mean."""
         return None if self.log_variance is None else math.sqrt(self.log_variance)
 
-    def interval(self, level: float = 0.95) -> RepeatEstimate:
-        """Return the geometric mean with its interval, open where there is one repeat."""
+    @property
+    def interval(self) -> Interval | Unknown:
+        """The interval of the geometric mean."""
         units = self.units
         if units.log_variance is None:
-            return RepeatEstimate(self.centre, None, None, self.count)
-        error = math.sqrt(units.variance / units.count)
-        half = half_width(units.count - 1, level) * error
-        low, high = math.exp(self.log_mean - half), math.exp(self.log_mean + half)
-        return RepeatEstimate(self.centre, low, high, self.count)
-
-
-@dataclass(frozen=True)
-class RepeatEstimate:
-    """A geometric mean of repeats; without an interval where repeats cannot give one."""
-
-    value: float
-    low: float | None
-    high: float | None
-    count: int
+            return Unknown("a single repeat, or repeats summed up without their scatter")
+        error = LogError(math.sqrt(units.variance / units.count), units.count - 1)
+        return error.interval(self.log_mean)
 
 
 def repeats_of(values: Sequence[float]) -> Repeats:
@@ -93,10 +112,7 @@ def _of_logs(logs: Sequence[float], rounding: float) -> Repeats:
 
 
 def _rounding(values: Sequence[float]) -> float:
-    """The variance of the logarithm of a value that was rounded to the last digit of `values`.
-
-    Values within a unit of their last decimal are uniform in it: a twelfth of its square.
-    """
+    """The variance of a logarithm that is uniform within the last digit of `values`."""
     digits = (Decimal(repr(float(value))).normalize().as_tuple().exponent for value in values)
     unit = 10.0 ** min(0, *(digit for digit in digits if isinstance(digit, int)))
     return (unit / max(values)) ** 2 / 12
@@ -111,9 +127,8 @@ def summarised_repeats(mean: float, deviation: float | None, count: int) -> Repe
 def joined(parts: Sequence[Repeats], machines: Sequence[str | None] = ()) -> Repeats:
     """Return several groups of repeats of one configuration as one group.
 
-    Sums of squares add up, within the groups and between them. Where a group of several came
-    without a deviation there is none for the whole either. `machines` are those that ran the parts;
-    each counts alike in the mean, however many repeats it has.
+    Where a group of several came without a deviation there is none for the whole either. `machines`
+    are those that ran the parts; each counts alike in the mean, however many repeats it has.
     """
     count = sum(part.count for part in parts)
     mean = sum(part.count * part.log_mean for part in parts) / count
@@ -136,29 +151,30 @@ def _machine_means(parts: Sequence[Repeats], machines: Sequence[str | None]) -> 
     return {machine: joined(own).log_mean for machine, own in by_machine.items()}
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values for which the chance of any false finding stays under the level.
+def pooled_scatter(repeats: Iterable[Repeats]) -> LogError | Unknown:
+    """Return the deviation of one repeat, pooled over several configurations."""
+    known = [(one.count - 1, one.log_variance) for one in repeats if one.log_variance is not None]
+    if not known:
+        return Unknown("no configuration has two repeats")
+    degrees = sum(count for count, _ in known)
+    return LogError(math.sqrt(sum(count * own for count, own in known) / degrees), degrees)
 
-    Holm, Scandinavian Journal of Statistics 6, 1979.
-    """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values that keep the chance of any false finding under the level (Holm, 1979)."""
     adjusted = [0.0] * len(p_values)
     highest = 0.0
-    for rank, place in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = highest
+    for rank, (value, index) in enumerate(sorted((p, i) for i, p in enumerate(p_values))):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * value))
+        adjusted[index] = highest
     return adjusted
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Return p-values for which the expected share of false findings stays under the level.
+    """Return p-values that keep the expected share of false findings under the level (1995)."""
+    from scipy import stats
 
-    Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995.
-    """
-    from scipy import stats  # takes half a second to import, which `import analysis` does without
-
-    adjusted: list[float] = stats.false_discovery_control(list(p_values)).tolist()
-    return adjusted
+    return list(stats.false_discovery_control(list(p_values)))
 
 
 #: By name; p-values are raised so that chance alone does not find an effect among many.

@@ -77,56 +77,35 @@ class DeviceWork:
         return cls(spans, [trace.launch_of(span) for span in spans])
 
     @cached_property
-    def times_us(self) -> tuple[Times, Times]:
-        """When each span begins and ends."""
-        return span_times(self.spans)
-
-    @cached_property
     def calls(self) -> list[HostSpan]:
         """The known launches, in order."""
         known = [call for call in self.launches if call is not None]
         return sorted(known, key=lambda call: call.begin_us)
 
-    @cached_property
+    @property
     def threads(self) -> list[Thread]:
         """Those that launched kernels."""
         pairs = zip(self.spans, self.launches, strict=True)
         return list({call.thread: None for span, call in pairs if call and span.kind == "kernel"})
 
-    @cached_property
-    def copies(self) -> dict[int, DeviceSpan]:
-        """Copies by the correlation of their call."""
+    @property
+    def copies(self) -> dict[int | None, DeviceSpan]:
+        """Copies whose call is known, by its correlation."""
         pairs = zip(self.spans, self.launches, strict=True)
-        return {
-            call.correlation: span
-            for span, call in pairs
-            if call and span.kind == "copy" and call.correlation is not None
-        }
+        return {call.correlation: span for span, call in pairs if call and span.kind == "copy"}
 
 
-@dataclass(frozen=True)
-class Kinds:
-    """The union of spans, and of those of each kind."""
+def by_kind(spans: Sequence[DeviceSpan]) -> tuple[Intervals, ...]:
+    """Return the unions of all spans, then of computation, communication and copies.
 
-    all: Intervals
-    computation: Intervals  # kernels that do not communicate, and fills
-    communication: Intervals
-    copies: Intervals
-
-    @classmethod
-    def of(cls, spans: Sequence[DeviceSpan]) -> Kinds:
-        """Spans may be in any order, and overlap."""
-        begins, ends = span_times(spans)
-        copies = np.array([span.kind == "copy" for span in spans], dtype=bool)
-        communicates = np.array([span.communicates for span in spans], dtype=bool)
-        computes = ~copies & ~communicates
-        return cls(
-            Intervals.union(begins, ends),
-            *(
-                Intervals.union(begins[kind], ends[kind])
-                for kind in (computes, communicates, copies)
-            ),
-        )
+    Spans may be in any order and overlap. Computation is kernels that do not communicate, and
+    fills.
+    """
+    begins, ends = span_times(spans)
+    copies = np.array([span.kind == "copy" for span in spans], dtype=bool)
+    communicates = np.array([span.communicates for span in spans], dtype=bool)
+    kinds = np.ones(len(spans), dtype=bool), ~copies & ~communicates, communicates, copies
+    return tuple(Intervals.union(begins[kind], ends[kind]) for kind in kinds)
 
 
 def span_times(spans: Sequence[DeviceSpan | HostSpan]) -> tuple[Times, Times]:

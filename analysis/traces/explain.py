@@ -1,6 +1,6 @@
 """What holds the steps of a trace back, in words: the bound, and what to do about it.
 
-Shares are of what a step costs its device (`StepTime.device_time_s`): computation, communication
+Shares are of what a step costs its device (`TracedStep.device_time_s`): computation, communication
 and copies that nothing hides, and idle time by cause. Time that is no computation is lost. The
 bound is decided on the medians over the steps, by the thresholds that bounds of runs have
 (`analysis.runs.bounds`):
@@ -19,13 +19,13 @@ Every cause of over 5 % gets its sentence and its advice, whatever the bound.
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from analysis.runs.bounds import INPUT_SHARE, ROOF_SHARE
-from analysis.runs.quantities import percent, three_digits
-from analysis.traces.remedies import remedy
-from analysis.traces.timeline import IdleCause, StepTime
+from analysis.words import percent, three_digits
+from bench.records import TracedStep
 
 COMPUTATION = "computation"
 NOT_KNOWN = "not known"
@@ -34,116 +34,156 @@ LEAST_SHARE = INPUT_SHARE
 #: A step that takes so many times the median is told, and so many of them.
 _SLOW_STEP = 1.2
 _MOST_SLOW_STEPS = 3
-#: A place is named if so much of the time lost to a cause was spent there.
-_PLACE_SHARE = 0.1
+#: A call is named if so much of the time lost to a cause was spent in it.
+_CALL_SHARE = 0.1
 #: Marks shorter than this part of the steps' time are not the steps.
 _AHEAD = 0.9
 
-_KnownStep = tuple[StepTime, Mapping[str, float]]  # with its time by cause
-
-_WORDS = {
-    COMPUTATION: "computation",
-    "communication": "communication that no computation hides",
-    "copies": "copies, and waiting for them",
-    "input": "waiting for the data loader",
-    "allocator": "the memory allocator",
-    "synchronisation": "calls that wait for the device",
-    "host": "a host that launches nothing",
-    "launches": "launching one by one",
-    "queued": "the device's own time between two kernels",
-    "graph": "the device's own time between the kernels of a CUDA graph",
-    "unexplained": "launched work that began late, for a reason that the trace does not hold",
-    "not seen": "idle time whose cause is not in the trace",
+#: Each cause of lost time for people, and what to do about it; another's remedy does not help.
+_CAUSES = {
+    "communication": (
+        "communication that no computation hides",
+        "Hide or save communication: larger buckets (bucket_cap_mb), no_sync with gradient "
+        "accumulation, a larger batch for each device, gradients in 16 bits; and see in the other "
+        "ranks' traces whether one of them is late.",
+    ),
+    "copies": (
+        "copies, and waiting for them",
+        "The host waits for copies to the device: pinned memory (pin_memory=True in the loader) "
+        "and non_blocking=True{names}.",
+    ),
+    "input": (
+        "waiting for the data loader",
+        "Have batches ready earlier: more loader processes (num_workers) and a larger "
+        "prefetch_factor, smaller images on disk, a faster disk.",
+    ),
+    "allocator": (
+        "the memory allocator",
+        "Let PyTorch keep its memory: no torch.cuda.empty_cache() in the loop, "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, shapes that stay the same; if memory is "
+        "full, a smaller batch.",
+    ),
+    "synchronisation": (
+        "calls that wait for the device",
+        "Take out of the step what waits for the device{names}: .item(), print, .cpu(), "
+        "nonzero, if on a tensor; read losses every so many steps.",
+    ),
+    "host": (
+        "a host that launches nothing",
+        "Take out of the step what the host computes between launches{names}; "
+        "with_stack=True in the profiler names the Python code.",
+    ),
+    "launches": (
+        "launching one by one",
+        "Fewer launches for the work: a larger batch, CUDA graphs{compiling}.",
+    ),
+    "queued": (
+        "the device's own time between two kernels",
+        "Fewer and larger kernels: a larger batch{compiling}. The work was launched in time.",
+    ),
+    "graph": (
+        "the device's own time between the kernels of a CUDA graph",
+        "Fewer and larger kernels in the CUDA graph: a larger batch, ops fused by hand. It saves "
+        "all launches already.",
+    ),
+    "unexplained": (
+        "launched work that began late, for a reason that the trace does not hold",
+        "Find what the launched work waits for: another process on the device, another device's "
+        "event, a host function in the stream, kernels that the profiler leaves out. Nsight "
+        "Systems shows them: nsys profile --cuda-graph-trace=node, over all processes.",
+    ),
+    "not seen": (
+        "idle time whose cause is not in the trace",
+        "Record the host too, torch.profiler.profile(activities=[CPU, CUDA]), and read each rank's "
+        "own file: in one file of several ranks it is not known which call launched what.",
+    ),
 }
+_OF_OWN_LOADER = (
+    "Have batches ready earlier: loader processes (num_workers above 0: the step's own process "
+    "loads now), smaller images on disk, a faster disk."
+)
+_OF_DEVICES_COPIES = (
+    "Copies that nothing hides: fewer conversions of layout and type, and pinned memory "
+    "with non_blocking=True for those from the host."
+)
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The bound of a trace's steps, and the sentences that say why and what to do.
+_KnownStep = tuple[TracedStep, Mapping[str, float]]  # with its seconds by cause
+_Call = tuple[float, str | None, str | None]  # seconds of a mean step in it, call, op
 
-    `shares` are medians over the steps of the device's time, by cause, largest first.
-    """
+
+class Explanation(NamedTuple):
+    """The bound of a trace's steps, and the sentences that say why and what to do."""
 
     bound: str
-    shares: Mapping[str, float]
-    sentences: tuple[str, ...]
+    findings: tuple[str, ...]
     advice: tuple[str, ...]
 
 
 def explain(
-    times: Sequence[StepTime], computation: str | None = None, *, compiled: bool = False
+    steps: Sequence[TracedStep],
+    computation: str | None = None,
+    *,
+    in_loader: float = 0.0,
+    compiled: bool = False,
 ) -> Explanation:
     """Return what bounds the steps of one trace.
 
     `computation` is what bounds the computation itself, as a roof says: compute, memory, slow
-    kernels. It stands for the bound where that is computation. Of a step that is `compiled`
-    already, compiling is no remedy.
+    kernels. It stands for the bound where that is computation. `in_loader` is the share of a step
+    in which the host was in the data loader; it decides where the trace has no device. Of a step
+    that is `compiled` already, compiling is no remedy.
     """
-    known = [(time, lost) for time in times if (lost := time_by_cause(time))]
+    known = [(step, times_s) for step in steps if (times_s := device_times_s(step))]
     if not known:
-        return _without_device(times, computation)
-    shares = _median_shares([lost for _, lost in known])
-    bound = _bound(shares)
+        return _without_device(steps, computation, in_loader)
+    totals_s = [sum(times_s.values()) or 1.0 for _, times_s in known]
+    shares = {
+        cause: statistics.median(
+            times_s.get(cause, 0) / total_s
+            for (_, times_s), total_s in zip(known, totals_s, strict=True)
+        )
+        for cause in dict.fromkeys(cause for _, times_s in known for cause in times_s)
+    }
+    shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
     costly = [cause for cause, share in shares.items() if share > LEAST_SHARE]
     calls = {cause: _calls(known, cause) for cause in costly}
-    sentences = [_overview(known, shares, costly)]
-    sentences += [_of_cause(cause, calls[cause]) for cause in costly if calls[cause]]
-    sentences += _hidden(times)
-    sentences += _slow_steps(known)
-    sentences += _ahead(times)
+    bound = _bound(shares)
     return Explanation(
-        bound=(computation or bound) if bound == COMPUTATION else bound,
-        shares=shares,
-        sentences=tuple(sentences),
-        advice=tuple(
-            text for cause in costly if (text := remedy(cause, calls[cause], compiled=compiled))
-        ),
+        (computation or bound) if bound == COMPUTATION else bound,
+        tuple(_findings(steps, known, {cause: shares[cause] for cause in costly}, calls)),
+        tuple(_remedy(one, calls[one], compiled) for one in costly if one != COMPUTATION),
     )
 
 
-def _without_device(times: Sequence[StepTime], computation: str | None) -> Explanation:
-    """A processor's steps: of what they lose, only the time in marked loaders is known."""
-    why = next(iter(time.missing["idle_s"] for time in times), "there is no step")
-    shares = [(time.loader_s or 0.0) / time.wall_s for time in times if time.wall_s > 0]
-    share = statistics.median(shares) if shares else 0.0
-    bound = "input" if share >= ROOF_SHARE else computation or NOT_KNOWN
-    sentences = [f"No idle time is known: {why}"]
-    if share <= LEAST_SHARE:
-        return Explanation(bound, {}, tuple(sentences), ())
-    sentences.append(f"The host is in the data loader for {percent(share)} of the step")
-    advice = remedy("input", ()) or ""
-    return Explanation(bound, {"input": share}, tuple(sentences), (advice,))
-
-
-def time_by_cause(time: StepTime) -> dict[str, float]:
+def device_times_s(step: TracedStep) -> dict[str, float]:
     """Return the seconds of the device's time by cause; empty where the trace has no device."""
-    if time.device_time_s is None:
+    if step.device_time_s is None:
         return {}
-    found = {
-        COMPUTATION: time.computation_s or 0.0,
-        "communication": time.exposed_communication_s or 0.0,
-        "copies": time.exposed_copies_s or 0.0,
+    idle_s = step.idle_s_by_cause
+    return {
+        COMPUTATION: step.computation_s or 0.0,
+        "communication": step.exposed_communication_s or 0.0,
+        "copies": (step.exposed_copies_s or 0.0) + idle_s.pop("copies", 0.0),
+        **idle_s,
     }
-    for cause in time.idle:
-        found[cause.cause] = found.get(cause.cause, 0.0) + cause.time_s
-    return found
 
 
-def _median_shares(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    causes = dict.fromkeys(cause for step in steps for cause in step)
-    totals = [sum(step.values()) or 1.0 for step in steps]
-    shares = {
-        cause: statistics.median(
-            step.get(cause, 0.0) / total for step, total in zip(steps, totals, strict=True)
-        )
-        for cause in causes
-    }
-    return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
+def _without_device(
+    steps: Sequence[TracedStep], computation: str | None, in_loader: float
+) -> Explanation:
+    """A processor's steps: of what they lose, only the time in marked loaders is known."""
+    why = steps[0].missing["idle_s"] if steps else "there is no step"
+    unknown = f"No idle time is known: {why}"
+    bound = "input" if in_loader >= ROOF_SHARE else computation or NOT_KNOWN
+    if in_loader <= LEAST_SHARE:
+        return Explanation(bound, (unknown,), ())
+    waiting = f"The host is in the data loader for {percent(in_loader)} of the step"
+    return Explanation(bound, (unknown, waiting), (_CAUSES["input"][1],))
 
 
 def _bound(shares: Mapping[str, float]) -> str:
-    computation = shares[COMPUTATION]
-    waiting = shares.get("input", 0.0)
+    computation, waiting = shares[COMPUTATION], shares.get("input", 0.0)
     if waiting > INPUT_SHARE and waiting >= 1 - computation - waiting:
         return "input"
     if computation >= ROOF_SHARE:
@@ -152,88 +192,87 @@ def _bound(shares: Mapping[str, float]) -> str:
     return NOT_KNOWN if largest == "unexplained" else largest
 
 
-def _overview(
-    known: Sequence[_KnownStep],
-    shares: Mapping[str, float],
-    costly: Sequence[str],
-) -> str:
-    parts = ", ".join(f"{percent(shares[cause])} {_WORDS[cause]}" for cause in costly)
-    return f"{_lengths([sum(lost.values()) for _, lost in known])}: {parts}"
+def _calls(known: Sequence[_KnownStep], cause: str) -> list[_Call]:
+    """In which calls and ops a cause's time was spent, longest first; no small parts."""
+    sums_s: defaultdict[tuple[str | None, str | None], float] = defaultdict(float)
+    for idle in (idle for step, _ in known for idle in step.idle):
+        if idle.cause == cause and (idle.call or idle.op):
+            sums_s[idle.call, idle.op] += idle.time_s
+    least_s = _CALL_SHARE * sum(times_s.get(cause, 0.0) for _, times_s in known)
+    longest = sorted(sums_s.items(), key=lambda item: -item[1])
+    return [(time_s / len(known), *names) for names, time_s in longest if time_s >= least_s]
 
 
-def _lengths(lengths_s: Sequence[float]) -> str:
-    if len(lengths_s) == 1:
-        return f"The step takes {_milliseconds(lengths_s[0])} on the device"
-    return (
-        f"The median of {len(lengths_s)} steps takes "
-        f"{_milliseconds(statistics.median(lengths_s))} on the device "
-        f"({_milliseconds(min(lengths_s))} to {_milliseconds(max(lengths_s))})"
+def _remedy(cause: str, calls: Sequence[_Call], compiled: bool) -> str:
+    if cause == "input" and calls and "SingleProcess" in (calls[0][1] or ""):
+        return _OF_OWN_LOADER
+    if cause == "copies" and not calls:  # the device is at work
+        return _OF_DEVICES_COPIES
+    ops = dict.fromkeys(op or call or "" for _, call, op in calls[:3])
+    return _CAUSES[cause][1].format(
+        names=f" ({', '.join(ops)})" if ops else "",
+        compiling="" if compiled else ", torch.compile",
     )
 
 
-def _calls(known: Sequence[_KnownStep], cause: str) -> list[IdleCause]:
-    """Where the time of a cause was spent, a step's mean, longest first; no small parts."""
-    sums: dict[IdleCause, float] = {}
-    for time, _ in known:
-        for one in time.idle:
-            if one.cause == cause and (one.call or one.op):
-                place = replace(one, time_s=0.0)
-                sums[place] = sums.get(place, 0.0) + one.time_s
-    least_s = _PLACE_SHARE * sum(lost.get(cause, 0.0) for _, lost in known)
-    longest = sorted(sums.items(), key=lambda pair: -pair[1])
-    return [
-        replace(place, time_s=time_s / len(known)) for place, time_s in longest if time_s >= least_s
-    ]
-
-
-def _of_cause(cause: str, calls: Sequence[IdleCause]) -> str:
-    places = ", ".join(f"{_milliseconds(one.time_s)} in {_place(one)}" for one in calls[:3])
-    return f"{cause[:1].upper()}{cause[1:]}, mean of a step: {places}"
-
-
-def _place(one: IdleCause) -> str:
-    return " of ".join(filter(None, (one.call, one.op)))
-
-
-def _hidden(times: Sequence[StepTime]) -> Iterator[str]:
-    whole_s = sum(time.communication_s or 0.0 for time in times)
-    exposed_s = sum(time.exposed_communication_s or 0.0 for time in times)
+def _findings(
+    steps: Sequence[TracedStep],
+    known: Sequence[_KnownStep],
+    costly: Mapping[str, float],
+    calls: Mapping[str, Sequence[_Call]],
+) -> Iterator[str]:
+    """Say where the time goes: the shares of `costly` causes, their calls, and slow steps."""
+    times_s = [sum(times_s.values()) for _, times_s in known]
+    median_s = statistics.median(times_s)
+    length, limits = "The step takes", ""
+    if len(times_s) > 1:
+        length = f"The median of {len(times_s)} steps takes"
+        limits = f" ({_ms(min(times_s))} to {_ms(max(times_s))})"
+    shares = (f"{percent(share)} {_words(cause)}" for cause, share in costly.items())
+    yield f"{length} {_ms(median_s)} on the device{limits}: {', '.join(shares)}"
+    for cause, spent in calls.items():
+        parts = [f"{_ms(time_s)} in {' of '.join(filter(None, names))}" for time_s, *names in spent]
+        if parts:
+            yield f"{cause[:1].upper()}{cause[1:]}, mean of a step: {', '.join(parts[:3])}"
+    whole_s = sum(step.communication_s or 0.0 for step in steps)
+    exposed_s = sum(step.exposed_communication_s or 0.0 for step in steps)
     if whole_s > 0:
         yield (
-            f"Communication kernels run {_milliseconds(whole_s / len(times))} of a step, "
+            f"Communication kernels run {_ms(whole_s / len(steps))} of a step, "
             f"{percent(1 - exposed_s / whole_s)} of it beside computation; they also wait for the "
             "slowest rank"
         )
-
-
-def _slow_steps(known: Sequence[_KnownStep]) -> Iterator[str]:
-    """Name what made the slowest steps slow: causes that took more than they do in the median."""
-    if len(known) < 3:
-        return
-    median_s = statistics.median(sum(lost.values()) for _, lost in known)
-    causes = dict.fromkeys(cause for _, lost in known for cause in lost)
-    usual = {c: statistics.median(lost.get(c, 0.0) for _, lost in known) for c in causes}
-    slow = [step for step in known if sum(step[1].values()) >= _SLOW_STEP * median_s]
-    slow.sort(key=lambda step: -sum(step[1].values()))
-    for time, lost in slow[:_MOST_SLOW_STEPS]:
-        more = sorted(((lost.get(c, 0.0) - usual[c], c) for c in causes), reverse=True)
-        parts = [
-            f"{_milliseconds(more_s)} more of {_WORDS[cause]}"
-            for more_s, cause in more[:2]
-            if more_s > LEAST_SHARE * median_s
-        ]
-        yield f"{time.name} takes {_milliseconds(sum(lost.values()))}: {' and '.join(parts)}"
-
-
-def _ahead(times: Sequence[StepTime]) -> Iterator[str]:
-    device_s = statistics.median(time.device_time_s or 0.0 for time in times)
-    wall_s = statistics.median(time.wall_s for time in times)
-    if wall_s < _AHEAD * device_s:
+    yield from _slow_steps(known, median_s)
+    wall_s = statistics.median(step.wall_s for step in steps)
+    if wall_s < _AHEAD * median_s:
         yield (
-            f"The host runs ahead: the marks last {_milliseconds(wall_s)}, the steps "
-            f"{_milliseconds(device_s)} on the device"
+            f"The host runs ahead: the marks last {_ms(wall_s)}, the steps {_ms(median_s)} on the "
+            "device"
         )
 
 
-def _milliseconds(seconds: float) -> str:
+def _slow_steps(known: Sequence[_KnownStep], median_s: float) -> Iterator[str]:
+    """Name what made the slowest steps slow: causes that took more than they do in the median."""
+    if len(known) < 3:
+        return
+    causes = dict.fromkeys(cause for _, times_s in known for cause in times_s)
+    usual_s = {c: statistics.median(times_s.get(c, 0) for _, times_s in known) for c in causes}
+    longest = sorted(known, key=lambda one: -sum(one[1].values()))
+    for step, times_s in longest[:_MOST_SLOW_STEPS]:
+        if (length_s := sum(times_s.values())) < _SLOW_STEP * median_s:
+            return
+        more = sorted(((times_s.get(c, 0.0) - usual_s[c], c) for c in causes), reverse=True)
+        parts = [
+            f"{_ms(more_s)} more of {_words(cause)}"
+            for more_s, cause in more[:2]
+            if more_s > LEAST_SHARE * median_s
+        ]
+        yield f"{step.name} takes {_ms(length_s)}: {' and '.join(parts)}"
+
+
+def _words(cause: str) -> str:
+    return cause if cause == COMPUTATION else _CAUSES[cause][0]
+
+
+def _ms(seconds: float) -> str:
     return f"{three_digits(1e3 * seconds)} ms"

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cache, cached_property
-from heapq import heappop, heappush
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 
-from analysis.traces.device_work import DeviceWork, Numbers, Thread, Times
-from analysis.traces.steps import MARK
+from analysis.traces.device_work import Numbers, Thread, Times
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace
 
-WaitKind = Literal["copies", "synchronisation", "allocator", "input"]
+#: Torch's mark of a step, `ProfilerStep#5`.
+STEP_MARK = "ProfilerStep"
+#: What idle time is put down to. The call is the runtime's, a loader's mark, or a graph; the op is
+#: the one around the call, or what the host ran.
+IdleCause = tuple[str, str | None, str | None]  # cause, call, op
 _Copy = tuple[HostSpan, DeviceSpan]  # the call, and what it started
 
 _CALL = r"^(?:cuda|hip|cu)"
@@ -39,134 +41,120 @@ _INPUT = re.compile(
 _OPERATOR = re.compile(r"^(?!autograd::)\w+::")
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """An interval of a launching thread in which it launches nothing."""
 
-    kind: WaitKind
+    cause: IdleCause
     begin_us: float
     end_us: float
-    call: str  # the runtime's call, or the loader's mark
-    op: str | None  # the outermost operator around it, else the innermost mark
 
 
-class HostWaits:
-    """The waits of a trace's threads, and the ops that surround them.
+def thread_waits(trace: Trace, own_marks: Set[str] = frozenset()) -> dict[Thread, ThreadWaits]:
+    """Return the waits of each thread of the host.
 
     `own_marks` are names of marks that say nothing about a wait, such as the steps' own.
     """
-
-    def __init__(self, trace: Trace, own_marks: Set[str] = frozenset()) -> None:
-        by_thread: dict[Thread, list[HostSpan]] = {}
-        for span in trace.host:
-            by_thread.setdefault(span.thread, []).append(span)
-        self._threads = {
-            thread: _ThreadWaits(spans, own_marks) for thread, spans in by_thread.items()
-        }
-
-    def of(self, work: DeviceWork) -> list[Wait]:
-        """Return the waits of the threads that launched kernels of `work`."""
-        threads = (self._threads[thread] for thread in work.threads)
-        return [wait for thread in threads for wait in thread.waits(work.copies)]
-
-    def long_ops(self, work: DeviceWork, longer_us: float) -> list[HostSpan]:
-        """Return the outermost operators of the same threads that take longer than that."""
-        ops = (op for thread in work.threads for op in self._threads[thread].ops)
-        return [op for op in ops if op.end_us - op.begin_us > longer_us]
+    by_thread: defaultdict[Thread, list[HostSpan]] = defaultdict(list)
+    for span in trace.host:
+        by_thread[span.thread].append(span)
+    return {thread: ThreadWaits(spans, own_marks) for thread, spans in by_thread.items()}
 
 
-class _ThreadWaits:
-    """One thread's waits."""
+class ThreadWaits:
+    """One thread's waits, and the ops around them."""
 
     def __init__(self, spans: Sequence[HostSpan], own_marks: Set[str]) -> None:
-        self._spans = spans
-        self._marks = [
-            span
-            for span in spans
-            if span.kind == "mark" and span.name not in own_marks and not span.name.startswith(MARK)
+        self._spans, self._own_marks = spans, own_marks
+
+    def long_ops(self, longer_us: float) -> list[Wait]:
+        """Return the outermost operators that take longer than that."""
+        return [
+            Wait(("host", None, op.name), op.begin_us, op.end_us)
+            for op in self._ops
+            if op.end_us - op.begin_us > longer_us
         ]
 
-    @cached_property
-    def ops(self) -> list[HostSpan]:
-        """Operators that no other operator surrounds."""
-        kept: list[HostSpan] = []
-        end_us = -np.inf
-        for span in self._spans:
-            if span.kind == "op" and span.begin_us >= end_us and _is_operator(span.name):
-                kept.append(span)
-                end_us = span.end_us
-        return kept
-
-    @cached_property
-    def _op_begins(self) -> list[float]:
-        return [op.begin_us for op in self.ops]
-
-    def waits(self, copies: Mapping[int, DeviceSpan]) -> Iterator[Wait]:
+    def waits(self, copies: Mapping[int | None, DeviceSpan]) -> Iterator[Wait]:
         """Yield what held launches up; `copies` are the device's by correlation."""
         last_copy: _Copy | None = None
         for span in self._spans:
             if span.kind == "call":
-                copy = None if span.correlation is None else copies.get(span.correlation)
-                if copy is not None:
+                if (copy := copies.get(span.correlation)) is not None:
                     last_copy = span, copy
-                kind = self._kind_of_call(span, last_copy)
-                op = None if kind is None else self._around(span)
-            else:
-                kind = "input" if is_loader(span) else None
-                op = None
-            if kind is not None:
-                yield Wait(kind, span.begin_us, span.end_us, span.name, op)
+                if (kind := self._kind_of_call(span, last_copy)) is not None:
+                    yield Wait((kind, span.name, self._around(span)), span.begin_us, span.end_us)
+            elif is_loader(span):
+                yield Wait(("input", span.name, None), span.begin_us, span.end_us)
 
-    def _kind_of_call(self, call: HostSpan, last_copy: _Copy | None) -> WaitKind | None:
-        about = _call_kind(call.name)
-        if about == "allocator":
+    def _kind_of_call(self, call: HostSpan, last_copy: _Copy | None) -> str | None:
+        """What the call waits for, if it does."""
+        if _matches(_ALLOCATOR, call.name):
             return "allocator"
-        if last_copy is not None and last_copy[0] is call:
-            copy = last_copy[1]
+        waits = _matches(_WAITS, call.name)
+        if last_copy is None:
+            return "synchronisation" if waits else None
+        copying, copy = last_copy
+        of_copy = "copies" if _matches(_TO_DEVICE, copy.name) else "synchronisation"
+        if copying is call:
             # A call that is still running when its copy begins waits, whatever its name says.
-            waits = about == "waits" or copy.begin_us < call.end_us
-            return _kind_of_copy(copy) if waits else None
-        if about is None:
+            return of_copy if waits or copy.begin_us < call.end_us else None
+        if not waits:
             return None
         op = self._operator_around(call)
-        if op is None or last_copy is None or last_copy[0].begin_us < op.begin_us:
-            return "synchronisation"
-        return _kind_of_copy(last_copy[1])
-
-    def _operator_around(self, call: HostSpan) -> HostSpan | None:
-        number = bisect_right(self._op_begins, call.begin_us) - 1
-        if number < 0 or self.ops[number].end_us < call.end_us:
-            return None
-        return self.ops[number]
-
-    def _around(self, call: HostSpan) -> str | None:
-        op = self._operator_around(call)
-        if op is not None:
-            return op.name
-        number = int(painted_at(self._innermost_marks, np.array([call.begin_us]))[0])
-        return None if number < 0 else self._marks[number].name
+        return "synchronisation" if op is None or copying.begin_us < op.begin_us else of_copy
 
     @cached_property
-    def _innermost_marks(self) -> tuple[Times, Numbers]:
-        return paint([(k, mark.begin_us, mark.end_us) for k, mark in enumerate(self._marks)])
+    def _ops(self) -> list[HostSpan]:
+        """Operators that no other operator surrounds."""
+        kept: list[HostSpan] = []
+        for span in self._spans:
+            begins_outside = not kept or span.begin_us >= kept[-1].end_us
+            if span.kind == "op" and begins_outside and _matches(_OPERATOR, span.name):
+                kept.append(span)
+        return kept
+
+    def _operator_around(self, call: HostSpan) -> HostSpan | None:
+        number = bisect_right(self._ops, call.begin_us, key=lambda op: op.begin_us) - 1
+        return (
+            self._ops[number] if number >= 0 and self._ops[number].end_us >= call.end_us else None
+        )
+
+    def _around(self, call: HostSpan) -> str | None:
+        """The outermost operator around the call, else the innermost mark."""
+        if (op := self._operator_around(call)) is not None:
+            return op.name
+        number = int(painted_at(self._marks, np.array([call.begin_us]))[0])
+        return None if number < 0 else self._spans[number].name
+
+    @cached_property
+    def _marks(self) -> tuple[Times, Numbers]:
+        """The innermost mark at each time."""
+        return paint(
+            [
+                (number, span.begin_us, span.end_us)
+                for number, span in enumerate(self._spans)
+                if span.kind == "mark"
+                and span.name not in self._own_marks
+                and not span.name.startswith(STEP_MARK)
+            ]
+        )
 
 
-def paint(waits: Sequence[tuple[int, float, float]]) -> tuple[Times, Numbers]:
+def is_loader(span: HostSpan) -> bool:
+    """Whether the span is a mark of a data loader, by its name."""
+    return span.kind == "mark" and _matches(_INPUT, span.name)
+
+
+def paint(intervals: Sequence[tuple[int, float, float]]) -> tuple[Times, Numbers]:
     """Return bounds and the number that holds from each bound to the next; -1 is none.
 
-    `waits` are (number, begin, end); where they overlap, the later in the list is seen.
+    `intervals` are (number, begin, end); where they overlap, the later in the list is seen.
     """
-    bounds: Times = np.unique([time for _, begin, end in waits for time in (begin, end)])
+    bounds: Times = np.unique([time for _, begin, end in intervals for time in (begin, end)])
     painted = np.full(len(bounds), -1)
-    coming = sorted(range(len(waits)), key=lambda place: waits[place][1], reverse=True)
-    open_places: list[int] = []  # negative, so that the latest in the list comes first
-    for position, bound in enumerate(bounds.tolist()):
-        while coming and waits[coming[-1]][1] <= bound:
-            heappush(open_places, -coming.pop())
-        while open_places and waits[-open_places[0]][2] <= bound:
-            heappop(open_places)
-        if open_places:
-            painted[position] = waits[-open_places[0]][0]
+    edges = np.searchsorted(bounds, [times for _, *times in intervals]).tolist()
+    for (number, *_), (first, last) in zip(intervals, edges, strict=True):
+        painted[first:last] = number
     return bounds, painted
 
 
@@ -177,27 +165,6 @@ def painted_at(bounds_and_numbers: tuple[Times, Numbers], times: Times) -> Numbe
     return at_times
 
 
-def _kind_of_copy(copy: DeviceSpan) -> WaitKind:
-    return "copies" if _TO_DEVICE.search(copy.name) else "synchronisation"
-
-
 @cache
-def _is_operator(name: str) -> bool:
-    return _OPERATOR.match(name) is not None
-
-
-def is_loader(span: HostSpan) -> bool:
-    """Whether the span is a mark of a data loader, by its name."""
-    return span.kind == "mark" and _loads(span.name)
-
-
-@cache
-def _loads(name: str) -> bool:
-    return _INPUT.search(name) is not None
-
-
-@cache
-def _call_kind(name: str) -> Literal["allocator", "waits"] | None:
-    if _ALLOCATOR.match(name):
-        return "allocator"
-    return "waits" if _WAITS.match(name) else None
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.search(name) is not None

@@ -37,27 +37,13 @@ Four causes are not the host's:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from analysis.traces.device_work import DeviceWork, Flags, Numbers, Times
-from analysis.traces.host_waits import HostWaits, Wait, paint, painted_at
-
-Cause = Literal[
-    "input",
-    "allocator",
-    "copies",
-    "synchronisation",
-    "host",
-    "launches",
-    "queued",
-    "graph",
-    "unexplained",
-    "not seen",
-]
+from analysis.traces.device_work import DeviceWork, Flags, Numbers, Thread, Times, span_times
+from analysis.traces.host_waits import IdleCause, ThreadWaits, Wait, paint, painted_at
 
 #: A launch on an empty queue begins 10 to 20 us after the call began (V100, torch 1.9: 10 to 28).
 LATENCY_US = 20.0
@@ -73,44 +59,63 @@ _GRAPH_LAUNCH = re.compile("GraphLaunch")
 _RANK = {"copies": 0, "synchronisation": 0, "allocator": 1, "input": 2}
 
 
-@dataclass(frozen=True)
-class IdleCause:
-    """Idle seconds of a device in one step that have one cause."""
-
-    cause: Cause
-    time_s: float
-    call: str | None = None  # the runtime's call, the loader's mark, or a graph
-    op: str | None = None  # the operator around the call, or that the host ran
-
-
 def idle_causes(
-    work: DeviceWork, windows: Sequence[tuple[float, float]], waits: HostWaits
-) -> list[list[IdleCause]]:
-    """Return the causes of idle time in each window (begin, end in us; they do not overlap).
+    work: DeviceWork, windows: Sequence[tuple[float, float]], threads: Mapping[Thread, ThreadWaits]
+) -> list[dict[IdleCause, float]]:
+    """Return the idle time by cause in each window (begin, end; they do not overlap), all in us.
 
     `work` is all that one device ran.
     """
-    gaps = _gaps(work, windows)
-    host = _Host.during(work, gaps, waits)
-    begins, ends = (np.array(side) for side in zip(*windows, strict=True))
-    times = np.unique(np.concatenate((gaps.begins, gaps.ends, begins, ends, gaps.host_ends)))
-    times = np.union1d(times, host.bounds())
-    middles, lengths = (times[1:] + times[:-1]) / 2, np.diff(times)
+    gaps, pauses = _Gaps.of(work, windows), _pauses(work)
+    launching = [threads[thread] for thread in work.threads]
+    waits = [wait for thread in launching for wait in thread.waits(work.copies)]
+    waits.sort(key=lambda wait: (_RANK[wait.cause[0]], wait.begin_us))
+    long_ops = [op for thread in launching for op in thread.long_ops(PAUSE_US)]
+    named = list(dict.fromkeys([*_OTHERS, *(one.cause for one in (*waits, *long_ops))]))
+    numbers = {cause: number for number, cause in enumerate(named)}
+    wait_at, op_at = (
+        paint([(numbers[cause], begin_us, end_us) for cause, begin_us, end_us in some])
+        for some in (waits, long_ops)
+    )
+    credit = _Credit.of(gaps, waits, numbers)
+
+    # From each of these times to the next there is one cause.
+    begins, ends = np.array(windows).T
+    edges = begins, ends, gaps.begins, gaps.host_ends, gaps.ends
+    bounds = np.unique(np.concatenate((*edges, wait_at[0], op_at[0], *pauses, credit.times_us)))
+    middles, lengths = (bounds[1:] + bounds[:-1]) / 2, np.diff(bounds)
     gap, window = _number(gaps.begins, gaps.ends, middles), _number(begins, ends, middles)
     idle = (gap >= 0) & (window >= 0)
-    causes = host.causes(gaps, gap[idle], middles[idle])
+    gap, window, times, lengths = gap[idle], window[idle], middles[idle], lengths[idle]
 
-    count = len(host.named)
-    numbers = window[idle] * count + causes
-    sums = np.bincount(numbers, lengths[idle], minlength=len(windows) * count)
+    # What the host did once the work was launched did not hold it up.
+    until_launch = np.minimum(times, gaps.launches[gap])
+    wait, op = painted_at(wait_at, until_launch), painted_at(op_at, until_launch)
+    paused = _number(*pauses, until_launch) >= 0
+    credited = credit.at(gaps, gap, times)
+    causes = np.where(paused, np.where(op >= 0, op, _HOST), _LAUNCHES)
+    causes = np.where(gaps.seen[gap], causes, _NOT_SEEN)
+    causes = np.where(credited >= 0, credited, causes)
+    causes = np.where(wait >= 0, wait, causes)
+    causes = np.where(times < gaps.host_ends[gap], causes, gaps.launched[gap])
+
+    sums = np.bincount(window * len(named) + causes, lengths, len(windows) * len(named))
     return [
-        [
-            IdleCause(cause, float(row[number]) / 1e6, call, op)
-            for number, (cause, call, op) in enumerate(host.named)
-            if row[number] > 0
-        ]
-        for row in sums.reshape(len(windows), count)
+        {cause: float(time_us) for cause, time_us in zip(named, row, strict=True) if time_us}
+        for row in sums.reshape(len(windows), len(named))
     ]
+
+
+_OTHERS: tuple[IdleCause, ...] = (
+    ("host", None, None),
+    ("launches", None, None),
+    ("not seen", None, None),
+    ("queued", None, None),
+    ("graph", None, None),
+    ("unexplained", None, None),
+    ("unexplained", "a CUDA graph", None),
+)
+_HOST, _LAUNCHES, _NOT_SEEN, _QUEUED, _, _UNEXPLAINED, _ = range(7)  # the next is in a graph
 
 
 @dataclass
@@ -125,26 +130,26 @@ class _Gaps:
     measured: Flags  # whether the gap's beginning is in the trace
     launched: Numbers  # the cause of what follows `host_ends`
 
+    @classmethod
+    def of(cls, work: DeviceWork, windows: Sequence[tuple[float, float]]) -> _Gaps:
+        """The device's gaps, with those before its first and after its last work in a window."""
+        starts, ends = span_times(work.spans)
+        ends = np.maximum.accumulate(ends)
+        first, last = min(windows[0][0], starts[0]), max(windows[-1][1], ends[-1])
+        begins, ends = np.concatenate(([first], ends)), np.concatenate((starts, [last]))
+        kept = np.flatnonzero(ends > begins)
+        begins, ends = begins[kept], ends[kept]
 
-def _gaps(work: DeviceWork, windows: Sequence[tuple[float, float]]) -> _Gaps:
-    """The device's gaps, with those before its first and after its last work in a window."""
-    starts, ends = work.times_us
-    ends = np.maximum.accumulate(ends)
-    first, last = min(windows[0][0], starts[0]), max(windows[-1][1], ends[-1])
-    begins, ends = np.concatenate(([first], ends)), np.concatenate((starts, [last]))
-    kept = np.flatnonzero(ends > begins)
-    begins, ends = begins[kept], ends[kept]
-
-    launches = [*work.launches, None]
-    calls = [launches[number] for number in kept.tolist()]
-    launched = np.array([call.begin_us if call else np.inf for call in calls])
-    arrived = np.array([max(c.end_us, c.begin_us + LATENCY_US) if c else np.inf for c in calls])
-    arrived = np.clip(arrived, begins, ends)
-    in_graph, late = _within_graphs(work)[kept], ends - arrived > LATE_US
-    causes = np.where(late, _UNEXPLAINED, _QUEUED) + in_graph
-    last_of_all = kept == len(work.spans)
-    seen = np.isfinite(launched) | (last_of_all & bool(work.calls))
-    return _Gaps(begins, launched, arrived, ends, seen, kept > 0, causes)
+        launches = [*work.launches, None]
+        calls = [launches[number] for number in kept.tolist()]
+        launched = np.array([call.begin_us if call else np.inf for call in calls])
+        arrived = np.array([max(c.end_us, c.begin_us + LATENCY_US) if c else np.inf for c in calls])
+        arrived = np.clip(arrived, begins, ends)
+        in_graph, late = _within_graphs(work)[kept], ends - arrived > LATE_US
+        causes = np.where(late, _UNEXPLAINED, _QUEUED) + in_graph
+        last_of_all = kept == len(work.spans)
+        seen = np.isfinite(launched) | (last_of_all & bool(work.calls))
+        return cls(begins, launched, arrived, ends, seen, kept > 0, causes)
 
 
 def _within_graphs(work: DeviceWork) -> Flags:
@@ -155,65 +160,6 @@ def _within_graphs(work: DeviceWork) -> Flags:
         if call is not None and _GRAPH_LAUNCH.search(call.name):
             within[number] = first.setdefault(id(call), number) < number
     return within
-
-
-@dataclass
-class _Host:
-    """What the launching threads did, as numbers of causes that hold from bound to bound."""
-
-    named: list[tuple[Cause, str | None, str | None]]  # cause, call, op of each number
-    waits: tuple[Times, Numbers]
-    credit: _Credit
-    pauses: tuple[Times, Times]
-    ops: tuple[Times, Numbers]
-
-    @classmethod
-    def during(cls, work: DeviceWork, gaps: _Gaps, waits: HostWaits) -> _Host:
-        found = sorted(waits.of(work), key=lambda wait: (_RANK[wait.kind], wait.begin_us))
-        ops = waits.long_ops(work, PAUSE_US)
-        named: list[tuple[Cause, str | None, str | None]] = [
-            *_OTHERS,
-            *((wait.kind, wait.call, wait.op) for wait in found),
-            *(("host", None, op.name) for op in ops),
-        ]
-        named_once = list(dict.fromkeys(named))
-        numbers = {name: number for number, name in enumerate(named_once)}
-        of_wait = [numbers[wait.kind, wait.call, wait.op] for wait in found]
-        return cls(
-            named_once,
-            paint([(n, w.begin_us, w.end_us) for n, w in zip(of_wait, found, strict=True)]),
-            _Credit.of(gaps, list(zip(of_wait, found, strict=True))),
-            _pauses(work),
-            paint([(numbers["host", None, op.name], op.begin_us, op.end_us) for op in ops]),
-        )
-
-    def bounds(self) -> Times:
-        return np.concatenate((self.waits[0], self.credit.times_us, *self.pauses, self.ops[0]))
-
-    def causes(self, gaps: _Gaps, gap: Numbers, times: Times) -> Numbers:
-        """The cause's number at each time, which is in the gap of that number."""
-        # What the host did once the work was launched did not hold it up.
-        until_launch = np.minimum(times, gaps.launches[gap])
-        wait, op = painted_at(self.waits, until_launch), painted_at(self.ops, until_launch)
-        paused = _number(*self.pauses, until_launch) >= 0
-        credited = self.credit.at(gaps, gap, times)
-        cause = np.where(paused, np.where(op >= 0, op, _HOST), _LAUNCHES)
-        cause = np.where(gaps.seen[gap], cause, _NOT_SEEN)
-        cause = np.where(credited >= 0, credited, cause)
-        cause = np.where(wait >= 0, wait, cause)
-        return np.where(times < gaps.host_ends[gap], cause, gaps.launched[gap])
-
-
-_OTHERS: tuple[tuple[Cause, str | None, None], ...] = (
-    ("host", None, None),
-    ("launches", None, None),
-    ("not seen", None, None),
-    ("queued", None, None),
-    ("graph", None, None),
-    ("unexplained", None, None),
-    ("unexplained", "a CUDA graph", None),
-)
-_HOST, _LAUNCHES, _NOT_SEEN, _QUEUED, _, _UNEXPLAINED, _ = range(7)  # the next is in a graph
 
 
 @dataclass
@@ -230,16 +176,16 @@ class _Credit:
     times_us: Times  # where it is used up
 
     @classmethod
-    def of(cls, gaps: _Gaps, waits: Sequence[tuple[int, Wait]]) -> _Credit:
+    def of(cls, gaps: _Gaps, waits: Sequence[Wait], numbers: Mapping[IdleCause, int]) -> _Credit:
         held_up = gaps.host_ends - gaps.begins
         clock = np.concatenate(([0.0], np.cumsum(held_up)))[:-1]
         dried = np.where((held_up > 0) & gaps.measured, np.arange(len(clock)), -1)
         dried = np.maximum.accumulate(dried)
         parts: list[tuple[float, float, int]] = []
-        for number, wait in sorted(waits, key=lambda pair: pair[1].begin_us):
+        for wait in sorted(waits, key=lambda wait: wait.begin_us):
             after = int(np.searchsorted(gaps.begins, wait.end_us, side="right"))
             gap = int(dried[after - 1]) if after else -1
-            if wait.kind == "input" or gap < 0 or gaps.begins[gap] < wait.begin_us:
+            if wait.cause[0] == "input" or gap < 0 or gaps.begins[gap] < wait.begin_us:
                 continue
             if gaps.launches[gap] < wait.begin_us:
                 continue  # the device ran dry since the launch before came late
@@ -249,12 +195,11 @@ class _Credit:
                 continue  # an earlier wait accounts for it
             if parts and parts[-1][1] > begin:
                 parts[-1] = (parts[-1][0], begin, parts[-1][2])
-            parts.append((begin, end, number))
-        table = np.array(parts).reshape(-1, 3)
-        begins, ends, numbers = table.T
+            parts.append((begin, end, numbers[wait.cause]))
+        begins, ends, causes = np.array(parts).reshape(-1, 3).T
         used_up = np.searchsorted(clock, ends, side="right") - 1
         times_us = gaps.begins[used_up] + np.minimum(ends - clock[used_up], held_up[used_up])
-        return cls(clock, begins, ends, numbers.astype(int), times_us)
+        return cls(clock, begins, ends, causes.astype(int), times_us)
 
     def at(self, gaps: _Gaps, gap: Numbers, times: Times) -> Numbers:
         now = self.clock[gap] + times - gaps.begins[gap]

@@ -1,20 +1,37 @@
-"""A trace in a report: its record, the roof of its device, and its ops under it."""
+"""A trace under the roof of its device; and two traces: which ops became slower or faster."""
 
 from __future__ import annotations
 
+import statistics
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from math import gcd
 
-from analysis.profiles.op_places import OpPlace, OpPlaces, place_ops
-from analysis.roofs.by_name import ceiling_by_name
-from analysis.roofs.ceilings import NoCeiling, UsedCeiling
-from analysis.roofs.peaks import Peaks
-from bench.records import CeilingsRecord, DeviceInfo, OpProfile, OpTime, TracedOp, TraceRecord
+from analysis.profiles.places import OpPlaces, place_ops
+from analysis.roofs.ceilings import UsedCeiling, ceiling_by_name
+from analysis.roofs.roof import Peaks
+from analysis.words import signed, three_digits
+from bench.errors import Unknown
+from bench.records import CeilingsRecord, DeviceInfo, TracedOp, TraceRecord
 
 #: A trace names its device, and neither its driver nor its power limit.
 _BY_NAME = "the trace names its device alone: a device of that name has this roof"
+#: What is added up over ops that are alike.
+_SUMMED = ("calls", "time_s", "exclusive_s", "flops", "elementwise_flops", "eager_bytes",
+           "fused_bytes", "causal_skipped_flops")  # fmt: skip
+#: Of the larger time; smaller differences are called equal.
+_EQUAL = 0.02
+#: Of a ratio of calls; and the share of the shared ops' time in which it must hold.
+_SAME_RATIO, _MOST_OPS = 0.01, 0.9
+#: Ops and idle time explain a difference if what they add up to is so near to it.
+_EXPLAINED = 0.5
+
+_Pair = tuple[float, float]
+_MaybePair = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -26,12 +43,12 @@ class PlacedTrace:
 
     number: int
     record: TraceRecord
-    ceiling: UsedCeiling | NoCeiling
+    ceiling: UsedCeiling | Unknown
 
     @property
     def used(self) -> UsedCeiling | None:
         """The roof of its device, if there is one."""
-        return self.ceiling if isinstance(self.ceiling, UsedCeiling) else None
+        return self.ceiling or None
 
     @property
     def label(self) -> str:
@@ -44,22 +61,26 @@ class PlacedTrace:
     @cached_property
     def ops(self) -> OpPlaces:
         """Its ops under the roof, a place per op and shape, by the own time of their kernels."""
-        return self._placed(map(_of_shape, self.record.ops))
+        return place_ops(self.record.ops, self.used.roof if self.used else None)
 
     @cached_property
     def kinds(self) -> OpPlaces:
-        """The same, a place per kind of op and phase."""
-        return self._placed(_of_kinds(self.record.ops))
-
-    def _placed(self, ops: Iterable[OpTime]) -> OpPlaces:
-        roof = self.used.roof if self.used else None
-        return place_ops(_profile(self.record, tuple(ops)), roof)
-
-    @property
-    def placed_ops(self) -> list[tuple[TracedOp, OpPlace]]:
-        """Each op with its place, longest first."""
-        by_time = sorted(self.record.ops, key=lambda op: op.time_s, reverse=True)
-        return list(zip(by_time, self.ops.ops, strict=True))
+        """The same, a place per kind of op and phase, whatever the shapes, as in a profile."""
+        kinds: defaultdict[tuple[object, ...], list[TracedOp]] = defaultdict(list)
+        for op in self.record.ops:
+            kinds[op.label, op.op, op.phase, frozenset(op.missing)].append(op)
+        totals = [
+            alike[0].replaced(
+                shapes="",
+                **{
+                    name: sum(getattr(op, name) for op in alike)
+                    for name in _SUMMED
+                    if name not in alike[0].missing
+                },
+            )
+            for alike in kinds.values()
+        ]
+        return place_ops(totals, self.used.roof if self.used else None)
 
 
 def place_traces(
@@ -73,65 +94,212 @@ def place_traces(
     where both are known, else the datasheet's.
     """
     return [
-        PlacedTrace(number, record, roof_of(record, ceilings, peaks))
+        PlacedTrace(number, record, _roof_of(record, ceilings, peaks))
         for number, record in enumerate(records, 1)
     ]
 
 
-def roof_of(
+def _roof_of(
     record: TraceRecord, ceilings: Sequence[CeilingsRecord], peaks: Sequence[Peaks]
-) -> UsedCeiling | NoCeiling:
-    """Return the roof of the trace's device in the trace's arithmetic, or why there is none."""
+) -> UsedCeiling | Unknown:
+    """The roof of the trace's device in the trace's arithmetic, or why there is none."""
     if record.device is None:
-        return NoCeiling(f"which device it is: {record.missing['device']}")
+        return Unknown(f"which device it is: {record.missing['device']}")
     if record.math_mode is None:
-        return NoCeiling(f"in which arithmetic it computes: {record.missing['math_mode']}")
+        return Unknown(f"in which arithmetic it computes: {record.missing['math_mode']}")
     device = DeviceInfo.of(  # ROCm's devices are called cuda too
         "the trace does not say", name=record.device, backend="cuda", cores=record.device_cores
     )
     return ceiling_by_name(device, record.math_mode, ceilings, peaks, because=_BY_NAME)
 
 
-def _profile(record: TraceRecord, ops: Sequence[OpTime]) -> OpProfile:
-    walls_s = sorted(step.wall_s for step in record.steps)
-    return OpProfile.of(
-        "a trace's steps overlap: their own figures say it",
-        method="the kernels' own durations in the trace",
-        iterations=len(record.steps),
-        step_time_s=walls_s[len(walls_s) // 2] if walls_s else 0.0,
-        ops=tuple(ops),
+# Two traces
+
+
+@dataclass(frozen=True)
+class OpChange:
+    """One op of one phase and shape in trace A and in trace B, per step; None where it is absent.
+
+    `time_s` is the own time of its kernels, `exclusive_s` what it adds to the step, `difference_s`
+    what it adds to B's step over A's, and `change` a word or two on what became of it.
+    """
+
+    label: str
+    op: str
+    phase: str | None
+    shapes: str
+    calls: _MaybePair
+    time_s: _MaybePair
+    exclusive_s: _Pair
+    difference_s: float
+    change: str
+
+
+@dataclass(frozen=True)
+class TraceComparison:
+    """The steps of two traces and their ops, those that explain most of the difference first.
+
+    `names` are those of their files. Where one trace does the work of several repetitions, and the
+    other that of more or fewer, every figure is of one repetition; else `repetitions` are 1.
+
+    Step figures are medians over the steps; `step_s` is what one costs its device, or its mark's
+    duration where the trace has no device. Differences are B's time less A's; that of idle time is
+    None where a trace has no device. The ops' exclusive times and the idle time add up to a step of
+    the device, so their differences add up to `explained_s`.
+    """
+
+    names: tuple[str, str]
+    step_s: _Pair
+    idle_s: _MaybePair
+    difference_s: float
+    idle_difference_s: float | None
+    explained_s: float
+    ops: tuple[OpChange, ...]
+    repetitions: _Pair
+    steps: tuple[int, int]  # how many each trace has
+
+    @property
+    def changed(self) -> list[OpChange]:
+        """The ops that are not in both as before."""
+        return [op for op in self.ops if op.change != "as before" or op.difference_s]
+
+    @property
+    def summary(self) -> str:
+        """How much longer a step of B is, and what explains it."""
+        one = "step" if set(self.repetitions) == {1} else "repetition"
+        sides = "; ".join(
+            f"{letter} {name}: {three_digits(1e3 * step_s)} ms a {one}"
+            + ("" if one == "step" else f", of {repetitions:g}")
+            for letter, name, step_s, repetitions in zip(
+                "AB", self.names, self.step_s, self.repetitions, strict=True
+            )
+        )
+        idle_s = self.idle_difference_s
+        idle = "" if idle_s is None else f", {signed(1e3 * idle_s)} ms of it idle time"
+        rest_s = abs(self.explained_s - self.difference_s)
+        how, verb = "beside", "add up to"
+        if rest_s <= _EXPLAINED * abs(self.difference_s):
+            how, verb = "of", "explain"
+        summary = (
+            f"{sides}; B takes {signed(1e3 * self.difference_s)} ms, {how} which ops and idle time "
+            f"{verb} {signed(1e3 * self.explained_s)} ms{idle}"
+        )
+        if min(self.steps) > 1:
+            return summary
+        each = "each" if max(self.steps) == 1 else f"of {'AB'[self.steps.index(1)]}"
+        return (
+            f"{summary}. One step {each}: how much of it is noise is not known; "
+            "mlproject compare holds timed runs against each other"
+        )
+
+
+def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | Unknown | None:
+    """Return what the second of two traces has over the first, or the reason for no comparison.
+
+    None for more or fewer traces. Ranks of one job, which have one world size and one kind of
+    device, are not compared: neither is before the other. Nor are steps of which one does some of
+    the other's work more often, and some not.
+    """
+    if len(records) != 2:
+        return None
+    a, b = records
+    are_ranks = a.rank is not None and b.rank is not None and a.rank != b.rank
+    if are_ranks and (a.world_size, a.device) == (b.world_size, b.device):
+        return Unknown(f"ranks {a.rank} and {b.rank} of one job: neither is before the other")
+    repetitions = _repetitions(_changes(records))
+    if not repetitions:
+        return repetitions
+    changes = sorted(_changes(records, repetitions), key=lambda op: -abs(op.difference_s))
+    step_s, idle_s = [], []
+    for one, times in zip(records, repetitions, strict=True):
+        # Where the host runs ahead, its marks say nothing of the difference.
+        lengths_s = [step.device_time_s or step.wall_s for step in one.steps]
+        known_s = [step.idle_s for step in one.steps if step.idle_s is not None]
+        step_s.append(statistics.median(lengths_s) / times)
+        idle_s.append(statistics.median(known_s) / times if known_s else None)
+    before_s, after_s = idle_s
+    idle_difference_s = None if before_s is None or after_s is None else after_s - before_s
+    devices = [f" ({one.device or 'device unknown'})" * (a.device != b.device) for one in records]
+    return TraceComparison(
+        names=(a.source_file + devices[0], b.source_file + devices[1]),
+        step_s=(step_s[0], step_s[1]),
+        idle_s=(before_s, after_s),
+        difference_s=step_s[1] - step_s[0],
+        idle_difference_s=idle_difference_s,
+        explained_s=sum(op.difference_s for op in changes) + (idle_difference_s or 0.0),
+        ops=tuple(changes),
+        repetitions=repetitions,
+        steps=(len(a.steps), len(b.steps)),
     )
 
 
-def _of_shape(one: TracedOp) -> OpTime:
-    """One op with one set of shapes, as a profile's."""
-    return _op_time(f"{one.label} {one.shapes}".rstrip(), [one])
+def _changes(records: Sequence[TraceRecord], repetitions: _Pair = (1, 1)) -> list[OpChange]:
+    """The ops of both by name, phase and shapes; one that is launched in several ways is one op."""
+    sums: defaultdict[tuple[str, str, str | None, str], list[list[float]]]
+    sums = defaultdict(lambda: [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    for side, (record, times) in enumerate(zip(records, repetitions, strict=True)):
+        for op in record.ops:
+            totals = sums[op.label, op.op, op.phase, op.shapes]
+            for total, value in zip(totals, (op.calls, op.time_s, op.exclusive_s), strict=True):
+                total[side] += value / times
+    found = []
+    for identity, ((calls_a, calls_b), (a_s, b_s), (adds_a_s, adds_b_s)) in sums.items():
+        calls = calls_a or None, calls_b or None
+        times_s = a_s if calls_a else None, b_s if calls_b else None
+        change = _change(calls, times_s)
+        adds_s = adds_a_s, adds_b_s
+        found.append(OpChange(*identity, calls, times_s, adds_s, adds_b_s - adds_a_s, change))
+    return found
 
 
-def _of_kinds(ops: Sequence[TracedOp]) -> list[OpTime]:
-    """The ops of one kind and phase added up, whatever their shapes, as in a profile."""
-    kinds: defaultdict[tuple[str, str, str | None, bool], list[TracedOp]] = defaultdict(list)
-    for one in ops:
-        kinds[one.label, one.op, one.phase, one.flops is None].append(one)
-    return [_op_time(label, alike) for (label, *_), alike in kinds.items()]
+def _change(calls: _MaybePair, time_s: _MaybePair) -> str:
+    """What became of an op, by its kernels' own time.
+
+    Where the time follows the calls, and a call of B takes as long as one of A or changed the other
+    way, it is the calls that changed.
+    """
+    (before, after), (before_s, after_s) = calls, time_s
+    if before is None or before_s is None:
+        return "appeared"
+    if after is None or after_s is None:
+        return "vanished"
+    if abs(after_s - before_s) <= _EQUAL * max(before_s, after_s):
+        return "as before"
+    longer = after_s > before_s
+    a_call_s, b_call_s = before_s / before, after_s / after
+    equal = abs(b_call_s - a_call_s) <= _EQUAL * max(a_call_s, b_call_s)
+    if before != after and (equal or (b_call_s > a_call_s) != longer):
+        return "more calls" if longer else "fewer calls"
+    return "slower" if longer else "faster"
 
 
-def _op_time(label: str, alike: Sequence[TracedOp]) -> OpTime:
-    def total(name: str) -> int | None:
-        values = [getattr(one, name) for one in alike]
-        return None if None in values else round(sum(values))
+def _repetitions(ops: Sequence[OpChange]) -> _Pair | Unknown:
+    """How often each trace's step does the work of both, by the calls of the ops that both have.
 
-    return OpTime(
-        label=label,
-        op=alike[0].op,
-        phase=alike[0].phase,
-        calls=max(1, round(sum(one.calls for one in alike))),
-        time_s=sum(one.time_s for one in alike),
-        exclusive_s=sum(one.exclusive_s for one in alike),
-        flops=total("flops"),
-        elementwise_flops=total("elementwise_flops"),
-        eager_bytes=total("eager_bytes"),
-        fused_bytes=total("fused_bytes"),
-        causal_skipped_flops=round(sum(one.causal_skipped_flops for one in alike)),
-        missing=alike[0].missing,
-    )
+    Unknown where these do not agree.
+    """
+    shared = [
+        (after / before, sum(op.exclusive_s), op)
+        for op in ops
+        for before, after in [op.calls]
+        if before and after
+    ]
+    shared.sort(key=lambda one: one[0])
+    until_s = list(accumulate(time_s for _, time_s, _ in shared))
+    if not shared or not until_s[-1]:
+        return 1, 1
+    typical = shared[bisect_left(until_s, until_s[-1] / 2)][0]
+    if abs(typical - 1) <= _SAME_RATIO:
+        return 1, 1
+    same = [one for one in shared if abs(one[0] / typical - 1) <= _SAME_RATIO]
+    if sum(time_s for _, time_s, _ in same) < _MOST_OPS * until_s[-1]:
+        worst = max(same, key=lambda one: one[1])[2]
+        return Unknown(
+            f"their steps do not do the same work: {worst.op} is called {worst.calls[0]:g} times a "
+            f"step in A and {worst.calls[1]:g} times in B, and other ops not so: other models, or "
+            "steps that are cut otherwise (--steps NAME)"
+        )
+    times = [gcd(*(round(op.calls[side] or 0) for *_, op in same)) for side in (0, 1)]
+    if min(times) and abs(times[1] / times[0] / typical - 1) <= _SAME_RATIO:
+        return times[0], times[1]
+    return 1, typical

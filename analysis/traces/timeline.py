@@ -1,4 +1,4 @@
-"""Where each step's seconds go: computation, communication, copies, and idle time by cause.
+"""Cuts a trace into steps, and says where their seconds go.
 
 What a step launched is its own, wherever it ran. Of these kernels, copies and fills:
 
@@ -13,101 +13,156 @@ time, unless steps overlap on the device: there they are less.
 The host may be far ahead of the device, so a step's mark is not the time of its work. The device's
 window of a step begins with the mark, but not before the previous window's end, the first one's not
 before the end of what was launched earlier. It ends with the mark, but not before the step's last
-kernel, copy or fill. Windows do not overlap. Idle is what no
-kernel, copy or fill of the trace covers in the window, so that no idle second is of two steps. Over
-all steps, windows are idle time plus what ran in them.
+kernel, copy or fill. Windows do not overlap. Idle is what no kernel, copy or fill of the trace
+covers in the window, so that no idle second is of two steps. Over all steps, windows are idle time
+plus what ran in them.
 
 Where several devices ran kernels, every figure is the mean over them.
 """
 
 from __future__ import annotations
 
+import statistics
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
-import numpy.typing as npt
 
-from analysis.traces.device_work import DeviceWork, Intervals, Kinds, span_times
-from analysis.traces.host_waits import HostWaits, is_loader
-from analysis.traces.idle import IdleCause, idle_causes
-from analysis.traces.steps import StepSpans
-from bench.profilers.traces import Trace
+from analysis.traces.device_work import DeviceWork, Intervals, Times, by_kind, span_times
+from analysis.traces.host_waits import STEP_MARK, IdleCause, is_loader, thread_waits
+from analysis.traces.idle import idle_causes
+from bench.errors import UserError
+from bench.profilers.traces import DeviceSpan, HostSpan, Trace
+from bench.records import IdleTime, TracedStep
 
-__all__ = ["IdleCause", "StepTime", "timeline"]
-
-_OF_DEVICE = (
+WHOLE = "whole trace"
+#: What `TracedStep` has of a device's work.
+_BUSY = (
     "device_busy_s",
     "computation_s",
     "exposed_communication_s",
     "exposed_copies_s",
-    "idle_s",
     "communication_s",
 )
-NO_LOADER = "the step has no mark of a data loader"
 NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """Seconds of one step by the definitions at the top of this module."""
+@dataclass
+class StepSpans:
+    """What belongs to one step: host spans that began in it, and what the device ran for them."""
 
     name: str
-    wall_s: float  # the mark's duration
-    device_busy_s: float | None = None
-    computation_s: float | None = None
-    exposed_communication_s: float | None = None
-    exposed_copies_s: float | None = None
-    idle_s: float | None = None
-    communication_s: float | None = None  # hidden or not
-    loader_s: float | None = None  # the host's, in marks of a loader, hidden or not
-    idle: tuple[IdleCause, ...] = ()  # longest first; they add up to idle_s
-    missing: dict[str, str] = field(default_factory=dict)  # the reason of each None
+    begin_us: float
+    end_us: float
+    host: list[HostSpan] = field(default_factory=list)
+    device: list[DeviceSpan] = field(default_factory=list)
 
     @property
-    def device_time_s(self) -> float | None:
-        """What the step costs its device: what nothing hides, and idle time.
-
-        Where the host runs ahead, this is the step's time, and its mark's duration is not.
-        """
-        if self.computation_s is None or self.exposed_communication_s is None:
-            return None
-        if self.exposed_copies_s is None or self.idle_s is None:
-            return None
-        return (
-            self.computation_s + self.exposed_communication_s + self.exposed_copies_s + self.idle_s
-        )
+    def wall_s(self) -> float:
+        """The mark's duration; of a whole trace, that of the device's work if it did any."""
+        return (self.end_us - self.begin_us) / 1e6
 
 
-def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[StepTime]:
+def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
+    """Return the steps of `trace`, in order; what lies outside all of them is left out.
+
+    A step is an interval of the host whose name begins with `mark`. What the device ran belongs to
+    the step in which it was launched. Where the launch is not in the trace, it belongs to the step
+    of what the same stream ran before; before the first launch, to none: it was launched before the
+    trace began. In a stream without launches it belongs to the step in which it began. Without
+    `mark` and without torch's marks (`ProfilerStep#5`), the trace is one step.
+    Raises `UserError` where there is no mark of that name.
+    """
+    steps: list[StepSpans] = []
+    # Marks of one name may be nested; they are in the order of their beginning, longest first.
+    for span in trace.host if mark != WHOLE else ():
+        is_mark = span.kind != "call" and span.name.startswith(mark or STEP_MARK)
+        if is_mark and (not steps or span.begin_us >= steps[-1].end_us):
+            steps.append(StepSpans(span.name, span.begin_us, span.end_us))
+    if steps:
+        _fill(steps, trace)
+        return steps
+    if mark not in (None, WHOLE):
+        known = {span.name.partition("#")[0] for span in trace.host if span.kind == "mark"}
+        names = ", ".join(sorted(known)[:12]) or "none"
+        raise UserError(f"{trace.path}: no mark begins with {mark!r}; it has {names}")
+    whole = StepSpans(WHOLE, -inf, inf)
+    _fill([whole], trace)
+    timed: Sequence[HostSpan | DeviceSpan] = whole.device or whole.host
+    whole.begin_us = min((span.begin_us for span in timed), default=0.0)
+    whole.end_us = max((span.end_us for span in timed), default=0.0)
+    return [whole]
+
+
+def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
+    """Give the steps what belongs to them."""
+    begins = [step.begin_us for step in steps]
+
+    def at(time_us: float) -> StepSpans | None:
+        number = bisect_right(begins, time_us) - 1
+        return steps[number] if number >= 0 and time_us < steps[number].end_us else None
+
+    for span in trace.host:
+        if (step := at(span.begin_us)) is not None:
+            step.host.append(span)
+    launches = [(run, trace.launch_of(run)) for run in trace.device]
+    latest: dict[tuple[int | str | None, int | str | None], StepSpans | None] = {
+        (run.device, run.stream): None for run, launch in launches if launch is not None
+    }
+    for run, launch in launches:
+        stream = run.device, run.stream
+        if launch is not None:
+            latest[stream] = at(launch.begin_us)
+        step = latest[stream] if stream in latest else at(run.begin_us)
+        if step is not None:
+            step.device.append(run)
+
+
+def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[TracedStep]:
     """Return the times of `steps`, which are of `trace` and in the order of their beginning."""
-    devices = _devices(trace)
+    ran = dict.fromkeys(span.device for span in trace.device if span.kind == "kernel")
+    devices = list(ran or dict.fromkeys(span.device for span in trace.device))
     if not devices or not steps:
-        return [_without_device(step) for step in steps]
+        return [TracedStep.of(NO_DEVICE, name=s.name, wall_s=s.wall_s, idle=()) for s in steps]
     windows = device_windows(trace, steps)
-    waits = HostWaits(trace, {step.name for step in steps})
-    sums = np.zeros((len(steps), 5))
-    causes: list[dict[IdleCause, float]] = [{} for _ in steps]
+    threads = thread_waits(trace, {step.name for step in steps})
+    busy_us = np.zeros((len(steps), len(_BUSY)))
+    idle_us: list[defaultdict[IdleCause, float]] = [defaultdict(float) for _ in steps]
     for device in devices:
         work = DeviceWork.of(trace, device)
-        sums += _times_on(device, work, steps)
-        for found, more in zip(causes, idle_causes(work, windows, waits), strict=True):
-            for cause in more:
-                key = IdleCause(cause.cause, 0.0, cause.call, cause.op)
-                found[key] = found.get(key, 0.0) + cause.time_s / len(devices)
-    sums /= 1e6 * len(devices)
-    return [
-        _step_time(step, row, found)
-        for step, row, found in zip(steps, sums.tolist(), causes, strict=True)
-    ]
+        busy_us += _busy_us(work, device, steps)
+        for causes_us, more in zip(idle_us, idle_causes(work, windows, threads), strict=True):
+            for cause, time_us in more.items():
+                causes_us[cause] += time_us
+    per_s = 1e6 * len(devices)
+    found = []
+    for step, row_us, causes_us in zip(steps, busy_us, idle_us, strict=True):
+        idle = tuple(
+            IdleTime(cause=cause, time_s=time_us / per_s, call=call, op=op)
+            for (cause, call, op), time_us in sorted(causes_us.items(), key=lambda one: -one[1])
+        )
+        found.append(
+            TracedStep.of(
+                "not in the trace",
+                name=step.name,
+                wall_s=step.wall_s,
+                **dict(zip(_BUSY, (row_us / per_s).tolist(), strict=True)),
+                idle_s=sum(one.time_s for one in idle),
+                idle=idle,
+            )
+        )
+    return found
 
 
 def device_windows(trace: Trace, steps: Sequence[StepSpans]) -> list[tuple[float, float]]:
     """Return the device's window of each step, in microseconds, as defined above."""
     windows: list[tuple[float, float]] = []
-    first_us = min((span.begin_us for span in steps[0].device), default=-np.inf)
+    first_us = min((span.begin_us for span in steps[0].device), default=-inf)
     earlier = [span.end_us for span in trace.device if span.begin_us < first_us]
-    done_us = min(max(earlier, default=-np.inf), first_us)
+    done_us = min(max(earlier, default=-inf), first_us)
     for step in steps:
         begin_us = max(step.begin_us, done_us)
         done_us = max((span.end_us for span in step.device), default=step.end_us)
@@ -116,66 +171,26 @@ def device_windows(trace: Trace, steps: Sequence[StepSpans]) -> list[tuple[float
     return windows
 
 
-def _devices(trace: Trace) -> list[int | str | None]:
-    """Those that ran kernels; those with copies alone if none did."""
-    ran = dict.fromkeys(span.device for span in trace.device if span.kind == "kernel")
-    return list(ran or dict.fromkeys(span.device for span in trace.device))
+def loader_share(steps: Sequence[StepSpans]) -> float:
+    """Return the share of a step, their median, that the host spends in a data loader's marks."""
+    marks = [span_times([one for one in step.host if is_loader(one)]) for step in steps]
+    shares = [
+        Intervals.union(*times_us).length / 1e6 / step.wall_s
+        for step, times_us in zip(steps, marks, strict=True)
+        if step.wall_s > 0
+    ]
+    return statistics.median(shares) if shares else 0.0
 
 
-def _times_on(
-    device: int | str | None, work: DeviceWork, steps: Sequence[StepSpans]
-) -> npt.NDArray[np.float64]:
-    """Microseconds of each step: busy, computation, exposed ones, communication."""
-    trace = Kinds.of(work.spans)
-    works = trace.computation | trace.communication
+def _busy_us(work: DeviceWork, device: int | str | None, steps: Sequence[StepSpans]) -> Times:
+    """Microseconds of each step, in the order of `_BUSY`."""
+    _, computes, communicates, _ = by_kind(work.spans)
+    works = computes | communicates
     rows = []
     for step in steps:
-        own = Kinds.of([span for span in step.device if span.device == device])
-        rows.append(
-            (
-                own.all.length,
-                own.computation.length,
-                own.communication.outside(trace.computation),
-                own.copies.outside(works),
-                own.communication.length,
-            )
+        busy, computation, communication, copies = by_kind(
+            [span for span in step.device if span.device == device]
         )
+        exposed_us = communication.outside(computes), copies.outside(works)
+        rows.append((busy.length, computation.length, *exposed_us, communication.length))
     return np.array(rows)
-
-
-def _step_time(step: StepSpans, row: Sequence[float], found: dict[IdleCause, float]) -> StepTime:
-    busy_s, computation_s, communication_s, copies_s, any_communication_s = row
-    idle = [IdleCause(key.cause, time_s, key.call, key.op) for key, time_s in found.items()]
-    idle.sort(key=lambda cause: -cause.time_s)
-    loader_s, missing = _loader(step)
-    return StepTime(
-        name=step.name,
-        wall_s=step.wall_s,
-        device_busy_s=busy_s,
-        computation_s=computation_s,
-        exposed_communication_s=communication_s,
-        exposed_copies_s=copies_s,
-        idle_s=sum(cause.time_s for cause in idle),
-        communication_s=any_communication_s,
-        loader_s=loader_s,
-        idle=tuple(idle),
-        missing=missing,
-    )
-
-
-def _without_device(step: StepSpans) -> StepTime:
-    loader_s, missing = _loader(step)
-    return StepTime(
-        name=step.name,
-        wall_s=step.wall_s,
-        loader_s=loader_s,
-        missing={**dict.fromkeys(_OF_DEVICE, NO_DEVICE), **missing},
-    )
-
-
-def _loader(step: StepSpans) -> tuple[float | None, dict[str, str]]:
-    """The host's seconds in marks of a loader, and the reason if there are none."""
-    marks = [span for span in step.host if is_loader(span)]
-    if not marks:
-        return None, {"loader_s": NO_LOADER}
-    return Intervals.union(*span_times(marks)).length / 1e6, {}

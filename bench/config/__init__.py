@@ -1,10 +1,30 @@
 """One configuration: what a person asks to be measured, and what it became on its device."""
 
-from bench.config.architectures import arch_label, missing_package, package_of, split_arch
-from bench.config.legacy import legacy_defaults
-from bench.config.package_sources import user_path
-from bench.config.parsing import check_field, parse_config, recorded_config
-from bench.config.resolved import ResolvedConfig
+from bench.config.model_names import arch_label, missing_package, package_of, split_arch, user_path
+from bench.config.parsing import (
+    allowed_values,
+    check_field,
+    parse_config,
+    recorded_config,
+    run_options,
+    spelled,
+)
+from bench.config.resolved import (
+    ENERGY,
+    THROUGHPUT,
+    ResolvedConfig,
+    Sample,
+    a_sample,
+    column_noun,
+    common_sample,
+    cost_metric,
+    energy_metric,
+    legacy_defaults,
+    own_metric,
+    rate_column,
+    rate_metric,
+    rate_unit,
+)
 from bench.config.run_config import (
     FAKEDATA,
     FILING_FIELDS,
@@ -13,21 +33,6 @@ from bench.config.run_config import (
     RunConfig,
     Switch,
 )
-from bench.config.samples import (
-    ENERGY,
-    THROUGHPUT,
-    Sample,
-    a_sample,
-    column_noun,
-    common_sample,
-    cost_metric,
-    energy_metric,
-    own_metric,
-    rate_column,
-    rate_metric,
-    rate_unit,
-)
-from bench.config.spelling import allowed_values, run_options, spelled
 from bench.config.time_limits import (
     MIN_ITERATIONS,
     TimeLimits,

@@ -1,9 +1,12 @@
-"""Configurations from what a person or a record says: each wrong value with its remedy."""
+"""Values from text and as text, and where the machines of one measurement meet."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, create_model
 
@@ -82,3 +85,88 @@ def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:
         remedy = ", or ".join(dict.fromkeys(messages))
         phrases.append(f"{field}={values.get(field)!r}: {remedy}" if field else remedy)
     return phrases
+
+
+def run_options(config: RunConfig, leave_out: Collection[str] = ()) -> list[str]:
+    """Return the options of `mlproject run` that ask for `config`, defaults left out."""
+    options = []
+    for name, field in RunConfig.model_fields.items():
+        value = getattr(config, name)
+        if name == "arch" or (value != field.default and name not in leave_out):
+            options += [f"--{name.replace('_', '-')}", spelled(value)]
+    return options
+
+
+#: What stands for a value of a type, in a list of what a field takes.
+_KINDS = {bool: ("true", "false"), int: ("N",), float: ("NUMBER",), str: ("TEXT",)}
+
+
+def allowed_values(name: str) -> tuple[str, ...]:
+    """Return what the field takes: `auto`, `true`, `N`, in the order of its type."""
+    return tuple(dict.fromkeys(_words(RunConfig.model_fields[name].annotation)))
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif get_origin(annotation) is Annotated:
+        yield from _words(get_args(annotation)[0])
+    elif annotation in _KINDS:
+        yield from _KINDS[annotation]
+    else:
+        for member in get_args(annotation):
+            yield from _words(member)
+
+
+def spelled(value: object) -> str:
+    """Return a field's value as the command line has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_MOST_PORTS = 65535
+
+
+@dataclass(frozen=True)
+class MeetingPoint:
+    """This machine's number, and the address of number 0, which every machine reaches."""
+
+    node: int
+    address: str
+    port: int
+
+
+def meeting_point(
+    config: RunConfig, environ: Mapping[str, str] = os.environ
+) -> MeetingPoint | None:
+    """Return where the machines of `config` meet, or None for a single one.
+
+    `MASTER_ADDR`, `MASTER_PORT` and `NODE_RANK` are torchrun's options of the same names. Raises
+    `UserError` where one is absent or cannot be.
+    """
+    if config.nodes == 1:
+        return None
+    absent = [name for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK") if not environ.get(name)]
+    if absent:
+        raise UserError(
+            f"nodes={config.nodes}: {', '.join(absent)} not set; on every machine set MASTER_ADDR "
+            "and MASTER_PORT to one machine's address and a free port of it, and NODE_RANK to 0 "
+            "there and 1, 2... elsewhere"
+        )
+    return MeetingPoint(
+        _number("NODE_RANK", environ, config.nodes - 1),
+        environ["MASTER_ADDR"],
+        _number("MASTER_PORT", environ, _MOST_PORTS),
+    )
+
+
+def node_rank(config: RunConfig, environ: Mapping[str, str] = os.environ) -> int:
+    """Return this machine's number; number 0 keeps the record."""
+    meeting = meeting_point(config, environ)
+    return 0 if meeting is None else meeting.node
+
+
+def _number(name: str, environ: Mapping[str, str], most: int) -> int:
+    text = environ[name]
+    if not text.isdecimal() or int(text) > most:
+        raise UserError(f"{name}={text!r}: give a whole number from 0 to {most}")
+    return int(text)

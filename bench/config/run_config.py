@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from bench.config.architectures import check_architecture, missing_package, split_arch
-from bench.config.legacy import Legacy, legacy_defaults
+from bench.config.model_names import check_architecture, missing_package, split_arch
+from bench.config.resolved import Legacy, legacy_defaults
 
 Backend = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "tf32", "amp", "amp-bf16", "amp-fp16"]
@@ -136,11 +136,6 @@ class RunConfig(BaseModel):
         description="processes that decode images; with 0 the step's threads do; "
         "auto: from the cores, at most 16",
     )
-    decoder: Annotated[Literal["cpu", "dali"], Legacy("cpu")] = Field(
-        "cpu",
-        description="what decodes an ImageFolder: cpu, libjpeg-turbo in loader processes; "
-        "dali, NVIDIA DALI, on the GPU where that is the device",
-    )
     prefetch_factor: PositiveInt = Field(2, description="batches each loader process keeps ready")
     persistent_workers: bool = Field(True, description="keep loader processes between epochs")
     pin_memory: Switch = Field("auto", description="page-locked batches; auto: on CUDA")
@@ -214,17 +209,6 @@ class RunConfig(BaseModel):
                 f"seq_len={self.seq_len} is for models of transformers (hf:NAME), which "
                 f"arch={self.arch} is not: leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_decode(self) -> RunConfig:
-        if self.decoder != "cpu" and not self.reads_images:
-            raise ValueError(
-                f"decoder={self.decoder} decodes images, which data={self.data} has none of: "
-                "give the path of an ImageFolder"
-            )
-        if self.decoder == "dali" and self.workers == 0:
-            raise ValueError("decoder=dali works in threads of its own: give workers=1 or more")
         return self
 
     @model_validator(mode="after")

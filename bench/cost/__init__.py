@@ -1,32 +1,74 @@
 """The cost of one training step: FLOP, bytes and memory of any model, from one fake step.
 
-What counts a step imports torch when it is first used; a cost that was counted before needs none.
+Costs that were counted before are kept in a cache of the user's; these need no torch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
 
-from bench.cost.cached import DEFAULT_CACHE_BYTES, StepSpec, cached_complexity, config_complexity
-from bench.records.complexity import CallWork
+from pydantic import ValidationError
 
-if TYPE_CHECKING:
-    from bench.cost.estimate import op_work, step_complexity
+from bench.config import RunConfig, package_of
+from bench.machine.repository import code_id
+from bench.records import Complexity, StepSpec
+from bench.records.complexity import DEFAULT_CACHE_BYTES
+from bench.records.folders import cache_folder, write_atomically
 
-__all__ = [
-    "DEFAULT_CACHE_BYTES",
-    "CallWork",
-    "StepSpec",
-    "cached_complexity",
-    "config_complexity",
-    "op_work",
-    "step_complexity",
-]
+__all__ = ["cached_complexity", "config_complexity"]
+
+_BENCH = Path(__file__).resolve().parents[1]
+#: The folders whose code decides a count.
+_CODE = ("cost", "training", "records")
+_MOST_FILES = 200
 
 
-def __getattr__(name: str) -> Any:
-    if name not in ("op_work", "step_complexity"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bench.cost import estimate
+def config_complexity(config: RunConfig, *, batch_size: int | None = None) -> Complexity:
+    """Return the complexity of a configuration's step, before it is known how a device runs it.
 
-    return getattr(estimate, name)
+    `batch_size` replaces the configuration's, which may be `auto`. Raises as `step_complexity`.
+    """
+    return cached_complexity(StepSpec.of(config, batch_size=batch_size))
+
+
+def cached_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Complexity:
+    """Return `step_complexity` of the same arguments, from this user's cache if it is there.
+
+    It depends on nothing but its arguments, torch, the package of the model, timm's setting and
+    this project's code, and takes seconds, most of them to import torch. What is in a file of the
+    user's, a model or a configuration, is computed each time. The cache has the newest 200 files.
+    """
+    package = package_of(spec.arch)
+    if package is None:
+        return _counted(spec, cache_bytes)
+    facts = (
+        [code_id(_BENCH / folder) for folder in _CODE],
+        [metadata.version(name) for name in ("torch", "torchvision", package)],
+        os.environ.get("TIMM_FUSED_ATTN"),  # timm reads from it which attention its models have
+        asdict(spec),
+        cache_bytes,
+    )
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    path = cache_folder() / "complexity" / f"{key}.json"
+    with contextlib.suppress(OSError, ValidationError):
+        return Complexity.model_validate_json(path.read_bytes())
+    counted = _counted(spec, cache_bytes)
+    with contextlib.suppress(OSError):  # a home that cannot be written to costs time, no result
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, counted.model_dump_json())
+        newest_last = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        for old in newest_last[:-_MOST_FILES]:
+            old.unlink(missing_ok=True)
+    return counted
+
+
+def _counted(spec: StepSpec, cache_bytes: int) -> Complexity:
+    from bench.cost.estimate import step_complexity
+
+    return step_complexity(spec, cache_bytes=cache_bytes)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from bench.cost.cached import DEFAULT_CACHE_BYTES, StepSpec
 from bench.cost.fake_step import RecordedStep, record_step
-from bench.cost.passes import Pass, Traffic
-from bench.cost.tracing.step_tracer import RecordedPasses
-from bench.cost.traffic.floor import compulsory_bytes
-from bench.cost.traffic.fusion import fused_bytes
-from bench.records import Complexity, OpCost, Phase
-from bench.records.complexity import CallWork
+from bench.cost.step_tracer import RecordedCalls
+from bench.cost.traffic import compulsory_bytes, fused_bytes
+from bench.records import Complexity, OpCost, Phase, StepSpec
+from bench.records.complexity import DEFAULT_CACHE_BYTES, NO_WORK, CallWork, Work
 
 
 def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Complexity:
@@ -23,8 +20,8 @@ def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -
     Raises `UserError` where the model cannot be built or run at this size.
 
     FLOP are algorithmic, elementwise ones counted separately (see `flops`). Traffic is counted
-    three ways: eager (every pass over memory reads its inputs and writes its outputs), fused
-    (see `fusion`) and compulsory (see `floor`); compulsory <= fused <= eager.
+    three ways (see `traffic`): eager (every pass over memory reads its inputs and writes its
+    outputs), fused and compulsory; compulsory <= fused <= eager.
     """
     return complexity_of(spec, record_step(spec), cache_bytes=cache_bytes)
 
@@ -35,8 +32,6 @@ def complexity_of(
     """Return the complexity of `step`, which was recorded of `spec`."""
     workload = step.workload
     followed = "CUDA" if spec.backend == "cuda" else "a CPU"
-    ops = ops_of(calls_of(step))
-    totals = totals_of(ops)
     return Complexity(
         arch=spec.arch,
         batch_size=spec.batch_size,
@@ -47,17 +42,27 @@ def complexity_of(
         math_mode=spec.resolved_math_mode,
         parameters=step.parameters,
         activations=step.activations // spec.batch_size,
-        forward_macs=sum(item.macs for item in step.passes if item.phase == "forward"),
-        step_flops=totals.pop("flops"),
-        recomputed_flops=2 * sum(item.recomputed_macs for item in step.passes),
-        causal_skipped_flops=2 * sum(item.causal_skipped_macs for item in step.passes),
-        **totals,
-        compulsory_bytes=compulsory_bytes(step.passes, step.lasting, cache_bytes),
+        **counts_of(step, cache_bytes),
         cache_bytes=cache_bytes,
         memory=step.memory,
-        ops=ops,
         method=f"fake-tensor step, aten dispatch as on {followed}, torch {torch.__version__}",
     )
+
+
+def counts_of(step: RecordedCalls, cache_bytes: int) -> dict[str, Any]:
+    """Return the counts of `step` by their names in `Complexity`, its ops with them."""
+    ops = ops_of(calls_of(step))
+    work: Work = sum(ops, NO_WORK)
+    passes = step.passes
+    return {
+        "forward_macs": sum(item.macs for item in passes if item.phase == "forward"),
+        "step_flops": work.flops,
+        "recomputed_flops": 2 * sum(item.recomputed_macs for item in passes),
+        "causal_skipped_flops": 2 * sum(item.causal_skipped_macs for item in passes),
+        **work.model_dump(exclude={"flops"}),
+        "compulsory_bytes": compulsory_bytes(passes, step.sizes_bytes, step.lasting, cache_bytes),
+        "ops": ops,
+    }
 
 
 def op_work(spec: StepSpec, *, grad_accum_steps: int = 1) -> tuple[CallWork, ...]:
@@ -69,44 +74,29 @@ def op_work(spec: StepSpec, *, grad_accum_steps: int = 1) -> tuple[CallWork, ...
     return calls_of(record_step(spec, grad_accum_steps=grad_accum_steps))
 
 
+def calls_of(step: RecordedCalls) -> tuple[CallWork, ...]:
+    """Return the calls of `step`, the work of each summed over its passes."""
+    shares = iter(fused_bytes(step.passes, step.sizes_bytes, step.lasting))
+    return tuple(
+        CallWork(
+            op=call.op,
+            phase=call.phase,
+            shapes=call.shapes,
+            label=call.label,
+            module=call.module,
+            fused_bytes=sum(next(shares) for _ in call.passes),
+            **call.work(step.sizes_bytes),
+        )
+        for call in step.calls
+    )
+
+
 def ops_of(calls: Iterable[CallWork]) -> tuple[OpCost, ...]:
     """Return the calls added up by op and phase, in the order in which they first occur."""
     groups: dict[tuple[str, Phase], list[CallWork]] = {}
     for call in calls:
         groups.setdefault((call.op, call.phase), []).append(call)
     return tuple(
-        OpCost(op=op, phase=phase, calls=len(group), **totals_of(group))
+        OpCost(op=op, phase=phase, calls=len(group), **dict(sum(group, NO_WORK)))
         for (op, phase), group in groups.items()
     )
-
-
-def totals_of(items: Sequence[CallWork | OpCost]) -> dict[str, Any]:
-    """Return the sums of the counts of `items`, by name."""
-    names = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
-    return {name: sum(getattr(item, name) for item in items) for name in names}
-
-
-def calls_of(step: RecordedPasses) -> tuple[CallWork, ...]:
-    """Return the calls of `step`, the work of each summed over its passes."""
-    shares = fused_bytes(step.passes, step.sizes_bytes, step.lasting)
-    groups: list[list[tuple[Pass, int]]] = []
-    for item, share in zip(step.passes, shares, strict=True):
-        if item.first_of_call:
-            groups.append([])
-        groups[-1].append((item, share))
-    return tuple(
-        CallWork(
-            **vars(call),
-            flops=sum(2 * item.macs for item, _ in group),
-            elementwise_flops=sum(item.elementwise_flops for item, _ in group),
-            eager_bytes=sum(eager_bytes(item, step.sizes_bytes) for item, _ in group),
-            fused_bytes=sum(share for _, share in group),
-            causal_skipped_flops=sum(2 * item.causal_skipped_macs for item, _ in group),
-        )
-        for call, group in zip(step.calls, groups, strict=True)
-    )
-
-
-def eager_bytes(item: Pass, sizes_bytes: Sequence[int]) -> int:
-    """Return what one pass reads and writes by itself; `sizes_bytes` are those of all values."""
-    return Traffic().add(item.reads, sizes_bytes) + Traffic().add(item.writes, sizes_bytes)

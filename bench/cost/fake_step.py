@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -17,24 +18,22 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._pytree import tree_leaves, tree_map_only
+from typing_extensions import Self
 
 from bench.config import split_arch
-from bench.cost.cached import StepSpec
 from bench.cost.cuda_rules import cuda_rules
 from bench.cost.op_calls import OpMode
-from bench.cost.tracing.module_paths import ModulePaths, ModuleTree
-from bench.cost.tracing.step_tracer import RecordedPasses, SavedTensors, StepTracer
+from bench.cost.step_tracer import ASK_VALUE, RecordedCalls, StepTracer, in_recomputation
 from bench.errors import UserError, one_line
-from bench.records import MathMode, MemoryFootprint, Phase
-from bench.training.precision.amp import AmpBf16, AmpFp16, keep_depthwise_in_fp32
-from bench.training.precision.fp32 import Fp32
+from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
+from bench.training.precision import AmpBf16, AmpFp16, Fp32, keep_depthwise_in_fp32
 from bench.training.step import Phases, TrainingStep, make_optimizer
 from bench.training.workloads import Workload, find_workload
 from bench.training.workloads.own import OwnStep
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
-_ASK_VALUE = torch.ops.aten._local_scalar_dense.default
 _TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 #: The fake device: its ops are on every machine, and their shapes are those of any device.
@@ -55,21 +54,21 @@ _NOT_COUNTED = {
     "FlexAttention": "flex_attention is not counted, what it computes is decided by Python "
     "functions; use scaled_dot_product_attention, with a mask if need be",
 }
-_TRACED: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
+_PHASES: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 
 @dataclass(frozen=True)
-class RecordedStep(RecordedPasses):
+class RecordedStep(RecordedCalls):
     """What one step did, and what it holds in memory.
 
-    `workload` says what a sample is, `tree` what modules the calls belong to.
+    `workload` says what a sample is, `model` has the modules that the calls belong to.
     """
 
     parameters: int
     activations: int
     memory: MemoryFootprint
     workload: Workload
-    tree: ModuleTree
+    model: torch.nn.Module
 
 
 def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
@@ -89,12 +88,13 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
     if spec.depthwise_fp32:
         keep_depthwise_in_fp32(model)
     modules = ModulePaths(model)
-    tracer = StepTracer(modules)
+    tracer = StepTracer(modules.current)
     weights = [*model.parameters(), *model.buffers()]
     rules = cuda_rules() if spec.backend == "cuda" else nullcontext()
     with _model_errors(spec):
         saved = SavedTensors(tracer, weights)
-        with rules, fake, modules, tracer, saved.watch():
+        hooks = torch.autograd.graph.saved_tensors_hooks(saved.note, lambda tensor: tensor)
+        with rules, fake, modules, tracer, hooks:
             # A fused update takes no complex numbers.
             fused = spec.fused_optimizer and not any(p.is_complex() for p in model.parameters())
             optimizer = make_optimizer(model, spec.optimizer, fused=fused)
@@ -114,10 +114,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
             step.update()
             lasting = [*map(tracer.values.read, (*weights, *state))]
     return RecordedStep(
-        passes=tuple(tracer.passes),
-        calls=tuple(tracer.calls),
-        sizes_bytes=tuple(tracer.values.sizes_bytes),
-        lasting=frozenset(access.value for access in lasting if access),
+        **vars(tracer.recorded(frozenset(access.value for access in lasting if access))),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activations=sum(saved.elements.values()),
         memory=MemoryFootprint(
@@ -127,7 +124,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
             activations_bytes=sum(saved.sizes_bytes.values()),
         ),
         workload=workload,
-        tree=ModuleTree.of(model),
+        model=model,
     )
 
 
@@ -140,9 +137,100 @@ class _Traced(Phases):
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Record what is dispatched as part of the phase."""
-        self._tracer.phase = _TRACED.get(name)
+        self._tracer.phase = _PHASES.get(name)
         yield
         self._tracer.phase = None
+
+
+class ModulePaths:
+    """While active, follows which modules of `model` run, by their paths in it.
+
+    An op of the forward pass belongs to the innermost module that runs. autograd numbers its nodes
+    in the order in which the forward pass makes them, so that the number of a node that runs says
+    which module made it. A sum of gradients of one tensor belongs to the module whose gradient came
+    last. A module that the model has twice is known by its first path.
+
+    Numbers are each thread's own: forward and backward pass must run in one, as on a CPU.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._owners = {
+            id(parameter): name.rpartition(".")[0] for name, parameter in model.named_parameters()
+        }
+        self._running: list[str | None] = []
+        self._first_nodes: list[int] = []
+        self._makers: list[str | None] = []
+
+    def __enter__(self) -> Self:
+        self._hooks = (
+            register_module_forward_pre_hook(self._begin),
+            register_module_forward_hook(self._end, always_call=True),
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def current(self) -> str | None:
+        """Return the path of the module that the op belongs to; None outside of the model."""
+        if self._running:
+            return self._running[-1]
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            return None
+        owner = self._owners.get(id(getattr(node, "variable", None)))
+        if owner is not None:  # it adds to a parameter's gradient
+            return owner
+        index = bisect_right(self._first_nodes, node._sequence_nr()) - 1
+        return self._makers[index] if index >= 0 else None
+
+    def _begin(self, module: torch.nn.Module, args: object) -> None:
+        enclosing = self._running[-1] if self._running else None
+        self._running.append(self._paths.get(id(module), enclosing))
+        self._note()
+
+    def _end(self, module: torch.nn.Module, args: object, output: object) -> None:
+        self._running.pop()
+        self._note()
+
+    def _note(self) -> None:
+        """The nodes that come now are made by the module that runs now."""
+        self._first_nodes.append(torch._C._autograd._get_sequence_nr())
+        self._makers.append(self._running[-1] if self._running else None)
+
+
+class SavedTensors:
+    """The distinct storages that autograd saves, by their keys, weights left out.
+
+    What the backward pass computes again is not kept between the two passes, so it does not count.
+    `elements` has no vectors either: these are not an image's, but the statistics of a batch norm's
+    channels, or the labels. `copies_bytes` are copies of weights, such as those cast to 16 bits.
+    """
+
+    def __init__(self, tracer: StepTracer, weights: Sequence[torch.Tensor]) -> None:
+        self._tracer = tracer
+        for tensor in weights:
+            tracer.declare_weight(tensor)
+        self._given = {tracer.values.key(tensor) for tensor in weights}
+        self.copies_bytes: dict[int, int] = {}
+        self.elements: dict[int, int] = {}
+        self.sizes_bytes: dict[int, int] = {}
+
+    def note(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note a tensor that is saved, and return it."""
+        if in_recomputation():  # hooks run with gradients off, but only for what is recorded
+            return tensor
+        key = self._tracer.values.key(tensor)
+        size_bytes = tensor.untyped_storage().nbytes()
+        if not self._tracer.is_weight(tensor):
+            self.sizes_bytes[key] = size_bytes
+            if tensor.dim() > 1:
+                self.elements[key] = size_bytes // tensor.element_size()
+        elif key not in self._given:
+            self.copies_bytes[key] = size_bytes
+        return tensor
 
 
 def _optimizer_state(
@@ -237,7 +325,7 @@ class _FakeWeights(OpMode):
         if func in _ALLOCATE:
             with self._fake:
                 return func(*args, **kwargs)
-        asked = func is _ASK_VALUE and isinstance(args[0], FakeTensor)
+        asked = func is ASK_VALUE and isinstance(args[0], FakeTensor)
         if asked and args[0].dtype == torch.bool:
             return False  # an initialiser asks whether to draw again: there is nothing to draw
         given = tree_leaves((args, kwargs))

@@ -10,7 +10,7 @@ Elementwise FLOP cost little on any device and are counted separately. One per o
 op that computes on elements, whatever it computes: an exponential counts like an addition, a scaled
 addition (`alpha`) is two. One per input element of a reduction. Moving, casting and filling count
 nothing. Norms, softmax (that inside of attention too), pooling and optimizers count what their
-formulas need: see the tables here.
+formulas need: see `op_table`, and the tables here.
 """
 
 from __future__ import annotations
@@ -21,83 +21,42 @@ from typing import Any
 
 import torch
 
-from bench.cost.op_calls import FILLS, MOVES, OpCall, op_names, tensors_in
+from bench.cost.op_calls import OpCall, tensors_in
+from bench.cost.op_table import OPS, known_op
 from bench.cost.passes import Role
-from bench.errors import UserError
 from bench.records.complexity import is_attention
 
-#: Matrix products, and the argument whose last dimension is summed over.
-_PRODUCTS = {
-    "mm": "self",
-    "addmm": "mat1",
-    "_addmm_activation": "mat1",
-    "_scaled_mm": "self",
-    "bmm": "self",
-    "baddbmm": "batch1",
-    "mv": "self",
-    "addmv": "mat",
-    "dot": "self",
-    "vdot": "self",
-    "linear": "input",
-}
 _REAL_PER_COMPLEX_MAC = 4
-#: Layers that are one kernel, of any kind: LSTM, GRU, plain.
-_RECURRENT = op_names(
-    """
-    mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn
-    miopen_rnn_backward _lstm_mps lstm_mps_backward
-    """
-)
-#: Products of one group of rows with each of several matrices, as mixtures of experts have them.
-_GROUPED = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
-_CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_overrideable"})
-
-#: Parts of the names of other ops that multiply and add: better no count than a wrong one.
-_UNCOUNTED = op_names(
-    """
-    rnn lstm gru attention conv_ conv1d conv2d conv3d convolution conv_dilated conv_depthwise
-    matmul _mm_ addmm addbmm hspmm _smm_ spsolve sparse_semi _linear_ linear_backward fbgemm_linear
-    _trilinear_ transformer_encoder cdist pdist euclidean_dist _fft_ linalg_ cholesky
-    triangular_solve
-    matrix_exp linear_combination lu_with_info lu_solve geqrf ormqr orgqr affine_grid _addr_
-    """
-)
-#: Names with such a part that do not.
-_WITHOUT_PRODUCTS = op_names(
-    "linalg_cross linalg__powsum _linalg_check_errors fft_fftfreq fft_rfftfreq"
-)
-
-
-def is_contraction(op: str) -> bool:
-    """Return whether `op` has algorithmic multiply-adds."""
-    known = op in _PRODUCTS or op in _GROUPED or op in _CONVOLUTIONS or op in _RECURRENT
-    return known or is_attention(op)
-
-
-def refuse_uncounted(op: str) -> None:
-    """Raise `UserError` for an op that has, or may have, multiply-adds but no formula here."""
-    has_products = any(part in f"_{op}_" for part in _UNCOUNTED) and op not in _WITHOUT_PRODUCTS
-    if "." in op or has_products:  # "library.op" is not torch's own
-        raise UserError(
-            f"the model runs {op}, whose FLOP cannot be counted; "
-            "use convolutions, linear layers, matrix products or attention"
-        )
+#: FLOP per element of a norm's input. Statistics: add to the sum; square and add. Apply: one
+#: multiply-add, scale and offset merged. Backward sums: add the gradient; subtract the mean,
+#: multiply, add. Backward apply: subtract the mean, scale, subtract twice, scale. A layer norm does
+#: both in one pass over its row.
+NORM_FLOPS = {
+    "statistics": 3,
+    "apply": 2,
+    "reduce_backward": 4,
+    "apply_backward": 5,
+    "row_backward": 10,  # 5 to apply, after 4 for the row's sums and 1 for the weight
+}
+#: Per result of a recurrent layer's products: its bias, its sum, and its part of gates and state.
+_PER_GATE = 3
 
 
 def contraction_macs(op: str, arguments: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> int:
     """Return the multiply-adds of one call of a contraction that is a single pass."""
-    if op in _PRODUCTS:
-        summed = tensors_in(arguments[_PRODUCTS[op]])  # a list where the op takes lists
+    known = known_op(op)
+    if known.formula == "product":
+        summed = tensors_in(arguments[known.summed])  # a list where the op takes lists
         macs = sum(each.numel() * int(left.shape[-1])
                    for each, left in zip(outputs, summed, strict=True))  # fmt: skip
         return macs * (_REAL_PER_COMPLEX_MAC if outputs[0].is_complex() else 1)
-    if op in _GROUPED:
+    if known.formula == "grouped":
         return grouped_macs(arguments["self"].shape, arguments["mat2"].shape)
-    if op in _CONVOLUTIONS:
+    if known.formula == "convolution":
         return convolution_macs(
             arguments["input"], arguments["weight"], outputs[0], transposed=arguments["transposed"]
         )
-    if op in _RECURRENT:
+    if known.formula == "recurrent":
         macs = recurrent_macs(arguments)
     else:
         query, key, value = (arguments[name] for name in ("query", "key", "value"))
@@ -172,81 +131,33 @@ def causal_skipped_macs(op: str, arguments: Mapping[str, Any]) -> int:
     return 2 * macs if op.endswith("_backward") else macs
 
 
-#: FLOP per element of a norm's input. Statistics: add to the sum; square and add. Apply: one
-#: multiply-add, scale and offset merged. Backward sums: add the gradient; subtract the mean,
-#: multiply, add. Backward apply: subtract the mean, scale, subtract twice, scale. A layer norm does
-#: both in one pass over its row.
-NORM_FLOPS = {
-    "statistics": 3,
-    "apply": 2,
-    "reduce_backward": 4,
-    "apply_backward": 5,
-    "row_backward": 10,  # 5 to apply, after 4 for the row's sums and 1 for the weight
-}
-
-#: FLOP per output element where it is not one. Softmax: maximum, subtract, exponential, add,
-#: divide; its backward: multiply, add, subtract, multiply. SGD: weight decay, momentum and update
-#: are a multiply-add each. AdamW: decay 1, first moment (lerp) 3, second moment 4, root, correction
-#: and epsilon 3, scaled quotient 3; Adam adds the decay to the gradient.
-_PER_ELEMENT = {
-    "_softmax": 5,
-    "_safe_softmax": 5,
-    "_log_softmax": 5,
-    "_softmax_backward_data": 4,
-    "_log_softmax_backward_data": 4,
-    "native_layer_norm": 7,  # statistics 3, subtract, scale, weight, bias
-    "_fused_rms_norm": 4,  # square, add, scale, weight
-    "lerp": 3,
-    "addcmul": 3,
-    "addcdiv": 3,
-    "_fused_sgd": 6,
-    "_fused_adam": 15,
-    "_fused_adamw": 14,
-}
-#: Per result of a recurrent layer's products: its bias, its sum, and its part of gates and state.
-_PER_GATE = 3
-#: Ops that sum what they read first, at places that the others tell.
-_SUM_FIRST = op_names("embedding_dense_backward nll_loss_forward nll_loss2d_forward")
-_BIASED = frozenset({"addmm", "baddbmm", "addmv", "convolution"})
-
-
 def elementwise_flops(call: OpCall, role: Role, writes: list[torch.Tensor]) -> int:
     """Return the elementwise FLOP of one call that is a single pass."""
-    if call.op in MOVES | FILLS or not writes:
+    known = call.known
+    if not known.flops or not writes:
         return 0
-    if call.op in _RECURRENT:
+    if known.formula == "recurrent":
         outputs = sum(rows * len(matrix) for rows, matrix in _recurrent_products(call.arguments))
         return _PER_GATE * outputs
+    if known.formula == "attention":
+        # Those of the softmax inside, of every query with every key.
+        query, key = call.arguments["query"], call.arguments["key"]
+        softmax = "_softmax_backward_data" if call.op.endswith("_backward") else "_softmax"
+        return int(prod(query.shape[:-1]) * key.shape[-2]) * OPS[softmax].flops
     if role is Role.CONTRACTION:
-        return _softmax_flops(call) if is_attention(call.op) else _bias_flops(call, writes)
+        has_bias = known.has_bias and call.arguments.get("bias", True) is not None
+        return writes[0].numel() if has_bias else 0
     if role is Role.REDUCTION:
         summed = call.reads()
-        return sum(tensor.numel() for tensor in (summed[:1] if call.op in _SUM_FIRST else summed))
+        return sum(tensor.numel() for tensor in (summed[:1] if known.sums_first else summed))
     if "pool" in call.op:
         return _pooling_flops(call, writes)
     if call.name.startswith(("_foreach_", "_fused_")):
-        elements = sum(tensor.numel() for tensor in tensors_in(call.arguments["self"]))
+        elements = sum(tensor.numel() for tensor in call.tensors("self"))
     else:
         elements = max(tensor.numel() for tensor in writes)
-    return elements * _flops_per_element(call)
-
-
-def _flops_per_element(call: OpCall) -> int:
-    scaled = call.op in ("add", "sub", "rsub") and call.arguments.get("alpha", 1) != 1
-    return 2 if scaled else _PER_ELEMENT.get(call.op, 1)
-
-
-def _softmax_flops(call: OpCall) -> int:
-    """Those of the softmax inside of an attention, of every query with every key."""
-    query, key = call.arguments["query"], call.arguments["key"]
-    is_backward = call.op.endswith("_backward")
-    flops = _PER_ELEMENT["_softmax_backward_data" if is_backward else "_softmax"]
-    return int(prod(query.shape[:-1]) * key.shape[-2]) * flops
-
-
-def _bias_flops(call: OpCall, writes: list[torch.Tensor]) -> int:
-    has_bias = call.op in _BIASED and call.arguments.get("bias", True) is not None
-    return writes[0].numel() if has_bias else 0
+    is_scaled = call.op in ("add", "sub", "rsub") and call.arguments.get("alpha", 1) != 1
+    return elements * (2 if is_scaled else known.flops)
 
 
 def _pooling_flops(call: OpCall, writes: list[torch.Tensor]) -> int:

@@ -1,7 +1,4 @@
-"""One call of an aten op, its arguments by name: what it reads, what it writes, and its label.
-
-Where torch has no tag that says it, what an op does follows from the family that its name is in.
-"""
+"""One call of an aten op, its arguments by name: what it reads, what it writes, and its label."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.cost.op_table import Op, known_op
 from bench.records import Phase
 from bench.records.complexity import plain_label
 
@@ -30,90 +28,6 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.dispatch(func, args, kwargs or {})
 
 
-def op_names(text: str) -> frozenset[str]:
-    """Return the names that stand in `text`, with spaces or line ends between them."""
-    return frozenset(text.split())
-
-
-#: Make a tensor of constants.
-FILLS = op_names(
-    """
-    arange fill full full_like new_full new_ones new_zeros ones ones_like scalar_tensor zero zeros
-    zeros_like
-    """
-)
-
-#: Copy elements to another place or type, and compute nothing.
-MOVES = op_names(
-    """
-    _to_copy cat channel_shuffle clone constant_pad_nd copy embedding flip gather im2col index
-    index_select lift_fresh_copy native_channel_shuffle nll_loss_backward nll_loss2d_backward
-    pixel_shuffle pixel_unshuffle repeat roll select_backward slice_backward split_with_sizes_copy
-    stack tril triu
-    """
-)
-
-#: Need a row of their input for each element of it; a row fits on the chip.
-ROWWISE = op_names(
-    """
-    _fused_rms_norm _log_softmax _log_softmax_backward_data _safe_softmax _softmax
-    _softmax_backward_data native_layer_norm
-    """
-)
-
-#: Work on single elements, though torch does not tag them so.
-UNTAGGED_POINTWISE = op_names(
-    """
-    bernoulli binary_cross_entropy_backward elu_backward exponential glu glu_backward
-    hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
-    huber_loss_backward leaky_relu_backward mish_backward mse_loss_backward native_dropout
-    native_dropout_backward normal random rsub smooth_l1_loss_backward softplus_backward uniform
-    _fused_adam _fused_adamw _fused_sgd
-    """
-)
-
-#: Need all of their input before any of their result is there.
-REDUCTIONS = op_names(
-    """
-    all amax amin any argmax argmin binary_cross_entropy binary_cross_entropy_with_logits
-    count_nonzero huber_loss linalg_vector_norm logsumexp max mean min mse_loss nll_loss_forward
-    nll_loss2d_forward norm prod smooth_l1_loss std std_mean sum var var_mean
-    _amp_foreach_non_finite_check_and_unscale embedding_dense_backward
-    """
-)
-
-#: Overwrite their target without reading it.
-OVERWRITES = op_names("bernoulli copy exponential fill normal random uniform zero")
-
-#: Return storage without contents.
-ALLOCATIONS = op_names("empty empty_like empty_permuted empty_strided new_empty new_empty_strided")
-
-#: Take these arguments for their shape alone.
-UNREAD_ARGUMENTS = {
-    "max_pool2d_with_indices_backward": {"self"},
-    "max_pool3d_with_indices_backward": {"self"},
-    "avg_pool2d_backward": {"self"},
-    "avg_pool3d_backward": {"self"},
-    "_adaptive_avg_pool2d_backward": {"self"},
-    "_adaptive_avg_pool3d_backward": {"self"},
-    "nll_loss_backward": {"self"},
-    "nll_loss2d_backward": {"self"},
-    **{op: {"self"} for op in (FILLS | ALLOCATIONS) - {"fill"}},
-}
-
-#: Read some elements of this argument, which other arguments choose.
-_GATHERED = {
-    "_embedding_bag": "weight",
-    "_embedding_bag_forward_only": "weight",
-    "embedding": "weight",
-    "gather": "self",
-    "index": "self",
-    "index_select": "self",
-    "nll_loss_forward": "self",
-    "nll_loss2d_forward": "self",
-}
-
-
 @dataclass(frozen=True)
 class OpCall:
     """`name` is as printed (`relu_`); `op` is what it computes (`relu`), one tensor or a list."""
@@ -126,9 +40,9 @@ class OpCall:
     outputs: tuple[torch.Tensor, ...]
 
     @property
-    def allocates(self) -> bool:
-        """Whether the outputs are storage without contents."""
-        return self.op in ALLOCATIONS
+    def known(self) -> Op:
+        """What is known of the op."""
+        return known_op(self.op)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -139,25 +53,20 @@ class OpCall:
         given = (value for value in self.arguments.values() if isinstance(value, torch.Tensor))
         return tuple(tuple(tensor.shape) for tensor in given if tensor.dim())
 
-    def inputs(self) -> list[torch.Tensor]:
-        """Return every tensor argument."""
-        return [tensor for value in self.arguments.values() for tensor in tensors_in(value)]
+    def tensors(self, *names: str) -> list[torch.Tensor]:
+        """Return the tensors of these arguments, or of all."""
+        asked = names or self.arguments
+        return [tensor for name in asked for tensor in tensors_in(self.arguments.get(name))]
 
     def reads(self) -> list[torch.Tensor]:
         """Return the tensors whose contents the op needs."""
-        ignored = UNREAD_ARGUMENTS.get(self.op, set())
-        if self.op in OVERWRITES:
-            ignored = ignored | self.mutable
-        gathered = _GATHERED.get(self.op)
-        whole = [
-            tensor
-            for name, value in self.arguments.items()
-            if name not in ignored and name != gathered
-            for tensor in tensors_in(value)
-        ]
-        if gathered is None:
+        known = self.known
+        ignored = {known.unread, known.gathered} | (self.mutable if known.overwrites else set())
+        names = [name for name in self.arguments if name not in ignored]
+        whole = self.tensors(*names) if names else []
+        if not known.gathered:
             return whole
-        return [_some_of(self.arguments[gathered], self._chosen()), *whole]
+        return [_some_of(self.arguments[known.gathered], self._chosen()), *whole]
 
     def _chosen(self) -> int:
         """Elements that a gathering op chooses: one per label, a row per index, or its result."""
@@ -173,6 +82,27 @@ class OpCall:
         if self.op.startswith("_fused_") and self.arguments.get("grad_scale") is None:
             written = written - {"grads"}  # it unscales them, or only reads them
         return [tensor for name in written for tensor in tensors_in(self.arguments.get(name))]
+
+    def label(self, phase: Phase) -> str:
+        """Return its kind: `depthwise convolution 3x3 stride 2`, `batch_norm`.
+
+        A backward call has the name of the forward one that it belongs to.
+        """
+        if phase == "optimizer":
+            return "optimizer"
+        if self.op not in ("convolution", "convolution_backward"):
+            return plain_label(self.name)
+        weight, groups = self.arguments["weight"], self.arguments["groups"]
+        kind = "transposed convolution" if self.arguments["transposed"] else "convolution"
+        if groups > 1:
+            # The weight is (out, in / groups, *kernel), transposed (in, out / groups, *kernel).
+            kind = f"{'depthwise' if weight.shape[1] == 1 else 'grouped'} {kind}"
+        words = [kind, _by(weight.shape[2:])]
+        for name in ("stride", "dilation"):
+            steps = self.arguments[name]
+            if any(step > 1 for step in steps):
+                words += [name, str(steps[0]) if len(set(steps)) == 1 else _by(steps)]
+        return " ".join(words)
 
 
 def bind(
@@ -221,33 +151,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
-
-
-def label_of(call: OpCall, phase: Phase) -> str:
-    """Return the kind of one dispatched call: `depthwise convolution 3x3 stride 2`, `batch_norm`.
-
-    A backward call has the name of the forward one that it belongs to.
-    """
-    if phase == "optimizer":
-        return "optimizer"
-    if call.op in ("convolution", "convolution_backward"):
-        return _convolution(call)
-    return plain_label(call.name)
-
-
-def _convolution(call: OpCall) -> str:
-    weight, groups = call.arguments["weight"], call.arguments["groups"]
-    transposed = call.arguments["transposed"]
-    kind = "transposed convolution" if transposed else "convolution"
-    if groups > 1:
-        # The weight is (out, in / groups, *kernel), transposed (in, out / groups, *kernel).
-        kind = f"{'depthwise' if weight.shape[1] == 1 else 'grouped'} {kind}"
-    words = [kind, _by(weight.shape[2:])]
-    for name in ("stride", "dilation"):
-        steps = call.arguments[name]
-        if any(step > 1 for step in steps):
-            words += [name, str(steps[0]) if len(set(steps)) == 1 else _by(steps)]
-    return " ".join(words)
 
 
 def _by(lengths: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -43,9 +43,8 @@ class Pass:
     role: Role
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
-    macs: int
-    elementwise_flops: int
-    first_of_call: bool
+    macs: int = 0
+    elementwise_flops: int = 0
     recomputed_macs: int = 0
     causal_skipped_macs: int = 0
 
@@ -120,25 +119,3 @@ def _distinct_bytes(tensor: torch.Tensor) -> int:
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size_bytes *= length if stride != 0 else min(length, 1)
     return size_bytes
-
-
-class Traffic:
-    """Bytes moved: each view of a value once, and no value beyond its own size."""
-
-    def __init__(self) -> None:
-        self._views: dict[int, set[Hashable]] = {}
-        self._moved_bytes: dict[int, int] = {}
-
-    def add(self, accesses: Iterable[Access], sizes_bytes: Sequence[int]) -> int:
-        """Return the bytes that `accesses` add; `sizes_bytes` are those of all values."""
-        added = 0
-        for access in accesses:
-            views = self._views.setdefault(access.value, set())
-            if access.view in views:
-                continue
-            views.add(access.view)
-            before = self._moved_bytes.get(access.value, 0)
-            after = min(before + access.size_bytes, sizes_bytes[access.value])
-            self._moved_bytes[access.value] = after
-            added += after - before
-        return added

@@ -15,9 +15,8 @@ Group = Callable[[], Iterable[Check]]
 
 def machine_groups(records: Path) -> dict[str, Group]:
     """Return the checks of this machine; those of `devices` import torch when they are run."""
-    from bench.doctor.host import host_checks
+    from bench.doctor.host import host_checks, nvidia_checks, perf_checks
     from bench.doctor.installation import device_checks, package_checks
-    from bench.doctor.profilers import nvidia_checks, perf_checks
 
     return {
         "packages": package_checks,

@@ -24,8 +24,7 @@ from bench.launcher.processes import starters
 from bench.machine.cpu import usable_cores
 from bench.machine.gpu_drivers import device_uuid
 from bench.machine.probes import value_or_none
-from bench.records.folders import cache_folder
-from bench.records.liveness import is_running
+from bench.records.folders import cache_folder, is_running
 
 _POLL_S = 0.2
 #: Descriptors of the locks that this process holds, which its workers inherit.

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
 from bench.config import RunConfig
-from bench.config.nodes import node_rank
+from bench.config.parsing import node_rank
 from bench.errors import UnsupportedError, UserError
 from bench.launcher.device_lock import device_names, exclusive
-from bench.launcher.known_roofs import find_ceilings
 from bench.launcher.measurement import launch_ceilings, launch_measurement
-from bench.records import CeilingsRecord, RunRecord
-from bench.records.folders import DEFAULT_RECORDS, RecordFolder
+from bench.machine.cpu import cpu_model, cpu_signature
+from bench.machine.gpu_drivers import device_uuid, management_facts
+from bench.machine.probes import ProbedFacts, value_or_none
+from bench.records import CeilingsRecord, DeviceInfo, RunRecord
+from bench.records.environment import instruction_limits, same_power_limit
+from bench.records.folders import DEFAULT_RECORDS, RecordFolder, readable_records
 from bench.records.journal import OnEvent, ignore
 
 Measured = TypeVar("Measured", RunRecord, CeilingsRecord)
@@ -73,3 +78,47 @@ def _measured(record: Measured) -> Measured:
     if record.outcome == "interrupted":
         raise KeyboardInterrupt(f"{record.record_id}: {record.reason}")
     return record
+
+
+def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
+    """Return the newest clean ceilings in `records` of this device and this torch, or None.
+
+    A processor is known by its name, its signature and the limits of its instructions; a card by
+    its UUID, its driver and its power limit besides. `backend` auto is CUDA where CUDA's driver
+    shows a device and torch is not a build for processors alone; else the newest of this machine's
+    other devices answer.
+    """
+    torch = metadata.version("torch")
+    on_card = backend == "cuda" or (backend == "auto" and "+cpu" not in torch)
+    uuid = value_or_none(device_uuid) if on_card else None
+    card = None if uuid is None else management_facts(uuid)
+    cpu = (value_or_none(cpu_model), value_or_none(cpu_signature), instruction_limits(os.environ))
+    if "rocm" in torch and backend != "cpu":
+        return None  # which AMD device it takes is not known without it
+    for _, record in readable_records(records, newest_first=True):
+        if (
+            isinstance(record, CeilingsRecord)
+            and record.verdict is not None
+            and record.verdict.level == "clean"
+            and (where := record.environment) is not None
+            and (where.cpu_model, where.cpu_signature, where.instruction_limits) == cpu
+            and where.torch == torch
+            and _is_of(backend, card, where.device)
+        ):
+            return record
+    return None
+
+
+def _is_of(backend: str, card: ProbedFacts | None, device: DeviceInfo) -> bool:
+    """Whether `device` is what `backend` means here."""
+    if backend == "auto":
+        meant = device.backend == "cuda" if card is not None else device.backend != "cuda"
+    else:
+        meant = device.backend == backend
+    if not meant or device.backend != "cuda":
+        return meant
+    return (
+        card is not None
+        and (device.uuid, device.driver) == (card.values["uuid"], card.values["driver"])
+        and same_power_limit(device.power_limit_w, card.values["power_limit_w"])
+    )

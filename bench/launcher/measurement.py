@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,20 +14,23 @@ from typing import TypeVar
 
 from bench.config import RunConfig
 from bench.launcher.device_lock import crowding
-from bench.launcher.exports import write_exports
 from bench.launcher.watch import RanksWatch, WorkerWatch
-from bench.machine.allocator import allocator_settings
+from bench.machine.limits import allocator_settings
 from bench.records import (
     CeilingsRecord,
+    Facts,
+    KernelTotals,
+    OpTime,
     Outcome,
     ProcessFigures,
+    ProfileRecord,
     RankAccount,
     RunRecord,
     Telemetry,
 )
 from bench.records.folders import RecordFolder, write_atomically
 from bench.records.journal import OnEvent, ignore
-from bench.records.verdict.run_verdict import judge
+from bench.records.run_verdict import judge
 
 R = TypeVar("R", RunRecord, CeilingsRecord)
 
@@ -170,3 +175,50 @@ def _precedence(account: RankAccount) -> tuple[int, float]:
     if account.outcome == "interrupted":
         return 2, account.ended_unix_s
     return {"own": 0, "killed": 1, "lost": 3}[account.cause], account.ended_unix_s
+
+
+#: The file's name, its header and its rows.
+Table = tuple[str, list[str], list[list[object]]]
+
+
+def write_exports(folder: RecordFolder, record: RunRecord | ProfileRecord) -> None:
+    """Write the tables of what the record holds, and `environment.json`.
+
+    Of a run `iterations.csv` and `telemetry.csv`, of a profile `ops.csv` and `kernels.csv`.
+    """
+    tables = _of_run(record) if isinstance(record, RunRecord) else _of_profile(record)
+    for name, header, rows in tables:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        write_atomically(folder.path / name, text.getvalue())
+    if record.environment is not None:
+        folder.write(folder.path / "environment.json", record.environment)
+
+
+def _of_run(record: RunRecord) -> Iterator[Table]:
+    if (measurement := record.measurement) is not None:
+        phases = measurement.phase_times_s or {}  # if they were timed
+        header = ["iteration", "iteration_time_s", "data_wait_s", *(f"{name}_s" for name in phases)]
+        columns = [measurement.iteration_times_s, measurement.data_wait_s, *phases.values()]
+        rows = [[step, *values] for step, values in enumerate(zip(*columns, strict=True))]
+        yield "iterations.csv", header, rows
+    if record.telemetry is not None and record.telemetry.series:
+        samples = [
+            [time_s, series.name, value, series.source]
+            for series in record.telemetry.series
+            for time_s, value in zip(series.times_s, series.values, strict=True)
+        ]
+        yield "telemetry.csv", ["time_s", "series", "value", "source"], samples
+
+
+def _of_profile(record: ProfileRecord) -> Iterator[Table]:
+    if record.ops is not None:
+        yield "ops.csv", *_columns(OpTime, record.ops.ops)
+    if record.counters is not None:
+        yield "kernels.csv", *_columns(KernelTotals, record.counters.per_kernel)
+
+
+def _columns(kind: type[Facts], facts: Sequence[Facts]) -> tuple[list[str], list[list[object]]]:
+    """One row per record, a column per field; what is missing is an empty cell."""
+    header = [name for name in kind.model_fields if name != "missing"]
+    return header, [[getattr(each, name) for name in header] for each in facts]

@@ -16,8 +16,8 @@ import psutil
 
 from bench.machine.probes import UnknownFactError, gather, text_of, value_or_none
 from bench.records import ProcessFigures
+from bench.records.folders import is_running
 from bench.records.journal import Clock
-from bench.records.liveness import is_running
 
 Popen = subprocess.Popen[Any]
 _POLL_S = 0.02

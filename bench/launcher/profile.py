@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bench.config import RunConfig
+from bench.config import RunConfig, recorded_config
 from bench.errors import UserError
-from bench.launcher.exports import write_exports
-from bench.launcher.measurement import failure_cause
+from bench.launcher.measurement import failure_cause, finish, unmeasured, write_exports
 from bench.launcher.watch import RanksWatch, WorkerWatch
-from bench.machine.allocator import allocator_settings
+from bench.machine.limits import allocator_settings
 from bench.profilers.base import Attempt, Section, Tool
 from bench.profilers.ncu import NcuTool
+from bench.profilers.ncu.read import read_counters, read_counters_of
 from bench.profilers.ops.torch_tool import TorchTool
 from bench.profilers.perf import PerfTool
 from bench.records import (
     Backend,
+    CeilingsRecord,
     Outcome,
     ProfiledStep,
     ProfileRecord,
@@ -31,10 +33,10 @@ from bench.records import (
     ToolName,
 )
 from bench.records.environment import same_device
-from bench.records.folders import RecordFolder, readable_records, write_atomically
+from bench.records.folders import AnyRecord, RecordFolder, readable_records, write_atomically
 from bench.records.journal import Event, OnEvent, ignore
-from bench.records.verdict.profile_verdict import judge_profile
-from bench.records.verdict.step_settings import other_settings
+from bench.records.profile_verdict import judge_profile, kernel_set
+from bench.records.step_settings import other_settings
 
 TOOLS: dict[ToolName, type[Tool]] = {"torch": TorchTool, "ncu": NcuTool, "perf": PerfTool}
 #: Which section of the record holds what a tool found.
@@ -257,3 +259,88 @@ def _finish(
     folder.close(whole)
     write_exports(folder, whole)
     return whole
+
+
+_BY_HAND = "the counters were collected by hand"
+
+
+def attach_counters(files: Sequence[Path], timed: RunRecord, records: Path) -> RecordFolder:
+    """Keep the counters in `files` of Nsight Compute as a profile of `timed`; return its folder.
+
+    Several files are passes over the same launches. The launches are held against those of the
+    timed step, as a profile's are. Raises `UserError` for a file that cannot be read, or a
+    measurement that ran on no CUDA device.
+    """
+    backend = timed.resolved.backend if timed.resolved is not None else None
+    if backend != "cuda":
+        raise UserError(
+            f"attach={timed.record_id!r}: ncu counts on NVIDIA GPUs, and this step ran on "
+            f"{backend or 'no device'}"
+        )
+    counters = read_counters(files[0]) if len(files) == 1 else read_counters_of(files)
+    folder = RecordFolder.create(records)
+    kept = folder.path / "ncu"
+    kept.mkdir()
+    names = [f"{n}-{file.name}" if len(files) > 1 else file.name for n, file in enumerate(files, 1)]
+    for file, name in zip(files, names, strict=True):
+        shutil.copyfile(file, kept / name)
+    record = ProfileRecord.of(
+        _BY_HAND,
+        {"reason": "the outcome is ok", "verdict": "not judged yet"},
+        record_id=folder.record_id,
+        created=datetime.now(timezone.utc),
+        config=timed.config,
+        config_id=timed.config_id,
+        outcome="ok",
+        timed_record_id=timed.record_id,
+        environment=timed.environment,
+        resolved=timed.resolved,
+        complexity=timed.complexity,
+        work=kernel_set(counters),
+        counters=counters.replaced(files=tuple(f"ncu/{name}" for name in names)),
+    )
+    whole = record.replaced(verdict=judge_profile(record, timed))
+    folder.close(whole)
+    write_exports(folder, whole)
+    return folder
+
+
+def recover(folder: RecordFolder) -> AnyRecord | None:
+    """Return the folder's record, made from the worker's account if the launcher died.
+
+    Where neither process got to write, the record says that the attempt was interrupted. None
+    while the processes still run. Raises `UserError` for what this version cannot read.
+    """
+    record = folder.read_record()
+    if record is not None or folder.in_use():
+        return record
+    record = folder.read_record()
+    if record is not None:  # written, and the folder left, since the first look
+        return record
+    try:
+        return _recovered(folder)
+    except (ValueError, RecursionError) as error:  # pydantic's and json's are ValueErrors
+        line = str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
+        raise UserError(
+            f"{folder.path}: what its processes left is not of this version ({line[:200]}); "
+            "move the folder away, or recover it with the version that wrote it"
+        ) from None
+
+
+def _recovered(folder: RecordFolder) -> AnyRecord | None:
+    asked_at = datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc)
+    asked = json.loads(folder.config.read_text(encoding="utf-8"))
+    if not isinstance(asked, dict):
+        raise ValueError("config.json holds no configuration")
+    if asked.get("kind") == "profile":
+        return recover_profile(folder, recorded_config(asked["config"]), asked_at)
+    account = folder.read_worker()
+    if isinstance(account, CeilingsRecord):
+        return finish(folder, account, "the worker did not get that far", telemetry=None)
+    if asked.get("kind") == "ceilings":
+        return None  # nothing measured, nothing asked for that could be named
+    reason = "the launching process ended before the measurement did"
+    if not isinstance(account, RunRecord):
+        config = recorded_config(asked)
+        account = unmeasured(config, folder, "interrupted", reason, asked_at)
+    return finish(folder, account, reason, process=None, telemetry=None)

@@ -19,12 +19,10 @@ from bench.config import RunConfig
 from bench.launcher.device_lock import held_locks
 from bench.launcher.processes import WatchedProcess, starters, terminate_tree
 from bench.launcher.telemetry import HostSource, Sampler, SeveralDevices, device_source
-from bench.machine.allocator import allocator_settings
-from bench.machine.limits import describe_exit, oom_kills
+from bench.machine.limits import allocator_settings, describe_exit, oom_kills
 from bench.records import Measurement, Outcome, ProcessFigures, Telemetry
-from bench.records.folders import RecordFolder
+from bench.records.folders import RecordFolder, is_running
 from bench.records.journal import Event, JournalReader, OnEvent
-from bench.records.liveness import is_running
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _WORKER = _PROJECT / "bench" / "worker" / "__main__.py"
@@ -45,6 +43,11 @@ class TimeLimit:
         self.passed = False
         self._deadline_s = deadline_s
         self._on_event = on_event
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is too late to begin something."""
+        return self.passed or time.perf_counter() > self._deadline_s
 
     def on_event(self, event: Event) -> None:
         """Pass the event on, and look at its clock if it is a tick."""

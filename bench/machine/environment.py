@@ -12,12 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from bench.machine.cloud import METADATA_SERVER, cloud_facts
 from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
 from bench.machine.limits import memory_bytes
 from bench.machine.probes import ROOT, ProbedFacts, UnknownFactError, gather, value_or_none
 from bench.machine.repository import NO_MODEL_CODE, repository_facts
-from bench.machine.virtualization import container, host, virtualization
+from bench.machine.surroundings import METADATA_SERVER, cloud_facts, container, host, virtualization
 from bench.records import DeviceInfo, Environment
 
 

@@ -1,6 +1,6 @@
 """What was measured: the frozen records that are the whole interface to everything after.
 
-Raw values are stored and statistics derived (`bench.records.verdict.record_metrics`). Times are
+Raw values are stored and statistics derived (`bench.records.metrics`). Times are
 seconds, sizes bytes, rates per second; a multiply-add is 2 FLOP, and a MAC count is called MAC.
 Instants named `*_clock_s` are readings of `time.perf_counter`, whose zero every process of one boot
 shares.
@@ -18,7 +18,7 @@ from bench.records.base import (
     worst,
 )
 from bench.records.ceilings import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
-from bench.records.complexity import Complexity, MemoryFootprint, OpCost
+from bench.records.complexity import Complexity, MemoryFootprint, OpCost, StepSpec
 from bench.records.environment import (
     CLOCK_SETTING,
     POWER_LIMIT,
@@ -38,7 +38,6 @@ from bench.records.measurement import (
     RankAccount,
     RankFigures,
     RunRecord,
-    SourceFormat,
     WorkSet,
 )
 from bench.records.profile import (
@@ -94,7 +93,7 @@ __all__ = [
     "ResolvedConfig",
     "RunRecord",
     "Series",
-    "SourceFormat",
+    "StepSpec",
     "Telemetry",
     "ToolName",
     "TraceRecord",

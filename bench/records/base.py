@@ -131,6 +131,8 @@ _ADDED: _Reasons = {
     },
     "telemetry": {"slowed_share": _NOT_ASKED},
 }
+#: What older records say of features that went: dropped where it says nothing of the run.
+_GONE = (("config", "decoder", "cpu"), ("cpu_counters", "dram_bytes", None))
 #: Facts that have another name since not every sample is an image: the part, then old and new.
 _RENAMED = (("measurement", "images_per_iteration", "samples_per_iteration"),)
 _CONFIGS: dict[str, type[BaseModel]] = {"config": RunConfig, "resolved": ResolvedConfig}
@@ -154,6 +156,10 @@ class KeptRecord(Facts):
         data = dict(data)
         if data.get("schema_version") == 1:
             data = _explained(data, _NOT_IN_SCHEMA_1) | {"schema_version": 2}
+        for part, name, value in _GONE:
+            facts = data.get(part)
+            if isinstance(facts, dict) and facts.get(name, value) == value:
+                data[part] = {key: fact for key, fact in facts.items() if key != name}
         for name, model in _CONFIGS.items():
             if isinstance(data.get(name), dict):
                 data[name] = {**legacy_defaults(model), **data[name]}

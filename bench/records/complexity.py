@@ -1,46 +1,152 @@
-"""What one training step, or one op of it, must compute, move and hold."""
+"""What decides one training step, and what it, or one op of it, must compute, move and hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
 
 from typing_extensions import Self
 
-from bench.config import Sample
-from bench.config.resolved import MathMode
+from bench.config import RunConfig, Sample
+from bench.config.resolved import Backend, MathMode, ResolvedConfig
 from bench.records.base import Count, Phase, PositiveCount, Record
 
+#: L2 of an H200, the largest single last-level cache among the devices this was made for: where a
+#: device's own is not known, a floor that is too low is still a floor.
+DEFAULT_CACHE_BYTES = 60 * 2**20
 
-class OpCost(Record):
-    """Cost of all calls of one op in one phase of one step; `flops` is algorithmic."""
+_MATH_MODES: dict[str, MathMode] = {
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "amp": "bf16",
+    "amp-bf16": "bf16",
+    "amp-fp16": "fp16",
+}
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """All that decides what one training step computes, moves and holds.
+
+    `arch` is as `--arch` has it; `image_size` is in pixels a side and `seq_len` in tokens, by
+    default the model's own; `math_mode` is what `precision` became on a device, by default bf16 for
+    `amp`, which is fp32 on a device with neither bf16 nor fp16. `backend` decides what autocast
+    does.
+    """
+
+    arch: str
+    batch_size: int
+    precision: str
+    image_size: int | None = None
+    math_mode: MathMode | None = None
+    fused_optimizer: bool = True
+    depthwise_fp32: bool = False
+    backend: Backend = "cpu"
+    seq_len: int | None = None
+    optimizer: str = "sgd"
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        resolved: ResolvedConfig | None = None,
+        *,
+        batch_size: int | None = None,
+    ) -> Self:
+        """Return what decides the step of a configuration, as a device has `resolved` it.
+
+        Without `resolved` a backend that is `auto` is counted as a CPU, and `batch_size` replaces
+        the configuration's, which may be `auto`.
+        """
+        if resolved is not None:
+            names = ("batch_size", "image_size", "seq_len", "math_mode", "fused_optimizer")
+            facts = {name: getattr(resolved, name) for name in names}
+            facts |= {"depthwise_fp32": resolved.depthwise_fp32, "backend": resolved.backend}
+        else:
+            facts = {
+                "batch_size": int(config.batch_size) if batch_size is None else batch_size,
+                "image_size": None if config.image_size == "auto" else config.image_size,
+                "seq_len": None if config.seq_len == "auto" else config.seq_len,
+                "backend": "cpu" if config.backend == "auto" else config.backend,
+            }
+        return cls(config.arch, precision=config.precision, optimizer=config.optimizer, **facts)
+
+    @property
+    def resolved_math_mode(self) -> MathMode:
+        """The arithmetic of convolutions and products."""
+        return self.math_mode or _MATH_MODES[self.precision]
+
+
+class Work(Record):
+    """What an op, a phase or a step must compute and move; works can be added and repeated.
+
+    `flops` are algorithmic: of convolutions, matrix products and attention. `elementwise_flops`
+    are all others. `eager_bytes`: each op reads its inputs and writes its outputs in DRAM.
+    `fused_bytes`: elementwise and normalisation chains folded into their neighbours.
+    """
+
+    flops: Count
+    elementwise_flops: Count
+    eager_bytes: Count
+    fused_bytes: Count
+
+    def __add__(self, other: Work) -> Work:
+        return Work(**{name: getattr(self, name) + getattr(other, name) for name in WORK})
+
+    def __mul__(self, times: int) -> Work:
+        return Work(**{name: times * getattr(self, name) for name in WORK})
+
+
+#: The counts of `Work`, by name.
+WORK = tuple(Work.model_fields)
+NO_WORK = Work(**dict.fromkeys(WORK, 0))
+
+
+class OpCost(Work):
+    """Work of all calls of one op in one phase of one step."""
 
     op: str
     phase: Phase
     calls: Count
-    flops: Count
-    elementwise_flops: Count
-    eager_bytes: Count
-    fused_bytes: Count
 
 
-class PhaseCost(Record):
-    """Cost of one phase of one step, all its ops together; the fields as in `OpCost`."""
+class OpWork(Work):
+    """Work of one call.
 
+    Attention counts whole under a causal mask. `causal_skipped_flops` are the part that a fused
+    kernel may leave out: it is held against a roof without them.
+
+    Of a whole step's call, `fused_bytes` are its share of the fused traffic. Of an op by itself
+    they are the least that it can move, whatever its neighbours are.
+    """
+
+    label: str
+    causal_skipped_flops: Count = 0
+
+
+class CallWork(OpWork):
+    """Work of one call of a step that moves something.
+
+    `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
+    tensors without dimensions left out. `module` is the path of the module in the model that made
+    the call, or whose backward pass it is. The model's own is empty; it is None outside of the
+    model, and where modules are not followed.
+    """
+
+    op: str
     phase: Phase
-    flops: Count
-    elementwise_flops: Count
-    eager_bytes: Count
-    fused_bytes: Count
+    shapes: tuple[tuple[int, ...], ...]
+    module: str | None = None
 
-    @classmethod
-    def of(cls, phase: Phase, ops: Iterable[OpCost]) -> Self:
-        """Add up the ops of `phase`."""
-        own = [op for op in ops if op.phase == phase]
-        names = cls.model_fields.keys() - {"phase"}
-        return cls(phase=phase, **{name: sum(getattr(op, name) for op in own) for name in names})
+
+def by_phase(ops: Iterable[OpCost]) -> dict[Phase, Work]:
+    """Return the work of forward, backward and optimizer; their sum is the step's."""
+    ops = tuple(ops)
+    return {
+        phase: sum((op for op in ops if op.phase == phase), NO_WORK) for phase in get_args(Phase)
+    }
 
 
 class MemoryFootprint(Record):
@@ -61,10 +167,9 @@ class Complexity(Record):
     """What one training step (forward, backward, optimizer) of a model must do and move.
 
     All counts are per step of `batch_size` samples: images, or what else the model is trained on.
-    Pixels and tokens are None where a sample has none. `eager_bytes`: each op reads its inputs and
-    writes its outputs in DRAM. `fused_bytes`: elementwise and normalisation chains folded into
-    their neighbours. `compulsory_bytes`: only what cannot stay in a last-level cache of
-    `cache_bytes` between its write and its next read.
+    Pixels and tokens are None where a sample has none. `eager_bytes` and `fused_bytes` are those of
+    `Work`. `compulsory_bytes`: what the step finds (batch, weights, momentum) and leaves, each but
+    for what a last-level cache of `cache_bytes` can keep from step to step.
     """
 
     arch: str
@@ -90,9 +195,9 @@ class Complexity(Record):
     method: str
 
     @property
-    def phases(self) -> tuple[PhaseCost, ...]:
-        """Forward, backward and optimizer; their sums are the totals of the step."""
-        return tuple(PhaseCost.of(phase, self.ops) for phase in get_args(Phase))
+    def phases(self) -> dict[Phase, Work]:
+        """Work of forward, backward and optimizer; their sum is the step's."""
+        return by_phase(self.ops)
 
     @property
     def step_flops_per_sample(self) -> float:
@@ -123,18 +228,8 @@ class Complexity(Record):
         traffic. Keys that begin with a phase are its part of the step's.
         """
         each = f"per_{self.sample}"
-        facts: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in (
-                "arch",
-                "batch_size",
-                "image_size",
-                "tokens_per_sample",
-                "precision",
-                "math_mode",
-                "parameters",
-            )
-        }
+        names = ("arch", "batch_size", "image_size", "tokens_per_sample", "precision", "math_mode")
+        facts = {name: getattr(self, name) for name in (*names, "parameters")}
         facts[f"activations_{each}"] = self.activations
         counts = {
             f"forward_macs_{each}": self.forward_macs,
@@ -146,20 +241,17 @@ class Complexity(Record):
             f"bytes_{each}_max": self.eager_bytes,
             f"bytes_{each}_compulsory": self.compulsory_bytes,
         }
-        for phase in self.phases:
+        for phase, work in self.phases.items():
             counts |= {
-                f"{phase.phase}_flops_{each}": phase.flops,
-                f"{phase.phase}_elementwise_flops_{each}": phase.elementwise_flops,
-                f"{phase.phase}_bytes_{each}_min": phase.fused_bytes,
-                f"{phase.phase}_bytes_{each}_max": phase.eager_bytes,
+                f"{phase}_flops_{each}": work.flops,
+                f"{phase}_elementwise_flops_{each}": work.elementwise_flops,
+                f"{phase}_bytes_{each}_min": work.fused_bytes,
+                f"{phase}_bytes_{each}_max": work.eager_bytes,
             }
         facts |= {name: self.per_sample(total) for name, total in counts.items()}
         for name in ("cache_bytes", "intensity_min", "intensity_max"):
             facts[name] = getattr(self, name)
         return facts | self.memory.model_dump() | {"method": self.method}
-
-
-# One op, and its work
 
 
 @dataclass(frozen=True)
@@ -180,47 +272,6 @@ class CalledOp:
     strides: tuple[Any, ...] | None = None
     result: tuple[int, ...] | None = None
     output_mask: tuple[bool, ...] | None = None
-
-
-@dataclass(frozen=True)
-class OpWork:
-    """What one call must compute and move; `flops` are algorithmic.
-
-    Attention counts whole under a causal mask. `causal_skipped_flops` are the part that a fused
-    kernel may leave out: it is held against a roof without them.
-
-    Of a whole step's call, `fused_bytes` are its share of the fused traffic. Of an op by itself
-    they are the least that it can move, whatever its neighbours are.
-    """
-
-    label: str
-    flops: int
-    elementwise_flops: int
-    eager_bytes: int
-    fused_bytes: int
-    causal_skipped_flops: int = field(default=0, kw_only=True)
-
-
-@dataclass(frozen=True)
-class DispatchedCall:
-    """One call of a step that moves something.
-
-    `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
-    tensors without dimensions left out. `module` is the path of the module in the model that made
-    the call, or whose backward pass it is. The model's own is empty; it is None outside of the
-    model, and where modules are not followed.
-    """
-
-    op: str
-    phase: Phase
-    shapes: tuple[tuple[int, ...], ...]
-    label: str
-    module: str | None = None
-
-
-@dataclass(frozen=True)
-class CallWork(DispatchedCall, OpWork):
-    """One dispatched call of a step and its work."""
 
 
 def is_attention(op: str) -> bool:

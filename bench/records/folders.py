@@ -38,7 +38,6 @@ from bench.records import (
     RunRecord,
     TraceRecord,
 )
-from bench.records.liveness import is_running
 
 T = TypeVar("T")
 
@@ -316,3 +315,25 @@ def cache_folder() -> Path:
     """Return `mlproject` below `XDG_CACHE_HOME`, or below what the system uses in its place."""
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(base or Path.home() / ".cache") / "mlproject"
+
+
+#: Start times of one process, read twice, differ by less.
+_START_TOLERANCE_S = 1.0
+
+
+def is_running(process: int | psutil.Process, started_s: float | None = None) -> bool:
+    """Whether a process, given by its number or as psutil knows it, runs; a zombie does not.
+
+    `started_s` is its start in seconds since 1970 (`psutil.Process.create_time`): a process that
+    started at another time was only given the same number. A process that may not be looked at
+    runs.
+    """
+    try:
+        found = psutil.Process(process) if isinstance(process, int) else process
+        if not found.is_running() or found.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return started_s is None or abs(found.create_time() - started_s) < _START_TOLERANCE_S
+    except psutil.AccessDenied:
+        return True
+    except (psutil.Error, OverflowError):
+        return False

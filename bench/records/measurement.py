@@ -31,7 +31,7 @@ class WorkSet(Record):
     """Names and counts of what one training step launched.
 
     `kernels` on CUDA; `ops` (aten) elsewhere. Kernel names are as
-    `bench.records.verdict.kernel_names` spells them: without the return type and the parameter
+    `bench.records.kernel_names` spells them: without the return type and the parameter
     list, which tools print differently.
     """
 
@@ -186,17 +186,8 @@ class RunRecord(KeptRecord):
         return self
 
 
-SourceFormat = Literal[
-    "table",
-    "iterations",
-    "timm",
-    "optimum-benchmark",
-    "dllogger",
-    "mlperf",
-    "milabench",
-    "wide-table",
-    "wide-iterations",
-]
+#: A reader's word for the files that it knows: table, iterations, timm, mlperf, ...
+_Format = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 
 
 class ImportedRecord(Facts):
@@ -216,7 +207,7 @@ class ImportedRecord(Facts):
     source_file: str  # its name, without folders
     source_sha256: str
     source_line: PositiveCount | None  # of a table; None for a whole file
-    source_format: SourceFormat
+    source_format: _Format
     campaign: str
     env: str | None  # label of the machine
     arch: str

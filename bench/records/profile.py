@@ -178,7 +178,6 @@ class CpuCounters(Facts):
     branches: Count | None
     branch_misses: Count | None
     flops: Count | None  # executed, from floating-point events weighted by their width
-    dram_bytes: Count | None  # of the whole machine, from its memory controllers
     running_share: dict[str, Share]  # event -> share of the window in which it was counted
 
     @property

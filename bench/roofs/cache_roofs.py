@@ -21,8 +21,8 @@ from bench.machine.probes import UnknownFactError
 from bench.records import CacheRoof, CeilingSample
 from bench.records.journal import Clock, ignore
 from bench.roofs.measure import software_of
-from bench.roofs.probe import Launch, Probe, account_of, best_sample, sustained_rate
 from bench.roofs.probe_sampler import ProbeGroup, ProbeSampler
+from bench.roofs.roof_probes import Launch, Probe, account_of, best_sample, sustained_rate
 from bench.training.devices import Device
 
 #: Least time of one repetition: short, so that some fit between the turns of other processes.
@@ -232,7 +232,9 @@ def _roof(
     reason, source = level.why_no_probe or notes, "not measured"
     if sample is not None and level.probe is not None:
         overhead = launch_s * sustained_rate(sample.rates) / level.probe.work_per_launch
-        source = f"{account_of(sample)}; launches take {overhead:.1%}; {software_of(device)}"
+        source = (
+            f"{account_of(sample)}; launches take {100 * overhead:.1f} %; {software_of(device)}"
+        )
         reason = _doubt(level, sample, below, overhead)
     peak = None if reason or sample is None else sustained_rate(sample.rates)
     missing = {"peak_bytes_per_s": reason} if peak is None else {}
@@ -256,11 +258,11 @@ def _doubt(
         return f"at {rate / 1e9:.0f} GB/s its reading may be bound by the additions that go with it"
     if max(sample.rates) > _MOST_ABOVE * rate:
         return (
-            f"repetitions reach {max(sample.rates) / rate - 1:.0%} over what was sustained, "
-            f"{rate / 1e9:.0f} GB/s: others use the device; measure again while it rests"
+            f"repetitions reach {100 * (max(sample.rates) / rate - 1):.0f} % over what was "
+            f"sustained, {rate / 1e9:.0f} GB/s: others use the device; measure again while it rests"
         )
     if overhead > _MOST_OVERHEAD:
-        return f"{overhead:.0%} of the time went to launching"
+        return f"{100 * overhead:.0f} % of the time went to launching"
     if below is not None and sustained_rate(below.rates) < _FASTER_BELOW * rate:
         return (
             f"read at {rate / 1e9:.0f} GB/s, no slower than the level below "

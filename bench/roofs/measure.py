@@ -12,18 +12,21 @@ import torch
 
 from bench.records import Ceiling, CeilingSample, MathMode
 from bench.records.journal import Clock, ignore
-from bench.roofs.probe import Probe, account_of, best_sample, sustained_rate
 from bench.roofs.probe_sampler import ProbeGroup, ProbeSampler, free_bytes
 from bench.roofs.roof_probes import (
     Convolution,
     Layout,
+    Probe,
     Product,
+    account_of,
     arithmetic_restored,
     array_sizes,
+    best_sample,
     convolution_probe,
     linear_probe,
     product_probe,
     stream_probes,
+    sustained_rate,
 )
 from bench.training.devices import Device
 

@@ -15,8 +15,14 @@ import torch
 
 from bench.records import CeilingSample
 from bench.records.journal import Clock
-from bench.roofs.probe import MINIMUM_REPETITIONS, Launch, Probe, rate_text, sustained_rate
-from bench.roofs.roof_probes import set_arithmetic
+from bench.roofs.roof_probes import (
+    MINIMUM_REPETITIONS,
+    Launch,
+    Probe,
+    rate_text,
+    set_arithmetic,
+    sustained_rate,
+)
 from bench.training.devices import Device
 
 #: A probe whose best repetition is this far under the leader's is given up, after its second.

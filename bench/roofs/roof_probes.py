@@ -14,7 +14,8 @@ operation passes, in the model's bytes and in a memory controller's.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,10 +23,8 @@ from typing import Any, Literal
 import torch
 from torch.nn import functional
 
-from bench.records import MathMode
-from bench.roofs.probe import Launch, Probe
-from bench.training.precision import Fp32
-from bench.training.precision.tf32 import Tf32
+from bench.records import CeilingSample, MathMode
+from bench.training.precision import Fp32, Tf32
 
 Layout = Literal["NN", "NT", "TN"]
 
@@ -235,3 +234,50 @@ def arithmetic_restored() -> Iterator[None]:
         backends.cudnn.benchmark = benchmark_before
         for switch, precision in zip(switches, before, strict=True):
             switch.fp32_precision = precision
+
+
+Quantity = Literal["flops_per_s", "bytes_per_s"]
+Launch = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`prepare` makes the operands and returns the launch; nothing is allocated before it."""
+
+    name: str
+    math_mode: MathMode | None  # None: it moves bytes, whatever they mean
+    quantity: Quantity
+    work_per_launch: int  # FLOP or bytes
+    operand_bytes: int
+    prepare: Callable[[], Launch]
+
+
+def rate_text(rate: float, quantity: Quantity) -> str:
+    """Return `rate` for a reader, such as `512.3 GFLOP/s`."""
+    return f"{rate / 1e9:.1f} {'GFLOP/s' if quantity == 'flops_per_s' else 'GB/s'}"
+
+
+#: A probe repeated less often does not set a roof: it was given up as slower, or its few
+#: repetitions may all lie in one burst.
+MINIMUM_REPETITIONS = 5
+_QUANTILE = 0.75
+
+
+def sustained_rate(rates: Sequence[float]) -> float:
+    """Return the upper quartile of `rates` by nearest rank: always one that was measured."""
+    return sorted(rates)[math.ceil(_QUANTILE * len(rates)) - 1]
+
+
+def best_sample(samples: Iterable[CeilingSample]) -> CeilingSample | None:
+    """Return the sample of the highest sustained rate, or None if none was repeated enough."""
+    repeated = [sample for sample in samples if len(sample.rates) >= MINIMUM_REPETITIONS]
+    return max(repeated, key=lambda sample: sustained_rate(sample.rates), default=None)
+
+
+def account_of(sample: CeilingSample) -> str:
+    """Return the winning probe, how often it was repeated, and how far its repetitions spread."""
+    peak = sustained_rate(sample.rates)
+    low, high = (
+        f"{100 * (extreme / peak - 1):+.1f} %" for extreme in (min(sample.rates), max(sample.rates))
+    )
+    return f"{sample.probe}, upper quartile of {len(sample.rates)}, spread {low} to {high}"

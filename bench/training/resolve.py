@@ -7,13 +7,13 @@ import torch
 from bench.config import SYNTHETIC, RunConfig, Switch, max_seconds_on
 from bench.errors import UnsupportedError
 from bench.machine import usable_cores
-from bench.machine.allocator import allocator_in_use
+from bench.machine.limits import allocator_in_use
 from bench.records import ResolvedConfig
 from bench.training.devices import Device
 from bench.training.precision import Fp32
 from bench.training.workloads import Workload
 
-#: At 300 images/s or more of a core (docs/datasets.md), 16 load some 5000.
+#: At 300 images/s or more of a core (docs/models-and-data.md), 16 load some 5000.
 _MAX_WORKERS = 16
 #: On a CPU a loader's core is enough for these: the lightest model, shufflenet_v2_x0_5, takes 90
 #: images/s of each, mobilenet_v2 14. Idle loader processes cost memory alone. With fewer cores the
@@ -78,5 +78,5 @@ def _workers(config: RunConfig, device: Device) -> int:
     on_cpu = device.backend == "cpu"
     # The thread that drives an accelerator needs a core for itself, or the step waits for it.
     free = cores // _TRAINING_CORES if on_cpu else cores - 1
-    least = 0 if on_cpu and config.decoder == "cpu" else 1
+    least = 0 if on_cpu else 1
     return _number(config.workers, min(_MAX_WORKERS, max(least, free)))

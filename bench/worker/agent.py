@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bench.config import RunConfig
-from bench.config.nodes import meeting_point
+from bench.config.parsing import meeting_point
 from bench.machine.limits import describe_exit, oom_kills
 from bench.records import RankAccount
 from bench.records.folders import RecordFolder

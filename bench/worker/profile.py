@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from bench.config import RunConfig
-from bench.cost import CallWork, op_work
+from bench.cost.estimate import op_work
 from bench.errors import UnsupportedError, UserError
 from bench.profilers.ops.op_times import profile_ops
 from bench.profilers.ops.torch_profiler import work_set
-from bench.profilers.perf.perf_control import counting
+from bench.profilers.perf.program import counting
 from bench.records import Outcome, ProfiledStep, ToolName
+from bench.records.complexity import CallWork
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device

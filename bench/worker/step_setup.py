@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from bench.config import SYNTHETIC, RunConfig, TimeLimits, captures_graphs
-from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, cached_complexity, step_complexity
+from bench.cost import cached_complexity
+from bench.cost.estimate import step_complexity
 from bench.errors import UnsupportedError, UserError
 from bench.machine import others_cpu_s, read_environment
 from bench.machine.probes import value_or_none
 from bench.machine.repository import model_code
-from bench.records import Complexity, Environment, ResolvedConfig
+from bench.records import Complexity, Environment, ResolvedConfig, StepSpec
+from bench.records.complexity import DEFAULT_CACHE_BYTES
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
@@ -38,7 +40,6 @@ from bench.training.step import (
 from bench.training.team import Team
 from bench.training.window import Step, Window
 from bench.training.workloads import Workload, workload_of
-from bench.worker.emulation import emulation_estimate
 
 #: Switches of `torch.backends` that decide what a step computes, or how fast.
 _BACKEND_SWITCHES = (
@@ -206,7 +207,7 @@ class ReadyStep:
 
     def spec(self) -> StepSpec:
         """Return what decides the cost of the step, for `bench.cost`."""
-        return _spec(self.config, self.resolved)
+        return StepSpec.of(self.config, self.resolved)
 
 
 class StepSetup:
@@ -250,7 +251,7 @@ class StepSetup:
                 self._journal.note("notice", text=f"fused_optimizer=auto is false: {_COMPLEX}")
             set_switches(config, precision, resolved.threads)
             self._switches = read_switches()
-            self._note_precision(precision, device, self.resolved)
+            self._note_precision(self.resolved)
             window = Window(
                 time.perf_counter,
                 device,
@@ -296,24 +297,18 @@ class StepSetup:
         """
         if self.config.data_only or (self.config.image_size == self.config.seq_len == "auto"):
             return
-        spec = _spec(self.config, resolved)
+        spec = StepSpec.of(self.config, resolved)
         try:
             step_complexity(replace(spec, image_size=None, seq_len=None))
         except UserError:
             return
         step_complexity(spec)
 
-    def _note_precision(self, precision: Fp32, device: Device, resolved: ResolvedConfig) -> None:
-        """Say where `precision` is not what its name suggests, and how long emulation takes."""
+    def _note_precision(self, resolved: ResolvedConfig) -> None:
+        """Say where `precision` is not what its name suggests."""
         note = resolved.precision_note(self.config.precision)
-        if note is None or self.config.data_only:
-            return
-        if not resolved.native_math:
-            with suppress(UserError):  # what this model's step costs is not known
-                flops = self.config.grad_accum_steps * self._cost(device, resolved).step_flops
-                limits = TimeLimits.of(self.config, device.backend)
-                note += f"; {emulation_estimate(precision, device, flops, limits)}"
-        self._journal.note("notice", text=note)
+        if note is not None and not self.config.data_only:
+            self._journal.note("notice", text=note)
 
     def environment(self, folder: RecordFolder) -> Environment | None:
         """Return the machine and software, if a device was opened."""
@@ -329,7 +324,7 @@ class StepSetup:
 
     def _cost(self, device: Device, resolved: ResolvedConfig) -> Complexity:
         return cached_complexity(
-            _spec(self.config, resolved),
+            StepSpec.of(self.config, resolved),
             cache_bytes=device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
         )
 
@@ -339,18 +334,3 @@ class StepSetup:
         yield
         took_s = time.perf_counter() - begin
         self.startup_s[name] = self.startup_s.get(name, 0.0) + took_s
-
-
-def _spec(config: RunConfig, resolved: ResolvedConfig) -> StepSpec:
-    return StepSpec(
-        config.arch,
-        batch_size=resolved.batch_size,
-        precision=config.precision,
-        image_size=resolved.image_size,
-        seq_len=resolved.seq_len,
-        optimizer=config.optimizer,
-        math_mode=resolved.math_mode,
-        fused_optimizer=resolved.fused_optimizer,
-        depthwise_fp32=resolved.depthwise_fp32,
-        backend=resolved.backend,
-    )

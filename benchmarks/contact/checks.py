@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from bench.profilers.ncu import NcuTool
 from bench.records import CeilingsRecord, RunRecord
-from bench.records.verdict.record_metrics import executed_flops, profiled_step_cost
+from bench.records.metrics import executed_flops, profiled_step_cost
 from bench.roofs import sustained_rate
 from contact.device import CannotTellError, Contact, printed_by
 
@@ -18,7 +18,7 @@ _CLOSE, _NEAR = 0.05, 0.2
 #: Six steps whose first one overflows fp16, with the fused optimizer and without.
 LOSSES = """
 import json, sys, torch, torchvision
-from bench.training.precision.amp import AmpFp16
+from bench.training.precision import AmpFp16
 from bench.training.step import TrainingStep, make_optimizer
 from bench.training.workloads import find_workload
 device, losses = sys.argv[1], {}

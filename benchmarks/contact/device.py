@@ -9,12 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from side_by_side import PROJECT
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))
 
-from bench import RunConfig, UserError, measure, measure_roofs
-from bench.launcher.profile import launch_profile
-from bench.records import CeilingsRecord, ProfileRecord, RunRecord
-from bench.records.folders import RecordFolder
+from bench import RunConfig, UserError, measure, measure_roofs  # noqa: E402
+from bench.launcher.profile import launch_profile  # noqa: E402
+from bench.records import CeilingsRecord, ProfileRecord, RunRecord  # noqa: E402
+from bench.records.folders import RecordFolder  # noqa: E402
 
 
 class CannotTellError(Exception):

@@ -5,25 +5,23 @@ A profile of a configuration, where it is asked for, comes after its first run w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator
+import math
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
 
 from bench.config import RunConfig
 from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.profile import TOOLS, launch_profile, obstacle_to
-from bench.records import Environment, ProfileRecord, RunRecord, ToolName
+from bench.launcher.watch import TimeLimit
+from bench.records import Environment, Outcome, ProfileRecord, RunRecord, ToolName
 from bench.records.environment import environment_id
-from bench.records.folders import AnyRecord, RecordFolder, readable_records
-from campaigns.sweep.executor import (
-    Deliver,
-    SweepOrder,
-    SweepWatch,
-    Turn,
-    turn_before,
-    turn_too_large,
-)
+from bench.records.folders import AnyRecord, MeasuredRecord, RecordFolder, readable_records
+from bench.records.journal import Event, OnEvent
 from campaigns.sweep.local_devices import Settler, environment_of
-from campaigns.sweep.past import PastRuns
+from campaigns.sweep.plan import PastRun, PastRuns, Plan
 
 
 class LocalExecutor:
@@ -38,18 +36,24 @@ class LocalExecutor:
     def sweep(self, order: SweepOrder, deliver: Deliver, watch: SweepWatch) -> Generator[Turn]:
         """Measure what is not measured yet, in order; yield what became of each run.
 
-        The record is on disk before `deliver` sees it. An interrupted run is the last.
+        The record is on disk before `deliver` sees it. An interrupted run is the last. What does
+        not end before the order's deadline is left over, and so is what was not begun then.
         """
+        limit = TimeLimit(order.deadline_s, watch.on_event)
         devices = [_SweptDevice(each, order) for each in self.environments]
         for number, config in enumerate(order.plan.runs):
             environment = environment_of(config, self.environments)
             device = devices[self.environments.index(environment)]
-            turn = device.earlier(config) or device.measure(number, config, deliver, watch)
+            turn = device.earlier(config)
+            if turn is None and not limit.is_over:
+                turn = device.measure(number, config, deliver, watch, limit.on_event)
+            if turn is None or (limit.passed and turn.outcome == "interrupted"):
+                turn = Turn(config, "left over", None, "time was up", None)
             watch.ended(turn)
             yield turn
             if turn.record is not None and turn.record.outcome == "interrupted":
                 return
-            if turn.outcome == "ok":
+            if turn.outcome == "ok" and not limit.is_over:
                 device.profile(config, deliver, watch)
 
 
@@ -78,7 +82,14 @@ class _SweptDevice:
         before = turn_before(config, self._past, self._order)
         return before or turn_too_large(config, self._past)
 
-    def measure(self, number: int, config: RunConfig, deliver: Deliver, watch: SweepWatch) -> Turn:
+    def measure(
+        self,
+        number: int,
+        config: RunConfig,
+        deliver: Deliver,
+        watch: SweepWatch,
+        on_event: OnEvent,
+    ) -> Turn:
         """Measure the run of this number once no other benchmark has the device."""
         with exclusive(device_names(config.backend, config.devices), watch.waiting):
             # Another sweep of this campaign may have measured it while we waited.
@@ -88,7 +99,7 @@ class _SweptDevice:
                 self._settler.settle(self._order.settle_s)
             watch.starting(number, config)
             folder = RecordFolder.create(self._order.records)
-            record = launch_measurement(config, folder, watch.on_event)
+            record = launch_measurement(config, folder, on_event)
             deliver(folder, record)
         return Turn.of(record)
 
@@ -148,3 +159,95 @@ def _of_campaign(
             and environment_id(record.environment) == here
         ):
             yield record
+
+
+#: Brings a finished record to where it is kept besides the disk.
+Deliver = Callable[[RecordFolder, MeasuredRecord], None]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What became of one planned run."""
+
+    config: RunConfig
+    state: Literal["measured", "measured before", "skipped", "left over"]
+    outcome: Outcome | None  # None for what was skipped or left over
+    reason: str | None  # of a skip, or why the outcome is not ok
+    record: RunRecord | None  # of what was measured now
+
+    @classmethod
+    def of(cls, record: RunRecord) -> Turn:
+        """Return the turn of a run that was measured now."""
+        return cls(record.config, "measured", record.outcome, record.reason, record)
+
+
+class SweepWatch:
+    """Follows a sweep; this base does nothing."""
+
+    def starting(self, number: int, config: RunConfig) -> None:
+        """The run of this number (from 0) is about to start."""
+
+    def on_event(self, event: Event) -> None:
+        """The running worker reached something."""
+
+    def waiting(self, holder: str) -> None:
+        """This process, in words, has the device."""
+
+    def ended(self, turn: Turn) -> None:
+        """A planned run has ended."""
+
+    def profiling(self, config: RunConfig) -> None:
+        """The step of a measured configuration is about to be profiled."""
+
+    def profiled(self, record: ProfileRecord) -> None:
+        """A profile has ended."""
+
+
+@dataclass(frozen=True)
+class SweepOrder:
+    """A plan, where its records go and how it is measured.
+
+    `elsewhere` are runs of the campaign that only the server knows. `profile` are the tools of
+    the profile of each configuration, `auto` for those that the device has; none if it is empty.
+    At `deadline_s`, a reading of `time.perf_counter`, a sweep on this machine ends.
+    """
+
+    plan: Plan
+    campaign: str
+    records: Path
+    retry_failed: bool
+    settle_s: float
+    elsewhere: tuple[PastRun, ...] = ()
+    profile: tuple[ToolName | Literal["auto"], ...] = ()
+    deadline_s: float = math.inf
+
+
+class Executor(Protocol):
+    """Measures those runs of a plan that are not measured yet."""
+
+    place: str  # in messages
+    backends: Collection[str]  # what can be planned for
+    #: The estimate of a sweep's time is for these; none where they differ.
+    environments: tuple[Environment, ...]
+
+    def sweep(self, order: SweepOrder, deliver: Deliver, watch: SweepWatch) -> Generator[Turn]:
+        """Yield what became of each run, once its record is on disk and delivered."""
+
+
+def turn_before(config: RunConfig, past: PastRuns, order: SweepOrder) -> Turn | None:
+    """Return the turn of a run that was measured before, or None where it has to be measured."""
+    known = past.of(config)
+    if known is None or known.outcome == "interrupted":
+        return None
+    if known.outcome != "ok" and order.retry_failed:
+        return None
+    return Turn(config, "measured before", known.outcome, known.reason, None)
+
+
+def turn_too_large(config: RunConfig, past: PastRuns, device: str | None = None) -> Turn | None:
+    """Return the turn of a run whose smaller batches ran out of memory (on `device`), or None."""
+    smaller = past.too_large(config, device)
+    if smaller is None:
+        return None
+    why = f"batch {smaller.config.batch_size} of it ran out of memory ({smaller.record_id})"
+    return Turn(config, "skipped", None, why, None)

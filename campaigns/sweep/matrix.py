@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bench.config import FILING_FIELDS, RunConfig, check_field, parse_config
 from bench.errors import UserError
-from campaigns.sweep.matrix_file import Problems, read_mapping
 
 _FIELDS = tuple(name for name in RunConfig.model_fields if name not in FILING_FIELDS)
-_FILE_KEYS = ("name", "description", "seed", "repeats", "defaults", "exclude", "blocks")
 _BLOCK_KEYS = ("name", "repeats", "exclude")
 #: Above this many runs a matrix is more likely a mistake than a plan.
 MANY_RUNS = 2000
 #: Refused even with --yes: the list of runs itself would fill the memory.
 _MAX_RUNS = 1_000_000
-
-#: Values by field, as they were written.
-Lists = dict[str, tuple[str, ...]]
-Exclude = tuple[Node, Lists]
+#: The matrices of this project are of 2 KiB; a MiB is not written by hand.
+_MAX_BYTES = 2**20
+#: The deepest sensible value: one of a field's list, in an exclude, in a block, in the file.
+_MAX_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A whole matrix; `seed` shuffles the order of its runs."""
+    """A whole matrix; `seed` shuffles the order of its runs, `roofs` asks for the roofs first."""
 
     name: str
     seed: int
     blocks: tuple[Block, ...]
+    roofs: bool = False
 
     @property
     def runs(self) -> int:
@@ -57,164 +58,209 @@ def read_matrix(
     """Return the matrix of a YAML file, every configuration in it valid.
 
     `overrides` replace a field in every block. Raises `UserError` with everything that is wrong,
-    each with its line; also above `MANY_RUNS` runs unless `many`.
+    each with its place, such as `blocks.2.repeats`; also above `MANY_RUNS` runs unless `many`.
     """
-    problems = Problems(path)
-    root = read_mapping(path)
-    reader = _Reader(problems, overrides or {})
-    file = reader.entries(root, "matrix", _FILE_KEYS)
-    defaults = file.get("defaults")
-    default_lists = reader.lists(reader.entries(defaults, "defaults", _FIELDS)) if defaults else {}
-    excludes = reader.excludes(file.get("exclude"))
-    repeats = reader.count(file.get("repeats"), "repeats", 1, 1000)
-    seed = reader.count(file.get("seed"), "seed", 0, 2**32 - 1)
-    blocks = file.get("blocks", root)
-    nodes = blocks.value if isinstance(blocks, SequenceNode) else []
-    if not nodes:
-        problems.add(blocks, "blocks: give a list of at least one block")
-    drafts = [
-        reader.draft(node, f"block {number}", default_lists, excludes, repeats)
-        for number, node in enumerate(nodes, start=1)
-    ]
-    problems.raise_if_any()
-    runs = sum(draft.repeats * math.prod(map(len, draft.lists.values())) for draft in drafts)
+    try:
+        file = _File.model_validate(_content(path))
+    except ValidationError as error:
+        raise _refusal(path, "; ".join(map(_problem, error.errors()))) from None
+    always = {name: (text,) for name, text in (overrides or {}).items()}
+    lists = [file.defaults | block.fields | always for block in file.blocks]
+    runs = sum(
+        (block.repeats or file.repeats) * math.prod(map(len, each.values()))
+        for block, each in zip(file.blocks, lists, strict=True)
+    )
     if runs > _MAX_RUNS or (runs > MANY_RUNS and not many):
         remedy = "shorten its lists" + (", or say --yes" if runs <= _MAX_RUNS else "")
-        raise UserError(f"matrix={str(path)!r}: {runs:,} runs; {remedy}")
-    made = tuple(reader.block(draft) for draft in drafts)
+        raise _refusal(path, f"{runs:,} runs; {remedy}")
+    blocks, problems = [], []
+    every: list[dict[str, str]] = []
+    for number, (block, each) in enumerate(zip(file.blocks, lists, strict=True), start=1):
+        combined = [dict(zip(each, values, strict=True)) for values in product(*each.values())]
+        excludes = (*file.exclude, *block.exclude)
+        kept = [values for values in combined if not any(_fits(values, one) for one in excludes)]
+        configs, wrong = _configs(kept)
+        wrong += [] if kept else ["everything in it is excluded"]
+        problems += [f"blocks.{number}: {one}" for one in wrong]
+        if not overrides:
+            problems += _idle(block.exclude, combined, f"blocks.{number}.exclude")
+        name = block.name or f"block {number}"
+        blocks.append(Block(name, block.repeats or file.repeats, configs))
+        every += combined
     if not overrides:
-        reader.refuse_idle_excludes()
-    problems.raise_if_any()
-    return Matrix(_word(file.get("name"), path.stem), seed, made)
+        problems += _idle(file.exclude, every, "exclude")
+    if problems:
+        raise _refusal(path, "; ".join(problems))
+    return Matrix(file.name or path.stem, file.seed, tuple(blocks), file.roofs == "true")
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """A block whose lists are read and whose product is not made yet."""
-
-    name: str
-    node: Node
-    repeats: int
-    lists: Lists
-    excludes: tuple[Exclude, ...]
-
-
-class _Reader:
-    """Turns nodes into lists and notes what is wrong with them."""
-
-    def __init__(self, problems: Problems, overrides: Mapping[str, str]) -> None:
-        self._problems = problems
-        self._overrides = {name: (text,) for name, text in overrides.items()}
-        self._idle_excludes: list[Node] = []
-
-    def entries(self, node: Node, where: str, known: tuple[str, ...]) -> dict[str, Node]:
-        """Return a mapping's nodes by their keys; note keys that are not known or come twice."""
-        found: dict[str, Node] = {}
-        if not isinstance(node, MappingNode):
-            self._problems.add(node, f"{where}: give fields and their values")
-            return found
-        for key, value in node.value:
-            if not isinstance(key, ScalarNode):
-                self._problems.add(key, "a key must be a plain word")
-            elif key.value not in known:
-                near = get_close_matches(key.value, known, n=1)
-                remedy = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
-                self._problems.add(key, f"{key.value!r} is not known here; {remedy}")
-            elif key.value in found:
-                self._problems.add(key, f"{key.value!r} stands here a second time")
-            else:
-                found[key.value] = value
-        return found
-
-    def count(self, node: Node | None, name: str, least: int, most: int) -> int:
-        """Return a whole number; `least` where none is given or it is wrong."""
-        if node is None:
-            return least
-        text = _word(node, "")
-        if text.isascii() and text.isdigit() and least <= int(text[:20]) <= most:
-            return int(text[:20])
-        shown = f"={text!r}" if isinstance(node, ScalarNode) else ""
-        self._problems.add(node, f"{name}{shown}: give a whole number, {least} to {most}")
-        return least
-
-    def lists(self, entries: Mapping[str, Node]) -> Lists:
-        """Return the fields among `entries`, each a list of at least one value."""
-        return {name: self._values(name, node) for name, node in entries.items() if name in _FIELDS}
-
-    def _values(self, name: str, node: Node) -> tuple[str, ...]:
-        items = node.value if isinstance(node, SequenceNode) else [node]
-        if not items:
-            self._problems.add(node, f"{name}: the list is empty; leave the field out")
-        scalars = [item for item in items if isinstance(item, ScalarNode)]
-        if len(scalars) < len(items):
-            self._problems.add(node, f"{name}: give a value or a list of values")
-        for scalar in scalars:
-            try:
-                check_field(name, scalar.value)
-            except UserError as error:
-                self._problems.add(scalar, str(error))
-        return tuple(scalar.value for scalar in scalars)
-
-    def excludes(self, node: Node | None) -> tuple[Exclude, ...]:
-        """Return what is left out: a configuration that fits every field of one of them."""
-        if node is None:
-            return ()
-        items = node.value if isinstance(node, SequenceNode) else [node]
-        self._idle_excludes += items
-        return tuple((each, self.lists(self.entries(each, "exclude", _FIELDS))) for each in items)
-
-    def refuse_idle_excludes(self) -> None:
-        """Note every exclude that left nothing out: a slip in it would otherwise go unseen."""
-        for node in self._idle_excludes:
-            self._problems.add(node, "exclude: no configuration fits it")
-
-    def draft(
-        self, node: Node, name: str, defaults: Lists, excludes: tuple[Exclude, ...], repeats: int
-    ) -> _Draft:
-        """Read one block; `name`, `defaults`, `excludes` and `repeats` are those of the file."""
-        entries = self.entries(node, "block", (*_BLOCK_KEYS, *_FIELDS))
-        own = entries.get("repeats")
-        return _Draft(
-            name=_word(entries.get("name"), name),
-            node=node,
-            repeats=repeats if own is None else self.count(own, "repeats", 1, 1000),
-            lists=defaults | self.lists(entries) | self._overrides,
-            excludes=(*excludes, *self.excludes(entries.get("exclude"))),
-        )
-
-    def block(self, draft: _Draft) -> Block:
-        """Make the product of a block's lists; each configuration once."""
-        configs: dict[RunConfig, None] = {}
-        sound = True
-        for product_values in product(*draft.lists.values()):
-            values = dict(zip(draft.lists, product_values, strict=True))
-            if fitting := [node for node, lists in draft.excludes if _fits(values, lists)]:
-                self._idle_excludes = [each for each in self._idle_excludes if each not in fitting]
-                continue
-            try:
-                configs[_config(values)] = None
-            except UserError as error:
-                self._problems.add(draft.node, f"{draft.name}: {error}")
-                sound = False
-        if sound and not configs:
-            self._problems.add(draft.node, f"{draft.name}: everything in it is excluded")
-        return Block(draft.name, draft.repeats, tuple(configs))
-
-
-def _word(node: Node | None, otherwise: str) -> str:
-    return str(node.value) if isinstance(node, ScalarNode) else otherwise
-
-
-def _config(values: dict[str, str]) -> RunConfig:
-    """A valid configuration of one machine: a sweep does not start several together."""
-    config = parse_config(values, planned=True)
-    if config.nodes > 1:
-        raise UserError(
-            f"nodes={config.nodes}: a sweep gives each run one machine; "
-            f"start mlproject run --nodes {config.nodes} on each of them"
-        )
-    return config
+def _configs(combined: list[dict[str, str]]) -> tuple[tuple[RunConfig, ...], list[str]]:
+    """The configurations, each once, and what is wrong with some."""
+    configs: dict[RunConfig, None] = {}
+    problems: dict[str, None] = {}
+    for values in combined:
+        try:
+            config = parse_config(values, planned=True)
+        except UserError as error:
+            problems[str(error)] = None
+            continue
+        configs[config] = None
+        if config.nodes > 1:
+            start = f"start mlproject run --nodes {config.nodes} on each of them"
+            problems[f"nodes={config.nodes}: a sweep gives each run one machine; {start}"] = None
+    return tuple(configs), list(problems)
 
 
 def _fits(values: Mapping[str, str], exclude: Lists) -> bool:
     return bool(exclude) and all(values.get(name) in texts for name, texts in exclude.items())
+
+
+def _idle(excludes: list[Lists], combined: list[dict[str, str]], place: str) -> list[str]:
+    """Every exclude that left nothing out: a slip in it would otherwise go unseen."""
+    return [
+        f"{place}.{number}: no configuration fits it"
+        for number, exclude in enumerate(excludes, start=1)
+        if not any(_fits(values, exclude) for values in combined)
+    ]
+
+
+def _lists(given: Any) -> Lists:
+    """Each field's values as a list, every value checked by itself."""
+    if not isinstance(given, dict):
+        raise ValueError("give fields and their values")
+    problems = []
+    lists: Lists = {}
+    for name, value in given.items():
+        texts = value if isinstance(value, list) else [value]
+        if name not in _FIELDS:
+            problems.append(_unknown_key(name, (*_BLOCK_KEYS, *_FIELDS)))
+        elif not texts:
+            problems.append(f"{name}: the list is empty; leave the field out")
+        elif not all(isinstance(text, str) for text in texts):
+            problems.append(f"{name}: give a value or a list of values")
+        else:
+            lists[name] = tuple(texts)
+            for text in texts:
+                try:
+                    check_field(name, text)
+                except UserError as error:
+                    problems.append(str(error))
+    if problems:
+        raise ValueError("; ".join(problems))
+    return lists
+
+
+#: Values by field, as they were written.
+Lists = dict[str, tuple[str, ...]]
+_Repeats = Annotated[int, Field(ge=1, le=1000)]
+_Fields = Annotated[Lists, BeforeValidator(_lists)]
+_Excludes = Annotated[
+    list[_Fields], BeforeValidator(lambda given: given if isinstance(given, list) else [given])
+]
+
+
+class _Block(BaseModel):
+    """A block as it is written, its `fields` apart from its own keys."""
+
+    name: str = ""
+    repeats: _Repeats | None = None
+    exclude: _Excludes = []
+    fields: _Fields = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            raise ValueError("give fields and their values")
+        own = {name: given[name] for name in _BLOCK_KEYS if name in given}
+        return own | {"fields": {name: given[name] for name in given if name not in own}}
+
+
+class _File(BaseModel):
+    """A matrix as it is written."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = ""
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    repeats: _Repeats = 1
+    roofs: Literal["true", "false"] = "false"
+    defaults: _Fields = {}
+    exclude: _Excludes = []
+    blocks: Annotated[list[_Block], Field(min_length=1)]
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """One problem of a file with its place, in which blocks are counted from 1."""
+    place = ".".join(str(part + 1 if isinstance(part, int) else part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return _unknown_key(place, _File.model_fields)
+    value = f"={error['input']!r}" if isinstance(error["input"], str) else ""
+    return f"{place.removesuffix('.fields')}{value}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _unknown_key(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    remedy = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
+    return f"{name!r} is not known here; {remedy}"
+
+
+class _Loader(yaml.BaseLoader):
+    """Keeps each value as the text that was written, and refuses what could hide or expand it."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _refused(event, f"alias *{event.anchor}: write the values out")
+        if tag := getattr(event, "tag", None):
+            raise _refused(event, f"tag {tag}: give the plain value")
+        if self._depth > _MAX_DEPTH:
+            raise _refused(event, "lists nested too deep; a matrix has blocks of lists")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _refused(key, "a key must be a plain word")
+            if key.value in seen:
+                raise _refused(key, f"{key.value!r} stands here a second time")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _refused(where: Any, why: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=why, problem_mark=where.start_mark)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """The mapping in the file, every value a text; raises `UserError` where there is none."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise _refusal(path, f"larger than {_MAX_BYTES // 2**20} MiB, no matrix is")
+        found = yaml.load(content.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506 - texts only
+    except OSError as error:
+        raise _refusal(path, f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise _refusal(path, "not UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise _refusal(path, f"{where}not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise _refusal(path, f"not YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(found, dict):
+        raise _refusal(path, "give a mapping with a list of blocks; see matrices/smoke.yaml")
+    return found
+
+
+def _refusal(path: Path, message: str) -> UserError:
+    return UserError(f"matrix={str(path)!r}: {message}")

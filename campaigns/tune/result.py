@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.config import RunConfig, Sample, common_sample, rate_unit
 from bench.records import RunRecord
-from campaigns.tune.stopping_rule import Interval
 
 Decision = Literal["adopted", "not faster", "no change", "undecided", "failed", "cut short"]
 Stage = Literal["start", "search", "confirmation"]
@@ -150,3 +152,94 @@ class TuneWatch:
 
     def ruled(self, comparison: PairedComparison) -> None:
         """A value of a knob was compared with the fastest setting so far."""
+
+
+#: Chance, in one comparison, of adopting a knob that does nothing.
+ADOPTION_ERROR = 0.01
+#: And of giving one up that is faster by more than a tie.
+LOSS_ERROR = 0.05
+FIRST_TEST, LAST_TEST = 2, 4
+#: Gains below this are not worth more time.
+TIE = 0.01
+#: One window so far below the incumbent's needs no second, unless the machine scatters so much
+#: that this many deviations reach further.
+FAR_SLOWER = 0.90
+_DEVIATIONS = 4
+
+Ruling = Literal["faster", "not faster", "undecided", "measure on"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A geometric mean of ratios; without bounds where one ratio cannot give any."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+class Noise:
+    """How much neighbouring runs of the same settings differ, from every comparison so far."""
+
+    def __init__(self) -> None:
+        self._squares = 0.0
+        self._degrees = 0
+
+    def add(self, log_ratios: Sequence[float]) -> None:
+        """Take in a comparison that is over."""
+        self._squares += _squares(log_ratios)
+        self._degrees += max(0, len(log_ratios) - 1)
+
+    def add_runs(self, log_rates: Sequence[float]) -> None:
+        """Take in runs of one setting; a ratio of two has twice the variance of one."""
+        self._squares += 2 * _squares(log_rates)
+        self._degrees += len(log_rates) - 1
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation of the logarithm of two neighbouring runs' ratio, once known."""
+        return math.sqrt(self._squares / self._degrees) if self._degrees else None
+
+    @property
+    def far_slower(self) -> float:
+        """Below this ratio, one pair says enough."""
+        return min(FAR_SLOWER, math.exp(-_DEVIATIONS * (self.deviation or 0.0)))
+
+    def interval(self, log_ratios: Sequence[float], below: float, above: float) -> Interval:
+        """Return the mean ratio, and bounds that the truth is below or above with these chances."""
+        from scipy import special  # as long to import as the command's help takes
+
+        mean = statistics.fmean(log_ratios)
+        degrees = self._degrees + len(log_ratios) - 1
+        if degrees == 0:
+            return Interval(math.exp(mean), None, None)
+        pooled = (self._squares + _squares(log_ratios)) / degrees
+        own = _squares(log_ratios) / max(1, len(log_ratios) - 1)
+        deviation = math.sqrt(max(pooled, own) / len(log_ratios))
+        low, high = special.stdtrit(degrees, [below, 1 - above]) * deviation
+        return Interval(math.exp(mean), math.exp(mean + low), math.exp(mean + high))
+
+
+def judge_pairs(log_ratios: Sequence[float], noise: Noise) -> tuple[Ruling, Interval]:
+    """Return what the pairs so far say of the challenger, and the interval that says it."""
+    tests = LAST_TEST - FIRST_TEST + 1
+    found = noise.interval(log_ratios, ADOPTION_ERROR / tests, LOSS_ERROR / tests)
+    count = len(log_ratios)
+    if count < FIRST_TEST:
+        return ("not faster" if found.ratio < noise.far_slower else "measure on"), found
+    assert found.low is not None and found.high is not None  # two pairs  # noqa: S101, PT018
+    if found.low > 1:
+        return "faster", found
+    if found.high < 1 + TIE:
+        return "not faster", found
+    return ("measure on" if count < LAST_TEST else "undecided"), found
+
+
+def paired_interval(log_ratios: Sequence[float]) -> Interval:
+    """Return the mean ratio of one comparison with Student's 95 % interval from its pairs alone."""
+    return Noise().interval(log_ratios, 0.025, 0.025)
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = statistics.fmean(values)
+    return sum((value - mean) ** 2 for value in values)

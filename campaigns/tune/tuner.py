@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from bench.config import RunConfig
 from bench.records import Environment, RunRecord
 from bench.records.journal import Clock
-from campaigns.tune.confirmation import Confirmation, reserve_s
-from campaigns.tune.coordinate_descent import Search
+from campaigns.tune.coordinate_descent import Confirmation, Search, reserve_s
 from campaigns.tune.knobs import BATCH, with_value
 from campaigns.tune.result import Trial, TuneResult, TuneWatch
 from campaigns.tune.trials import Budget, Measure, OutOfTimeError, PastTrials, Trials

@@ -6,6 +6,7 @@ A step of one second does 100 GFLOP on 10 images, moves 10 GB fused (intensity 1
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -238,3 +239,14 @@ def cache_roof(level: Any, peak_bytes_per_s: float | None) -> CacheRoof:
         size_bytes=2**20,
         peak_bytes_per_s=peak_bytes_per_s,
     )
+
+
+def cells_of(table):
+    """A table as people read it: a row is a dictionary by heading."""
+    headings = [column.heading for column in table.visible]
+    return [dict(zip(headings, cells, strict=True)) for cells in table.cells]
+
+
+def rows_of(table):
+    """A table as its CSV has it: a row is a dictionary of texts by key."""
+    return list(csv.DictReader(table.csv().splitlines()))

@@ -4,15 +4,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from analysis.runs.imported import imported_run
+from analysis.runs.place import place
 from analysis.runs.run import Run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
 from tracking.content import content_of
 from tracking.importing import read_results
-from tracking.reading.run_columns import RunColumns
+from tracking.reading.pages import RunColumns
 from tracking.upload.additions import Added
-from tracking.upload.summary_runs import Summarised
 
 PUBLISHED = Path(__file__).with_name("data") / "published_runs.csv"
 
@@ -108,7 +107,7 @@ class Server:
                 raise runs[run_id]
             return runs[run_id]
 
-        def log_report(folder, *, name, tags):
+        def log_report(folder, *, name, tags, run_id=None):
             if log_error is not None:
                 raise log_error
             self.logged.append((folder, name, tags))
@@ -118,13 +117,8 @@ class Server:
             self.added = additions
             return Added(new=len(additions))
 
-        def write_summaries(summaries, campaigns):
-            self.summaries = summaries
-            return Summarised(made=len(summaries))
-
-        self.added, self.summaries = {}, []
+        self.added = {}
         monkeypatch.setattr("tracking.upload.additions.add_to_runs", add_to_runs)
-        monkeypatch.setattr("tracking.upload.summary_runs.write_summaries", write_summaries)
 
         def search_columns(searches, query, experiments=None):
             return RunColumns.of(search(searches, query, experiments))
@@ -155,4 +149,4 @@ def published_records():
 
 
 def published():
-    return [imported_run(record, run_id=name) for name, record in published_records().items()]
+    return [place(record, run_id=name) for name, record in published_records().items()]

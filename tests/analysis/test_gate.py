@@ -8,26 +8,18 @@ import factories as make
 import numpy as np
 import pytest
 from observed import observation, repeated
-from test_analysis_commands import invoke, records_on_disk
+from test_analysis_commands import invoke
+from test_compare_command import measured, on_disk
 from test_statistics import LONG
 
-import commands.analyse.compare
+import commands.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs
-from analysis.comparison.comment import comment
 from analysis.comparison.judgement import judge_gate
-from analysis.comparison.noise_floor import smallest_change
+from analysis.comparison.shown import comment
+from analysis.statistics.ratios import smallest_change
 from bench.errors import UserError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
-WOBBLE = (0.999, 1.0, 1.001)
-
-
-def measured(name, batch, step_s=1.0):
-    """Three repeats of a configuration."""
-    return [
-        make.run_record(f"{name}{batch}-{n}", batch, step_s * wobble, settings={"repeat": n})
-        for n, wobble in enumerate(WOBBLE, 1)
-    ]
 
 
 def crashed(name, batch, **known):
@@ -35,44 +27,38 @@ def crashed(name, batch, **known):
     return make.failed_record(f"{name}{batch}", settings={"batch_size": batch}, **known)
 
 
-def sides(tmp_path, a, b):
-    return [f"records={records_on_disk(tmp_path / n, *runs)}" for n, runs in (("a", a), ("b", b))]
-
-
 UNKNOWN = {"environment": None}
+BOTH = measured("a", 10) + measured("a", 20)
+#: The runs of B, and what is wrong with them.
 CASES = {
-    "same": (lambda: measured("b", 10) + measured("b", 20), ""),
-    "slower": (lambda: measured("b", 10) + measured("b", 20, 1.1), "slower"),
-    "crashed": (lambda: [*measured("b", 10), crashed("b", 20, **UNKNOWN)], "crashed"),
-    "crashed on a known machine": (lambda: [*measured("b", 10), crashed("b", 20)], "crashed"),
-    "all crashed": (lambda: [crashed("b", 10, **UNKNOWN), crashed("b", 20)], "crashed"),
-    "another one ran": (lambda: [crashed("b", 10), *measured("b", 40)], "crashed missing"),
-    "missing": (lambda: measured("b", 10), "missing"),
-    "single run": (lambda: [*measured("b", 10), *measured("b", 20)[:1]], ""),
+    "same": (measured("b", 10) + measured("b", 20), set()),
+    "faster": (measured("b", 10) + measured("b", 20, 0.9), set()),
+    "slower": (measured("b", 10) + measured("b", 20, 1.1), {"slower"}),
+    "crashed": ([*measured("b", 10), crashed("b", 20, **UNKNOWN)], {"crashed"}),
+    "crashed on a known machine": ([*measured("b", 10), crashed("b", 20)], {"crashed"}),
+    "all crashed": ([crashed("b", 10, **UNKNOWN), crashed("b", 20)], {"crashed"}),
+    "another one ran": ([crashed("b", 10), *measured("b", 40)], {"crashed", "missing"}),
+    "missing": (measured("b", 10), {"missing"}),
+    "single run": ([*measured("b", 10), *measured("b", 20)[:1]], set()),
 }
+ALL = {"slower", "crashed", "missing"}
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    "options",
+    ("options", "fails_on"),
     [
-        (),
-        ("--fail-on", "slower,missing,crashed"),
-        ("--fail-on", "worse", "--fail-on", "missing, crashed"),
-        ("--fail-on", "crashed"),
-        ("--fail-on", "none"),
+        ((), ALL),
+        (("--fail-on", "slower,missing,crashed"), ALL),
+        (("--fail-on", "worse", "--fail-on", "missing, crashed"), ALL),
+        (("--fail-on", "crashed"), {"crashed"}),
+        (("--fail-on", "none"), set()),
     ],
-    ids=" ".join,
 )
-def test_a_gate_fails_on_what_it_is_asked_for(tmp_path, case, options):
+def test_a_gate_fails_on_what_it_is_asked_for(tmp_path, case, options, fails_on):
     b, bad = CASES[case]
-    found = set(bad.split())
-    if options == ("--fail-on", "crashed"):
-        found &= {"crashed"}
-    elif "none" in options:
-        found = set()
-    a = measured("a", 10) + measured("a", 20)
-    done = invoke(commands.analyse.compare, *sides(tmp_path, a, b()), *options)
+    found = bad & fails_on
+    done = invoke(commands.compare, *on_disk(tmp_path, BOTH, b), *options)
     assert done.return_value == bool(found)
     last = done.output.splitlines()[-1]
     assert set(re.findall(r"\d (slower|crashed|missing)", last.split(";")[0])) >= found
@@ -80,9 +66,8 @@ def test_a_gate_fails_on_what_it_is_asked_for(tmp_path, case, options):
 
 
 def test_a_configuration_that_crashed_is_a_row_with_its_reason(tmp_path):
-    a, b = measured("a", 10) + measured("a", 20), [*measured("b", 10), crashed("b", 20)]
-    named = sides(tmp_path, a, b)
-    done = invoke(commands.analyse.compare, *named, "--format", "json", "--out", tmp_path / "out")
+    named = on_disk(tmp_path, BOTH, [*measured("b", 10), crashed("b", 20)])
+    done = invoke(commands.compare, *named, "--format", "json", "--out", tmp_path / "out")
     facts = json.loads(done.output)
     assert facts["gate"] == {
         "passed": False, "failed": ["crashed"], "counts": {"crashed": 1, "tie": 1}
@@ -90,7 +75,7 @@ def test_a_configuration_that_crashed_is_a_row_with_its_reason(tmp_path):
     assert facts["crashed"] == ["lab resnet18 fp32 batch 20"]
     assert facts["why_crashed"] == ["B has no result: oom, CUDA out of memory at batch 512"]
     *_, row = (tmp_path / "out" / "comparison.csv").read_text().splitlines()
-    assert row.startswith("lab resnet18 fp32 batch 20,20.0")
+    assert row.startswith("lab resnet18 fp32 batch 20,,20.0")
     assert ',,,,,,crashed,"B has no result: oom' in row
     assert row.endswith(",a20-1 a20-2 a20-3,")
 
@@ -115,7 +100,7 @@ def test_only_crashed_runs_are_a_table_and_not_a_wrong_value(tmp_path, machine):
     b = make.failed_record(
         "b", settings={"batch_size": "auto", "precision": "amp"}, environment=machine
     )
-    done = invoke(commands.analyse.compare, *sides(tmp_path, a, [b]))
+    done = invoke(commands.compare, *on_disk(tmp_path, a, [b]))
     assert done.return_value == 1
     assert "crashed  B has no result: oom" in done.output
     assert "only in A: lab resnet18 (instructions avx2) fp32 batch 64" in done.output
@@ -126,20 +111,20 @@ def test_a_run_that_ended_well_without_the_metric_is_missing_not_crashed():
     a = [*repeated("a", [100, 101]), *repeated("c", [100, 101], batch_size=20)]
     b = [*repeated("b", [100, 101]), observation("d", batch_size=20, metrics={})]
     pairing = pair_runs(a, b, THROUGHPUT.name)
-    assert (len(pairing.crashed), len(pairing.only_a)) == (0, 1)
+    assert [one.verdict for one in pairing.alone] == ["only in A"]
 
 
 def test_a_word_that_is_no_reason_is_one_line(tmp_path):
     with pytest.raises(UserError, match="fail-on='slow': give some of slower, crashed, missing, u"):
-        invoke(commands.analyse.compare, "a", "b", "--fail-on", "slow,missing")
+        invoke(commands.compare, "a", "b", "--fail-on", "slow,missing")
     with pytest.raises(UserError, match="none stands alone"):
-        invoke(commands.analyse.compare, "a", "b", "--fail-on", "none,slower")
+        invoke(commands.compare, "a", "b", "--fail-on", "none,slower")
 
 
-def judged(a, b, fail_on=("slower", "crashed", "missing"), threshold=0.02):
+def judged(a, b, threshold=0.02):
     pairing = pair_runs(a, b, THROUGHPUT.name)
     found = compare_pairs(pairing.pairs, THROUGHPUT, threshold=threshold)
-    return found, pairing, judge_gate(found, pairing, fail_on)
+    return found, pairing, judge_gate(found, pairing)
 
 
 def as_comment(a, b):
@@ -147,43 +132,56 @@ def as_comment(a, b):
     return comment(found, pairing, gate, sides=("baseline=main", "campaign=pr_7"), threshold=0.02)
 
 
-def test_a_comment_opens_with_the_verdict_and_folds_what_is_long():
-    a = [run for n in range(20) for run in repeated(f"a{n}", [100, 100.1, 99.9], batch_size=n)]
-    b = [
+def many(side, numbers, slow=()):
+    rates = np.array([100, 100.1, 99.9])
+    return [
         run
-        for n in range(1, 20)
-        for run in repeated(f"b{n}", np.array([100, 100.1, 99.9]) * (0.9 if n == 5 else 1),
-                            batch_size=n)
-    ]  # fmt: skip
-    text = as_comment(a, b)
+        for n in numbers
+        for run in repeated(f"{side}{n}", rates * (0.9 if n in slow else 1), batch_size=n)
+    ]
+
+
+def test_a_comment_opens_with_the_verdict_and_folds_what_is_long():
+    text = as_comment(many("a", range(25)), many("b", range(1, 25), slow=[5]))
     first, second, third = text.split("\n\n")[:3]
     assert first == (
-        "**The gate fails: 1 slower, 1 missing; of the other 18 configurations 18 tie**"
+        "**The gate fails: 1 slower, 1 missing; of the other 23 configurations 23 tie**"
     )
     assert second.startswith("B is campaign=pr_7, A is baseline=main, by throughput")
     assert [line.split(" | ")[0] for line in third.splitlines()] == [
         "| configuration", "| ---", "| lab resnet18 fp32 batch 5",
     ]  # fmt: skip
-    assert "<summary>18 other configurations</summary>\n\n| configuration" in text
+    assert "<summary>23 other configurations</summary>\n\n| configuration" in text
     assert "- only in A: lab resnet18 fp32 batch 0 (B has batch 1, 2" in text
     assert text.count("<details>") == text.count("</details>") == 1
 
 
-def test_a_comment_on_little_folds_nothing_and_on_much_stays_within_a_comment():
-    text = as_comment(repeated("a", [100, 100.1, 99.9]), repeated("b", [100, 100.1, 99.9]))
-    assert text.startswith("**The gate passes: of 1 configuration 1 tie**")
-    assert "details" not in text
-    many = [
+@pytest.mark.parametrize(
+    ("b", "folded"),
+    [
+        (many("b", range(20), slow=[5]), None),  # a short table stays whole
+        (many("b", range(25)), "25 configurations"),
+        (many("b", range(25), slow=range(22)), "22 failing configurations"),
+    ],
+)
+def test_a_comment_folds_above_20_rows(b, folded):
+    text = as_comment(many("a", range(len(b) // 3)), b)
+    assert ("<details>" in text) == bool(folded)
+    assert f"<summary>{folded}</summary>" in text if folded else text.count("| lab") == 20
+
+
+def test_a_comment_on_much_stays_within_a_comment():
+    a, b = (
         [
             run
             for n in range(400)
             for run in repeated(f"{side}{n}", [100.0, 101.0], batch_size=n, arch="a_long_name" * 5)
         ]
         for side in "ab"
-    ]
-    text = as_comment(*many)
+    )
+    text = as_comment(a, b)
     assert len(text) < 65_536
-    assert "and 250 more rows" in text
+    assert "and 250 more" in text
 
 
 #: Repeats of each side of a simulated gate, and configurations.
@@ -211,7 +209,7 @@ def simulated(seed, *, deviation=0.005, slower=1.0, left_out=None, failed=None):
 
 def failing_share(**how):
     gates = [judged(*simulated(seed, **how))[2] for seed in range(PAIRS)]
-    return sum(not gate.passed for gate in gates) / PAIRS
+    return sum(bool(gate.failed) for gate in gates) / PAIRS
 
 
 @pytest.mark.slow
@@ -220,10 +218,9 @@ def test_a_gate_passes_a_against_a(deviation):
     """The threshold leaves noise no chance; without one it may fail 2.5 of 100 on B's bad side."""
     fails = {0.02: 0, 1e-9: 0}
     for seed in range(PAIRS):
-        pairing = pair_runs(*simulated(seed, deviation=deviation), THROUGHPUT.name)
+        sides = simulated(seed, deviation=deviation)
         for threshold in fails:
-            found = compare_pairs(pairing.pairs, THROUGHPUT, threshold=threshold)
-            fails[threshold] += not judge_gate(found, pairing).passed
+            fails[threshold] += bool(judged(*sides, threshold)[2].failed)
     assert fails[0.02] == 0
     assert fails[1e-9] / PAIRS <= 0.05
 

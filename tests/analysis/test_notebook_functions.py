@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 
 import factories as make
@@ -13,8 +14,8 @@ from click.testing import CliRunner
 from matplotlib.figure import Figure
 from observed import Server, curve, observation, repeated
 
-import commands.analyse.compare
-import commands.analyse.predict
+import commands.compare
+import commands.predict
 from analysis import (
     RecordSet,
     compare,
@@ -24,9 +25,9 @@ from analysis import (
     predict,
     pull_points,
     pull_records,
+    pull_runs,
 )
-from analysis.figures import run_scene
-from analysis.figures.rooflines.drawn_point import drawn_rows
+from analysis.figures import run_chart
 from bench.errors import UserError
 
 PIXELS = b"\x89PNG"
@@ -45,29 +46,14 @@ def test_a_table_of_points_is_drawn_as_the_runs_are(monkeypatch):
         make.profile(timed_record_id="a"),
     ]
     table = of_tracked(monkeypatch, *records)
-    of_table = run_scene(drawn_rows(table))
-    points = [run.point for run in pull_records().runs() if run.point is not None]
-    of_runs = run_scene(points)
-    assert of_table.limits == of_runs.limits
-    assert of_table.legend == of_runs.legend
-    assert of_table.flat_roofs == of_runs.flat_roofs
-    assert of_table.slopes == of_runs.slopes
-    assert {place(mark) for mark in of_table.marks} == {place(mark) for mark in of_runs.marks}
-    assert [mark.filled for mark in of_table.marks].count(True) == 1  # the counted one
-    hover = next(mark.hover for mark in of_table.marks if mark.filled)
-    assert "intensity 5 counted, 4 to 10 (eager to fused bytes) FLOP/byte" in hover
-    assert "roof: Example CPU, measured, measured by mlproject ceilings" in hover
-
-
-def place(mark):
-    return (
-        mark.intensity_flop_per_byte,
-        mark.flops_per_s,
-        mark.shape,
-        mark.colour,
-        mark.filled,
-        mark.area_pt2,
-    )
+    (of_table,) = run_chart(table).panels
+    (of_runs,) = run_chart(pull_records().runs()).panels
+    assert (of_table.x, of_table.y, of_table.legend) == (of_runs.x, of_runs.y, of_runs.legend)
+    looks = [{replace(one, hover=()) for one in panel.series} for panel in (of_table, of_runs)]
+    assert looks[0] == looks[1]
+    (counted,) = [one for one in of_table.series if one.shape and one.filled]
+    assert "FLOP/byte, counted: 5\nFLOP/byte: 4 to 10\n" in counted.hover[0]
+    assert "roof: Example CPU, measured, measured by mlproject ceilings" in counted.hover[0]
 
 
 def test_the_roofline_of_chosen_rows_of_a_file_and_of_placed_runs(monkeypatch):
@@ -106,19 +92,22 @@ def test_two_machines_of_one_label_are_two_to_a_notebook_too(monkeypatch):
         records += [
             make.run_record(letter, environment=gpu, resolved=resolved),
             make.ceilings_record(f"roofs {letter}", environment=gpu, ceilings=(roof,)),
+            make.failed_record(f"oom {letter}", environment=gpu),
         ]
     Server(monkeypatch, records=records)
     names = {"lab (1)", "lab (2)"}
     assert {run.env for run in pull_records().runs()} == names
     table = pull_points()
-    assert set(table["env"]) == names
-    assert {point.limit.machine for point in drawn_rows(table)} == names
+    assert set(table["env"]) == set(pull_runs(roofs=True)["env"]) == names
+    labels = {entry.group for entry in run_chart(table).panels[0].legend}
+    assert {"M1: lab (1)", "M2: lab (2)"} <= labels
 
 
 def test_several_devices_stand_under_the_roof_of_all_of_them():
     record = make.run_record(settings={"nodes": 2}, measurement=make.measurement(images=20))
     [run] = place_runs([record], [make.ceilings_record()])
-    assert [roof.flops_per_s for roof in run_scene([run.point]).flat_roofs] == [400e9]
+    (panel,) = run_chart([run]).panels
+    assert [one.ys[0] for one in panel.series if one.end_label] == [400]  # GFLOP/s
 
 
 def test_compare_gives_the_commands_numbers(monkeypatch):
@@ -128,16 +117,18 @@ def test_compare_gives_the_commands_numbers(monkeypatch):
     a, b = (RecordSet.of(side).runs() for side in ([*before, alone], after))
     table = compare(a, b)
     monkeypatch.setattr("analysis.comparison.read_sides", lambda *_: (a, b))
-    done = CliRunner().invoke(commands.analyse.compare.command, ["a", "b", "--format", "json"])
+    done = CliRunner().invoke(commands.compare.Compare.command(), ["a", "b", "--format", "json"])
     said = json.loads(done.output)
     [told] = said["comparisons"]
     row, only = table.iloc[0], table.iloc[1]
     assert (row["configuration"], row["verdict"]) == (told["configuration"], told["verdict"])
     for name in ("ratio", "ratio_low", "ratio_high", "p_corrected"):
         assert row[name] == told[name]
-    assert (row["repeats_a"], row["repeats_b"], list(row["runs_a"])) == (3, 3, told["a_runs"])
-    assert row["b"] / row["a"] == pytest.approx(row["ratio"])
-    assert only["verdict"] == "only in A"
+    assert (row["a_repeats"], row["b_repeats"], row["a_runs"]) == (3, 3, told["a_runs"])
+    rate = "throughput_images_per_s"
+    assert row[f"b_{rate}"] / row[f"a_{rate}"] == pytest.approx(row["ratio"])
+    assert [row["batch_size"], row["a_env"], row["b_arch"]] == [10, "lab", "resnet18"]
+    assert [only["batch_size"], only["a_env"], only["verdict"]] == [20, "lab", "only in A"]
     assert only["because"] == said["why_only_a"][0] == "B has batch 10"
     assert pd.isna(only["ratio"])
 
@@ -145,7 +136,7 @@ def test_compare_gives_the_commands_numbers(monkeypatch):
 def test_compare_of_single_runs_has_no_interval_and_says_why():
     table = compare([observation("a", 100)], [observation("b", 150)])
     assert table.loc[0, "ratio"] == pytest.approx(1.5)
-    assert table.loc[0, ["ratio_low", "ratio_high", "p_corrected"]].isna().all()
+    assert table[["ratio_low", "ratio_high", "p_corrected"]].add(1).isna().all(axis=None)
     assert table.loc[0, "verdict"] == "undecided"
     assert "variance unknown" in table.loc[0, "because"]
     for wrong, message in (
@@ -164,7 +155,7 @@ def test_predict_gives_the_commands_numbers(monkeypatch):
     Server(monkeypatch, records=[make.run_record()])
     arguments = ["--arch", "resnet18", "--batch-size", "24", "--batch-size", "48"]
     done = CliRunner().invoke(
-        commands.analyse.predict.command, [*arguments, "--format", "json"], catch_exceptions=False
+        commands.predict.Predict.command(), [*arguments, "--format", "json"], catch_exceptions=False
     )
     for row, told in zip(table.to_dict("records"), json.loads(done.output), strict=True):
         assert row.items() <= told.items()

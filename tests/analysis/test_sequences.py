@@ -8,23 +8,20 @@ import factories as make
 import pytest
 import samples
 from observed import tracked
+from test_analysis_commands import records_on_disk
 from test_report import rows
 
 import mlproject
 from analysis import compare, place_runs, predict
 from analysis.comparison import compared_metric, pair_runs
-from analysis.comparison.machines.prices import gather_prices
-from analysis.comparison.machines.speedups import machine_pairs
-from analysis.comparison.trend import histories
-from analysis.findings import find_all
-from analysis.report import write_report
-from analysis.report.opening import opening
+from analysis.comparison.machines import across_machines
+from analysis.comparison.prices import gather_prices
+from analysis.report.write import write_report
+from analysis.runs.frame import run_facts
 from analysis.runs.groups import batch_curves, fastest, group_runs
-from analysis.runs.tracked.additions import summaries_of
-from analysis.runs.tracked.run_table import runs_table
+from analysis.server.tracked_frame import tracked_frame
 from bench.records import TraceRecord
-from bench.records.folders import RecordFolder
-from bench.records.verdict.record_metrics import trace_summary
+from bench.records.metrics import trace_summary
 from tracking.content import content_of
 
 WRITTEN = datetime(2025, 6, 2, 9, 30, tzinfo=timezone.utc)
@@ -43,39 +40,32 @@ def steps(batches=(8, 16, 32), make_one=make.sequence_record, **options):
     ]
 
 
-def both():
-    return [*steps(), *steps(make_one=make.run_record)]
-
-
 def test_a_run_has_the_rate_of_its_own_samples():
-    tokens, images = place(make.sequence_record(telemetry=ENERGY)), place(make.run_record())
-    assert (tokens[0].samples_per_s, tokens[0].rate_unit, tokens[0].tokens_per_s) == (
-        *(10, "sequences/s"),
-        1280,
+    (tokens,), (images,) = (
+        place(make_one(telemetry=ENERGY)) for make_one in (make.sequence_record, make.run_record)
     )
-    assert (images[0].samples_per_s, images[0].rate_unit, images[0].tokens_per_s) == (
-        *(10, "images/s"),
-        None,
-    )
-    facts = tokens[0].facts()
-    assert (facts["images_per_s"], facts["samples_per_s"], facts["tokens_per_s"]) == (
-        *(None, 10),
-        1280,
-    )
-    assert tokens[0].metric("energy_j_per_sample") == 2
-    (measured,) = place(make.run_record(telemetry=ENERGY))
-    assert measured.metric("energy_j_per_sample") == measured.metrics["energy_j_per_image"] == 2
-    assert "image_size" not in tokens[0].settings
-    assert "seq_len" not in images[0].settings
+    assert (tokens.samples_per_s, tokens.rate_unit) == (10, "sequences/s")
+    assert (images.samples_per_s, images.rate_unit) == (10, "images/s")
+    facts = run_facts(tokens)
+    rates = [facts[f"throughput_{name}_per_s"] for name in ("images", "samples", "tokens")]
+    assert rates == [None, 10, 1280]
+    assert images.metric("energy_j_per_sample") == images.metrics["energy_j_per_image"] == 2
+    assert tokens.metric("energy_j_per_sample") == 2
+    assert "image_size" not in tokens.settings
+    assert "seq_len" not in images.settings
 
 
 def test_lengths_of_sequences_are_configurations_of_their_own():
     runs = place(make.sequence_record(), make.sequence_record("longer", seq_len=256))
-    assert len(group_runs(runs)) == len(batch_curves(runs)) == 2
+    groups = group_runs(runs)
+    assert len(batch_curves(runs)) == len(groups) == 2
     assert {run.distinction for run in runs} == {"seq_len 128", "seq_len 256"}
+    models = {model for _, model, _ in fastest(groups)}
+    assert models == {"mymodels:gpt, 128 tokens", "mymodels:gpt, 256 tokens"}
 
 
-def test_lengths_are_rows_of_their_own_among_the_fastest_and_the_speed_ups(tmp_path):
+@pytest.mark.usefixtures("unpainted")
+def test_lengths_are_rows_of_their_own_among_the_speed_ups(tmp_path):
     runs = place(
         *(
             make.sequence_record(
@@ -89,15 +79,13 @@ def test_lengths_are_rows_of_their_own_among_the_fastest_and_the_speed_ups(tmp_p
             for tokens in (128, 256)
         )
     )
-    models = {model for _, model, _ in fastest(group_runs(runs))}
-    assert models == {"mymodels:gpt, 128 tokens", "mymodels:gpt, 256 tokens"}
     write_report(runs, tmp_path, written=WRITTEN)
     rates = [(row["seq_len"], row["configurations"]) for row in rows(tmp_path, "speed-ups")]
     assert sorted(rates) == [("128", "1"), ("256", "1")]
 
 
 def test_the_pulled_table_has_columns_of_samples_tokens_and_their_length():
-    table = runs_table(
+    table = tracked_frame(
         [tracked(make.sequence_record(telemetry=ENERGY)), tracked(make.run_record(), "r2")]
     )
     tokens, images = table.iloc[0], table.iloc[1]
@@ -109,50 +97,15 @@ def test_the_pulled_table_has_columns_of_samples_tokens_and_their_length():
     assert images[["throughput_samples_per_s", "throughput_tokens_per_s", "seq_len"]].isna().all()
 
 
-def test_a_report_of_sequences_says_nothing_of_images(tmp_path):
-    write_report(place(*steps()), tmp_path, written=WRITTEN)
+@pytest.mark.usefixtures("unpainted")
+def test_a_report_of_sequences_alone_says_nothing_of_images(tmp_path):
+    runs = place(*steps())
+    write_report(runs, tmp_path, written=WRITTEN)
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "sequences/s" in markdown
     assert "image" not in markdown.replace("imported", "").replace("images/", "")
-    summary = rows(tmp_path, "summary")
-    assert float(summary[0]["mean_samples_per_s"]) == pytest.approx(16)
-    assert float(summary[0]["tokens_per_s"]) == pytest.approx(16 * 128)
-    assert rows(tmp_path, "complexity")[0]["tokens_per_sample"] == "128"
+    assert float(rows(tmp_path, "summary")[0]["throughput_tokens_per_s"]) == pytest.approx(16 * 128)
     assert float(rows(tmp_path, "predictions")[0]["per_sample_ms"]) == pytest.approx(50)
-    assert (tmp_path / "figures" / "throughput-lab.svg").exists()
-
-
-def test_a_report_of_both_keeps_their_rates_apart(tmp_path):
-    write_report(place(*both()), tmp_path, written=WRITTEN)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Batch size (images)" in page
-    assert "Batch size (sequences)" in page
-    figures = {path.stem for path in (tmp_path / "figures").glob("throughput*.svg")}
-    assert figures == {"throughput-images-lab", "throughput-sequences-lab"}
-    measured = rows(tmp_path, "measurements")
-    filled = [
-        (bool(row["throughput_images_per_s"]), bool(row["throughput_samples_per_s"]))
-        for row in measured
-    ]
-    assert sorted(filled) == [(False, True)] * 3 + [(True, False)] * 3
-    assert {row["image_size"] for row in rows(tmp_path, "complexity")} == {"", "224"}
-    assert "mean_samples_per_s" in rows(tmp_path, "summary")[0]
-
-
-def test_the_opening_sets_images_against_images_alone():
-    sequences, _, images, _, sureness = opening(place(*both()))
-    assert "Of 3 configurations of sequences, mymodels:gpt" in sequences
-    assert "18.8 sequences/s (2410 tokens/s)" in sequences
-    assert "Of 3 configurations of images, resnet18" in images
-    assert sureness.startswith("No run is in doubt")
-
-
-def test_findings_name_what_was_trained_on():
-    said = "\n".join(
-        line for one in find_all(place(*steps())) for line in (one.headline, *one.evidence)
-    )
-    assert "sequences/s" in said
-    assert "images" not in said
 
 
 def repeated(env, step_s, make_one=make.sequence_record):
@@ -182,50 +135,46 @@ def test_by_default_runs_are_compared_by_their_own_rate():
     assert not pair_runs(ours, place(*repeated("two", 0.5)), mixed.name).left_out
 
 
-def test_a_history_of_sequences_is_one(tmp_path):
+def test_a_million_sequences_have_a_cost():
+    runs = place(*repeated("one", 1.0), *repeated("two", 0.5))
+    [pair] = across_machines(runs, gather_prices(["one=0.72/h", "two=0.72/h"], None)).pairs
+    (row,) = pair.rows  # 0.0002 USD/s, 19.6 a second
+    assert row["cost_per_million_samples"] == pytest.approx(10.2, rel=1e-2)
+    assert (pair.sample, row["energy_j_per_sample"]) == ("sequence", 2)
+
+
+def test_a_prediction_is_of_one_length():
+    longer = [one.model_copy(update={"record_id": f"long-{one.record_id}"})
+              for one in steps(seq_len=256)]  # fmt: skip
+    table = predict(place(*steps(), *longer), "mymodels:gpt", 24, seq_len=128)
+    assert table["samples_per_s"][0] == pytest.approx(24 / 1.3)
+    assert table["per_sample_s"][0] == pytest.approx(0.05)
+
+
+def test_commands_print_the_runs_own_rate(tmp_path, capsys):
     nights = [
         make.sequence_record(f"night-{number}", settings={"campaign": f"night-{number}"})
         for number in range(5)
     ]
-    runs = place(*nights)
-    (history,) = histories(runs, compared_metric(None, runs))
-    assert history.judged
+    machines = [*repeated("one", 1.0), *repeated("two", 0.5)]
+    for folder, records in (("steps", steps()), ("nights", nights), ("machines", machines)):
+        records_on_disk(tmp_path / folder, *records)
 
+    def printed(*words):
+        assert mlproject.main([*map(str, words)]) == 0
+        return capsys.readouterr().out
 
-def test_a_million_sequences_have_a_cost():
-    runs = place(*repeated("one", 1.0), *repeated("two", 0.5))
-    [pair] = machine_pairs(runs, gather_prices(["one=0.72/h", "two=0.72/h"], None))
-    cost = pair.shared[0].b.cost
-    assert cost.per_million_samples == pytest.approx(10.2, rel=1e-2)  # 0.0002 USD/s, 19.6 a second
-    assert (pair.sample, pair.shared[0].b.energy_j_per_sample) == ("sequence", 2)
-
-
-def test_a_prediction_is_in_sequences_a_second(tmp_path, capsys):
-    longer = steps(seq_len=256)
-    runs = place(*steps(), *(one.model_copy(update={"record_id": f"long-{one.record_id}"})
-                             for one in longer))  # fmt: skip
-    table = predict(runs, "mymodels:gpt", 24, seq_len=128)
-    assert table["samples_per_s"][0] == pytest.approx(24 / 1.3)
-    assert table["per_sample_s"][0] == pytest.approx(0.05)
-    for record in steps():
-        RecordFolder.create(tmp_path, record.record_id).close(record)
-    words = ["predict", "--records", str(tmp_path), "--arch", "mymodels:gpt", "--batch-size", "24"]
-    assert mlproject.main(words) == 0
-    printed = capsys.readouterr().out
-    assert "batch 24: 18.5 sequences/s" in printed
-    assert "50 ms a sequence" in printed
-
-
-def test_compare_and_trend_print_the_runs_own_rate(tmp_path, capsys):
-    for record in (*repeated("one", 1.0), *repeated("two", 0.5)):
-        RecordFolder.create(tmp_path, record.record_id).close(record)
-    sides = [f"records={tmp_path},env={env}" for env in ("one", "two")]
-    assert mlproject.main(["compare", *sides, "--price", "one=1/h", "--format", "json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["comparisons"][0]["verdict"] == "faster"
-    of_machines = facts["machines"]["configurations"][0]["a"]
-    assert of_machines["energy_j_per_sample"] == 2
-    assert of_machines["cost"]["cost_per_million_samples"] > 0
+    asked = ("--arch", "mymodels:gpt", "--batch-size", 24)
+    prediction = printed("predict", "--records", tmp_path / "steps", *asked)
+    assert "batch 24: 18.5 sequences/s" in prediction
+    assert "50 ms a sequence" in prediction
+    history = printed("trend", f"records={tmp_path}/nights", "--format", "csv")
+    assert next(csv.reader(history.splitlines()))[2] == "throughput_samples_per_s"
+    sides = [f"records={tmp_path}/machines,env={env}" for env in ("one", "two")]
+    facts = json.loads(printed("compare", *sides, "--price", "one=1/h", "--format", "json"))
+    (one,) = facts["machines"]["configurations"]
+    assert one["energy_j_per_sample"] == one["reference_energy_j_per_sample"] == 2
+    assert one["reference_cost_per_million_samples"] == pytest.approx(28.3, rel=1e-2)
 
 
 def test_a_tracked_run_says_what_its_samples_are():
@@ -233,14 +182,6 @@ def test_a_tracked_run_says_what_its_samples_are():
     note = content.tags["mlflow.note.content"]
     assert "10 sequences/s, 1280 tokens/s, 1000 ms per iteration" in note
     assert content.params["resolved_sample"] == "sequence"
-    named = [
-        make.sequence_record(f"run-{n}", settings={"repeat": n, "campaign": "night"})
-        for n in (1, 2)
-    ]
-    runs = place_runs(named, [], run_ids={one.record_id: f"id-{one.record_id}" for one in named})
-    [mean] = summaries_of(runs)
-    assert mean.metrics["samples_per_s_mean"] == pytest.approx(10)
-    assert "images_per_s_mean" not in mean.metrics
 
 
 def test_a_trace_of_before_reads_as_one_of_images():
@@ -256,12 +197,3 @@ def test_a_trace_of_before_reads_as_one_of_images():
     tokens = samples.trace_record(sample="sequence")
     assert TraceRecord.model_validate_json(tokens.model_dump_json()) == tokens
     assert trace_summary(tokens)["throughput_samples_per_s"] == 320
-
-
-def test_csv_of_a_trend_names_the_rate(tmp_path, capsys):
-    for number in range(5):
-        record = make.sequence_record(f"night-{number}", settings={"campaign": f"night-{number}"})
-        RecordFolder.create(tmp_path, record.record_id).close(record)
-    assert mlproject.main(["trend", f"records={tmp_path}", "--format", "csv"]) == 0
-    header = next(csv.reader(capsys.readouterr().out.splitlines()))
-    assert header[2] == "throughput_samples_per_s"

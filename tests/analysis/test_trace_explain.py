@@ -1,168 +1,154 @@
 """The bound of a trace and its advice: of real traces, and of each cause of lost time."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Literal
 
 import pytest
+import samples
 
-from analysis.traces.explain import Explanation, explain, time_by_cause
-from analysis.traces.idle import IdleCause
-from analysis.traces.steps import cut_steps
-from analysis.traces.timeline import StepTime, timeline
+from analysis.traces.explain import device_times_s, explain
+from analysis.traces.timeline import cut_steps, loader_share, timeline
 from bench.profilers.traces import HostSpan, Trace, read_trace
+from bench.records import IdleTime
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"
 
 
-def explained(name: str) -> Explanation:
-    trace = read_trace(TRACES / name)
-    return explain(timeline(trace, cut_steps(trace)))
+def explained(trace, computation=None):
+    steps = cut_steps(trace)
+    return explain(timeline(trace, steps), computation, in_loader=loader_share(steps))
 
 
-def test_the_loader_in_the_steps_own_process_is_the_bound() -> None:
-    found = explained("v100_resnet50_b32_workers0.pt.trace.json.gz")
-    assert found.bound == "input"
-    assert found.shares["input"] == pytest.approx(0.33, abs=0.01)
-    assert "56 % computation, 33 % waiting for the data loader" in found.sentences[0]
-    assert found.sentences[1].startswith("Input, mean of a step: 58.7 ms in enumerate(DataLoader)#")
-    assert "num_workers above 0" in found.advice[0]
-    assert "CUDA graphs" in found.advice[1]
-
-
-def test_with_loader_processes_it_is_computation_and_slow_steps_are_told() -> None:
-    found = explained("v100_resnet50_b32_workers4.pt.trace.json.gz")
-    assert found.bound == "computation"
-    assert found.shares["input"] < 0.02
-    assert found.sentences[1:] == (
-        "ProfilerStep#5 takes 182 ms: 36.5 ms more of copies, and waiting for them and 13.1 ms "
-        "more of launching one by one",
-        "ProfilerStep#9 takes 163 ms: 32.6 ms more of launching one by one",
-    )
-
-
-def test_eight_ranks_wait_for_each_other() -> None:
-    found = explained("mi300x_resnet18_b10_8ranks_checkpointing.json.gz")
-    assert found.bound == "communication"
-    assert found.shares["communication"] == pytest.approx(0.62, abs=0.01)
-    assert any("26 % of it beside computation" in sentence for sentence in found.sentences)
-    assert any(sentence.startswith("The host runs ahead") for sentence in found.sentences)
-    assert len(found.advice) == 1
-    assert "bucket_cap_mb" in found.advice[0]
-
-
-def test_a_trace_without_a_device_has_no_bound() -> None:
-    found = explained("a100_alexnet_cupti_counters.json.gz")
-    assert (found.bound, found.advice) == ("not known", ())
-    assert "no kernel, copy or fill" in found.sentences[0]
+@pytest.mark.parametrize(
+    ("name", "bound", "findings", "advice"),
+    [
+        (
+            "v100_resnet50_b32_workers0.pt.trace.json.gz",
+            "input",
+            ["56 % computation, 33 % waiting for the data loader", f"a step: 58.7 ms in {LOADER}"],
+            ["num_workers above 0", "CUDA graphs"],
+        ),
+        (  # with loader processes
+            "v100_resnet50_b32_workers4.pt.trace.json.gz",
+            "computation",
+            [
+                "% computation",
+                "ProfilerStep#5 takes 182 ms: 36.5 ms more of copies, and waiting for them and "
+                "13.1 ms more of launching one by one",
+                "ProfilerStep#9 takes 163 ms: 32.6 ms more of launching one by one",
+            ],
+            ["CUDA graphs"],
+        ),
+        (
+            "mi300x_resnet18_b10_8ranks_checkpointing.json.gz",
+            "communication",
+            ["62 % communication", "26 % of it beside computation", "The host runs ahead"],
+            ["bucket_cap_mb"],
+        ),
+        ("a100_alexnet_cupti_counters.json.gz", "not known", ["no kernel, copy or fill"], []),
+    ],
+)
+def test_what_bounds_published_traces(name, bound, findings, advice):
+    found = explained(read_trace(TRACES / name))
+    assert found.bound == bound
+    for told, texts in ((found.findings, findings), (found.advice, advice)):
+        assert len(told) >= len(texts)
+        assert all(any(text in one for one in told) for text in texts)
+    assert len(found.advice) == len(advice)
 
 
 @pytest.mark.parametrize(
     ("loader_us", "bound", "advised"),
     [(60, "input", True), (40, "compute", True), (4, "compute", False)],
 )
-def test_a_processors_loader(loader_us: float, bound: str, advised: bool) -> None:
+def test_a_processors_loader(loader_us, bound, advised):
     host = [
         HostSpan("ProfilerStep#1", "mark", 0, 100, (1, 1)),
-        HostSpan(
-            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
-            "mark",
-            10,
-            10 + loader_us,
-            (1, 1),
-        ),
+        HostSpan(f"{WORKERS}.__next__", "mark", 10, 10 + loader_us, (1, 1)),
     ]
-    trace = Trace("cpu", host, [])
-    found = explain(timeline(trace, cut_steps(trace)), "compute")
+    found = explained(Trace("cpu", host, []), "compute")
     assert found.bound == bound
     assert any("more loader processes" in advice for advice in found.advice) == advised
 
 
-def step(computation_s: float, *idle: IdleCause, copies_s: float = 0.0) -> StepTime:
-    return StepTime(
-        name="step",
+def step(computation_s, *idle, copies_s=0.0):
+    """A step with these idle times: cause, seconds, call and op."""
+    names = ("cause", "time_s", "call", "op")
+    times = tuple(IdleTime(**dict(zip(names, one, strict=False))) for one in idle)
+    return samples.traced_step(
         wall_s=1.0,
         device_busy_s=computation_s + copies_s,
         computation_s=computation_s,
         exposed_communication_s=0.0,
         exposed_copies_s=copies_s,
-        idle_s=sum(cause.time_s for cause in idle),
+        idle_s=sum(one.time_s for one in times),
         communication_s=0.0,
-        loader_s=None,
-        idle=idle,
+        idle=times,
     )
 
 
 @pytest.mark.parametrize(
-    ("cause", "named", "others"),
+    ("idle", "named", "others"),
     [
-        (IdleCause("launches", 0.6), "CUDA graphs", "pinned"),
-        (IdleCause("allocator", 0.6, "cudaFree", "aten::empty"), "expandable_segments", "batch, "),
+        (("launches", 0.6), "CUDA graphs, torch.compile", "pinned"),
+        (("allocator", 0.6, "cudaFree", "aten::empty"), "expandable_segments", "batch, "),
         (
-            IdleCause("synchronisation", 0.6, "cudaStreamSynchronize", "aten::item"),
+            ("synchronisation", 0.6, "cudaStreamSynchronize", "aten::item"),
             "(aten::item): .item()",
             "CUDA graphs",
         ),
-        (IdleCause("copies", 0.6, "cudaMemcpyAsync", "aten::to"), "non_blocking", "CUDA graphs"),
-        (IdleCause("host", 0.6, None, "aten::randperm"), "(aten::randperm)", "CUDA graphs"),
-        (IdleCause("queued", 0.6), "launched in time", "CUDA graphs"),
-        (IdleCause("graph", 0.6), "CUDA graph", "torch.compile"),
-        (IdleCause("unexplained", 0.6), "another process", "torch.compile"),
-        (IdleCause("not seen", 0.6), "activities=[CPU, CUDA]", "CUDA graphs"),
-        (
-            IdleCause("input", 0.6, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"),
-            "prefetch_factor",
-            "CUDA graphs",
-        ),
+        (("copies", 0.6, "cudaMemcpyAsync"), "non_blocking=True (cudaMemcpyAsync)", "CUDA graphs"),
+        (("host", 0.6, None, "aten::randperm"), "(aten::randperm)", "CUDA graphs"),
+        (("queued", 0.6), "torch.compile. The work was launched in time", "CUDA graphs"),
+        (("graph", 0.6), "CUDA graph", "torch.compile"),
+        (("unexplained", 0.6), "another process", "torch.compile"),
+        (("not seen", 0.6), "activities=[CPU, CUDA]", "CUDA graphs"),
+        (("input", 0.6, WORKERS), "prefetch_factor", "above 0"),
+        (("input", 0.6, LOADER), "num_workers above 0", "prefetch_factor"),
     ],
 )
-def test_advice_follows_the_cause(cause: IdleCause, named: str, others: str) -> None:
-    found = explain([step(0.4, cause)])
-    assert found.bound == ("not known" if cause.cause == "unexplained" else cause.cause)
+def test_advice_follows_the_cause(idle, named, others):
+    found = explain([step(0.4, idle)])
+    assert found.bound == ("not known" if idle[0] == "unexplained" else idle[0])
     assert len(found.advice) == 1
     assert named in found.advice[0]
     assert others not in found.advice[0]
+    assert "torch.compile" not in explain([step(0.4, idle)], compiled=True).advice[0]
 
 
-@pytest.mark.parametrize("cause", ["launches", "queued"])
-def test_what_is_compiled_already_is_not_told_to_be(cause: Literal["launches", "queued"]) -> None:
-    steps = [step(0.4, IdleCause(cause, 0.6))]
-    assert "torch.compile" in explain(steps).advice[0]
-    assert "torch.compile" not in explain(steps, compiled=True).advice[0]
-
-
-def test_copies_on_the_device_are_not_the_hosts() -> None:
-    found = explain([step(0.4, IdleCause("copies", 0.01, "cudaMemcpyAsync"), copies_s=0.6)])
+def test_copies_on_the_device_are_not_the_hosts():
+    found = explain([step(0.4, ("copies", 0.01, "cudaMemcpyAsync"), copies_s=0.6)])
     assert found.bound == "copies"
     assert "conversions of layout" in found.advice[0]
 
 
-def test_input_counts_as_in_a_runs_bound() -> None:
-    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    assert explain([step(0.8, IdleCause("input", 0.2, loader))]).bound == "input"
-    less = step(0.7, IdleCause("input", 0.14, loader), IdleCause("launches", 0.16))
-    assert explain([less]).bound == "computation"
-    assert explain([step(0.96, IdleCause("input", 0.04, loader))]).bound == "computation"
+@pytest.mark.parametrize(
+    ("computation_s", "idle", "bound"),
+    [
+        (0.8, [("input", 0.2)], "input"),
+        (0.7, [("input", 0.14), ("launches", 0.16)], "slow kernels"),
+        (0.96, [("input", 0.04)], "slow kernels"),
+        (0.9, [], "slow kernels"),
+        (0.1, [("launches", 0.9)], "launches"),
+    ],
+)
+def test_input_counts_as_in_a_runs_bound_and_a_roof_says_what_bounds_computation(
+    computation_s, idle, bound
+):
+    assert explain([step(computation_s, *idle)], "slow kernels").bound == bound
 
 
-def test_a_roof_says_what_the_computation_is_bound_by() -> None:
-    busy, idle = step(0.9), step(0.1, IdleCause("launches", 0.9))
-    assert explain([busy], "slow kernels").bound == "slow kernels"
-    assert explain([idle], "slow kernels").bound == "launches"
-
-
-def test_one_slow_step_is_not_the_trace() -> None:
-    slow = step(0.9, IdleCause("input", 3.0, "loader"))
-    found = explain([slow, *[step(0.9, IdleCause("launches", 0.05))] * 4])
+def test_one_slow_step_is_not_the_trace():
+    slow = step(0.9, ("input", 3.0, "loader"))
+    found = explain([slow, *[step(0.9, ("launches", 0.05))] * 4])
     assert found.bound == "computation"
-    assert found.sentences[-1].endswith(
-        "takes 3900 ms: 3000 ms more of waiting for the data loader"
-    )
+    assert found.findings[-1].endswith("takes 3900 ms: 3000 ms more of waiting for the data loader")
 
 
-def test_time_by_cause_is_the_devices_time() -> None:
-    time = step(0.5, IdleCause("copies", 0.2, "a"), IdleCause("copies", 0.1, "b"), copies_s=0.05)
-    lost = time_by_cause(time)
-    assert lost["copies"] == pytest.approx(0.35)
-    assert sum(lost.values()) == pytest.approx(time.device_time_s)
+def test_times_by_cause_are_the_devices_time():
+    time = step(0.5, ("copies", 0.2, "a"), ("host", 0.1), ("copies", 0.1, "b"), copies_s=0.05)
+    assert list(time.idle_s_by_cause.items()) == [("copies", pytest.approx(0.3)), ("host", 0.1)]
+    lost_s = device_times_s(time)
+    assert lost_s["copies"] == pytest.approx(0.35)
+    assert sum(lost_s.values()) == pytest.approx(time.device_time_s)

@@ -3,10 +3,9 @@
 import pytest
 import samples
 
-from analysis.traces.compare import TraceComparison, compare_traces, compare_two
-from analysis.traces.placed import place_traces
-from bench.records.folders import RecordFolder
-from bench.records.trace import IdleTime
+from analysis.report.write import write_report
+from analysis.traces.placed import TraceComparison, compare_two, place_traces
+from bench.errors import Unknown
 
 
 @pytest.fixture
@@ -37,43 +36,62 @@ def test_a_part_of_a_device_or_a_processor_of_its_name_is_no_roof(roofs, measure
     assert place_traces([samples.trace_record(**traced)], [other])[0].used is None
 
 
-@pytest.mark.slow
-def test_a_report_reads_records_of_traces_alone(tmp_path, mlproject_command):
-    trace = samples.trace_record()
-    folder = RecordFolder(tmp_path / "records" / trace.record_id)
-    folder.path.mkdir(parents=True)
-    folder.close(trace)
-    code, _, _ = mlproject_command("report", "--records", tmp_path / "records", "--out", "out")
-    assert code == 0
-    text = (tmp_path / "out" / "report.md").read_text("utf-8")
+def test_ops_of_one_kind_are_one_mark_whatever_their_shapes():
+    unknown = dict.fromkeys(("flops", "elementwise_flops", "eager_bytes", "fused_bytes"))
+    alike = [samples.traced_op(), samples.traced_op(shapes="8x3x9x9", time_s=0.03)]
+    unmatched = samples.traced_op(time_s=0.06, **unknown)
+    [trace] = place_traces([samples.trace_record(ops=(*alike, unmatched))])
+    assert [op.name for op in trace.ops.placed] == [
+        "convolution 1x1 8x3x9x9 forward",
+        "convolution 1x1 8x64x56x56, 64x64x1x1 forward",
+    ]
+    [kind] = trace.kinds.placed
+    assert (kind.name, kind.time.calls) == ("convolution 1x1 forward", 8)
+    assert kind.share == pytest.approx(0.4)
+    assert kind.flops_per_s == pytest.approx(2e9 / 0.04)
+    assert kind.intensity_min == pytest.approx(10)
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_a_report_of_traces_alone_says_nothing_of_runs(tmp_path):
+    page = write_report([], tmp_path, traces=place_traces([samples.trace_record()]))
+    text = page.with_suffix(".md").read_text("utf-8")
     assert "is bound by launches." in text
     assert "Capture the step as a CUDA graph." in text
     assert "## Measurements" not in text
-    rows = (tmp_path / "out" / "tables" / "trace-steps.csv").read_text("utf-8").splitlines()
+    rows = (tmp_path / "tables" / "trace-steps.csv").read_text("utf-8").splitlines()
     assert rows[1].startswith("1,worker0.pt.trace.json.gz,ProfilerStep#1,100.0,70.0,60.0,10.0")
-    [ops] = (tmp_path / "out" / "tables").glob("ops-trace-*.csv")
-    assert '"8x64x56x56, 64x64x1x1"' in ops.read_text("utf-8")
+
+
+def traced(*ops, idle_s=0.0, **changes):
+    """A trace of one step of these ops: name, calls, exclusive seconds of each call."""
+    step = samples.traced_step(
+        wall_s=0.001,  # the host is ahead
+        computation_s=sum(calls * each_s for _, calls, each_s in ops),
+        exposed_communication_s=0.0,
+        exposed_copies_s=0.0,
+        idle_s=idle_s,
+        idle=(),
+    )
+    times = [(name, n, n * each_s) for name, n, each_s in ops]
+    rows = tuple(
+        samples.traced_op(name, op=name, calls=n, time_s=2 * time_s, exclusive_s=time_s)
+        for name, n, time_s in times
+    )
+    return samples.trace_record(step, **{"ops": rows, **changes})
+
+
+def repeated(times, time_s, *others, **changes):
+    """A trace whose step does the same work `times` times."""
+    return traced(("mm", times, time_s), ("relu", 2 * times, time_s / 10), *others, **changes)
 
 
 def test_two_traces_differ_by_their_ops_and_their_idle_time():
-    def trace(idle_s, **times_s):
-        ops = [
-            samples.traced_op(label, op=label, time_s=2 * time_s, exclusive_s=time_s)
-            for label, time_s in times_s.items()
+    found = compare_two(
+        [
+            traced(("conv", 1, 0.05), ("relu", 1, 0.010), ("gone", 1, 0.002), idle_s=0.03),
+            traced(("conv", 1, 0.08), ("relu", 1, 0.0101), ("new", 1, 0.004), idle_s=0.01),
         ]
-        step = samples.traced_step(
-            wall_s=0.001,  # the host is ahead
-            computation_s=sum(times_s.values()),
-            exposed_communication_s=0.0,
-            exposed_copies_s=0.0,
-            idle_s=idle_s,
-            idle=(),
-        )
-        return samples.trace_record(step, ops=tuple(ops))
-
-    found = compare_traces(
-        trace(0.03, conv=0.05, relu=0.010, gone=0.002),
-        trace(0.01, conv=0.08, relu=0.0101, new=0.004),
     )
     assert [(op.op, op.change) for op in found.ops] == [
         ("conv", "slower"),
@@ -82,44 +100,36 @@ def test_two_traces_differ_by_their_ops_and_their_idle_time():
         ("relu", "as before"),
     ]
     assert found.idle_difference_s == pytest.approx(-0.02)
-    assert found.difference_s == pytest.approx(found.explained_s)
+    assert found.difference_s == pytest.approx(found.explained_s) == pytest.approx(0.0121)
+    assert (found.ops[1].calls, found.ops[1].exclusive_s) == ((None, 1.0), (0.0, 0.004))
 
 
-def whole_trace(times, time_s, others=(), **changes):
-    """A trace of one step with `times` calls of each op, of `time_s` each, and no idle time."""
-    ops = [("mm", times, time_s), ("relu", 2 * times, time_s / 10), *others]
-    traced = [
-        samples.traced_op(name, op=name, calls=n, time_s=n * each_s, exclusive_s=n * each_s)
-        for name, n, each_s in ops
-    ]
-    step = samples.traced_step(
-        computation_s=sum(n * each_s for _, n, each_s in ops),
-        exposed_communication_s=0.0,
-        exposed_copies_s=0.0,
-        idle_s=0.0,
-        idle=(),
-    )
-    return samples.trace_record(step, **{"ops": tuple(traced), **changes})
+def test_an_op_that_is_launched_in_several_ways_is_one():
+    once, twice = traced(("mm", 2, 0.01)), traced(("mm", 1, 0.01), ("mm", 1, 0.01))
+    [op] = compare_two([once, twice]).ops
+    assert (op.calls, op.change) == ((2, 2), "as before")
 
 
 def test_unequal_repetitions_are_compared_one_by_one():
-    found = compare_two([whole_trace(34, 0.010), whole_trace(30, 0.011)])
+    found = compare_two([repeated(34, 0.010), repeated(30, 0.011)])
     assert found.repetitions == (34, 30)
     assert [(op.op, op.change) for op in found.ops] == [("mm", "slower"), ("relu", "slower")]
     assert found.step_s == (pytest.approx(0.012), pytest.approx(0.0132))
     assert found.difference_s == pytest.approx(found.explained_s)
 
 
+def test_repetitions_that_no_whole_numbers_tell_are_a_ratio():
+    assert compare_two([repeated(1.5, 0.01), repeated(3, 0.01)]).repetitions == (1, 2)
+
+
 def test_steps_of_other_work_are_not_compared():
-    more = [("conv", 7, 0.02)]
-    found = compare_two([whole_trace(34, 0.01, more), whole_trace(30, 0.01, more)])
-    assert "mm is called 34 times a step in A and 30 times in B" in found
+    more = ("conv", 7, 0.02)
+    found = compare_two([repeated(34, 0.01, more), repeated(30, 0.01, more)])
+    assert "mm is called 34 times a step in A and 30 times in B" in found.reason
 
 
 def test_an_op_with_fewer_calls_that_each_take_longer_is_not_faster():
-    a, b = (
-        whole_trace(30, 0.01, [("add", calls, each_s)]) for calls, each_s in ((9, 1e-3), (3, 2e-3))
-    )
+    a, b = (repeated(30, 0.01, ("add", *add)) for add in ((9, 1e-3), (3, 2e-3)))
     changes = {op.op: op.change for op in compare_two([a, b]).ops}
     assert changes == {"add": "fewer calls", "mm": "as before", "relu": "as before"}
 
@@ -135,28 +145,22 @@ def test_an_op_with_fewer_calls_that_each_take_longer_is_not_faster():
 )
 def test_ranks_of_one_job_have_one_world_size_and_one_kind_of_device(other, compared):
     ours = {"rank": 0, "world_size": 2, "device": "Tesla V100-SXM2-16GB"}
-    found = compare_two([whole_trace(3, 0.01, **ours), whole_trace(3, 0.02, **{**ours, **other})])
-    assert isinstance(found, TraceComparison) == compared
+    found = compare_two([repeated(3, 0.01, **ours), repeated(3, 0.02, **{**ours, **other})])
+    assert isinstance(found, TraceComparison if compared else Unknown)
     if "device" in other:
         assert all(device in found.summary for device in (ours["device"], other["device"]))
-    assert compared or "ranks 0 and 1 of one job" in found
+    assert compared or "ranks 0 and 1 of one job" in found.reason
 
 
 def test_one_step_alone_says_nothing_of_noise():
-    one, two = whole_trace(3, 0.01), whole_trace(3, 0.02)
-    assert "noise is not known" in compare_traces(one, two).summary
-    several = [each.replaced(steps=each.steps * 2) for each in (one, two)]
-    assert "noise" not in compare_traces(*several).summary
+    pair = repeated(3, 0.01), repeated(3, 0.02)
+    assert "One step each: how much of it is noise is not known" in compare_two(pair).summary
+    several = [each.replaced(steps=each.steps * 2) for each in pair]
+    assert "One step of A" in compare_two([pair[0], several[1]]).summary
+    assert "noise" not in compare_two(several).summary
 
 
 def test_a_difference_of_the_other_sign_is_not_explained():
-    a, b = whole_trace(3, 0.01), whole_trace(3, 0.011)
+    a, b = repeated(3, 0.01), repeated(3, 0.011)
     b = b.replaced(steps=[step.replaced(computation_s=0.01) for step in b.steps])
-    assert "beside which ops and idle time add up to" in compare_traces(a, b).summary
-
-
-def test_idle_time_is_told_once_for_each_cause():
-    idle = [("host", 0.02, "a"), ("launches", 0.03, None), ("host", 0.015, "b")]
-    spent = tuple(IdleTime(cause=cause, time_s=s, op=op) for cause, s, op in idle)
-    step = samples.traced_step(idle_s=0.065, idle=spent)
-    assert list(step.idle_s_by_cause.items()) == [("host", 0.035), ("launches", 0.03)]
+    assert "beside which ops and idle time add up to" in compare_two([a, b]).summary

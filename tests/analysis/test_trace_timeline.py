@@ -1,7 +1,5 @@
 """Seconds of a step: against published readings of real traces, and for any spans."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
@@ -13,132 +11,123 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.traces.idle import IdleCause
-from analysis.traces.steps import StepSpans, cut_steps
-from analysis.traces.timeline import StepTime, device_windows, timeline
+from analysis.traces.timeline import (
+    WHOLE,
+    StepSpans,
+    cut_steps,
+    device_windows,
+    loader_share,
+    timeline,
+)
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace, read_trace
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
-MI300X = TRACES / "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
+WORKERS0, WORKERS4 = (f"v100_resnet50_b32_workers{count}.pt.trace.json.gz" for count in (0, 4))
+MI300X = "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
 THREAD = (1, 1)
 
 
 @cache
-def trace_of(name: str) -> Trace:
-    return read_trace(TRACES / name)
-
-
-@cache
-def times_of(name: str) -> list[StepTime]:
-    trace = trace_of(name)
-    return timeline(trace, cut_steps(trace))
-
-
-def share(time: StepTime, cause: str) -> float:
-    return sum(one.time_s for one in time.idle if one.cause == cause) / time.wall_s
+def read(name):
+    """A trace, its steps and their times."""
+    trace = read_trace(TRACES / name)
+    steps = cut_steps(trace)
+    return trace, steps, timeline(trace, steps)
 
 
 @pytest.mark.parametrize(
-    ("name", "busy_us", "wall_us"),
+    ("name", "times_us"),
     [
         (
-            "v100_resnet50_b32_workers0.pt.trace.json.gz",
-            [100629, 100606, 100618, 100650, 100528, 100527],
-            [176078, 173992, 176918, 181259, 176468, 164261],
+            WORKERS0,
+            {
+                100629: 176078,
+                100606: 173992,
+                100618: 176918,
+                100650: 181259,
+                100528: 176468,
+                100527: 164261,
+            },
         ),
         (
-            "v100_resnet50_b32_workers4.pt.trace.json.gz",
-            [103482, 102254, 102161, 102093, 102484, 101939],
-            [181565, 123884, 126824, 126272, 163461, 116146],
+            WORKERS4,
+            {
+                103482: 181565,
+                102254: 123884,
+                102161: 126824,
+                102093: 126272,
+                102484: 163461,
+                101939: 116146,
+            },
         ),
     ],
 )
-def test_the_device_is_as_busy_as_tensorboard_says(
-    name: str, busy_us: list[int], wall_us: list[int]
-) -> None:
-    times = times_of(name)
+def test_the_device_is_as_busy_as_tensorboard_says(name, times_us):
+    *_, times = read(name)
     assert [time.name for time in times] == [f"ProfilerStep#{number}" for number in range(5, 11)]
-    assert [round(1e6 * (time.device_busy_s or 0)) for time in times] == busy_us
-    assert [round(1e6 * time.wall_s) for time in times] == wall_us
+    found = [(round(1e6 * time.device_busy_s), round(1e6 * time.wall_s)) for time in times]
+    assert found == list(times_us.items())
 
 
-def test_the_loader_takes_the_share_that_tensorboard_gives_it() -> None:
-    times = times_of("v100_resnet50_b32_workers0.pt.trace.json.gz")
-    waited_s = sum(one.time_s for time in times for one in time.idle if one.cause == "input")
+def test_the_loader_takes_the_share_that_tensorboard_gives_it():
+    _, steps, times = read(WORKERS0)
+    waited_s = sum(time.idle_s_by_cause["input"] for time in times)
     assert waited_s / sum(time.wall_s for time in times) == pytest.approx(0.334, abs=0.003)
-    assert [round(1e3 * (time.loader_s or 0)) for time in times] == [69, 69, 73, 71, 71, 63]
+    assert loader_share(steps) == pytest.approx(0.3947, abs=1e-4)
     loader = times[1].idle[0]
     assert (loader.cause, loader.op) == ("input", None)
     assert loader.call == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def test_slow_steps_with_loader_processes_did_not_wait_for_the_loader() -> None:
-    times = times_of("v100_resnet50_b32_workers4.pt.trace.json.gz")
-    assert all(share(time, "input") < 0.03 for time in times)
+def test_slow_steps_with_loader_processes_did_not_wait_for_the_loader():
+    *_, times = read(WORKERS4)
+    assert all(time.idle_s_by_cause.get("input", 0) < 0.03 * time.wall_s for time in times)
     # The fifth step's 40 ms in aten::to: the call that copies pageable memory held the device up.
-    assert times[0].idle[0].cause == "copies"
-    assert (times[0].idle[0].call, times[0].idle[0].op) == ("cudaMemcpyAsync", "aten::to")
-    assert 1e3 * times[0].idle[0].time_s == pytest.approx(36.4, abs=0.1)
+    longest = times[0].idle[0]
+    assert (longest.cause, longest.call, longest.op) == ("copies", "cudaMemcpyAsync", "aten::to")
+    assert 1e3 * longest.time_s == pytest.approx(36.4, abs=0.1)
     assert [time.idle[0].cause for time in times[1:]] == ["launches"] * 5
 
 
-def test_communication_copies_and_idle_time_are_tracelenss() -> None:
+def test_communication_copies_and_idle_time_are_tracelenss():
     """It leaves out fills, what was launched before the trace, and here what was recomputed."""
-    trace = trace_of(MI300X.name)
-    runs = [run for run in trace.device if run.kind != "fill" and _counts(trace, run)]
-    begin_us = min(run.begin_us for run in runs)
-    end_us = max(run.end_us for run in runs)
-    step = StepSpans("counted", begin_us, end_us, list(trace.host), runs)
-    found = timeline(Trace(trace.path, trace.host, runs), [step])[0]
+    trace, *_ = read(MI300X)
+    # TraceLens reads Python's frames, which this project's reader leaves out.
+    with gzip.open(TRACES / MI300X) as file:
+        recomputed = [
+            (event["ts"], event["ts"] + event["dur"])
+            for event in json.load(file)["traceEvents"]
+            if event.get("cat") == "python_function"
+            and "torch/utils/checkpoint.py" in event["name"]
+            and "recompute_fn" in event["name"]
+        ]
+    runs = [
+        run
+        for run in trace.device
+        if run.kind != "fill" and (launch := trace.launch_of(run)) is not None
+        if not any(begin <= launch.begin_us <= end for begin, end in recomputed)
+    ]
+    limits_us = min(run.begin_us for run in runs), max(run.end_us for run in runs)
+    step = StepSpans("counted", *limits_us, list(trace.host), runs)
+    [found] = timeline(Trace(trace.path, trace.host, runs), [step])
 
     with (TRACES / "mi300x_resnet18_expected" / "gpu_timeline.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["is_recompute"] == "False"]
-    theirs = {row["type"]: float(row["time ms"]) for row in rows}
-    assert {
-        "computation_time": found.computation_s,
-        "exposed_comm_time": found.exposed_communication_s,
-        "exposed_memcpy_time": found.exposed_copies_s,
-        "busy_time": found.device_busy_s,
-        "idle_time": found.idle_s,
-        "total_comm_time": found.communication_s,
-    } == {
-        name: pytest.approx(theirs[name] / 1e3, abs=1e-7)
-        for name in theirs
-        if name not in ("total_time", "total_memcpy_time")
-    }
+    theirs_s = {row["type"]: float(row["time ms"]) / 1e3 for row in rows}
+    assert found.computation_s == pytest.approx(theirs_s["computation_time"], abs=1e-7)
+    assert found.exposed_communication_s == pytest.approx(theirs_s["exposed_comm_time"], abs=1e-7)
+    assert found.exposed_copies_s == pytest.approx(theirs_s["exposed_memcpy_time"], abs=1e-7)
+    assert found.device_busy_s == pytest.approx(theirs_s["busy_time"], abs=1e-7)
+    assert found.idle_s == pytest.approx(theirs_s["idle_time"], abs=1e-7)
+    assert found.communication_s == pytest.approx(theirs_s["total_comm_time"], abs=1e-7)
 
 
-@cache
-def _recomputation() -> list[tuple[float, float]]:
-    """TraceLens reads Python's frames, which this project's reader leaves out."""
-    with gzip.open(MI300X) as file:
-        events = json.load(file)["traceEvents"]
-    return [
-        (event["ts"], event["ts"] + event["dur"])
-        for event in events
-        if event.get("cat") == "python_function"
-        and "torch/utils/checkpoint.py" in event["name"]
-        and "recompute_fn" in event["name"]
-    ]
-
-
-def _counts(trace: Trace, run: DeviceSpan) -> bool:
-    launch = trace.launch_of(run)
-    return launch is not None and not any(
-        begin <= launch.begin_us <= end for begin, end in _recomputation()
-    )
-
-
-def test_steps_share_the_device_where_the_host_runs_ahead() -> None:
-    trace = trace_of(MI300X.name)
-    steps = cut_steps(trace)
-    times = timeline(trace, steps)
+def test_steps_share_the_device_where_the_host_runs_ahead():
+    trace, steps, times = read(MI300X)
     windows = device_windows(trace, steps)
     assert all(one[1] <= two[0] for one, two in pairwise(windows))
-    assert [time.wall_s < (time.device_busy_s or 0) for time in times] == [True] * 3
+    assert [time.wall_s < time.device_busy_s for time in times] == [True] * 3
     for time, (begin_us, end_us) in zip(times, windows, strict=True):
-        assert time.device_busy_s is not None
-        assert time.idle_s is not None
         assert time.device_busy_s + time.idle_s == pytest.approx((end_us - begin_us) / 1e6)
         # What ran of earlier steps, 30 ms, is not the first one's.
         assert 0.018 < time.device_busy_s < 0.019
@@ -146,65 +135,81 @@ def test_steps_share_the_device_where_the_host_runs_ahead() -> None:
         assert {cause.cause for cause in time.idle} == {"queued"}
 
 
-def test_a_trace_without_a_device_says_so() -> None:
+def test_a_trace_without_a_device_says_so():
     trace = Trace("cpu", [HostSpan("ProfilerStep#1", "mark", 0, 5e6, THREAD)], [])
-    time = timeline(trace, cut_steps(trace))[0]
+    [time] = timeline(trace, cut_steps(trace))
     assert (time.wall_s, time.device_busy_s, time.idle_s) == (5.0, None, None)
     assert time.missing["idle_s"] == "the trace holds no kernel, copy or fill of a device"
-    assert time.missing["loader_s"] == "the step has no mark of a data loader"
-    assert set(time.missing) == {name for name, value in vars(time).items() if value is None}
 
 
-def test_several_devices_are_averaged() -> None:
+def test_several_devices_are_averaged():
     runs = [DeviceSpan("k", "kernel", 0, 4e6, 0, 7), DeviceSpan("k", "kernel", 0, 8e6, 1, 7)]
-    time = timeline(Trace("two", [], runs), [StepSpans("whole", 0, 8e6, [], runs)])[0]
+    [time] = timeline(Trace("two", [], runs), [StepSpans("whole", 0, 8e6, [], runs)])
     assert (time.device_busy_s, time.computation_s, time.idle_s) == (6.0, 6.0, 2.0)
-    assert time.idle == (IdleCause("not seen", 2.0),)
+    assert [(one.cause, one.time_s) for one in time.idle] == [("not seen", 2.0)]
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("mark", "steps"),
     [
-        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)",
-        "mscclKernel_Sum_half_LL_false(ncclDevComm*, mscclAlgo*)",
-        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(void*)",
-        "void c10d::symmetric_memory::barrier_kernel(unsigned int**)",
-        "void deep_ep::intranode::dispatch<8, 768>(int4*)",
-        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
-        "nvshmemi_transfer_rma_nbi",
+        (None, [("ProfilerStep#1", 10, 50, "ab"), ("ProfilerStep#2", 50, 90, "d")]),
+        ("outer", [("outer#1", 5, 95, "abd")]),  # another of that name is inside
+        (WHOLE, [(WHOLE, 60, 99, "abde")]),
     ],
 )
-def test_kernels_that_wait_for_other_ranks(name: str) -> None:
-    assert DeviceSpan(name, "kernel", 0, 1, 0, 0).communicates
+def test_what_belongs_to_a_step(mark, steps):
+    marks = [("outer#1", 5, 95), ("outer#2", 6, 7), ("ProfilerStep#1", 10, 50)]
+    marks += [("ProfilerStep#2", 50, 90)]
+    host = [HostSpan(name, "mark", begin, end, THREAD) for name, begin, end in marks]
+    host.append(HostSpan("cudaLaunchKernel", "call", 20, 21, THREAD, correlation=1))
+    device = [
+        DeviceSpan("c", "kernel", 15, 16, 0, 7),  # before its stream's first known launch
+        DeviceSpan("a", "kernel", 60, 61, 0, 7, 1),
+        DeviceSpan("d", "kernel", 65, 66, 0, 8),  # a stream without launches
+        DeviceSpan("b", "kernel", 70, 71, 0, 7),  # after a, on its stream
+        DeviceSpan("e", "kernel", 98, 99, 0, 8),
+    ]
+    found = cut_steps(Trace("t", host, device), mark)
+    ran = ["".join(sorted(run.name for run in step.device)) for step in found]
+    assert [(s.name, s.begin_us, s.end_us) for s in found] == [step[:3] for step in steps]
+    assert ran == [step[3] for step in steps]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
-        "void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>>(int)",
-        "triton_red_fused_native_layer_norm_0",
-        "void cub::DeviceScanKernel<cub::BlockAllReduce>(int)",
-    ],
-)
-def test_kernels_that_compute(name: str) -> None:
-    assert not DeviceSpan(name, "kernel", 0, 1, 0, 0).communicates
+COMMUNICATE = [
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)",
+    "mscclKernel_Sum_half_LL_false(ncclDevComm*, mscclAlgo*)",
+    "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(void*)",
+    "void c10d::symmetric_memory::barrier_kernel(unsigned int**)",
+    "void deep_ep::intranode::dispatch<8, 768>(int4*)",
+    "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+    "nvshmemi_transfer_rma_nbi",
+]
+COMPUTE = [
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
+    "void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>>(int)",
+    "triton_red_fused_native_layer_norm_0",
+    "void cub::DeviceScanKernel<cub::BlockAllReduce>(int)",
+]
+
+
+def test_kernels_that_wait_for_other_ranks():
+    spans = [DeviceSpan(name, "kernel", 0, 1, 0, 0) for name in (*COMMUNICATE, *COMPUTE)]
+    assert [span.name for span in spans if span.communicates] == COMMUNICATE
 
 
 #: Times of made-up traces are whole multiples of it.
 TICK_US = 50
 
 
-def ticks(least: int, most: int) -> st.SearchStrategy[int]:
+def ticks(least, most):
     return st.integers(least, most).map(lambda number: TICK_US * number)
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> Trace:
+def traces(draw):
     """Steps of any length, launches in them, work on two streams that may be late or unlaunched."""
-    host = []
-    at_us = 0
+    host, at_us = [], 0
     for number in range(draw(st.integers(1, 4))):
         end_us = at_us + draw(ticks(1, 60))
         host.append(HostSpan(f"ProfilerStep#{number}", "mark", at_us, end_us, THREAD))
@@ -232,13 +237,13 @@ def traces(draw: st.DrawFn) -> Trace:
 
 @settings(max_examples=40)
 @given(traces())
-def test_times_of_any_trace_add_up(trace: Trace) -> None:
+def test_times_of_any_trace_add_up(trace):
     steps = cut_steps(trace)
     windows = device_windows(trace, steps)
     times = timeline(trace, steps)
+    busy = {tick for run in trace.device for tick in in_ticks(run.begin_us, run.end_us)}
     for time, (begin_us, end_us) in zip(times, windows, strict=True):
-        ran = [(r.begin_us, r.end_us) for r in trace.device]
-        covered_us = _covered(ran, begin_us, end_us)
+        covered_us = TICK_US * len(busy & set(in_ticks(begin_us, end_us)))
         assert time.idle_s == pytest.approx((end_us - begin_us - covered_us) / 1e6, abs=1e-12)
         assert sum(cause.time_s for cause in time.idle) == time.idle_s
         assert all(cause.time_s > 0 for cause in time.idle)
@@ -252,11 +257,5 @@ def test_times_of_any_trace_add_up(trace: Trace) -> None:
         assert one[0] <= one[1] <= two[0]
 
 
-def _covered(ran: list[tuple[float, float]], begin_us: float, end_us: float) -> float:
-    """Tick by tick."""
-
-    def ticks_of(begin_us: float, end_us: float) -> range:
-        return range(int(begin_us) // TICK_US, int(end_us) // TICK_US)
-
-    busy = {tick for begin, end in ran for tick in ticks_of(begin, end)}
-    return TICK_US * len(busy & set(ticks_of(begin_us, end_us)))
+def in_ticks(begin_us, end_us):
+    return range(int(begin_us) // TICK_US, int(end_us) // TICK_US)

@@ -1,7 +1,6 @@
 """When a configuration's speed changed: where, by how much, what else did, and not by chance."""
 
 import csv
-import io
 import json
 from datetime import timedelta
 
@@ -11,10 +10,11 @@ import pytest
 from observed import observation
 from test_analysis_commands import invoke, records_on_disk
 
-import commands.analyse.trend
+import commands.trend
 from analysis.comparison import METRICS
-from analysis.comparison.trend import histories
-from analysis.figures.charts.trend_chart import trend_figure
+from analysis.comparison.history import histories
+from analysis.figures import draw_chart, interactive_chart
+from analysis.figures.times import trend_chart
 from analysis.statistics.change_points import find_changes
 from bench.errors import UserError
 
@@ -28,39 +28,35 @@ def series(levels, counts, seed=1, noise=0.005):
     ).tolist()
 
 
-def test_a_change_has_its_place_its_size_and_its_interval():
-    (found,) = find_changes(series([100, 97], [12, 8]))
-    assert found.place == 12
-    assert found.first <= 12 <= found.last <= 13
-    assert found.estimate.low < 0.97 < found.estimate.high
-    assert found.chance < 1e-6
+def night(number, rate, repeat=1, **changes):
+    return observation(
+        f"{changes.get('arch', 'resnet18')}-{number}-{repeat}",
+        rate,
+        started=make.NOON + timedelta(days=number, minutes=repeat),
+        **changes,
+    )
 
 
-def test_versions_of_a_users_model_are_one_history_that_names_them():
-    runs = [
-        observation(f"r{n}", rate, code="old" if n < 6 else "new", campaign=f"c{n}",
-                    started=make.NOON + timedelta(days=n))
-        for n, rate in enumerate(series([100, 90], [6, 6]))
-    ]  # fmt: skip
-    (history,) = histories(runs, RATE)
-    (turn,) = history.turns
-    assert turn.differs == ("model's code old -> new",)
-
-
-def test_a_slow_week_is_two_changes_and_a_bad_night_is_none():
-    week = find_changes(series([100, 95, 100], [15, 5, 20]))
-    assert [one.place for one in week] == [15, 20]
-    assert [one.estimate.ratio < 1 for one in week] == [True, False]
-    night = [*series([100], [20]), 90.0, *series([100], [20], seed=2)]
-    assert find_changes(night) == []
-
-
-def test_equal_values_and_few_have_no_change_and_exact_steps_have_theirs():
-    assert find_changes([5.0] * 20) == []
-    assert find_changes(series([100, 50], [2, 2])) == []
-    (found,) = find_changes([5.0] * 6 + [4.0] * 6)
-    assert (found.place, found.first, found.last) == (6, 6, 6)
-    assert found.estimate.ratio == pytest.approx(0.8)
+@pytest.mark.parametrize(
+    ("values", "places", "ratios"),
+    [
+        (series([100, 97], [12, 8]), [(12, 12, 12)], [0.97]),
+        # a slow week is two changes, a bad night is none
+        (series([100, 95, 100], [15, 5, 20]), [(15, 15, 15), (20, 20, 20)], [0.95, 1 / 0.95]),
+        ([*series([100], [20]), 90.0, *series([100], [20], seed=2)], [], []),
+        # equal values and few have no change, exact steps have theirs
+        ([5.0] * 20, [], []),
+        (series([100, 50], [2, 2]), [], []),
+        ([5.0] * 6 + [4.0] * 6, [(6, 6, 6)], [0.8]),
+    ],
+)
+def test_a_change_has_its_place_its_size_and_its_interval(values, places, ratios):
+    found = find_changes(values)
+    assert [(one.first, one.index, one.last) for one in found] == places
+    for one, ratio in zip(found, ratios, strict=True):
+        assert one.p_value < 0.01
+        assert one.estimate.interval.low <= ratio <= one.estimate.interval.high
+        assert one.estimate.ratio == pytest.approx(ratio, rel=0.005)
 
 
 @pytest.mark.parametrize("count", [6, 30])
@@ -71,15 +67,6 @@ def test_of_histories_without_a_change_at_most_5_of_100_have_one(count):
         bool(find_changes(np.exp(0.01 * rng.standard_normal(count)).tolist())) for _ in range(400)
     ]
     assert np.mean(alarms) <= 0.065
-
-
-def night(number, rate, repeat=1, **changes):
-    return observation(
-        f"{changes.get('arch', 'resnet18')}-{number}-{repeat}",
-        rate,
-        started=make.NOON + timedelta(days=number, minutes=repeat),
-        **changes,
-    )
 
 
 def test_runs_of_a_campaign_are_one_point_and_others_one_each():
@@ -97,28 +84,38 @@ def test_runs_of_a_campaign_are_one_point_and_others_one_each():
         assert len(found.points) == 6
 
 
-def test_what_changed_is_looked_for_wherever_the_level_may_have_changed():
-    values = series([100, 98.5], [10, 10], seed=4)
+@pytest.mark.parametrize(
+    ("levels", "seed", "before", "after", "where", "differs"),
+    [  # a version of a user's own model is a fact of its history, not another configuration
+        ([100, 90], 1, {"code": "old"}, {"code": "new"}, (10, 10, 10), "model's code old -> new"),
+        # what changed two nights after the likeliest one, where the level may have changed
+        ([100, 98.5], 4, {"software": {"torch": "2.11.0"}}, {"software": {"torch": "2.15.0"}},
+         (8, 10, 13), "torch 2.11.0 -> 2.15.0"),
+    ],
+)  # fmt: skip
+def test_what_else_changed_is_named(levels, seed, before, after, where, differs):
+    first = 10 if "code" in before else 12
     runs = [
-        night(number, rate, software={"torch": "2.11.0" if number < 12 else "2.15.0"})
-        for number, rate in enumerate(values)
+        night(number, rate, **(before if number < first else after))
+        for number, rate in enumerate(series(levels, [10, 10], seed=seed))
     ]
-    (turn,) = histories(runs, RATE)[0].turns
-    assert (turn.change.first, turn.change.place, turn.change.last) == (8, 10, 13)
-    assert turn.differs == ("torch 2.11.0 -> 2.15.0",)
+    (history,) = histories(runs, RATE)
+    (change,) = history.changes
+    assert (change.first, change.index, change.last) == where
+    assert history.differs(change) == (differs,)
 
 
 def test_several_configurations_share_the_chance_of_a_false_alarm():
     """Five percent of one: beside nine others the same series has no change."""
     values = series([100, 97.0], [6, 6], seed=3, noise=0.006)
     one = [night(number, rate) for number, rate in enumerate(values)]
-    assert len(histories(one, RATE)[0].turns) == 1
+    assert len(histories(one, RATE)[0].changes) == 1
     others = [
         night(number, rate, arch=f"model{model}")
         for model in range(60)
         for number, rate in enumerate(series([100], [6], seed=model))
     ]
-    assert histories(one + others, RATE)[0].turns == ()
+    assert histories(one + others, RATE)[0].changes == ()
 
 
 def test_what_cannot_be_a_history_is_one_line():
@@ -145,42 +142,35 @@ def recorded_nights(folder, after=1.0):
     return f"records={records_on_disk(folder, *records)}"
 
 
-def test_a_slower_newest_level_ends_with_1_and_names_what_changed(tmp_path):
-    side = recorded_nights(tmp_path / "records", after=1.05)
-    done = invoke(commands.analyse.trend, side, "--out", tmp_path / "out")
-    assert done.return_value == 1
-    assert "12 points from 2025-06-01 12:01 to 2025-06-12 12:01, 1 change: " in done.output
+def test_a_slower_newest_level_names_what_changed_in_every_form(tmp_path):
+    done = invoke(commands.trend, recorded_nights(tmp_path / "r", 1.05), "--out", tmp_path / "out")
     assert "    2025-06-08 12:01: -4." in done.output
     assert "torch 2.11.0 -> 2.15.0" in done.output
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "trend.csv",
-        "trend.png",
-        "trend.svg",
-    }
-    assert invoke(commands.analyse.trend, side, "--threshold", 0.1).return_value == 0
-    done = invoke(commands.analyse.trend, side, "--format", "json")
-    (history,) = json.loads(done.output)
+    files = {path.suffix for path in (tmp_path / "out").iterdir()}
+    assert files == {".csv", ".json", ".md", ".tex", ".png", ".svg"}
+    (history,) = json.loads((tmp_path / "out" / "trend.json").read_text("utf-8"))
     (change,) = history["changes"]
-    assert change["at"] == change["earliest"] == "2025-06-08T12:01:00+00:00"
     assert change["ratio_low"] < 1 / 1.05 < change["ratio_high"]
-    rows = list(csv.DictReader(io.StringIO(
-        invoke(commands.analyse.trend, side, "--format", "csv").output
-    )))  # fmt: skip
+    rows = list(csv.DictReader((tmp_path / "out" / "trend.csv").open(encoding="utf-8")))
     assert [row["level"] for row in rows] == ["1"] * 7 + ["2"] * 5
     assert rows[0]["torch"] == "2.11.0"
 
 
-def test_a_steady_or_faster_history_ends_with_0_and_a_use_is_worse_where_it_rises(tmp_path):
-    assert invoke(commands.analyse.trend, recorded_nights(tmp_path / "same")).return_value == 0
-    faster = recorded_nights(tmp_path / "faster", after=0.9)
-    assert invoke(commands.analyse.trend, faster).return_value == 0
-    worse = invoke(commands.analyse.trend, faster, "--metric", "attained_gflops")
-    assert worse.return_value == 0
-    times = invoke(commands.analyse.trend, faster, "--metric", "iteration_time_ms_mean")
-    assert times.return_value == 0
-    slower = recorded_nights(tmp_path / "slower", after=1.1)
-    times = invoke(commands.analyse.trend, slower, "--metric", "iteration_time_ms_mean")
-    assert times.return_value == 1
+@pytest.mark.parametrize(
+    ("after", "options", "code"),
+    [
+        (1.0, (), 0),
+        (0.9, (), 0),
+        (1.1, (), 1),
+        (1.05, ("--threshold", 0.1), 0),
+        (0.9, ("--metric", "attained_gflops"), 0),
+        (0.9, ("--metric", "iteration_time_ms_mean"), 0),
+        (1.1, ("--metric", "iteration_time_ms_mean"), 1),
+    ],
+)
+def test_only_a_newest_level_that_is_worse_ends_with_1(tmp_path, after, options, code):
+    side = recorded_nights(tmp_path, after)
+    assert invoke(commands.trend, side, *options).return_value == code
 
 
 def test_the_figure_has_a_panel_each_with_levels_and_changes():
@@ -189,13 +179,18 @@ def test_the_figure_has_a_panel_each_with_levels_and_changes():
         for arch, levels in (("resnet18", [100, 95]), ("vgg16", [100, 100]))
         for number, rate in enumerate(series(levels, [10, 10]))
     ]
-    figure = trend_figure(histories(runs, RATE))
-    figure.draw_without_rendering()
-    changed, steady = figure.axes
-    assert changed.get_title(loc="left") == "lab resnet18 fp32 batch 10"
-    assert [text.get_text()[:2] for text in changed.texts] == ["-5"]
-    assert list(steady.texts) == []
+    chart = trend_chart(histories(runs, RATE))
+    changed, steady = chart.panels
+    assert changed.title == "lab resnet18 fp32 batch 10"
+    (change,) = [one for one in changed.series if one.dashed]
+    assert change.names[1].startswith("-5")
+    assert change.xs[0] == (make.NOON + timedelta(days=10, minutes=1)).timestamp() / 86_400
+    assert [one.dashed for one in steady.series] == [False, False]  # its points and their level
+    draw_chart(chart).draw_without_rendering()
+    page = interactive_chart(chart)
+    assert page.layout.xaxis.type == "date"
+    assert page.data[0].x[0] == (make.NOON + timedelta(minutes=1)).timestamp() * 1000
     many = histories([night(n, 100.0 + n, arch=f"m{m}") for m in range(14) for n in range(5)], RATE)
-    figure = trend_figure(many)
-    assert len(figure.axes) == 12
-    assert figure.get_suptitle() == "and 2 configurations more"
+    panels = trend_chart(many).panels
+    assert len(panels) == 12
+    assert panels[-1].x.label == "and 2 configurations more"

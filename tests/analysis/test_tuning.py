@@ -7,9 +7,8 @@ import pytest
 import samples
 from simulated_device import START, Device, environment
 
-from analysis.figures import save_figure, single_axes
-from analysis.runs.points import Refusal, roofline_point
-from analysis.tuning.account import (
+from analysis.runs.points import roofline_point
+from analysis.tuning import (
     best_command,
     best_record,
     roof_line,
@@ -17,10 +16,10 @@ from analysis.tuning.account import (
     tuning_markdown,
     verdict_line,
 )
-from analysis.tuning.tuning_figure import draw_ablation, tuning_figure
+from bench.errors import Unknown
 from campaigns.tune.tuner import Limits, tune
 
-NOWHERE = Refusal("no ceiling: none was measured")
+NOWHERE = Unknown("no ceiling: none was measured")
 
 
 def tuned(speed, fails=lambda knobs: None, *, budget_s=2000.0, noise=0.003):
@@ -110,7 +109,7 @@ def test_the_json_holds_every_trial_and_comparison(result):
 
 def test_the_markdown_is_whole_and_text_from_records_cannot_break_it(result):
     text = tuning_markdown(result, NOWHERE)
-    for words in ("## What each knob gave", "| all of them |", "## What was tried", "## Trials"):
+    for words in ("1. What each knob gave", "| all of them |", "2. What was tried", "3. Trials"):
         assert words in text
     assert "no C++ compiler \\| in &lt;path&gt;" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
@@ -125,57 +124,3 @@ def test_a_machine_that_is_not_quiet_and_what_no_time_was_left_for_are_told(resu
     told = next(line for line in short.splitlines() if "no time was left to try: " in line)
     assert "optimizer=false" in told
     assert "depthwise" not in told  # fp32 forbids it: there was nothing to try
-
-
-def test_the_figure_shows_every_effect_and_every_trial(result, tmp_path):
-    figure = tuning_figure(result)
-    above, below = figure.axes
-    names = [label.get_text() for label in above.get_yticklabels()]
-    assert names == [
-        "all of them: tuned over start",
-        "batch_size: 32 over 16 (auto)",
-        "threads: 2 over 1 (auto)",
-    ]
-    points = [line for line in below.lines if line.get_marker() not in ("None", "")]
-    assert [line.get_xdata()[0] for line in points] == [t.number for t in result.trials]
-    failed = [line for line in points if line.get_marker() == "x"]
-    assert len(failed) == 1
-    assert failed[0].get_ydata()[0] == below.get_ylim()[0]
-    labels = {text.get_text() for text in below.texts}
-    assert {"threads=2 *", "batch_size=32 *", "compile=default", "confirmation"} <= labels
-    assert "images/s" in above.get_xlabel()
-    png, svg = save_figure(figure, tmp_path, "tuning")
-    assert png.stat().st_size > 10_000
-    assert svg.read_text().startswith("<?xml")
-
-
-def test_a_figure_of_nothing_says_so_and_trials_are_whole_numbers(nothing):
-    few = replace(nothing, trials=nothing.trials[:3], comparisons=())
-    above, below = tuning_figure(few).axes
-    assert all(tick == int(tick) for tick in below.get_xticks())
-    assert [text.get_text() for text in above.texts] == ["nothing was adopted and confirmed"]
-
-
-@pytest.mark.parametrize("found", ["nothing", "result"])
-def test_without_fresh_runs_the_figure_shows_what_was_compared(found, request):
-    tuned_so_far = replace(request.getfixturevalue(found), confirmed=None, ablation=())
-    above, _ = tuning_figure(tuned_so_far).axes
-    compared = [
-        comparison for comparison in tuned_so_far.comparisons if comparison.interval is not None
-    ]
-    assert "no gain was confirmed" in above.get_title(loc="left")
-    assert [label.get_text() for label in above.get_yticklabels()] == [d.name for d in compared]
-    markers = [line for line in above.lines if line.get_marker() == "o"]
-    assert [line.get_xdata()[0] for line in markers] == [
-        comparison.interval.ratio for comparison in compared
-    ]
-    assert {line.get_markerfacecolor() for line in markers} == {"white"}
-
-
-def test_a_gain_that_is_not_beyond_doubt_is_drawn_hollow(result):
-    unsure = replace(result.ablation[0], interval=replace(result.ablation[0].interval, low=0.99))
-    _, axes = single_axes()
-    draw_ablation(axes, [result.ablation[1], unsure], "images/s")
-    faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
-    assert faces[0] != "white"
-    assert faces[1] == "white"

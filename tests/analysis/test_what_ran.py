@@ -4,13 +4,13 @@ import factories as make
 import pytest
 import samples
 
-from analysis.findings.differences import find_precision_uplift, uplifts
+from analysis.findings import KINDS
+from analysis.findings.uplifts import uplifts
 from analysis.prediction import choose_curve
-from analysis.report.tables.group_tables import uplift_table
-from analysis.report.tables.summary_table import summary_table
+from analysis.report.run_tables import configuration_tables
+from analysis.runs.frame import configurations
 from analysis.runs.groups import batch_curves, group_runs
-from analysis.runs.placed import place_runs
-from analysis.table import number_runs
+from analysis.runs.place import place_runs
 
 CUDA = {"backend": "cuda", "pin_memory": True}
 FP16 = {"math_mode": "fp16", "autocast_dtype": "fp16", "loss_scaling": True}
@@ -62,33 +62,31 @@ def test_what_ran_alike_is_one_configuration(one, other):
     assert {run.distinction for run in runs} == {""}
 
 
-def test_a_processor_without_its_newer_instructions_is_another_configuration():
-    limited = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
-    kept, again, whole = place_runs(
+LIMITED = {"variables": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}
+OLD, NEW = ({"model_code": samples.model_code(digest=name)} for name in ("old", "new"))
+
+
+@pytest.mark.parametrize(
+    ("machines", "sizes", "distinctions"),
+    [
+        # a processor without its newer instructions
+        (({}, LIMITED, LIMITED), [1, 2], ["", "instructions avx2", "instructions avx2"]),
+        # two versions of a user's model
+        ((OLD, NEW, NEW, {}), [1, 2, 1], ["code old", "code new", "code new", ""]),
+    ],
+)
+def test_what_a_machine_ran_otherwise_is_another_configuration(machines, sizes, distinctions):
+    runs = place_runs(
         [
-            make.run_record("whole"),
-            make.run_record("kept", environment=limited),
-            make.run_record("kept-again", environment=limited),
+            make.run_record(f"r{number}", environment=make.environment(**own))
+            for number, own in enumerate(machines)
         ],
         [],
     )
-    assert len(group_runs([whole, kept, again])) == 2
-    assert (whole.distinction, kept.distinction) == ("", "instructions avx2")
-    assert kept.distinction == again.distinction
-
-
-def test_two_versions_of_a_users_model_are_two_configurations():
-    code = {name: samples.model_code(digest=name) for name in ("old", "new")}
-    old, new, again, unknown = place_runs(
-        [
-            make.run_record(f"r{number}", environment=make.environment(model_code=version))
-            for number, version in enumerate((code["old"], code["new"], code["new"], None))
-        ],
-        [],
-    )
-    assert [len(group.runs) for group in group_runs([old, new, again, unknown])] == [1, 2, 1]
-    assert (old.distinction, new.distinction) == ("code old", "code new")
-    assert old.software["model's commit"] == f"{'c' * 12} changed"
+    assert [len(group.runs) for group in group_runs(runs)] == sizes
+    assert [run.distinction for run in runs] == distinctions
+    if machines[0] is OLD:
+        assert runs[0].software["model's commit"] == f"{'c' * 12} changed"
 
 
 @pytest.mark.parametrize(
@@ -108,9 +106,25 @@ def test_what_ran_otherwise_is_another_configuration_and_its_rows_say_in_what(on
     assert [len(group.runs) for group in found] == [1, 2]
     assert words in found[0].label
     assert len({group.label for group in found}) == 2
-    cells = summary_table(runs, number_runs(runs)).cells
-    assert words in cells[0][1]
-    assert len({tuple(row[:4]) for row in cells}) == 2
+    cells = make.cells_of(configuration_tables(runs)["summary"])
+    assert words in cells[0]["model"]
+    assert len({(row["model"], row["precision"]) for row in cells}) == 2
+
+
+def test_a_run_that_failed_before_auto_had_a_value_repeats_those_that_asked_alike():
+    auto = {"batch_size": "auto"}
+    runs = place_runs(
+        [
+            make.run_record("measured", 16, settings=auto),
+            make.failed_record("early", settings=auto),
+            make.failed_record("nowhere", settings=auto, environment=None),
+            make.failed_record("larger", settings=auto, resolved=make.resolved(batch_size=32)),
+            make.failed_record("asked", settings={"batch_size": 64}),
+        ],
+        [],
+    )
+    names = [[run.name for run in one.runs] for one in configurations(runs)]
+    assert names == [["measured"], ["larger"], ["asked"]]
 
 
 def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
@@ -120,15 +134,11 @@ def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
     assert runs[2].label == "lab resnet18 fp32 (amp asked for) batch 10"
     (one,) = uplifts(runs)
     assert (one.estimate, one.low.names, one.full.names) == (None, ("r3",), ("r1", "r2", "r3"))
-    (row,) = uplift_table(runs, number_runs(runs)).cells
-    assert row[3] == "fp32 (amp asked for)"
-    assert row[6:10] == [
-        "-",
-        "-",
-        "-",
-        "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic",
-    ]
-    (found,) = find_precision_uplift(runs)
+    (row,) = make.cells_of(configuration_tables(runs)["uplift"])
+    assert row["precision"] == "fp32 (amp asked for)"
+    assert row.keys().isdisjoint(("times as fast", "95 % interval", "verdict"))
+    assert row["note"] == "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic"
+    (found,) = KINDS["precision uplift"].findings(runs)
     assert found.headline == (
         "lab, resnet18: no uplift of amp. "
         "Amp ran in fp32: this device has neither bf16 nor fp16 arithmetic."
@@ -140,14 +150,14 @@ def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
 @pytest.mark.parametrize(
     ("asked", "uplift", "words"),
     [
-        ("amp", "-", "no uplift of amp. Emulated"),
+        ("amp", None, "no uplift of amp. Emulated"),
         ("amp-bf16", "1", "amp-bf16 (emulated) measured as fast as fp32, undecided"),
     ],
 )
 def test_an_emulation_is_rated_only_where_it_was_asked_for(asked, uplift, words):
     runs = placed(({}, {}), ({"precision": asked}, EMULATED))
-    (row,) = uplift_table(runs, number_runs(runs)).cells
-    assert (row[3], row[6]) == ("amp-bf16", uplift)
-    assert row[9] == "emulated: this device has no such arithmetic"
-    (found,) = find_precision_uplift(runs)
+    (row,) = make.cells_of(configuration_tables(runs)["uplift"])
+    assert (row["precision"], row.get("times as fast")) == ("amp-bf16", uplift)
+    assert row["note"] == "emulated: this device has no such arithmetic"
+    (found,) = KINDS["precision uplift"].findings(runs)
     assert words in found.headline

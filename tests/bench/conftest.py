@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from programs import program as write_program
 
-from bench.training.dataset.generate import generate_image_folder
+from bench.images.generate import generate_image_folder
 
 NOBODY = 65534
 

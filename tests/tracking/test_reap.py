@@ -8,7 +8,7 @@ from stored_runs import filed, project_run
 
 from mlproject import main
 from tracking import schema
-from tracking.upload.reap import reap
+from tracking.upload.delivery import reap
 from tracking.upload.upload import upload
 
 HOUR_S = 3600.0

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pytest
 
-from tracking.reading import run_columns
-from tracking.reading.run_columns import RunColumns, TrackedRun
+from tracking.reading import pages as run_columns
+from tracking.reading.pages import RunColumns, TrackedRun
 
 NOON = datetime(2026, 11, 23, 12, 0, 0, 123_000, tzinfo=timezone.utc)
 

@@ -1,5 +1,24 @@
-"""Results of other programs, read from their files as they are."""
+"""Results of other programs, read from their files as they are.
 
-from tracking.importing.result_file import Found, Problem, read_results
+`Reader` and what stands beside it here are what a plug-in for another format is made of.
+"""
 
-__all__ = ["Found", "Problem", "read_results"]
+from tracking.importing.facts import Result, gpu_in_name
+from tracking.importing.import_results import Imported, Reader, load_readers, read_results
+from tracking.importing.source_files import SourceFile
+from tracking.importing.table import OtherFileError, Problem, count, number, part
+
+__all__ = [
+    "Imported",
+    "OtherFileError",
+    "Problem",
+    "Reader",
+    "Result",
+    "SourceFile",
+    "count",
+    "gpu_in_name",
+    "load_readers",
+    "number",
+    "part",
+    "read_results",
+]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from bench.config.architectures import torchvision_architectures
-from bench.records import ImportedRecord, SourceFormat
+from bench.config.model_names import torchvision_architectures
+from bench.records import ImportedRecord
+from tracking.importing.columns import BESIDE, COUNTS, TEXTS
+from tracking.importing.source_files import SourceFile
 
 _BACKENDS = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _PRECISIONS = {
@@ -39,234 +43,207 @@ _FAMILIES = re.compile(
 _OF_TEXT = re.compile(
     r"gpt|bert|llama|mistral|qwen|gemma|bloom|falcon|transformer-?xl|\bt5\b|\bopt\b"
 )
+_GPU = re.compile(
+    r"(?:^|_)(?:(?P<count>\d{1,2})x)?(?P<gpu>TitanRTX|QuadroRTX\d{4}|(?:AdaA|GH|[ABHLTV])\d{2,4}|"
+    r"\d{4}(?:Ti|SuperMaxQ|Super|Max-?Q)?)[A-Za-z]*"
+    r"(?P<variant>(?:_(?:\d{2,3}GB|SXM\d?|PCIe\d?|NVL)(?=_|$))*)(?=_|$)"
+)
 #: Samples of one step; more is a mistake in the file.
 _LARGEST_BATCH = 10_000_000
-#: Facts that a user may state and that are whole numbers.
+#: Facts that a user may state, and of these the whole numbers.
 GIVEN_COUNTS = ("batch_size", "repeat", "image_size", "devices", "warmup_iters")
-_NOT_STATED = "the source does not say"
+GIVEN = ("arch", "env", "device", "backend", "precision", "unit", *GIVEN_COUNTS)
+_SETTINGS = (
+    *("image_size", "iterations", "warmup_iters", "repeats"),
+    *("devices", "nodes", "grad_accum_steps"),
+)
+#: What a file says beside its result: no part of the record's id.
+_CLAIMS = (*BESIDE, "throughput_images_per_s_max")
 
 
 @dataclass
-class Facts:
-    """What a file says of one result; names of facts as in the record and its metrics.
+class Result:
+    """What a file says of one result.
 
-    `counts["batch_size"]` is of one device and one backward pass, `counts["image_size"]` in pixels
-    a side. `devices` are those of each machine, `nodes` the machines that trained together. What
-    follows `iteration_times_s` does not enter the record's id: a reader that comes to know a column
-    keeps its text in `extra`, as before, so that a file imported earlier is known again.
+    `facts` have the names of the record's fields and metrics: texts (`arch`, `env`, `device`,
+    `backend`, `precision`, and `label`, which may name several), counts (`batch_size` of one device
+    and one backward pass, `image_size` in pixels a side, `repeat`, `iterations`, `warmup_iters`,
+    `devices` of each machine, `nodes` that trained together, `grad_accum_steps`), and metrics
+    (`throughput_images_per_s` of all devices, `throughput_images_per_s_max` of a part such as an
+    epoch, `window_s`, ...). A None is no fact. `line` is of a table, None for a whole file.
     """
 
-    format: SourceFormat
-    line: int | None
-    texts: dict[str, str] = field(default_factory=dict)
-    numbers: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    format: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    line: int | None = None
+    #: Whatever else the file says, under its own names.
     extra: dict[str, str] = field(default_factory=dict)
-    measured_at: datetime | None = None
-    iteration_times_s: tuple[float, ...] | None = None
-    devices: int | None = None
-    nodes: int | None = None
-    grad_accum_steps: int | None = None
-    parameters: float | None = None  # of the model
-    claimed_gflops: float | None = None  # GFLOP/s, all devices together
-    fastest_images_per_s: float | None = None  # of a part that the file states, such as an epoch
-    has_optimizer: bool = True  # False: its steps end with the backward pass
-    rate_column: str | None = None  # of a rate whose name does not say that it is of images
-    #: Other settings of the run, under the names of `RunConfig`.
-    params: dict[str, str] = field(default_factory=dict)
     #: Why a fact is absent, where the source says more than nothing of it.
     missing: dict[str, str] = field(default_factory=dict)
+    #: Other settings of the run, under the names of `RunConfig`; `step` for one without optimizer.
+    params: dict[str, str] = field(default_factory=dict)
+    measured_at: datetime | None = None
+    iteration_times_s: tuple[float, ...] | None = None
+    #: The column of a rate whose name does not say that it is of images.
+    rate_column: str | None = None
 
 
-@dataclass(frozen=True)
-class BadLine:
-    """A line of a file that could not be taken, and why."""
+def record_of(
+    result: Result,
+    file: SourceFile,
+    *,
+    campaign: str,
+    given: Mapping[str, str],
+    imported_at: datetime,
+) -> ImportedRecord:
+    """Return the record of one result. Raises `ValueError` where it lacks what makes it one.
 
-    line: int
-    reason: str
+    `given` are facts of the user's, for where the file and a label in it are silent.
+    """
+    facts = {name: fact for name, fact in result.facts.items() if fact not in (None, "")}
+    texts = {name: str(fact) for name, fact in facts.items() if name in TEXTS}
+    stated = {
+        name: int(text) if name in GIVEN_COUNTS else text
+        for name, text in given.items()
+        if name != "unit"
+    }
+    result.facts = stated | facts_in_name(texts.get("label", "")) | facts | texts
+    if label := result.facts.pop("label", None):
+        result.extra.setdefault("label", label)
+    _check(result, given)
+    throughput = result.facts.get("throughput_images_per_s") or _derived(result)
+    known_why = {"batch_size", "throughput_images_per_s"} & result.missing.keys()
+    timed = result.iteration_times_s or "iteration_time_ms_mean" in result.facts
+    if throughput is None and not (timed and known_why):
+        raise ValueError("no throughput, and no iteration time with its batch size")
+    facts = result.facts
+    params = {name: str(facts[name]) for name in _SETTINGS if name in facts}
+    no_metrics = {"throughput_images_per_s", *TEXTS, *COUNTS, *_SETTINGS}
+    reasons = {
+        "source_line": "the source is one whole file",
+        "complexity": "not counted",
+        "verdict": "none of its figures contradicts another",
+    }
+    return ImportedRecord.of(
+        "the source does not say",
+        reasons | result.missing,
+        record_id=_identity(result, texts, given),
+        created=result.measured_at or imported_at,
+        source_file=file.name,
+        source_sha256=file.sha256,
+        source_line=result.line,
+        source_format=result.format,
+        campaign=campaign,
+        arch=facts["arch"],
+        device=facts.get("device"),
+        backend=_spelled(facts.get("backend"), _BACKENDS),
+        precision=_spelled(facts.get("precision"), _PRECISIONS),
+        env=_as_label(facts.get("env")),
+        batch_size=facts.get("batch_size"),
+        repeat=facts.get("repeat"),
+        throughput_images_per_s=throughput,
+        iteration_times_s=result.iteration_times_s,
+        measured_at=result.measured_at,
+        params=params | result.params,
+        metrics={name: fact for name, fact in facts.items() if name not in no_metrics},
+        extra=result.extra,
+    )
 
 
-class OtherWorkError(ValueError):
-    """A file of a known format with results of something else than training on images."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """The file, and what the user adds to it."""
-
-    name: str
-    sha256: str
-    campaign: str
-    given: dict[str, str]
-    imported_at: datetime
-
-
-def record_of(facts: Facts, source: Source) -> ImportedRecord:
-    """Return the record of one result. Raises `ValueError` where it lacks what makes it one."""
-    texts = _completed(facts, source)
-    arch = texts.get("arch")
+def _check(result: Result, given: Mapping[str, str]) -> None:
+    arch = result.facts.get("arch")
     if arch is None:
         raise ValueError("no model is named: add --set arch=NAME")
     if not _NAME.fullmatch(arch):
         raise ValueError(f"model={arch[:40]!r} is no model's name")
-    if facts.rate_column and source.given.get("unit") != "images/s" and not _is_of_images(arch):
+    of_images = arch in torchvision_architectures() or _FAMILIES.match(arch)
+    if result.rate_column and given.get("unit") != "images/s" and not of_images:
         raise ValueError(
-            f"{facts.rate_column}: {arch} may train on something else than images; if these are "
+            f"{result.rate_column}: {arch} may train on something else than images; if these are "
             "images/s, add --set unit=images/s"
         )
-    if (batch := facts.counts.get("batch_size") or 0) > _LARGEST_BATCH:
+    if (batch := result.facts.get("batch_size") or 0) > _LARGEST_BATCH:
         raise ValueError(f"batch_size={batch}: more than {_LARGEST_BATCH}")
-    claims = {
-        "parameters": facts.parameters,
-        "claimed_gflops": facts.claimed_gflops,
-        "throughput_images_per_s_max": facts.fastest_images_per_s,
-    }
-    metrics = facts.numbers | {name: one for name, one in claims.items() if one is not None}
-    throughput = metrics.pop("throughput_images_per_s", None)
-    if throughput is None and _OF_TEXT.search(arch.lower()):
-        facts.missing["throughput_images_per_s"] = f"{arch} reads text: its samples are no images"
-    elif throughput is None:
-        throughput = _derived(facts)
-    known_why = {"batch_size", "throughput_images_per_s"} & facts.missing.keys()
-    timed = facts.iteration_times_s or "iteration_time_ms_mean" in facts.numbers
-    if throughput is None and not (timed and known_why):
-        raise ValueError("no throughput, and no iteration time with its batch size")
-    facts.missing.setdefault("source_line", "the source is one whole file")
-    known = {
-        "device": texts.get("device"),
-        "backend": _backend(texts.get("backend")),
-        "precision": _precision(texts.get("precision")),
-        "env": _as_label(texts.get("env")),
-        "batch_size": facts.counts.get("batch_size"),
-        "repeat": facts.counts.get("repeat"),
-        "iteration_times_s": facts.iteration_times_s,
-        "measured_at": facts.measured_at,
-        "source_line": facts.line,
-        "throughput_images_per_s": throughput,
-    }
-    return ImportedRecord(
-        record_id=_identity(facts, source),
-        created=facts.measured_at or source.imported_at,
-        source_file=source.name,
-        source_sha256=source.sha256,
-        source_format=facts.format,
-        campaign=source.campaign,
-        arch=arch,
-        **known,
-        complexity=None,
-        verdict=None,
-        params=_params(facts),
-        metrics=metrics,
-        extra=facts.extra,
-        missing={
-            name: facts.missing.get(name, _NOT_STATED)
-            for name, fact in known.items()
-            if fact is None
-        }
-        | {"complexity": "not counted", "verdict": "none of its figures contradicts another"},
-    )
 
 
-def _params(facts: Facts) -> dict[str, str]:
-    counts: dict[str, int | None] = {
-        **{n: facts.counts.get(n) for n in ("image_size", "iterations", "warmup_iters", "repeats")},
-        **{n: getattr(facts, n) for n in ("devices", "nodes", "grad_accum_steps")},
-    }
-    stated = {name: str(number) for name, number in counts.items() if number is not None}
-    stated |= facts.params
-    return stated if facts.has_optimizer else stated | {"step": "forward and backward"}
-
-
-def facts_in_name(name: str) -> dict[str, str]:
-    """Return what a label such as `rtx4090_resnet50_amp_bs64_run1` says of its run."""
-    found = _LABEL.fullmatch(name)
-    if found is None:
-        return {}
-    facts = {key: text for key, text in found.groupdict().items() if text and key != "rest"}
-    family = _FAMILIES.search(found["rest"])
-    if family is None:
-        return facts
-    facts["arch"] = family[1]
-    if env := found["rest"][: family.start(1)].rstrip("_"):
-        facts["env"] = env
-    return facts
-
-
-def _completed(facts: Facts, source: Source) -> dict[str, str]:
-    """The texts, with what a label and then the user says where the file is silent."""
-    texts = dict(facts.texts)
-    for more in (facts_in_name(texts.get("label", "")), source.given):
-        for name, text in more.items():
-            if name == "devices":
-                facts.devices = facts.devices or int(text)
-            elif name in GIVEN_COUNTS:
-                facts.counts.setdefault(name, int(text))
-            elif name != "unit":
-                texts.setdefault(name, text)
-    if label := texts.pop("label", None):
-        facts.extra.setdefault("label", label)
-    return texts
-
-
-def _derived(facts: Facts) -> float | None:
-    """Images over time, where the file gives both and no rate; it then says so itself."""
-    batch = facts.counts.get("batch_size")
+def _derived(result: Result) -> float | None:
+    """Images over time, where the file gives both and no rate; the result then says so."""
+    facts, unknown = result.facts, "throughput_images_per_s"
+    if _OF_TEXT.search(facts["arch"].lower()):
+        result.missing[unknown] = f"{facts['arch']} reads text: its samples are no images"
+        return None
+    batch = facts.get("batch_size")
     if batch is None:
         return None
-    if (facts.grad_accum_steps or 1) > 1:
-        facts.missing["throughput_images_per_s"] = (
-            f"grad_accum_steps is {facts.grad_accum_steps}, and the source does not say whether "
+    if (accumulated := facts.get("grad_accum_steps") or 1) > 1:
+        result.missing[unknown] = (
+            f"grad_accum_steps is {accumulated}, and the source does not say whether "
             "its time is of one batch or of all of a step"
         )
         return None
-    batch *= (facts.devices or 1) * (facts.nodes or 1)
-    if facts.iteration_times_s:
-        facts.extra["throughput_from"] = "batch size x iterations / sum of their times"
-        return batch * len(facts.iteration_times_s) / sum(facts.iteration_times_s)
-    mean_ms = facts.numbers.get("iteration_time_ms_mean")
+    images: int = batch * (facts.get("devices") or 1) * (facts.get("nodes") or 1)
+    if times := result.iteration_times_s:
+        result.extra["throughput_from"] = "batch size x iterations / sum of their times"
+        return images * len(times) / sum(times)
+    mean_ms: float | None = facts.get("iteration_time_ms_mean")
     if mean_ms is None:
         return None
-    facts.extra["throughput_from"] = "batch size / mean iteration time"
-    return batch * 1e3 / mean_ms
+    result.extra["throughput_from"] = "batch size / mean iteration time"
+    return images * 1e3 / mean_ms
 
 
-def _identity(facts: Facts, source: Source) -> str:
+def _identity(result: Result, texts: Mapping[str, str], given: Mapping[str, str]) -> str:
     """Equal for the same result in whatever file, on whatever line, imported whenever.
 
-    What the user adds belongs to it: it distinguishes results whose files do not.
+    `texts` are the file's. What the user adds belongs to it: it distinguishes results whose files
+    do not. What stands beside a result does not: when a reader comes to know such a column, a file
+    that was imported before stays known.
     """
+    no_numbers = {*TEXTS, *COUNTS, *_CLAIMS}
     says = {
-        "format": facts.format,
-        "texts": facts.texts,
-        "numbers": facts.numbers,
-        "counts": facts.counts,
-        "extra": facts.extra,
-        "measured_at": facts.measured_at.isoformat() if facts.measured_at else None,
-        "iteration_times_s": facts.iteration_times_s,
-        "given": source.given,
+        "format": result.format,
+        "texts": texts,
+        "numbers": {name: fact for name, fact in result.facts.items() if name not in no_numbers},
+        "counts": {name: fact for name, fact in result.facts.items() if name in COUNTS},
+        "extra": result.extra,
+        "measured_at": result.measured_at.isoformat() if result.measured_at else None,
+        "iteration_times_s": result.iteration_times_s,
+        "given": dict(given),
     }
     canonical = json.dumps(says, sort_keys=True, separators=(",", ":"))
     return f"imported-{hashlib.sha256(canonical.encode()).hexdigest()[:20]}"
 
 
-def _is_of_images(arch: str) -> bool:
-    return arch in torchvision_architectures() or _FAMILIES.match(arch) is not None
+def facts_in_name(name: str) -> dict[str, Any]:
+    """Return what a label such as `rtx4090_resnet50_amp_bs64_run1` says of its run."""
+    found = _LABEL.fullmatch(name)
+    if found is None:
+        return {}
+    facts = {"precision": found["precision"], "batch_size": int(found["batch_size"])}
+    facts |= {"repeat": int(found["repeat"])} if found["repeat"] else {}
+    if (family := _FAMILIES.search(found["rest"])) is not None:
+        facts["arch"] = family[1]
+        if env := found["rest"][: family.start(1)].rstrip("_"):
+            facts["env"] = env
+    return facts
+
+
+def gpu_in_name(label: str) -> tuple[str | None, int | None]:
+    """Return which GPU a machine's label names, and how many; None for what it does not say.
+
+    `8xH100_80GB_SXM5_192-222-52-99_v2` has 8 `H100 80GB SXM5`.
+    """
+    gpu = _GPU.search(label)
+    if gpu is None:
+        return None, None
+    return gpu["gpu"] + gpu["variant"].replace("_", " "), int(gpu["count"] or 0) or None
 
 
 def _as_label(text: str | None) -> str | None:
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text or "").strip("-._")[:64]
-    return plain or None
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text or "").strip("-._")[:64] or None
 
 
-def _backend(text: str | None) -> str | None:
-    if text is None:
-        return None
-    lower = text.lower().partition(":")[0]
-    return _BACKENDS.get(lower, lower)[:64]
-
-
-def _precision(text: str | None) -> str | None:
-    if text is None:
-        return None
-    plain = text.lower().removeprefix("torch.")
-    return _PRECISIONS.get(plain, plain)[:64]
+def _spelled(text: str | None, spellings: Mapping[str, str]) -> str | None:
+    """A name in this project's spelling: `cuda:0` is cuda, `torch.float16` is fp16."""
+    plain = (text or "").lower().removeprefix("torch.").partition(":")[0]
+    return spellings.get(plain, plain)[:64] or None

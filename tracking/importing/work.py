@@ -1,15 +1,17 @@
-"""The work of an imported result: the training step that its file names.
+"""The work of an imported result: the step that its file names, and GFLOP/s that its file states.
 
 The step is counted by `bench.cost`, which needs torch; this module does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from bench.config.architectures import torchvision_architectures
-from bench.records import Backend, Complexity, ImportedRecord
+from bench.config.model_names import torchvision_architectures
+from bench.records import Backend, Complexity, ImportedRecord, StepSpec, Verdict
+from bench.records.base import Found
+from bench.records.metrics import imported_summary
 
 #: Precisions of files, as the cost model names them. CUDA's and Metal's autocast is fp16 unless
 #: asked otherwise, a processor's bf16.
@@ -21,21 +23,7 @@ NOT_TORCHVISIONS = "its model is not one of torchvision's"
 _PARAMETERS = 0.01
 
 
-@dataclass(frozen=True)
-class Step:
-    """One batch's training step on one device, as the cost model is asked for it.
-
-    `image_size` in pixels a side, None for the model's own; `backend` decides what autocast casts.
-    """
-
-    arch: str
-    batch_size: int
-    precision: str
-    image_size: int | None
-    backend: Backend
-
-
-def step_of(record: ImportedRecord) -> Step | str:
+def step_of(record: ImportedRecord) -> StepSpec | str:
     """Return the step whose work a result is, or why it cannot be counted."""
     if record.arch not in torchvision_architectures():
         # Also where it reads like module:callable: code that a file names is not run.
@@ -50,7 +38,8 @@ def step_of(record: ImportedRecord) -> Step | str:
     if precision == "amp":
         precision = "amp-bf16" if backend == "cpu" else "amp-fp16"
     size = record.params.get("image_size")
-    return Step(record.arch, record.batch_size, precision, int(size) if size else None, backend)
+    pixels = int(size) if size else None
+    return StepSpec(record.arch, record.batch_size, precision, pixels, backend=backend)
 
 
 def with_work(record: ImportedRecord, counted: Complexity | str) -> ImportedRecord:
@@ -76,3 +65,112 @@ def _assumed(record: ImportedRecord, counted: Complexity) -> Iterator[str]:
         yield f"images of {counted.image_size} pixels, the model's own size"
     if record.precision in ("amp", *_HALF) and counted.precision != record.precision:
         yield f"{record.precision} counted as {counted.precision}"
+
+
+# GFLOP/s that a file states, held against its own images/s x the FLOP of a step
+
+#: The code of a finding about GFLOP/s that a file states.
+CLAIMED = "claimed-flops"
+#: A stated figure may be rounded, or be of a throughput that was.
+_TOLERANCE = 0.03
+#: Between a figure and that of the row which it was copied from.
+_COPIED = 0.002
+
+
+class _Claim(NamedTuple):
+    """A result with the GFLOP/s that its file states, and those of its images/s."""
+
+    record: ImportedRecord
+    complexity: Complexity
+    stated: float
+    own: float
+
+    @property
+    def fits(self) -> bool:
+        return _near(self.stated, self.own)
+
+
+def judge_claims(records: Sequence[ImportedRecord]) -> list[ImportedRecord]:
+    """Return the results of files, with a verdict where a row's own GFLOP/s are not its work.
+
+    Those that differ by over 3 % get a finding with both figures and the convention that the stated
+    one fits: a note where a count of other work explains it, suspect where the value of another row
+    of its file does, or nothing.
+    """
+    claims = {one.record_id: claim for one in records if (claim := _claim(one)) is not None}
+    sound: dict[str, list[_Claim]] = {}
+    for claim in claims.values():
+        if claim.fits:
+            sound.setdefault(claim.record.source_sha256, []).append(claim)
+    judged = []
+    for one in records:
+        claim = claims.get(one.record_id)
+        if claim is not None and not claim.fits:
+            found = _found(claim, sound.get(one.source_sha256, ()))
+            judged.append(one.replaced(verdict=Verdict.of([found])))
+        else:
+            judged.append(one)
+    return judged
+
+
+def _claim(record: ImportedRecord) -> _Claim | None:
+    figures = imported_summary(record)
+    stated, own = figures.get("claimed_gflops"), figures.get("attained_gflops")
+    if record.complexity is None or not stated or not own:
+        return None
+    return _Claim(record, record.complexity, stated, own)
+
+
+def _near(stated: float, other: float, tolerance: float = _TOLERANCE) -> bool:
+    return abs(stated / other - 1) <= tolerance
+
+
+def _found(claim: _Claim, sound: Sequence[_Claim]) -> Found:
+    both = (
+        f"its file states {claim.stated:.4g} GFLOP/s, images/s x FLOP of a training step are "
+        f"{claim.own:.4g}"
+    )
+    copied = next((one for one in sound if one.stated == claim.stated), None)
+    if copied is None:
+        fitting = (words for words, value in _conventions(claim) if _near(claim.stated, value))
+        if convention := next(fitting, None):
+            return CLAIMED, "note", f"{both}: the stated figure fits {convention}"
+        copied = next((one for one in sound if _of_neighbour(claim, one)), None)
+    if copied is None:
+        return CLAIMED, "suspect", f"{both}: no usual count fits the stated figure"
+    line = copied.record.source_line
+    where = "another result" if line is None else f"the result in line {line}"
+    batch = copied.record.batch_size
+    return (
+        CLAIMED,
+        "suspect",
+        f"{both}: the stated figure fits {where}, {copied.record.arch} batch {batch}",
+    )
+
+
+def _of_neighbour(claim: _Claim, other: _Claim) -> bool:
+    ours, theirs = claim.record, other.record
+    alike = (ours.arch, ours.precision, ours.env) == (theirs.arch, theirs.precision, theirs.env)
+    return alike and _near(claim.stated, other.own, _COPIED)
+
+
+def _conventions(claim: _Claim) -> Iterator[tuple[str, float]]:
+    """Other counts of the same work in GFLOP/s, and figures that are no rate, with their names."""
+    complexity, own = claim.complexity, claim.own
+    forward = own * 2 * complexity.forward_macs / complexity.step_flops
+    yield "the forward pass alone", forward
+    yield "the forward pass alone with a multiply-add as 1 FLOP", forward / 2
+    yield "a training step with a multiply-add as 1 FLOP", own / 2
+    yield "2 x the forward pass", 2 * forward
+    yield "3 x the forward pass", 3 * forward
+    yield "a training step with a multiply-add as 4 FLOP", 2 * own
+    if claim.record.devices > 1:
+        yield f"one of its {claim.record.devices} devices", own / claim.record.devices
+    yield "TFLOP/s", own / 1e3
+    for what, flops in (
+        ("the forward pass with a multiply-add as 1 FLOP", complexity.forward_macs),
+        ("the forward pass", 2 * complexity.forward_macs),
+        ("a training step", complexity.step_flops),
+    ):
+        yield f"the GFLOP of {what} of one image, no rate", flops / complexity.batch_size / 1e9
+        yield f"the GFLOP of {what} of one batch, no rate", flops / 1e9

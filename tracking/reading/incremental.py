@@ -32,8 +32,7 @@ from mlflow.tracking import MlflowClient
 
 from bench.records.folders import cache_folder, write_atomically
 from tracking import schema
-from tracking.reading.pages import all_experiments
-from tracking.reading.run_columns import RunColumns, TrackedRun
+from tracking.reading.pages import RunColumns, TrackedRun, all_experiments
 from tracking.reading.tracked_runs import Selection, chosen_experiments
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
 from tracking.store import open_existing, public_uri, server_errors

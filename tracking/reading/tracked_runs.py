@@ -26,8 +26,7 @@ from bench.records import ImportedRecord
 from bench.records.folders import WholeRecord, cache_folder, parse_record, write_atomically
 from tracking import schema
 from tracking.content import content_of, figures_digest, last_values
-from tracking.reading.pages import all_experiments, all_runs, matching, paused_collector
-from tracking.reading.run_columns import TrackedRun
+from tracking.reading.pages import TrackedRun, all_experiments, all_runs, matching, paused_collector
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings, is_away
 from tracking.store import (
     TrackingError,

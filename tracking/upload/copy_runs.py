@@ -16,7 +16,6 @@ from bench.errors import UserError
 from bench.records.folders import AnyRecord, RecordFolder
 from tracking import schema
 from tracking.content import content_of
-from tracking.embedded import sqlite_file
 from tracking.matching_runs import is_whole, runs_of_records
 from tracking.reading.pages import all_experiments, all_runs, matching
 from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
@@ -28,6 +27,7 @@ from tracking.store import (
     public_uri,
     server_errors,
     settings_uri,
+    sqlite_file,
 )
 from tracking.upload.upload import ARTIFACT_FOLDERS, ARTIFACTS, upload
 

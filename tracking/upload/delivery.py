@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from mlflow.entities import Run, RunTag
+
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
-from bench.records import Outcome, ProfileRecord, RunRecord
-from bench.records.folders import RecordFolder, record_folders
+from bench.records import Outcome, RunRecord
+from bench.records.folders import MeasuredRecord, RecordFolder, record_folders
 from bench.records.journal import Clock
-from campaigns.sweep.past import PastRun
+from campaigns.sweep.plan import PastRun
 from tracking import schema
-from tracking.matching_runs import project_run
-from tracking.reading.run_columns import TrackedRun
+from tracking.matching_runs import of_this_project, project_run
+from tracking.reading.pages import TrackedRun, all_experiments, all_runs
 from tracking.reading.tracked_runs import search_runs
-from tracking.retry import AWAY_LIMIT_S, RetryPolicy
-from tracking.store import TrackingError, open_client, server_errors
+from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
+from tracking.store import TrackingError, open_client, server_errors, tracking_call
 from tracking.upload.upload import Placing, log_all, upload
 
 #: A server that is away costs seconds per try, between two measurements.
@@ -100,7 +102,7 @@ class Delivery:
                 self._left.append(folder)
         self._try_left()
 
-    def deliver(self, folder: RecordFolder, record: RunRecord | ProfileRecord) -> None:
+    def deliver(self, folder: RecordFolder, record: MeasuredRecord) -> None:
         """Upload one more record, after whatever is still left of the ones before."""
         self._left.append(folder)
         self._try_left()
@@ -162,3 +164,32 @@ def _past_run(run: TrackedRun) -> PastRun | None:
         run.tags.get(schema.DEVICE),
         run.tags.get(schema.CODE),
     )
+
+
+@tracking_call
+def reap(older_than_s: float, tracking_uri: str | None = None) -> tuple[list[Run], list[Run]]:
+    """End the runs of this project that are RUNNING and began more than `older_than_s` ago.
+
+    They are those that an upload of ours made, or that `mlflow run` of this project made. Return
+    the ended ones, and the younger ones, which are left. Raises `TrackingError`.
+    """
+    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    experiments = [found.experiment_id for found in all_experiments(client, ask)]
+    # read to the end first: a run that is ended leaves the selection that is paged through
+    running = list(all_runs(client, ask, experiments, "attributes.status = 'RUNNING'"))
+    ended: list[Run] = []
+    left: list[Run] = []
+    for run in running:
+        if schema.KIND not in run.data.tags and not of_this_project(run):
+            continue
+        age_s = time.time() - run.info.start_time / 1000
+        if age_s <= older_than_s:
+            left.append(run)
+        elif ask(client.get_run, run.info.run_id).info.status == "RUNNING":  # still
+            reason = f"ended by sync --reap: it began {age_s / 3600:.1f} h before"
+            tags = {schema.OUTCOME: "interrupted", **run.data.tags, schema.REASON: reason}
+            kept = [RunTag(name, tags[name]) for name in (schema.OUTCOME, schema.REASON)]
+            ask(client.log_batch, run.info.run_id, tags=kept)
+            ask(client.set_terminated, run.info.run_id, schema.STATUS["interrupted"])
+            ended.append(run)
+    return ended, left

@@ -1,7 +1,7 @@
 """What the machine did while the worker measured, sampled by the launching process."""
 
 from bench.launcher.telemetry.base import Reading, Source
-from bench.launcher.telemetry.device_sources import SeveralDevices, device_source
+from bench.launcher.telemetry.devices import SeveralDevices, device_source
 from bench.launcher.telemetry.host import HostSource
 from bench.launcher.telemetry.sampler import Sampler
 

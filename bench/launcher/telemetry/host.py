@@ -9,8 +9,8 @@ import psutil
 
 from bench.launcher.telemetry.base import Gauge, Reading, Source
 from bench.machine.probes import UnknownFactError
+from bench.records.folders import is_running
 from bench.records.journal import Clock
-from bench.records.liveness import is_running
 
 #: Listing descendants reads the whole process table; they seldom change after the start.
 _REFRESH_S = 2.0

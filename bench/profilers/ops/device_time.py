@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from bench.profilers.ops.op_nest import Nest
-from bench.profilers.ops.timed_step import Kind, SeenOp
+from bench.profilers.ops.op_nest import Kind, Nest, SeenOp
 from bench.profilers.traces import DeviceSpan, HostSpan
 from bench.records import Copies
 
@@ -42,7 +41,7 @@ class DeviceTime:
 
     @property
     def kernels(self) -> list[str]:
-        """Names of the kernels, as `bench.records.verdict.kernel_names` spells them."""
+        """Names of the kernels, as `bench.records.kernel_names` spells them."""
         return [run.short_name for run in self._runs if run.kind == "kernel"]
 
     def give_to(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol
 
-from bench.profilers.ops.timed_step import Kind, SeenOp
+from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.profilers.traces import DeviceSpan
 from bench.records.complexity import CallWork, OpWork, is_attention
 

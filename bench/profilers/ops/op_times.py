@@ -9,9 +9,8 @@ from statistics import median, median_low
 from typing import Any
 
 from bench.profilers.ops.op_join import CallsInOrder, Share, join
-from bench.profilers.ops.synchronized import Synchronized
-from bench.profilers.ops.timed_step import Kind, Recorder, TimedStep
-from bench.profilers.ops.torch_profiler import Profiled, ProfiledOnDevice, pack_trace
+from bench.profilers.ops.op_nest import Kind, Recorder, TimedStep
+from bench.profilers.ops.torch_profiler import Profiled, ProfiledOnDevice, Synchronized, pack_trace
 from bench.records import Backend, OpProfile, OpTime, Phase
 from bench.records.complexity import CallWork, plain_label
 from bench.records.profile import COMMUNICATION
@@ -99,7 +98,7 @@ def profile_ops(
     the allocator keeps from step to step, and a step that pays for new pages is up to a third
     slower.
 
-    `work` are the cost model's calls of the same step (`bench.cost.op_work`). Times are of
+    `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
     The trace of the last step is kept, compressed, as `trace_file` with `.gz` after it.
     """

@@ -1,6 +1,6 @@
 """Linux's perf over the measured window: cycles, instructions, cache and branch misses, FLOP."""
 
-from bench.profilers.perf.perf_obstacle import find_obstacle, paranoia
-from bench.profilers.perf.perf_tool import PerfTool
+from bench.profilers.perf.obstacle import find_obstacle
+from bench.profilers.perf.tool import PerfTool
 
-__all__ = ["PerfTool", "find_obstacle", "paranoia"]
+__all__ = ["PerfTool", "find_obstacle"]

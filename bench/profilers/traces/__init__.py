@@ -1,7 +1,16 @@
 """Reads what profilers traced here or elsewhere: intervals on the host and on devices."""
 
-from bench.profilers.traces.range_counters import counter_totals, read_counters
-from bench.profilers.traces.read import read_trace
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import msgspec
+
+from bench.errors import UserError, one_line
+from bench.profilers.traces.contents import unpacked
+from bench.profilers.traces.kineto import counter_totals, kineto_trace, read_counters
+from bench.profilers.traces.nsys import MAGIC, nsys_trace
 from bench.profilers.traces.trace import CounterRange, DeviceSpan, HostSpan, Trace
 
 __all__ = [
@@ -13,3 +22,39 @@ __all__ = [
     "read_counters",
     "read_trace",
 ]
+
+
+_REPORTS = (".nsys-rep", ".qdrep")
+_WANTED = (
+    "wanted is a whole trace of PyTorch's profiler (.json or .json.gz, see export_chrome_trace) "
+    "or of Nsight Systems (nsys export --type sqlite)"
+)
+
+
+def read_trace(path: Path) -> Trace:
+    """Return the trace in the file `path`.
+
+    Raises `UserError`, one line with the path, for a file that cannot be read, is cut or damaged,
+    holds no interval, or is too large: `bench.profilers.traces.contents` has the limits. A trace
+    takes about three times its unpacked size of memory, and no file more than 12 GB.
+    """
+    if path.suffix in _REPORTS:
+        raise UserError(
+            f"{path}: a report of Nsight Systems; export it first: "
+            f"nsys export --type sqlite {path.name}"
+        )
+    try:
+        with path.open("rb") as file:
+            is_database = file.peek(len(MAGIC)).startswith(MAGIC)
+            contents = None if is_database else unpacked(file)
+        trace = nsys_trace(path) if contents is None else kineto_trace(str(path), contents)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except MemoryError:
+        raise UserError(f"{path}: does not fit into memory: record fewer steps") from None
+    except (msgspec.DecodeError, sqlite3.Error, ValueError, RecursionError) as error:
+        reason = one_line(error)[:200]
+        raise UserError(f"{path}: not readable as a trace ({reason}); {_WANTED}") from None
+    if not trace.host and not trace.device and not trace.counters:
+        raise UserError(f"{path}: holds no op, kernel or runtime call: record it while a step runs")
+    return trace

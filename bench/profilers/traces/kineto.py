@@ -8,15 +8,20 @@ characters, which JSON forbids: they are cleaned where the strict parser refuses
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.errors import printable
-from bench.profilers.traces.chrome_events import (
+from bench.errors import UserError, printable
+from bench.profilers.ncu.figures import ProfileTotals, counters_of
+from bench.profilers.ncu.metrics import DURATION, WANTED, chip_of_capability
+from bench.profilers.traces.contents import (
     DEVICE_ARGS,
     HOST_ARGS,
     NOTHING,
@@ -26,14 +31,6 @@ from bench.profilers.traces.chrome_events import (
     HostArgs,
     Scalar,
     parsed,
-)
-from bench.profilers.traces.kineto_values import (
-    check_shapes,
-    list_in,
-    number_in,
-    plain,
-    value_in,
-    whole_in,
 )
 from bench.profilers.traces.trace import (
     CounterRange,
@@ -45,6 +42,8 @@ from bench.profilers.traces.trace import (
     in_order,
     without_ambiguous_ids,
 )
+from bench.records import Counters
+from bench.records.kernel_names import kernel_name
 
 #: Bytes of the different lists of arguments together.
 MOST_LIST_BYTES = 250_000_000
@@ -285,3 +284,131 @@ def _facts(file: File) -> dict[str, Any]:
     )
     known = {name: value for name, value in asked if isinstance(value, (int, str))}
     return {name: value for name, value in known.items() if isinstance(value, str) or value >= 0}
+
+
+#: Bytes of one list or one fact.
+MOST_VALUE_BYTES = 1_000_000
+#: Of a tensor: torch counts them in signed 64 bits.
+_MOST_ELEMENTS = 2**63 - 1
+
+_LIST = msgspec.json.Decoder(list[Any])
+_ANY = msgspec.json.Decoder()
+
+
+def number_in(value: Any) -> float | None:
+    """Return a finite number, also where it is written as a string; else None."""
+    if type(value) is float:
+        return value
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def whole_in(value: Scalar, other: Scalar = None) -> int | None:
+    """Return a whole number that `value` or else `other` is, also as a string; else None."""
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        return int(value)
+    return None if other is None else whole_in(other)
+
+
+def plain(value: Scalar) -> int | str | None:
+    """Return a number or a word.
+
+    A thread is `123` in some events of a file and `"123"` in others.
+    """
+    number = whole_in(value)
+    if number is not None:
+        return number
+    return value if value is None else str(value)[:200]
+
+
+def value_in(written: msgspec.Raw) -> Any:
+    """Return the value of a piece of JSON; None where there is none, or too much."""
+    text = bytes(written)
+    return _ANY.decode(_text(text)) if 0 < len(text) <= MOST_VALUE_BYTES else None
+
+
+def list_in(written: bytes) -> tuple[Any, ...] | None:
+    """Return the list of a piece of JSON as tuples; None where it is no list, or too long."""
+    if written[:1] != b"[" or len(written) > MOST_VALUE_BYTES:
+        return None
+    return tuple(map(_frozen, _LIST.decode(_text(written))))
+
+
+def check_shapes(value: Any) -> None:
+    """Raise `ValueError` for a shape, anywhere in `value`, that no tensor can have."""
+    if not isinstance(value, tuple):
+        return
+    lengths = [one for one in value if isinstance(one, (int, float))]
+    if any(one < 0 for one in lengths) or math.prod(lengths) > _MOST_ELEMENTS:
+        shape = "x".join(str(one)[:20] for one in lengths[:8])
+        raise ValueError(f"a tensor of shape {shape}")
+    for one in value:
+        check_shapes(one)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples; an object, which no profiler writes there, is nothing."""
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return None if isinstance(value, dict) else value
+
+
+def _text(written: bytes) -> str:
+    """The parser that found the end of a value did not look into its characters."""
+    return written.decode("utf-8", "replace")
+
+
+NAMELESS = "(no name in the trace)"
+#: Kineto's range over all kernels, and why such sums belong to no kernel.
+_WHOLE_RANGE = "__profile__"
+_NO_DURATION = "the trace splits one span evenly among the kernels, so theirs are not in it"
+
+
+def read_counters(trace: Trace) -> Counters:
+    """Add up the counters in `trace`; what they do not give is None with its reason.
+
+    Raises `UserError` for a trace without counters, or with sums over many kernels.
+    """
+    record = counters_of(counter_totals(trace))
+    if record.duration_s is not None:
+        return record
+    missing = {**record.missing, "duration_s": f"{record.missing['duration_s']}; {_NO_DURATION}"}
+    return record.model_copy(update={"missing": missing})
+
+
+def counter_totals(trace: Trace) -> ProfileTotals:
+    """Add up each metric of each kernel. Raises `UserError` as `read_counters` does."""
+    if not trace.counters:
+        raise UserError(
+            f"{trace.path}: holds no counters; count with ncu and read its file, or with a torch "
+            "built with CUPTI's range profiler"
+        )
+    totals = ProfileTotals("CUPTI's range profiler in a trace", (Path(trace.path).name,))
+    for device in {one.device for one in trace.counters}:
+        capability = trace.capabilities.get(device) if isinstance(device, int) else None
+        if capability is not None:
+            totals.chips.add(chip_of_capability(capability) or "sm_{}{}".format(*capability))
+    for one in trace.counters:
+        if one.name == _WHOLE_RANGE:
+            raise UserError(
+                f"{trace.path}: its counters are of one range over many kernels: record it with "
+                "profiler_measure_per_kernel=True"
+            )
+        _add(totals, one)
+    return totals
+
+
+def _add(totals: ProfileTotals, one: CounterRange) -> None:
+    kernel = NAMELESS if one.name is None else printable(kernel_name(one.name))
+    totals.launches[kernel] += 1
+    totals.names.update(one.values, one.missing)
+    for metric, value in one.values.items():
+        if metric in WANTED:
+            amount = Decimal(str(value))
+            # CUPTI counts time in nanoseconds.
+            totals.add(kernel, metric, 1, amount.scaleb(-9) if metric == DURATION else amount)

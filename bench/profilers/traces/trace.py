@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from bench.errors import printable
-from bench.records.verdict.kernel_names import kernel_name
+from bench.records.kernel_names import kernel_name
 
 #: op: an operator of torch or of a library, or autograd's node around one. mark: an annotation by a
 #: user or by torch, such as `ProfilerStep#5`. call: one of the CUDA or HIP runtime or driver.

@@ -7,9 +7,8 @@ import torch
 from bench.config import FAKEDATA, SYNTHETIC, RunConfig
 from bench.errors import UserError
 from bench.records import ResolvedConfig
-from bench.training.inputs.base import ALL, Batches, Shard
+from bench.training.inputs.base import ALL, Batches, Shard, SyntheticBatches
 from bench.training.inputs.loader import Images, LoaderBatches
-from bench.training.inputs.synthetic import SyntheticBatches
 from bench.training.workloads import Workload
 
 __all__ = ["Batches", "open_batches"]
@@ -35,13 +34,9 @@ def open_batches(
             "give data=synthetic"
         )
     # What reads files is imported where it is needed: synthetic runs do not pay for it.
-    if config.decoder == "dali":
-        from bench.training.inputs.dali import DaliBatches
-
-        return DaliBatches(config, resolved, image, device, shard)
     images: Images
     if config.data == FAKEDATA:
-        from bench.training.inputs.fake_data import FakeImages
+        from bench.training.inputs.image_folder import FakeImages
 
         images = FakeImages(image, resolved.batch_size * config.world_size)
     else:

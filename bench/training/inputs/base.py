@@ -1,4 +1,4 @@
-"""What a training step is fed from: batches, of one process's part of the data."""
+"""What a training step is fed from: batches, of one process's part of the data, or synthetic."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map_only
 
-from bench.training.workloads import Batch
+from bench.config import RunConfig
+from bench.records import ResolvedConfig
+from bench.training.workloads import Batch, Workload
 
 #: Images, float32 [N, 3, S, S], and labels, int64 [N]; in the host's memory uint8 [N, S, S, 3].
 ImageBatch = tuple[torch.Tensor, torch.Tensor]
@@ -52,3 +55,31 @@ class Shard(NamedTuple):
 
 
 ALL = Shard()
+
+
+class SyntheticBatches(Batches):
+    """The same random batch of the workload every time, whatever the layout of its images."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        resolved: ResolvedConfig,
+        workload: Workload,
+        device: torch.device,
+        shard: Shard,
+    ) -> None:
+        layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
+
+        def placed(tensor: torch.Tensor) -> torch.Tensor:
+            tensor = tensor.to(device)
+            return tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
+
+        # The generators go on as if nothing had been drawn, whatever the batch and the rank.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
+            torch.manual_seed(shard.seed(config.seed))
+            batch = workload.batch(resolved.batch_size)
+        self._batch = tree_map_only(torch.Tensor, placed, batch)
+
+    def next(self) -> Batch:
+        """Return the batch."""
+        return self._batch

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.nn.functional import interpolate
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import FakeData, ImageFolder
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import RandomResizedCrop
 
 from bench.config import RunConfig, user_path
 from bench.errors import UserError, one_line
+from bench.images import check_image_folder
 from bench.records import ResolvedConfig
-from bench.training.dataset import check_image_folder
 from bench.training.inputs.loader import Draw, Unreadable
 from bench.training.workloads import ImageInput
 
@@ -192,3 +192,24 @@ def _resized(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:
     planes = picture.unsqueeze(0).permute(0, 3, 1, 2)
     resized = interpolate(planes, (height, width), mode="bilinear", antialias=True)
     return resized.permute(0, 2, 3, 1).squeeze(0)
+
+
+IMAGES = 10_000  # an epoch; more where a batch is larger
+
+
+class FakeImages:
+    """Random images as uint8 [S, S, 3] with a random label, made when asked for."""
+
+    def __init__(self, image: ImageInput, batch_size: int) -> None:
+        self._images = FakeData(
+            size=max(IMAGES, batch_size),
+            image_size=(3, image.size, image.size),
+            num_classes=image.classes,
+        )
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int]:
+        image, label = self._images[draw.image]
+        return torch.from_numpy(np.array(image)), label

@@ -38,7 +38,7 @@ def _found(arch: str, image_size: int | None, seq_len: int | None) -> Workload:
     # What a family of models needs is imported where one of them is asked for.
     source, name = split_arch(arch)
     if source == "timm":
-        from bench.training.workloads.timm_models import timm_workload
+        from bench.training.workloads.images import timm_workload
 
         return timm_workload(name, image_size)
     if source == "hf":
@@ -49,6 +49,6 @@ def _found(arch: str, image_size: int | None, seq_len: int | None) -> Workload:
         from bench.training.workloads.own import own_workload
 
         return own_workload(name, image_size)
-    from bench.training.workloads.torchvision_models import torchvision_workload
+    from bench.training.workloads.images import torchvision_workload
 
     return torchvision_workload(name, image_size)

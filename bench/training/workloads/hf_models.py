@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bench.config.hf_names import HfModel, Task, find_hf_model
+from bench.config.model_names import HfModel, Task, find_hf_model
 from bench.errors import UserError, one_line
 from bench.training.workloads.base import Batch, ImageInput, Workload
 from bench.training.workloads.images import (
@@ -35,7 +35,7 @@ _NO_LABEL = -100
 def hf_workload(
     name: str, *, image_size: int | None = None, seq_len: int | None = None
 ) -> Workload:
-    """Return the workload of `hf:NAME`; `bench.config.hf_names` says what a name may be.
+    """Return the workload of `hf:NAME`; `bench.config.model_names` says what a name may be.
 
     Raises `UserError`, also for a size that the model does not take.
     """

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.errors import UserError
 from bench.records import Environment
-from campaigns.sweep.executor import Deliver, SweepOrder, SweepWatch, Turn
+from campaigns.sweep.local import Deliver, SweepOrder, SweepWatch, Turn
 
 #: How Ray starts what it runs for us, by its own variables (src/ray/common/ray_config_def.h).
 _WORKERS = {

@@ -30,14 +30,14 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
-from bench.launcher.recover import recover
+from bench.launcher.profile import recover
 from bench.launcher.watch import project_environment
 from bench.machine.probes import UnknownFactError, open_nvml
 from bench.machine.repository import code_id
 from bench.records import DeviceInfo, RunRecord
 from bench.records.folders import RecordFolder, cache_folder, record_folders, write_atomically
 from campaigns.sweep.local_devices import Settler, identify_machine
-from campaigns.sweep.past import take_over
+from campaigns.sweep.plan import take_over
 from campaigns.sweep.ray.record_transfer import pack
 
 _POLL_S = 0.1

@@ -12,7 +12,7 @@ from bench.launcher.measurement import finish, unmeasured
 from bench.records import Environment, RunRecord
 from bench.records.folders import RecordFolder, new_record_id
 from bench.records.journal import Event
-from campaigns.sweep.executor import (
+from campaigns.sweep.local import (
     Deliver,
     SweepOrder,
     SweepWatch,
@@ -20,7 +20,7 @@ from campaigns.sweep.executor import (
     turn_before,
     turn_too_large,
 )
-from campaigns.sweep.past import PastRun, PastRuns
+from campaigns.sweep.plan import PastRun, PastRuns
 from campaigns.sweep.ray.cluster_nodes import Finished, Node, NodePool
 from campaigns.sweep.ray.record_transfer import ArchiveError, unpack
 

@@ -14,7 +14,7 @@ from bench.errors import UserError
 def test_torchvisions_names_are_read_without_importing_it():
     from torchvision import models
 
-    from bench.config.architectures import torchvision_architectures
+    from bench.config.model_names import torchvision_architectures
 
     assert set(torchvision_architectures()) == set(models.list_models(module=models))
 
@@ -63,11 +63,6 @@ def test_torchvisions_names_are_read_without_importing_it():
         ),
         ({"data_only": "true", "data": "photos", "devices": "2"}, ["devices=1 and nodes=1"]),
         ({"depthwise_fp32": "true"}, ["depthwise_fp32=true", "precision=fp32"]),
-        (
-            {"decoder": "dali", "data": "photos", "workers": "0"},
-            ["decoder=dali works in threads", "workers=1"],
-        ),
-        ({"decoder": "dali"}, ["decoder=dali decodes images, which data=synthetic"]),
     ],
 )
 def test_a_wrong_value_is_named_with_its_remedy_in_one_line(values, words):
@@ -103,7 +98,6 @@ NOT_AS_BEFORE = {
     "allocator": "retain",
     "data_only": True,
     "depthwise_fp32": "true",
-    "decoder": "dali",
     "seq_len": 64,
     "optimizer": "adamw",
 }

@@ -7,8 +7,7 @@ import pytest
 from refusals import refusal
 
 from bench.config import arch_label, parse_config, recorded_config
-from bench.config.architectures import package_of, timm_architectures
-from bench.config.hf_names import HfModel, find_hf_model
+from bench.config.model_names import HfModel, find_hf_model, package_of, timm_architectures
 
 
 @pytest.mark.slow
@@ -22,7 +21,7 @@ def test_timms_names_are_those_that_it_lists():
 def test_transformers_classes_are_those_of_its_mappings():
     from transformers.models.auto import modeling_auto
 
-    from bench.config.hf_names import _read_mappings
+    from bench.config.model_names import _read_mappings
 
     for name, read in _read_mappings().items():
         known = getattr(modeling_auto, name).items()

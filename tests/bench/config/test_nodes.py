@@ -4,7 +4,7 @@ import pytest
 from refusals import refusal
 
 from bench.config import RunConfig
-from bench.config.nodes import MeetingPoint, meeting_point, node_rank
+from bench.config.parsing import MeetingPoint, meeting_point, node_rank
 
 TWO = RunConfig(nodes=2)
 WHOLE = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "NODE_RANK": "1"}

@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from bench.cost import StepSpec
 from bench.cost.passes import Access, Pass, Role
-from bench.cost.tracing.step_tracer import StepTracer
+from bench.cost.step_tracer import StepTracer
+from bench.records import StepSpec
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -30,9 +30,6 @@ def steps(draw, roles=tuple(Role), phases=PHASES, longest=7):
                 role=draw(st.sampled_from(roles)),
                 reads=tuple(Access(value, "all", sizes[value]) for value in reads),
                 writes=tuple(Access(value, "all", sizes[value]) for value in writes),
-                macs=0,
-                elementwise_flops=0,
-                first_of_call=True,
             )
         )
     return passes, sizes, frozenset(lasting)
@@ -44,9 +41,19 @@ def tiny(model, **changes):
     return StepSpec(f"tiny_models:{model}", **options)
 
 
+class Tracer(StepTracer):
+    @property
+    def passes(self):
+        return self.recorded(frozenset()).passes
+
+    @property
+    def sizes_bytes(self):
+        return self.values.sizes_bytes
+
+
 def traced(forward, backward=lambda result: None):
     """What `forward` returns, and the tracer of it and of `backward`, which takes that."""
-    tracer = StepTracer()
+    tracer = Tracer()
     with tracer:
         tracer.phase = "forward"
         result = forward()

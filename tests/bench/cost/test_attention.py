@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.cost.cuda_rules import cuda_rules
-from bench.cost.estimate import eager_bytes
+from bench.cost.traffic import eager_bytes
 
 BATCH, HEADS, KEY_HEADS, QUERIES, KEYS, WIDTH = 2, 8, 2, 96, 128, 64
 PRODUCT = BATCH * HEADS * QUERIES * KEYS * WIDTH
@@ -71,7 +71,7 @@ def _macs(tracer):
 
 
 def _bytes(tracer, op):
-    sizes = tracer.values.sizes_bytes
+    sizes = tracer.sizes_bytes
     return sum(eager_bytes(item, sizes) for item in tracer.passes if item.op == op)
 
 
@@ -160,7 +160,7 @@ def test_dropout_on_cuda_keeps_a_mask_of_bytes():
         with rules, FakeTensorMode():
             tensor = torch.randn(1000, requires_grad=True)
             tracer = traced(lambda: functional.dropout(tensor, 0.1))[1]
-        sizes = tracer.values.sizes_bytes
+        sizes = tracer.sizes_bytes
         return sum(eager_bytes(item, sizes) for item in tracer.passes)
 
     assert found(on_cuda=True) == 4000 + 4000 + 1000

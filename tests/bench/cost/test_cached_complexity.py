@@ -1,14 +1,17 @@
 """What is computed once for a user, and what has to be computed again."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
+from bench import cost
 from bench.config import RunConfig
-from bench.cost import StepSpec, cached, estimate, step_complexity
-from bench.cost.cached import cached_complexity, config_complexity
+from bench.cost import cached_complexity, config_complexity, estimate
+from bench.cost.estimate import step_complexity
+from bench.records import StepSpec
 from bench.records.folders import cache_folder
 
 SPEC = StepSpec("alexnet", batch_size=2, precision="fp32", image_size=64)
@@ -48,9 +51,9 @@ def test_the_same_question_is_answered_once_and_another_is_computed(computed):
 
 def test_other_code_and_other_versions_compute_again(computed, monkeypatch):
     ask()
-    monkeypatch.setattr(cached, "code_id", lambda: "another")
+    monkeypatch.setattr(cost, "code_id", lambda folder: "another")
     ask()
-    monkeypatch.setattr(cached.metadata, "version", lambda name: "0.0")
+    monkeypatch.setattr(cost.metadata, "version", lambda name: "0.0")
     ask()
     monkeypatch.setenv("TIMM_FUSED_ATTN", "0")
     ask()
@@ -77,6 +80,28 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(computed, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert ask() == ask()
     assert len(computed) == 2
+
+
+def test_a_change_of_other_code_computes_nothing_again(computed, monkeypatch):
+    folders = []
+    monkeypatch.setattr(cost, "code_id", lambda folder: folders.append(folder.name) or "same")
+    ask()
+    ask()
+    assert folders == ["cost", "training", "records"] * 2
+    assert len(computed) == 1
+
+
+def test_the_newest_files_are_kept(monkeypatch):
+    folder = cache_folder() / "complexity"
+    folder.mkdir(parents=True)
+    for age_s in range(250):
+        file = folder / f"{age_s}.json"
+        file.write_text("")
+        os.utime(file, (1e9 - age_s, 1e9 - age_s))
+    ask()
+    names = {file.name for file in kept()}
+    assert len(names) == 200
+    assert names > {f"{age_s}.json" for age_s in range(199)}
 
 
 @pytest.mark.slow

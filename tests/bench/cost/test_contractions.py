@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from bench.cost import step_complexity
+from bench.cost.estimate import step_complexity
 from bench.cost.flops import contraction_macs
 from bench.errors import UserError
 

@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench import count_step
-from bench.cost import StepSpec, step_complexity
+from bench.cost.estimate import step_complexity
 from bench.errors import UserError
+from bench.records import StepSpec
 
 COUNTS = (
     "forward_macs",
@@ -94,7 +95,7 @@ def test_a_first_step_that_makes_its_momentum_writes_it():
         model(torch.zeros(2, 8)).sum().backward()
         optimizer.step()
     # One kernel reads gradient and weight, and writes momentum and weight.
-    assert cost.phases[2].fused_bytes == 4 * 32 * 4
+    assert cost.phases["optimizer"].fused_bytes == 4 * 32 * 4
 
 
 def test_what_an_optimizer_frees_again_is_not_written():
@@ -130,11 +131,11 @@ def test_phases_are_found_without_being_declared():
     assert phases["addmm"] == {"forward"}
     assert phases["ones_like"] == phases["gelu_backward"] == {"backward"}
     assert phases["_foreach_norm"] == phases["_foreach_addcdiv_"] == {"optimizer"}
-    forward, backward, _ = cost.phases
+    forward, backward, _ = cost.phases.values()
     macs = 3 * (8 * 16 + 16 * 4)
     assert (forward.flops, cost.forward_macs) == (2 * macs, macs)
     assert backward.flops == 2 * (2 * macs - 3 * 8 * 16)  # no gradient of the input
-    assert sum(phase.eager_bytes for phase in cost.phases) == cost.eager_bytes
+    assert sum(phase.eager_bytes for phase in cost.phases.values()) == cost.eager_bytes
 
 
 def test_the_closure_of_an_optimizer_is_forward_and_backward():
@@ -372,7 +373,7 @@ def test_a_cost_is_there_after_the_block():
     with count_step() as cost, pytest.raises(UserError, match="after the with block"):
         _ = cost.step_flops
     assert cost.step_flops == 0
-    assert cost.phases[0].eager_bytes == 0
+    assert cost.phases["forward"].eager_bytes == 0
 
 
 def test_it_prints_a_line_per_phase():

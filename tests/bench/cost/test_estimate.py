@@ -6,8 +6,10 @@ from generated_steps import tiny
 from refusals import refusal
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.cost import DEFAULT_CACHE_BYTES, StepSpec, step_complexity
 from bench.cost.cuda_rules import cuda_rules
+from bench.cost.estimate import step_complexity
+from bench.records import StepSpec
+from bench.records.complexity import DEFAULT_CACHE_BYTES
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""FLOP of torchvision's models against two counts made another way; and what holds for all."""
+"""FLOP of torchvision's models against two counts made another way; and what holds for all.
+
+Of timm a model of each family: no op of their steps is without a count.
+"""
 
 from functools import cache
 from math import prod
@@ -10,9 +13,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from bench.config.architectures import torchvision_architectures
-from bench.cost import StepSpec, step_complexity
+from bench.config.model_names import torchvision_architectures
+from bench.cost.estimate import step_complexity
 from bench.cost.fake_step import fake_workload
+from bench.cost.op_table import op_names
+from bench.records import StepSpec
 
 #: Of those with few ops one with a product of each kind; the rest takes minutes.
 QUICK = ("alexnet", "shufflenet_v2_x0_5", "vit_b_32")
@@ -111,3 +116,45 @@ def test_what_holds_for_every_batch_size(arch):
 def test_amp_keeps_the_order_of_the_bytes():
     amp = step_complexity(StepSpec("vit_b_32", BATCH, "amp"), cache_bytes=0)
     assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes
+
+
+#: A small model of each of 61 modules of `timm.list_modules()`.
+TIMM = sorted(
+    op_names(
+        """
+    beit_base_patch16_224 eca_botnext26ts_256 gernet_s convit_tiny convmixer_768_32 convnext_atto
+    cpubone_nano cs3darknet_focus_s cspnext_tiny deit_tiny_patch16_224 dpn48b efficientformer_l1
+    mnasnet_small efficientvim_m1 efficientvit_b0 efficientvit_m0 eva02_tiny_patch14_224
+    fasternet_t0 fastvit_t8 focalnet_tiny_srf hardcorenas_b hgnetv2_b0 hiera_tiny_224
+    sam2_hiera_tiny hrnet_w18_small iformer_t inception_next_atto lcnetv2_small levit_128
+    mambaout_femto caformer_s18 gmixer_12_224 mobilenetv3_small_050 mobilevit_xxs
+    naflexvit_base_patch16_gap nest_tiny pit_xs_224 qwen3_vit_88m regnetx_002 res2next50 resnest26d
+    resnet10t resnetv2_18 selecsls42 legacy_seresnet18 sequencer2d_s skresnet18 starnet_s050
+    swiftformer_xs swinv2_cr_tiny_224 tresnet_m vgg11 visformer_tiny vit_tiny_patch16_224
+    vit_srelpos_small_patch16_224 samvit_base_patch16 vitamin_small_224 volo_d1_224 vovnet39a
+    legacy_xception xception41
+        """
+    )
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TIMM)
+def test_every_op_of_a_step_of_timm_is_counted(name):
+    cost = step_complexity(StepSpec(f"timm:{name}", 2, "fp32"), cache_bytes=0)
+    assert 0 < cost.forward_macs * 2 < cost.step_flops <= cost.forward_macs * 6
+    assert cost.compulsory_bytes < cost.fused_bytes < cost.eager_bytes
+    assert cost.activations > 0
+
+
+@pytest.mark.long
+def test_the_models_are_of_61_families():
+    import timm
+
+    families = {
+        module
+        for module in timm.list_modules()
+        for name in timm.list_models(module=module)
+        if name in TIMM
+    }
+    assert len(families) == len(TIMM) == 61

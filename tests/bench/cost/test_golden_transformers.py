@@ -9,9 +9,10 @@ from fvcore.nn import FlopCountAnalysis
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.cost import StepSpec, step_complexity
 from bench.cost.cuda_rules import cuda_rules
+from bench.cost.estimate import step_complexity
 from bench.cost.fake_step import fake_workload
+from bench.records import StepSpec
 
 #: Model, size (tokens or pixels a side): parameters, forward MAC and step FLOP per sample.
 GOLDEN = {
@@ -102,7 +103,7 @@ def test_adamw_and_a_tied_weight(name):
     assert memory.gradients_bytes == 4 * parameters
     positions = {"gpt2": 0, "bert": 8 * 128, "llama": 0}[name]  # a buffer's copy that is saved
     assert memory.weights_bytes == 4 * parameters + positions
-    update = complexity.phases[2]
+    update = complexity.phases["optimizer"]
     assert update.elementwise_flops == pytest.approx(14 * parameters, rel=1e-5)
     # Weight, gradient and two moments read; weight and two moments written.
     for moved in (update.fused_bytes, update.eager_bytes):

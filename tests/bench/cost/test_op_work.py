@@ -6,7 +6,8 @@ import pytest
 import torch
 from generated_steps import tiny, traced
 
-from bench.cost import StepSpec, op_work, step_complexity
+from bench.cost.estimate import op_work, step_complexity
+from bench.records import StepSpec
 from bench.records.complexity import plain_label
 
 SUMMED = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
@@ -35,16 +36,16 @@ def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
     assert sum(call.flops for call in calls) == step.step_flops
     for field in SUMMED[1:]:
         assert sum(getattr(call, field) for call in calls) == getattr(step, field)
-    assert step.phases[0].flops == 2 * step.forward_macs
-    assert [phase.phase for phase in step.phases] == ["forward", "backward", "optimizer"]
+    assert step.phases["forward"].flops == 2 * step.forward_macs
+    assert [*step.phases] == ["forward", "backward", "optimizer"]
     totals = {"flops": step.step_flops} | {field: getattr(step, field) for field in SUMMED[1:]}
-    assert totals == {f: sum(getattr(phase, f) for phase in step.phases) for f in SUMMED}
+    assert totals == {f: sum(getattr(phase, f) for phase in step.phases.values()) for f in SUMMED}
     assert step.compulsory_bytes <= step.fused_bytes < step.eager_bytes
 
 
 def test_the_phases_of_two_convolutions_by_hand():
     """1x1 from 3 to 8 and to 4 channels, on two images of 4x4, with 56 weights."""
-    forward, backward, optimizer = step_complexity(tiny("conv_relu_conv")).phases
+    forward, backward, optimizer = step_complexity(tiny("conv_relu_conv")).phases.values()
     first, second = 2 * 16 * 3 * 8, 2 * 16 * 8 * 4  # multiply-adds
     assert forward.flops == 2 * (first + second)
     assert backward.flops == 2 * (first + 2 * second)  # the images need no gradient

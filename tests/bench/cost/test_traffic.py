@@ -1,17 +1,26 @@
-"""Eager and fused bytes against counts by hand, for networks of a few layers on 4x4 images.
+"""Eager, fused and compulsory bytes against counts by hand, and what holds for every step.
+
+The networks have a few layers, on 4x4 images.
 
 Elements per step of two images: x 96, hidden (z, a) 256, out 128, logits 8; weights 24 and 32.
 """
 
+from collections import defaultdict
 from functools import cache
+from graphlib import TopologicalSorter
 
 import pytest
 import torch
-from generated_steps import tiny, traced
+from generated_steps import steps, tiny, traced
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional
 
-from bench.cost import StepSpec, step_complexity
-from bench.cost.estimate import eager_bytes
+from bench.cost.estimate import step_complexity
+from bench.cost.fake_step import record_step
+from bench.cost.passes import Role
+from bench.cost.traffic import compulsory_bytes, eager_bytes, fused_bytes, schedule
+from bench.records import StepSpec
 
 X, HIDDEN, OUT, LOGITS, FIRST, SECOND = 96, 256, 128, 8, 24, 32
 #: Facts per channel (8 of them) around a batch norm. Forward: 2 running statistics in and out, 2
@@ -132,7 +141,7 @@ def test_adamws_bytes_and_flops_per_parameter(precision, fused_optimizer, eager,
     complexity = step_complexity(
         tiny("tied", precision=precision, fused_optimizer=fused_optimizer, optimizer="adamw")
     )
-    update, parameters = complexity.phases[2], complexity.parameters
+    update, parameters = complexity.phases["optimizer"], complexity.parameters
     moved = [update.eager_bytes / parameters, update.fused_bytes / parameters]
     assert moved == pytest.approx([eager, fused], rel=0.01)
     assert complexity.memory.optimizer_bytes == 8 * parameters + 3 * 4  # three counts of steps
@@ -171,5 +180,67 @@ def test_a_tied_weight_is_one_parameter_and_two_products():
 def test_what_chooses_elements_reads_no_more_than_these(op, chosen, written):
     rows, at = torch.ones(1000, 16), torch.arange(5)
     tracer = traced(lambda: op(rows, at))[1]
-    moved = sum(eager_bytes(item, tracer.values.sizes_bytes) for item in tracer.passes)
+    moved = sum(eager_bytes(item, tracer.sizes_bytes) for item in tracer.passes)
     assert moved == 4 * chosen + 8 * 5 + 4 * written
+
+
+def test_compulsory_are_inputs_outputs_and_weights_but_for_what_the_cache_holds():
+    """In: images, labels (8 bytes each), weights and momentum; out: weights and momentum.
+
+    The batch norm has weight and bias too, and running statistics that go in and out; it counts
+    its batches in 8 bytes, in and out.
+    """
+    weights, labels = FIRST + SECOND, 2 * 2
+    found, left = 4 * (X + labels + 2 * weights), 4 * 2 * weights
+    assert _complexity("conv_relu_conv").compulsory_bytes == found + left
+    by_cache = {
+        size: step_complexity(tiny("conv_relu_conv"), cache_bytes=size).compulsory_bytes
+        for size in (100, left, found)
+    }
+    assert by_cache == {100: found + left - 200, left: found - left, found: 0}
+    norm = 4 * 2 * (2 * (8 + 8) + 2 * 8) + 2 * 8
+    assert _complexity("conv_norm_relu_conv").compulsory_bytes == found + left + norm
+
+
+@given(steps(), st.integers(0, 200))
+def test_compulsory_fused_and_eager_are_in_order(step, cache_bytes):
+    passes, sizes, lasting = step
+    eager = sum(access.size_bytes for item in passes for access in (*item.reads, *item.writes))
+    shares = fused_bytes(passes, sizes, lasting)
+    assert min(shares) >= 0
+    floor = compulsory_bytes(passes, sizes, lasting, 0)
+    assert compulsory_bytes(passes, sizes, lasting, cache_bytes) <= floor <= sum(shares) <= eager
+
+
+def _check_that_kernels_could_run(passes):
+    placed = schedule(passes)
+    assert [item for item, _ in placed] == list(passes)
+    makers = {access.value: (item, kernel) for item, kernel in placed for access in item.writes}
+    needs, big_ops, phases = defaultdict(set), defaultdict(int), {}
+    for item, kernel in placed:
+        big_ops[kernel] += item.role in (Role.CONTRACTION, Role.OPAQUE)
+        assert phases.setdefault(kernel, item.phase) == item.phase
+        for access in item.reads:
+            maker, maker_kernel = makers.get(access.value, (None, None))
+            if maker is None:
+                continue
+            if maker_kernel is kernel:
+                assert maker.role is not Role.REDUCTION  # its result comes after its kernel
+            else:
+                needs[kernel].add(maker_kernel)
+    assert max(big_ops.values()) <= 1
+    TopologicalSorter(needs).prepare()  # raises where kernels wait for each other
+
+
+@given(st.one_of(steps(longest=12), steps(longest=12, phases=("forward",))))
+@settings(max_examples=300)
+@pytest.mark.slow
+def test_kernels_of_random_steps_could_run(step):
+    _check_that_kernels_could_run(step[0])
+
+
+@pytest.mark.parametrize("arch", ["resnet18", pytest.param("swin_t", marks=pytest.mark.long)])
+@pytest.mark.slow
+def test_kernels_of_a_model_could_run(arch):
+    step = record_step(StepSpec(arch, batch_size=2, precision="amp", fused_optimizer=False))
+    _check_that_kernels_could_run(step.passes)

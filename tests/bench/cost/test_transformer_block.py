@@ -7,8 +7,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from bench.cost.estimate import eager_bytes
-from bench.cost.traffic.fusion import fused_bytes
+from bench.cost.traffic import eager_bytes, fused_bytes
 
 BATCH, TOKENS, WIDTH, HEADS = 8, 1024, 256, 4
 #: One activation of the width of the block, and the weights of its products.
@@ -43,7 +42,7 @@ def moved():
         tokens = torch.randn(BATCH, TOKENS, WIDTH, requires_grad=True)
         gradient = torch.randn(BATCH, TOKENS, WIDTH)
         _, tracer = traced(lambda: block(tokens), lambda result: result.backward(gradient))
-    sizes = tracer.values.sizes_bytes
+    sizes = tracer.sizes_bytes
     written = (tracer.values.read(tensor.grad) for tensor in (*block.parameters(), tokens))
     lasting = frozenset(access.value for access in written)
     shares = fused_bytes(tracer.passes, sizes, lasting)

@@ -1,16 +1,17 @@
 """No op of torch that multiplies and adds goes uncounted: it has a formula, or it is refused."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
 from generated_steps import traced
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.cost.flops import contraction_macs, is_contraction, refuse_uncounted
-from bench.cost.op_calls import REDUCTIONS
-from bench.cost.tracing.splitting import split
+from bench.cost.flops import contraction_macs
+from bench.cost.op_calls import OpCall
+from bench.cost.op_table import known_op, refuse_uncounted
+from bench.cost.passes import Role
+from bench.cost.splitting import split
 from bench.errors import UserError
 
 #: Words that torch's names for products, solvers and transforms are made of.
@@ -47,13 +48,12 @@ def _is_refused(name):
 def test_every_product_of_torch_is_counted_or_refused():
     suspects = {name for name in _torchs_own_names() if _SUSPECT.search(name)}
     assert len(suspects) > 100  # the names are found
-    split_apart = {"convolution_backward", "linear_backward"}
-    let_through = {
+    unknown = {
         name
-        for name in suspects - split_apart - REDUCTIONS
-        if not _NONE.search(name) and not is_contraction(name) and not _is_refused(name)
+        for name in suspects
+        if not known_op(name).formula and known_op(name).role is not Role.REDUCTION
     }
-    assert not let_through
+    assert not {name for name in unknown if not _NONE.search(name) and not _is_refused(name)}
 
 
 @pytest.mark.parametrize(
@@ -77,30 +77,18 @@ def _macs(function):
 
 
 @pytest.mark.parametrize(
-    ("left", "right"),
+    ("left", "right", "group"),
     [
-        ((64, 16), (4, 16, 32)),  # rows in groups, each with a matrix of its own
-        ((16, 64), (64, 32)),  # its weights' gradient: a matrix for each group
-        ((4, 16, 32), (32, 64)),  # groups of columns
-        ((4, 16, 32), (4, 32, 8)),  # a batched product
+        ((64, 16), (4, 16, 32), (16, 16, 32)),  # rows in groups, each with a matrix of its own
+        ((16, 64), (64, 32), (16, 16, 32)),  # its weights' gradient: a matrix for each group
+        ((4, 16, 32), (32, 64), (16, 32, 16)),  # groups of columns
+        ((4, 16, 32), (4, 32, 8), (16, 32, 8)),  # a batched product
     ],
 )
-def test_grouped_products_by_their_groups(left, right):
-    """As many multiply-adds as the groups have one by one."""
-    groups = 4
-    macs = contraction_macs(
-        "_grouped_mm", {"self": torch.empty(left), "mat2": torch.empty(right)}, []
-    )
-    if (len(left), len(right)) == (2, 3):
-        assert macs == groups * _macs(
-            lambda: torch.ones(left[0] // groups, 16) @ torch.ones(16, 32)
-        )
-    elif (len(left), len(right)) == (2, 2):
-        assert macs == groups * _macs(lambda: torch.ones(16, 64 // groups) @ torch.ones(16, 32))
-    elif len(right) == 2:
-        assert macs == groups * _macs(lambda: torch.ones(16, 32) @ torch.ones(32, 64 // groups))
-    else:
-        assert macs == groups * _macs(lambda: torch.ones(16, 32) @ torch.ones(32, 8))
+def test_grouped_products_are_those_of_their_four_groups(left, right, group):
+    given = {"self": torch.empty(left), "mat2": torch.empty(right)}
+    rows, inner, columns = group
+    assert contraction_macs("_grouped_mm", given, []) == 4 * rows * inner * columns
 
 
 def test_a_grouped_product_in_a_step():
@@ -113,14 +101,7 @@ def test_a_grouped_product_in_a_step():
 
 def test_a_linear_layers_gradients_on_apples_devices():
     inputs, weight, grad = torch.ones(5, 6, 7), torch.ones(3, 7), torch.ones(5, 6, 3)
-    call = SimpleNamespace(
-        op="linear_backward",
-        arguments={
-            "self": inputs,
-            "grad_output": grad,
-            "weight": weight,
-            "output_mask": [True, True, True],
-        },
-        outputs=(inputs, weight, torch.ones(3)),
-    )
-    assert [work.macs for work in split(call, [])] == [630, 630, 0]
+    given = {"self": inputs, "grad_output": grad, "weight": weight, "output_mask": [True] * 3}
+    name = "linear_backward"
+    call = OpCall(name, name, False, given, frozenset(), (inputs, weight, torch.ones(3)))
+    assert [item.macs for item in split(call, [])] == [630, 630, 0]

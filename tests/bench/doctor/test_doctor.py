@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.doctor import Check, can_measure, ok, suite
-from commands.keep.doctor import command
+from commands.doctor import Doctor
 
 NO_NCU = Check("ncu", "warning", "not found", "install it")
 NO_TORCH = Check("torch", "missing", "not found", "install it")
@@ -32,12 +32,14 @@ def machine(monkeypatch):
     """Return the list of checks that this machine will give; none come from a server."""
     checks = []
     monkeypatch.setattr(suite, "machine_groups", lambda records: {"host": lambda: checks})
-    monkeypatch.setattr("commands.keep.doctor._tracking_checks", lambda: [ok("server", "answers")])
+    monkeypatch.setattr("commands.doctor._tracking_checks", lambda: [ok("server", "answers")])
     return checks
 
 
 def run(*arguments):
-    return CliRunner().invoke(command, arguments, standalone_mode=False, env={"COLUMNS": "100"})
+    return CliRunner().invoke(
+        Doctor.command(), arguments, standalone_mode=False, env={"COLUMNS": "100"}
+    )
 
 
 def test_the_exit_code_is_about_a_cpu_run(machine):
@@ -57,11 +59,10 @@ def test_json_is_a_list_of_checks(machine):
     ]
 
 
-def test_the_table_is_readable_at_100_columns_and_shows_markup_as_it_is(machine):
+def test_each_check_is_a_line_with_its_remedy_and_markup_as_it_is(machine):
     machine.append(ok("cuda", "sees [/red] and [bold]"))
-    machine.append(Check("perf", "warning", "paranoid is 4: " + "may not count " * 9, "sudo it"))
+    machine.append(Check("perf", "warning", "paranoid is 4: may not count", "sudo it"))
     lines = run().stdout.splitlines()
-    assert max(map(len, lines)) <= 100
     words = " ".join(" ".join(lines).split())
     for word in ("perf", "warning", "paranoid is 4", "-> sudo it", "server", "answers"):
         assert word in words

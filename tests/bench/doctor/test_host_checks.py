@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.doctor.host import host_checks
-from bench.machine import environment, virtualization
+from bench.machine import environment, surroundings
 from bench.machine.probes import UnknownFactError
 
 Usage = namedtuple("Usage", "total used free")
@@ -81,8 +81,8 @@ def test_what_is_unknown_is_no_fault(tree, disk, tmp_path, monkeypatch):
         raise UnknownFactError("no such file")
 
     monkeypatch.setattr(environment, "power_source", unknown)
-    monkeypatch.setattr(virtualization, "container", unknown)
-    monkeypatch.setattr(virtualization, "virtualization", unknown)
+    monkeypatch.setattr(surroundings, "container", unknown)
+    monkeypatch.setattr(surroundings, "virtualization", unknown)
     checks = found(tree(BARE), tmp_path)
     assert checks["power"].detail == "unknown: no such file"
     assert checks["surroundings"].detail == "container unknown, hypervisor unknown"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bench.doctor.profilers import perf_checks
+from bench.doctor.host import perf_checks
 from bench.profilers.perf import find_obstacle
 
 pytestmark = [
@@ -61,7 +61,7 @@ def test_perf_that_counts_is_tried_with_the_options_of_a_profile(
 ):
     only_programs("perf", f'echo "$@" > {tmp_path}/asked; {counting("0.50", instructions)}')
     check = check_of(tree({PARANOID: "2\n"}))
-    assert (check.status, check.detail) == ("ok", "counts; perf_event_paranoid is 2")
+    assert (check.status, check.detail) == ("ok", "counts")
     asked = (tmp_path / "asked").read_text()
     assert asked.startswith("stat -x ; -o ")
     assert " -D -1 --control fifo:" in asked

@@ -142,12 +142,11 @@ def held(devices, *rest, wait):
         ("run", "--arch", "crashing_models:small", "--backend", "cpu"),
         ("profile", "--arch", "crashing_models:small", "--backend", "cpu"),
         ("ceilings", "--backend", "cpu"),
-        ("accept", "--backend", "cpu"),
     ],
 )
 @pytest.mark.parametrize("wait", ["true", "false"])
 def test_every_command_that_measures_takes_the_lock(mlproject_command, monkeypatch, command, wait):
-    monkeypatch.setattr(device_lock, "exclusive", held)
+    monkeypatch.setattr("commands.console.recorded.exclusive", held)
     code, _, err = mlproject_command(*command, "--wait", wait)
     assert (code, err.strip()) == (2, f"mlproject: held ('cpu',) {wait == 'true'}")
 

@@ -9,8 +9,8 @@ from worker_processes import output_of
 import bench
 from bench import RunConfig, UserError, measure, measure_roofs
 from bench.errors import UnsupportedError
-from bench.launcher import from_python, known_roofs
-from bench.launcher.known_roofs import find_ceilings
+from bench.launcher import from_python
+from bench.launcher.from_python import find_ceilings
 from bench.machine.cpu import cpu_model, cpu_signature
 from bench.machine.probes import ProbedFacts, UnknownFactError, value_or_none
 from bench.records import Verdict
@@ -95,8 +95,8 @@ def test_roofs_of_another_card_are_not_known(tmp_path, monkeypatch, change, aske
 
     found = ProbedFacts({**CARD, **(change or {})}, {})
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+cu132")
-    monkeypatch.setattr(known_roofs, "device_uuid", uuid)
-    monkeypatch.setattr(known_roofs, "management_facts", lambda uuid: found)
+    monkeypatch.setattr(from_python, "device_uuid", uuid)
+    monkeypatch.setattr(from_python, "management_facts", lambda uuid: found)
     here = samples.environment(
         cpu_model=value_or_none(cpu_model),
         cpu_signature=value_or_none(cpu_signature),
@@ -113,8 +113,8 @@ def test_the_roofs_of_the_processor_are_known_and_are_those_of_auto_where_torch_
     tmp_path, monkeypatch, torch, auto
 ):
     monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
-    monkeypatch.setattr(known_roofs, "device_uuid", lambda: "1")  # a card is here
-    monkeypatch.setattr(known_roofs, "management_facts", lambda uuid: ProbedFacts(CARD, {}))
+    monkeypatch.setattr(from_python, "device_uuid", lambda: "1")  # a card is here
+    monkeypatch.setattr(from_python, "management_facts", lambda uuid: ProbedFacts(CARD, {}))
     here = samples.environment(
         cpu_model=value_or_none(cpu_model),
         cpu_signature=value_or_none(cpu_signature),

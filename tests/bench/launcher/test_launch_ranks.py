@@ -10,7 +10,7 @@ from worker_processes import command_line, small_run, worker_of
 
 from bench.launcher.measurement import launch_measurement
 from bench.records.folders import RecordFolder, read_records
-from bench.records.verdict.record_metrics import attained_flops_per_s
+from bench.records.metrics import attained_flops_per_s
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 

@@ -9,7 +9,7 @@ from worker_processes import small_run
 
 from bench.launcher.measurement import launch_measurement
 from bench.records.folders import RecordFolder
-from bench.records.verdict.record_metrics import summary
+from bench.records.metrics import summary
 
 PROJECT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
@@ -43,7 +43,7 @@ def test_the_example_is_measured_in_sequences_and_tokens(tmp_path, monkeypatch):
 
 
 def test_the_step_of_the_documentation_is_measured(tmp_path, monkeypatch):
-    text = (PROJECT / "docs/workloads.md").read_text("utf-8")
+    text = (PROJECT / "docs/models-and-data.md").read_text("utf-8")
     [block] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(block.splitlines()) <= 20
     (tmp_path / "mysteps.py").write_text(block)

@@ -15,8 +15,7 @@ from worker_processes import small_run
 from bench.errors import UserError
 from bench.launcher import profile as launch
 from bench.launcher.measurement import launch_measurement
-from bench.launcher.profile import launch_profile
-from bench.launcher.recover import recover
+from bench.launcher.profile import launch_profile, recover
 from bench.profilers.ops.torch_tool import TorchTool
 from bench.records.folders import RecordFolder
 

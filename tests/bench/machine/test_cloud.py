@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from bench.machine.cloud import cloud_facts
+from bench.machine.surroundings import cloud_facts
 
 pytestmark = pytest.mark.usefixtures("on_linux")
 
@@ -148,7 +148,7 @@ def test_a_server_that_is_not_there_is_a_reason(firmware):
 
 
 def test_a_server_that_never_answers_is_left_after_a_second(firmware, monkeypatch):
-    monkeypatch.setattr("bench.machine.cloud._TIMEOUT_S", 0.05)
+    monkeypatch.setattr("bench.machine.surroundings._TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = cloud_facts(firmware(AWS), silent.getsockname())
     assert "timed out" in found.missing["cloud_zone"]

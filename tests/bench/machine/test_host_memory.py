@@ -8,13 +8,13 @@ from worker_processes import output_of
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.machine.allocator import allocator_in_use, allocator_settings
+from bench.machine.limits import allocator_in_use, allocator_settings
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
 FREED_AND_TAKEN_AGAIN = """
 import json, os, resource
-from bench.machine.allocator import allocator_in_use
+from bench.machine.limits import allocator_in_use
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import signal, special
 
-from bench.records.verdict.drift import lag_one_correlation, window_drift
+from bench.records.run_verdict import lag_one_correlation, window_drift
 
 
 def windows(count, iterations=100, phi=0.0, noise=0.05):

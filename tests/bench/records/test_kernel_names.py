@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from bench.records.verdict.kernel_names import is_chosen_by_library, kernel_name
+from bench.records.kernel_names import is_chosen_by_library, kernel_name
 
 #: One kernel of PyTorch as the program, kineto and ncu call it, and how it is spelled here.
 ELEMENTWISE = (

@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from bench.records.liveness import is_running
+from bench.records.folders import is_running
 
 
 def test_a_zombie_does_not_run():

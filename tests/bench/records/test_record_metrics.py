@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.config import RunConfig
-from bench.records.verdict.record_metrics import (
+from bench.records.metrics import (
     attained_flops_per_s,
     iteration_statistics_ms,
     percentiles,
@@ -133,7 +133,7 @@ def test_the_optimizer_runs_once_for_all_batches():
 
 
 def test_processor_counters_give_ratios_and_executed_flop_per_step():
-    cpu = samples.cpu_counters(flops=2 * 10**10, dram_bytes=10**12)
+    cpu = samples.cpu_counters(flops=2 * 10**10)
     found = profile_summary(samples.profile_record(counters=None, ops=None, cpu_counters=cpu))
     assert found == {
         "ipc": 1.5,

@@ -21,11 +21,11 @@ from bench.records import (
     WorkSet,
 )
 from bench.records.folders import RecordFolder
-from bench.records.verdict.profile_verdict import judge_profile
-from bench.records.verdict.record_metrics import profile_summary, summary
-from bench.records.verdict.run_verdict import judge
+from bench.records.metrics import profile_summary, summary
+from bench.records.profile_verdict import judge_profile
+from bench.records.run_verdict import judge
 
-RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "examples" / "records"
 #: Records of earlier versions, from schema 1 on.
 KEPT = sorted(RESULTS.glob("**/record.json"))
 

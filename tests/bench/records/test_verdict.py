@@ -5,8 +5,8 @@ import samples
 
 from bench.config import RunConfig
 from bench.records import Series
-from bench.records.verdict.profile_verdict import judge_profile
-from bench.records.verdict.run_verdict import judge
+from bench.records.profile_verdict import judge_profile
+from bench.records.run_verdict import judge
 
 
 def codes(**changes):

@@ -13,9 +13,9 @@ from bench.machine.probes import UnknownFactError
 from bench.records import CacheRoof, CeilingsRecord
 from bench.roofs import cache_roofs
 from bench.roofs.cache_roofs import Level, measure_cache_roofs
-from bench.roofs.probe import Probe
+from bench.roofs.roof_probes import Probe
 from bench.training.devices import open_device
-from commands.measure.ceilings import _facts
+from commands.ceilings import roof_facts
 
 KIB = 2**10
 GB = 10**9
@@ -63,7 +63,7 @@ def test_levels_have_their_scripted_rates(measured):
     assert l1.peak_bytes_per_s == pytest.approx(9 * GB)
     assert l2.peak_bytes_per_s == pytest.approx(3 * GB)
     assert l1.source.startswith("L1: scripted, upper quartile of ")
-    assert "; launches take 4.0%; torch " in l1.source
+    assert "; launches take 4.0 %; torch " in l1.source
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_levels_have_their_scripted_rates(measured):
             0,
             "at 3 GB/s its reading may be bound by the additions",
         ),
-        ([("L2", [3], {})], 0.06, "6% of the time went to launching"),
+        ([("L2", [3], {})], 0.06, "6 % of the time went to launching"),
         ([("L2", [4] * 12 + [3], {})], 0, "others use the device"),
     ],
 )
@@ -271,6 +271,6 @@ def test_the_command_shows_the_measured_roofs():
         samples=(),
         cache_roofs=roofs,
     )
-    facts = _facts(record)
+    facts = roof_facts(record)
     assert facts["roof L2"] == "233.4 GB/s"
     assert facts["no roof L1"] == roofs[0].missing["peak_bytes_per_s"]

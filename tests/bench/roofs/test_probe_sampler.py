@@ -6,8 +6,8 @@ from scripted_gpu import QueueingDevice
 
 from bench.records import CeilingSample
 from bench.roofs import probe_sampler
-from bench.roofs.probe import MINIMUM_REPETITIONS, Probe, best_sample, sustained_rate
 from bench.roofs.probe_sampler import ProbeGroup, ProbeSampler
+from bench.roofs.roof_probes import MINIMUM_REPETITIONS, Probe, best_sample, sustained_rate
 
 GROUP_S = 0.05
 

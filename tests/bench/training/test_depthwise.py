@@ -6,7 +6,8 @@ from small_models import batch_normed, resolved
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.config import RunConfig
-from bench.cost import StepSpec, step_complexity
+from bench.cost.estimate import step_complexity
+from bench.records import StepSpec
 from bench.records.journal import JournalWriter
 from bench.training.devices import open_device
 from bench.training.precision import keep_depthwise_in_fp32, open_precision

@@ -15,9 +15,7 @@ from bench.errors import UnsupportedError
 from bench.training.devices import cpu, open_device
 from bench.training.devices.cuda import CudaDevice
 from bench.training.devices.mps import MpsDevice
-from bench.training.precision import Fp32, open_precision
-from bench.training.precision.amp import AmpFp16
-from bench.training.precision.tf32 import Tf32
+from bench.training.precision import AmpFp16, Fp32, Tf32, open_precision
 from bench.training.step import (
     LEARNING_RATE,
     WEIGHT_DECAY,

@@ -13,7 +13,7 @@ from bench.config import RunConfig
 from bench.machine.repository import model_code
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder
-from campaigns.sweep.past import PastRun, PastRuns, take_over
+from campaigns.sweep.plan import PastRun, PastRuns, take_over
 
 HERE = environment_id(samples.environment())
 

@@ -7,10 +7,10 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from campaigns.sweep.durations import Durations
+from campaigns.sweep.local_devices import Durations
 from campaigns.sweep.matrix import Block, Matrix, read_matrix
 from campaigns.sweep.plan import plan_runs
-from commands.views.sweep_view import print_plan
+from commands.sweep import plan_result
 
 
 def matrix(*blocks, seed=0):
@@ -139,10 +139,10 @@ def test_one_backends_blocks_can_be_asked_for():
 
 
 def test_models_whose_package_is_not_installed_are_left_out_with_what_to_install(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        "bench.config.architectures.package_folder",
+        "bench.config.model_names.package_folder",
         lambda name: None if name == "timm" else tmp_path,
     )
     path = tmp_path / "m.yaml"
@@ -159,7 +159,6 @@ def test_models_whose_package_is_not_installed_are_left_out_with_what_to_install
         f"gpu: needs cuda and {timm} for 1 of 1 runs",
     ]
     where = SimpleNamespace(place="this machine", backends={"cpu"}, environments=())
-    print_plan(plan, where, tmp_path)
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(plan_result(plan, where, tmp_path).text("text").split())
     assert "4 1 of them here; 2 without timm" in printed
     assert "1 not here: this machine has cpu; 1 without timm" in printed

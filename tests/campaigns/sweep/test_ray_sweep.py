@@ -218,4 +218,4 @@ def test_runs_without_a_node_are_left_over(nodes, place, sweep):
     code, out, err = ended(process)
     assert code == 1
     assert out.count("left over") == 4
-    assert "4 of 4 runs left over: the same command takes them up" in err
+    assert "4 of 4 runs left: the same command takes them up" in err

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from campaigns.tune.stopping_rule import (
+from campaigns.tune.result import (
     ADOPTION_ERROR,
     FAR_SLOWER,
     LAST_TEST,

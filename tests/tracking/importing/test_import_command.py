@@ -4,14 +4,16 @@ Models that torchvision does not have are not counted, which takes no torch.
 """
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from servers import free_port
 
-from analysis import pull_iterations, pull_records
+from analysis import pull_iterations
 from bench.errors import UserError
-from bench.records.folders import read_records, readable_records, record_folders
+from bench.records.folders import read_records, record_folders
 from mlproject import main
 from tracking import schema
 from tracking.reading.tracked_runs import download_record, search_runs
@@ -67,22 +69,18 @@ def test_results_become_runs_under_our_names_marked_with_their_source(place):
     assert own.metrics["throughput_images_per_s"] == pytest.approx(24.0)
 
 
-def test_importing_twice_adds_nothing(place, capsys):
-    assert main(["import", "table.csv"]) == 0
-    before = imported()
-    (place / "table.csv").rename(place / "moved.csv")
-    assert main(["import", "moved.csv"]) == 0
-    assert "2 known already" in capsys.readouterr().out
-    assert imported() == before
-
-
-def test_a_bad_row_is_named_and_the_good_ones_go_in(place, capsys):
+def test_a_bad_row_is_named_and_the_good_ones_go_in_once(place, capsys):
     (place / "table.csv").write_text(TABLE + "report-a,x,y,cuda,dinet,fp32,64,3,nan,z\n")
     assert main(["import", "table.csv"]) == 1
     said = capsys.readouterr()
     assert "table.csv:4: images_per_s: 'nan' is not a number" in said.err
     assert "2 imported, 1 not taken" in said.out
-    assert len(imported()) == 2
+    before = imported()
+    assert len(before) == 2
+    (place / "table.csv").rename(place / "moved.csv")
+    assert main(["import", "moved.csv"]) == 1
+    assert "2 known already, 1 not taken" in capsys.readouterr().out
+    assert imported() == before
 
 
 def test_a_server_that_is_away_costs_nothing(place, monkeypatch, capsys):
@@ -139,52 +137,8 @@ def test_work_is_counted_once_and_places_results_with_and_without_a_server(place
     for folder in ("from-disk", "from-server"):
         page = (place / folder / "report.md").read_text("utf-8")
         assert "| imported, modelled |" in page
-        assert "1 of 2 imported runs that state GFLOP/s differ" in page
+        assert "its file states 1420" in page
         assert (place / folder / "figures" / "roofline.png").is_file()
-
-
-@pytest.mark.slow
-def test_work_that_was_not_counted_is_completed_here_and_on_the_server(place, monkeypatch, capsys):
-    (place / "table.csv").write_text(COUNTED)
-    with monkeypatch.context() as without_torch:
-        without_torch.setitem(sys.modules, "bench.cost", None)
-        assert main(["import", "table.csv"]) == 0
-    before = imported()
-    assert not any("step_gflop" in run.metrics for run in before.values())
-    assert [run.point for run in pull_records().runs()] == [None] * 3  # and in the cache
-    capsys.readouterr()
-    assert main(["import", "table.csv"]) == 0
-    assert "table.csv: 3 completed with their work" in capsys.readouterr().out
-    after = imported()
-    assert {run.run_id for run in after.values()} == {run.run_id for run in before.values()}
-    assert all("step_gflop" in run.metrics for run in after.values())
-    assert sum(run.point is not None for run in pull_records().runs()) == 2
-    assert main(["import", "table.csv"]) == 0
-    assert "table.csv: 3 known already" in capsys.readouterr().out
-    assert main(["sync"]) == 0
-    assert "3 there already" in capsys.readouterr().out
-
-
-def test_what_an_earlier_version_did_not_read_is_completed_with_the_work(
-    place, monkeypatch, capsys
-):
-    (place / "table.csv").write_text(
-        "device,arch,precision,batch_size,gpus,images_per_s\nNVIDIA L4,resnet18,fp32,8,8,3200\n"
-    )
-    with monkeypatch.context() as without_torch:
-        without_torch.setitem(sys.modules, "bench.cost", None)
-        assert main(["import", "table.csv", "--no-track"]) == 0
-    ((folder, before),) = readable_records(place / "records")
-    assert before.devices == 8
-    folder.write(
-        folder.record, before.replaced(params={})
-    )  # as a version wrote it that read no number of devices
-    capsys.readouterr()
-    assert main(["import", "table.csv", "--no-track"]) == 0
-    assert "suspect" not in capsys.readouterr().out
-    ((_, after),) = readable_records(place / "records")
-    assert after.complexity is not None
-    assert (after.params, after.created) == (before.params, before.created)
 
 
 def test_results_are_imported_without_torch_too(place, monkeypatch, capsys):
@@ -194,24 +148,6 @@ def test_results_are_imported_without_torch_too(place, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "table.csv: 3 imported" in said
     assert "3 not placed: no complexity: PyTorch cannot be used here" in said
-
-
-def test_a_wrong_value_is_one_line(place, capsys):
-    for words, why in {
-        "--set speed=9": "FACT=VALUE",
-        "--set batch_size=many": "whole number",
-        "--set devices=0": "above 0",
-        "--campaign ../../etc": "letters, digits",
-    }.items():
-        assert main(["import", "table.csv", *words.split()]) == 2
-        [line] = capsys.readouterr().err.splitlines()
-        assert why in line
-
-
-def test_a_file_that_is_not_there_is_a_wrong_value(place, capsys):
-    assert main(["import", "table.csv", "none.csv"]) == 2
-    assert "none.csv" in capsys.readouterr().err
-    assert not (place / "records").exists()
 
 
 def test_hostile_text_stays_text_and_facts_of_the_user_fill_what_files_leave_open(place):
@@ -227,3 +163,42 @@ def test_hostile_text_stays_text_and_facts_of_the_user_fill_what_files_leave_ope
     [folder] = record_folders(place / "records")
     assert folder.path.parent == place / "records"
     assert json.loads(folder.record.read_text())["extra"]["../../x"] == "${jndi:ldap://x}"
+
+
+def test_the_plug_in_of_the_page_is_loaded_from_its_file_or_its_distribution(
+    place, monkeypatch, capsys
+):
+    page = Path(__file__).resolve().parents[3] / "docs" / "import.md"
+    [plug_in] = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    (place / "mybench_reader.py").write_text(plug_in)
+    (place / "log.txt").write_text("mybench\nlanet 8 1.5e2\ndinet 8 fast\n")
+    assert main(["import", "log.txt"]) == 1
+    assert "log.txt: no column of it is known" in capsys.readouterr().err
+    assert main(["import", "--reader", "mybench_reader.py", "log.txt"]) == 1
+    assert capsys.readouterr().err == "mlproject: log.txt:3: 'fast' is not a number\n"
+    [run] = imported().values()
+    assert run.metrics == {"throughput_images_per_s": 150.0, "batch_size": 8.0}
+    assert (run.tags[schema.SOURCE_FORMAT], run.tags[schema.SOURCE_LINE]) == ("mybench", "2")
+    about = place / "mybench-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: mybench\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[mlproject.readers]\nmybench = mybench_reader\n")
+    monkeypatch.syspath_prepend(place)
+    assert main(["import", "log.txt"]) == 1
+    assert "log.txt: 1 known already, 1 not taken" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere.py", "No such file"),
+        ("nowhere.reader", "No module named 'nowhere'"),
+        ("broken.py", "invalid syntax"),
+        ("json:loads", "has no functions recognises and read"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_loaded_is_a_wrong_value(place, capsys, name, reason):
+    (place / "broken.py").write_text("def")
+    assert main(["import", "--reader", name, "table.csv"]) == 2
+    assert f"reader={name!r}: " in (said := capsys.readouterr().err)
+    assert reason in said

@@ -1,42 +1,34 @@
-"""Which training step a result's file names, and what a count of it needs."""
+"""Which training step a result's file names, what its count needs, and GFLOP/s that files state."""
+
+from datetime import datetime, timezone
 
 import pytest
 import samples
 
-from bench.records import ImportedRecord
-from tracking.importing import read_results
-from tracking.importing.work import Step, step_of, with_work
-
-
-@pytest.fixture
-def read(tmp_path):
-    def results(columns, *rows):
-        path = tmp_path / "table.csv"
-        path.write_text("\n".join((columns, *rows)))
-        found = read_results(path, campaign="c", given={})
-        assert found.problems == []
-        return found.records
-
-    return results
-
+from bench.records import ImportedRecord, StepSpec
+from tracking.importing.work import judge_claims, step_of, with_work
 
 HEADER = "model,images_per_s,precision,batch_size,backend,img_size"
+
+
+def step(arch, precision, image_size=None, backend="cuda"):
+    return StepSpec(arch, 8, precision, image_size, backend=backend)
 
 
 @pytest.mark.parametrize(
     ("row", "step"),
     [
-        ("resnet18,9,fp32,8,cpu,", Step("resnet18", 8, "fp32", None, "cpu")),
-        ("vgg16,9,tf32,8,cuda,160", Step("vgg16", 8, "tf32", 160, "cuda")),
+        ("resnet18,9,fp32,8,cpu,", step("resnet18", "fp32", backend="cpu")),
+        ("vgg16,9,tf32,8,cuda,160", step("vgg16", "tf32", 160)),
         # CUDA's autocast is fp16 unless asked otherwise, a processor's bf16
-        ("resnet18,9,amp,8,cuda,", Step("resnet18", 8, "amp-fp16", None, "cuda")),
-        ("resnet18,9,amp,8,cpu,", Step("resnet18", 8, "amp-bf16", None, "cpu")),
-        ("resnet18,9,bf16,8,,", Step("resnet18", 8, "amp-bf16", None, "cuda")),
-        ("resnet18,9,,8,mps,", Step("resnet18", 8, "amp-fp16", None, "mps")),
+        ("resnet18,9,amp,8,cuda,", step("resnet18", "amp-fp16")),
+        ("resnet18,9,amp,8,cpu,", step("resnet18", "amp-bf16", backend="cpu")),
+        ("resnet18,9,bf16,8,,", step("resnet18", "amp-bf16")),
+        ("resnet18,9,,8,mps,", step("resnet18", "amp-fp16", backend="mps")),
     ],
 )
 def test_a_step_is_what_the_file_says_of_it(read, row, step):
-    (record,) = read(HEADER, row)
+    (record,) = read(f"{HEADER}\n{row}").records
     assert step_of(record) == step
 
 
@@ -50,37 +42,36 @@ def test_a_step_is_what_the_file_says_of_it(read, row, step):
     ],
 )
 def test_what_cannot_be_counted_has_a_reason(read, row, reason):
-    (record,) = read(HEADER, row)
+    (record,) = read(f"{HEADER}\n{row}").records
     assert reason in step_of(record)
     kept = with_work(record, "why not")
-    assert kept.complexity is None
-    assert kept.missing["complexity"] == "why not"
+    assert (kept.complexity, kept.missing["complexity"]) == (None, "why not")
 
 
 def test_a_count_says_what_the_file_leaves_open(read):
+    rows = "resnet18,9,amp,8,cuda,224\nresnet18,9,amp,9,cuda,\nresnet18,9,fp32,8,cuda,224"
+    said, open_, plain = read(f"{HEADER}\n{rows}").records
     counted = samples.complexity(image_size=224, precision="amp-fp16", math_mode="fp16")
-    said, open_ = read(HEADER, "resnet18,9,amp,8,cuda,224", "resnet18,9,amp,9,cuda,")
     assert with_work(said, counted).assumed == ("amp counted as amp-fp16",)
     assert with_work(open_, counted).assumed[0] == "images of 224 pixels, the model's own size"
     assert with_work(open_, counted).complexity == counted
     exact = samples.complexity(image_size=224, precision="fp32")
-    (plain,) = read(HEADER, "resnet18,9,fp32,8,cuda,224")
     assert with_work(plain, exact).assumed == ()
+    assert with_work(plain, counted).assumed == ()  # fp32 is no name of another precision
 
 
 def test_a_model_of_another_size_is_not_torchvisions(read):
     counted = samples.complexity(parameters=11_689_512)
-    same, other = read(
-        "model,images_per_s,batch_size,params_m", "resnet18,9,8,11.69", "resnet18,9,9,23.8"
-    )
+    table = "model,images_per_s,batch_size,params_m\nresnet18,9,8,11.69\nresnet18,9,9,11.9\n"
+    same, other = read(table).records
     assert with_work(same, counted).complexity == counted
     refused = with_work(other, counted)
     assert refused.complexity is None
-    assert "its model has 23.8 million parameters" in refused.missing["complexity"]
+    assert "its model has 11.9 million parameters" in refused.missing["complexity"]
 
 
 def test_results_imported_before_work_was_counted_are_read(read):
-    (record,) = read(HEADER, "resnet18,9,fp32,8,cpu,")
+    (record,) = read(f"{HEADER}\nresnet18,9,fp32,8,cpu,").records
     old = record.model_dump(mode="json")
     for name in ("complexity", "verdict", "assumed"):
         del old[name]
@@ -88,3 +79,81 @@ def test_results_imported_before_work_was_counted_are_read(read):
     again = ImportedRecord.model_validate(old)
     assert again.missing["complexity"] == "imported by a version that did not count"
     assert again.throughput_images_per_s == 9
+
+
+GIGA = 10**9
+#: A step of 10 images: 10 GFLOP an image, 3.4 of them in the forward pass (1.7 GMAC).
+WORK = {"batch_size": 10, "step_flops": 100 * GIGA, "forward_macs": 17 * GIGA}
+COMPLEXITY = samples.complexity(**WORK)
+
+
+def result(line, claimed, images_per_s=10.0, **changes):
+    known = {
+        "record_id": f"imported-{line}",
+        "created": datetime(2025, 6, 1, 12, tzinfo=timezone.utc),
+        "source_file": "table.csv",
+        "source_sha256": "0" * 64,
+        "source_line": line,
+        "source_format": "table",
+        "campaign": "c",
+        "arch": "resnet18",
+        "batch_size": 10,
+        "throughput_images_per_s": images_per_s,
+        "complexity": COMPLEXITY,
+        "metrics": {} if claimed is None else {"claimed_gflops": claimed},
+    }
+    return ImportedRecord.of("the source does not say", **(known | changes))
+
+
+def findings(*results):
+    """What is said of the last of the results of a file."""
+    verdict = judge_claims(results)[-1].verdict
+    return [f"{one.level}: {one.message}" for one in verdict.findings] if verdict else []
+
+
+@pytest.mark.parametrize(
+    ("claimed", "changes"),
+    [(None, {}), (100.0, {}), (97.5, {}), (102.9, {}), (50.0, {"complexity": None})],
+)
+def test_what_fits_or_is_not_stated_has_no_verdict(claimed, changes):
+    assert findings(result(2, claimed, **changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("claimed", "words", "changes"),
+    [
+        (34.0, "the forward pass alone", {}),
+        (17.0, "the forward pass alone with a multiply-add as 1 FLOP", {}),
+        (50.0, "a training step with a multiply-add as 1 FLOP", {}),
+        (68.0, "2 x the forward pass", {}),
+        (200.0, "a training step with a multiply-add as 4 FLOP", {}),
+        (0.1, "TFLOP/s", {}),
+        (3.4, "the GFLOP of the forward pass of one image, no rate", {}),
+        (12.5, "one of its 8 devices", {"params": {"devices": "4", "nodes": "2"}}),
+    ],
+)
+def test_a_figure_of_other_work_is_named_with_its_convention(claimed, words, changes):
+    [said] = findings(result(2, claimed, **changes))
+    both = f"its file states {claimed:.4g} GFLOP/s, images/s x FLOP of a training step are 100"
+    assert said == f"note: {both}: the stated figure fits {words}"
+
+
+def test_a_figure_between_the_conventions_fits_its_own_or_none():
+    three = samples.complexity(**WORK | {"step_flops": 90 * GIGA})
+    assert findings(result(2, 102.0, complexity=three))[0].endswith("3 x the forward pass")
+    for claimed in (77.0, 107.0):
+        [said] = findings(result(2, claimed))
+        assert said.startswith("suspect: ")
+        assert said.endswith("no usual count fits the stated figure")
+
+
+def test_another_rows_figure_is_named_by_its_line():
+    sound, copied = result(2, 100.0), result(3, 100.0, images_per_s=30.0, batch_size=20)
+    assert judge_claims([sound, copied])[0] == sound
+    [said] = findings(sound, copied)
+    assert said.startswith("suspect: ")
+    assert said.endswith("the stated figure fits the result in line 2, resnet18 batch 10")
+    neighbour = result(4, 400.0, images_per_s=40.0)
+    assert "the result in line 4" in findings(neighbour, result(5, 400.5, images_per_s=30.0))[0]
+    other_model = result(5, 400.5, images_per_s=30.0, arch="vgg16")
+    assert "no usual count" in findings(neighbour, other_model)[0]

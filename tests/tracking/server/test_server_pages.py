@@ -5,7 +5,6 @@ The pictures lie in the test's temporary folder.
 
 import json
 import math
-import re
 import shutil
 
 import pytest
@@ -15,7 +14,7 @@ from stored_runs import filed
 
 from bench.config import RunConfig
 from bench.records import Series
-from commands.analyse.report import command as report
+from commands.report import Report
 from tracking.store import open_client
 from tracking.upload.upload import upload
 
@@ -79,7 +78,7 @@ def campaign(server, tmp_path_factory):
             for repeat in (1, 2)
         }
         options = ["--campaign", "night", "--out", str(folder / "report")]
-        done = CliRunner().invoke(report, options)
+        done = CliRunner().invoke(Report.command(), options)
         assert done.exit_code == 0, done.output
         runs["report"] = done.output.rpartition("logged as run ")[2].split()[0]
         runs["experiment"] = open_client().get_run(runs[ONE]).info.experiment_id
@@ -168,15 +167,6 @@ def test_the_table_sorts_runs_by_their_share_of_the_roof(opened, page):
     wanted = [arch for arch in sorted(STEPS_S, key=STEPS_S.get) for _ in (1, 2)]
     # asked at one moment, and again until it is so: rows move while the page fills
     page.wait_for_function(DRAWN_ORDER, arg=wanted)
-
-
-def test_means_of_repeats_are_charted_alone(opened, page):
-    only = "searchFilter=tags.%60mlproject.kind%60%20%3D%20%27repeats%27"
-    opened(f"/experiments/{{experiment}}/runs?compareRunsMode=CHART&{only}&workspace=default")
-    page.get_by_text("images_per_s_mean", exact=True).wait_for()
-    means = page.get_by_role("link", name=re.compile("_fp32_bs16_mean_of_2$"))
-    means.nth(len(STEPS_S) - 1).wait_for()
-    assert page.get_by_role("link", name=re.compile("^sample-cpu_")).count() == len(STEPS_S)
 
 
 def test_three_runs_side_by_side(opened, page, campaign):

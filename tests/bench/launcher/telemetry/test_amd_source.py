@@ -2,7 +2,7 @@ import pytest
 from scripted_smi import ScriptedSmi
 
 from bench.launcher.telemetry import Sampler, device_source
-from bench.launcher.telemetry.nvidia import GPU_SERIES
+from bench.launcher.telemetry.devices import GPU_SERIES
 from bench.machine.probes import UnknownFactError
 
 DEVICES = {"0x0000000000000007": "first", "0x00b8d7a35f2c9e04": "it"}

@@ -9,7 +9,7 @@ import pytest
 from bench.launcher.telemetry import HostSource
 from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.probes import UnknownFactError
-from bench.records.verdict.record_metrics import MEAN_SERIES
+from bench.records.metrics import MEAN_SERIES
 
 BUSY = "print('on', flush=True)\nwhile True: pass"
 IDLE = "import sys; print('on', flush=True); sys.stdin.read()"

@@ -4,9 +4,9 @@ import pytest
 
 from bench.launcher.telemetry import Sampler, device_source
 from bench.launcher.telemetry.base import DEVICE_FACTS
-from bench.launcher.telemetry.nvidia import GPU_SERIES, NvidiaSource
+from bench.launcher.telemetry.devices import GPU_SERIES, NvidiaSource
 from bench.machine.probes import UnknownFactError
-from bench.records.verdict.record_metrics import MEAN_SERIES
+from bench.records.metrics import MEAN_SERIES
 
 NOBODY = 4_000_000_000  # above every system's highest process id
 

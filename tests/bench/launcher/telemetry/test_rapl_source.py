@@ -5,7 +5,7 @@ import pytest
 
 from bench.launcher.telemetry import Sampler, device_source
 from bench.launcher.telemetry.base import DEVICE_FACTS
-from bench.launcher.telemetry.device_sources import RaplSource
+from bench.launcher.telemetry.devices import RaplSource
 from bench.machine.probes import UnknownFactError
 
 RANGE_UJ = 262_143_328_850

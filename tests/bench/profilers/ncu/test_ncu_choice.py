@@ -1,10 +1,10 @@
 import pytest
 from scripted_ncu import CHIPS
 
-from bench.profilers.files.ncu_metrics import CHIPS as FAMILIES
-from bench.profilers.files.ncu_metrics import metrics_for_chip
-from bench.profilers.ncu.ncu_choice import MEMBERS, choose_metrics
-from bench.profilers.ncu.ncu_program import RefusalError, find_ncu
+from bench.profilers.ncu.choice import MEMBERS, choose_metrics
+from bench.profilers.ncu.metrics import CHIPS as FAMILIES
+from bench.profilers.ncu.metrics import metrics_for_chip
+from bench.profilers.ncu.program import RefusalError, find_ncu
 
 
 def choose(capability, root):
@@ -32,6 +32,16 @@ def test_the_device_at_hand_may_lack_what_its_family_has(ncu, tree):
         f"sm__ops_path_tensor_{kind}.sum": "ncu 2024.1.1 has none here"
         for kind in ("src_fp16_bf16_tf32_dst_fp32", "src_fp16_dst_fp16")
     }
+
+
+@pytest.mark.parametrize("visible", ["1,0", "GPU-8f6a"])
+def test_ncus_first_device_may_be_another_than_the_one_that_cuda_sees(
+    ncu, tree, monkeypatch, visible
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    ncu.script(device="tu116")
+    choice = choose((9, 0), tree({}))
+    assert (choice.hardware, choice.sass) == metrics_for_chip("gh100")
 
 
 def test_an_unknown_chip_gets_whatever_exists_and_nothing_twice(ncu, tree):

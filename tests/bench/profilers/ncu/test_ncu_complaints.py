@@ -2,8 +2,8 @@ import psutil
 import pytest
 from scripted_ncu import PERMISSION
 
-from bench.profilers.ncu import ncu_complaints as complaints
-from bench.profilers.ncu.ncu_complaints import explain
+from bench.profilers.ncu import complaints as complaints
+from bench.profilers.ncu.complaints import explain
 
 STEP_FAILED = "==ERROR== The application returned an error code (1)."
 NOTHING_COUNTED = "==WARNING== No kernels were profiled."

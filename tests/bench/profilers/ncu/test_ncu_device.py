@@ -14,7 +14,7 @@ from bench.errors import UnsupportedError
 from bench.machine.gpu_drivers import compute_capability, device_uuid
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool
-from bench.records.verdict.profile_verdict import kernel_set
+from bench.records.profile_verdict import kernel_set
 from bench.worker.profile import profiled_range
 
 

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from bench.profilers.ncu.ncu_complaints import counter_permission, permission_remedy
+from bench.profilers.ncu.complaints import counter_permission, permission_remedy
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Linux's files hold the permission")
 

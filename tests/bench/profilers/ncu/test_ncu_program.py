@@ -5,9 +5,9 @@ import pytest
 from scripted_ncu import ScriptedNcu
 
 from bench.machine.probes import UnknownFactError
-from bench.profilers.files.ncu_metrics import metrics_for_chip
-from bench.profilers.ncu.ncu_choice import MEMBERS
-from bench.profilers.ncu.ncu_program import RefusalError, find_ncu
+from bench.profilers.ncu.choice import MEMBERS
+from bench.profilers.ncu.metrics import metrics_for_chip
+from bench.profilers.ncu.program import RefusalError, find_ncu
 
 REAL = shutil.which("ncu")
 

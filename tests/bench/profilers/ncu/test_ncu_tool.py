@@ -6,9 +6,9 @@ from scripted_ncu import PERMISSION
 
 from bench.errors import UserError
 from bench.machine.probes import UnknownFactError
-from bench.profilers.files.ncu_metrics import metrics_for_chip
 from bench.profilers.ncu import NcuTool
-from bench.records.verdict.profile_verdict import kernel_set
+from bench.profilers.ncu.metrics import metrics_for_chip
+from bench.records.profile_verdict import kernel_set
 
 #: Two launches of a product and one of an addition, with round counts.
 GEMM = "_Z4gemmIfLi2EEvPT_"

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from traces import TraceWriter
 
 from bench.profilers.ops.device_time import DeviceTime
-from bench.profilers.ops.op_nest import Nest
-from bench.profilers.ops.timed_step import Kind
+from bench.profilers.ops.op_nest import Kind, Nest
 
 US = 1e-6
 

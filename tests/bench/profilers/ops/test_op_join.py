@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from bench.profilers.ops.op_join import CallsInOrder, join
-from bench.profilers.ops.timed_step import Kind, SeenOp
+from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.records.complexity import CallWork
 
 

@@ -3,8 +3,7 @@
 import pytest
 from traces import BACKWARD_THREAD, TraceWriter, gpu_step
 
-from bench.profilers.ops.op_nest import Nest, op_names
-from bench.profilers.ops.timed_step import Kind
+from bench.profilers.ops.op_nest import Kind, Nest, op_names
 
 ENGINE = "autograd::engine::evaluate_function: ReluBackward0"
 

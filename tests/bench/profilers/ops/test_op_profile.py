@@ -11,15 +11,15 @@ from fakes import Card, QueueingDevice, ScriptedClock
 from small_models import CLASSIFIER, batch_normed
 from traces import TraceWriter, gpu_step
 
-from bench.cost import StepSpec, op_work, step_complexity
+from bench.cost.estimate import op_work, step_complexity
 from bench.errors import UserError
 from bench.profilers.ops import torch_profiler
+from bench.profilers.ops.op_nest import Kind, SeenOp, TimedStep
 from bench.profilers.ops.op_times import _profile, profile_ops
-from bench.profilers.ops.synchronized import Synchronized
-from bench.profilers.ops.timed_step import Kind, SeenOp, TimedStep
+from bench.profilers.ops.torch_profiler import Synchronized
 from bench.profilers.ops.torch_tool import TorchTool
 from bench.profilers.traces import read_trace
-from bench.records import OpProfile, ProfiledStep
+from bench.records import OpProfile, ProfiledStep, StepSpec
 from bench.records.profile import COMMUNICATION
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
@@ -153,7 +153,7 @@ def test_waiting_for_every_op_finds_the_same_work_as_the_profiler():
 def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
     clock = ScriptedClock()
     device = QueueingDevice(clock)
-    monkeypatch.setattr("bench.profilers.ops.synchronized.time.perf_counter", clock)
+    monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
     tensor = torch.ones(3)
 
     def step():

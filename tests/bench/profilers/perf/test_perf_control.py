@@ -13,10 +13,9 @@ import pytest
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.profile import launch_profile
-from bench.profilers.files.perf_rows import read_rows
-from bench.profilers.perf import perf_tool
-from bench.profilers.perf.perf_control import counting
-from bench.profilers.perf.perf_program import Gate, perf_stat
+from bench.profilers.perf import tool as perf_tool
+from bench.profilers.perf.program import Gate, counting, perf_stat
+from bench.profilers.perf.rows import read_rows
 from bench.records.folders import RecordFolder
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Win
 WORKER = """
 import json, sys, threading, time
 sys.path.insert(0, sys.argv[1])
-from bench.profilers.perf.perf_control import counting
+from bench.profilers.perf.program import counting
 
 def work(seconds):
     end = time.thread_time() + seconds
@@ -57,33 +56,24 @@ print(json.dumps({"inside": inside, "whole": time.process_time()}))
 """
 
 
-def task_of(*gates):
-    names = ("", "memory_")
-    return {
-        f"{prefix}{end}": str(getattr(gate, end))
-        for prefix, gate in zip(names, gates, strict=False)
-        for end in ("control", "acknowledge")
-    }
+def task_of(gate):
+    return {"control": str(gate.control), "acknowledge": str(gate.acknowledge)}
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
 @pytest.mark.slow
-def test_two_real_perfs_count_all_threads_in_the_window_and_nothing_else(tmp_path):
-    gates = [Gate.make(tmp_path, name) for name in ("cores", "memory")]
-    outputs = [tmp_path / "cores.csv", tmp_path / "memory.csv"]
-    cores, memory = (
-        perf_stat(out, ("task-clock",), gate) for out, gate in zip(outputs, gates, strict=True)
-    )
-    worker = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(task_of(*gates))]
-    done = subprocess.run([*memory, *cores, *worker], capture_output=True, text=True, timeout=300)
+def test_the_real_perf_counts_all_threads_in_the_window_and_nothing_else(tmp_path):
+    gate, output = Gate.make(tmp_path, "perf"), tmp_path / "counts.csv"
+    worker = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(task_of(gate))]
+    command = [*perf_stat(output, ("task-clock",), gate), *worker]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     cpu_s = json.loads(done.stdout)
     # The window's 0.5 s, of which 0.4 s are the threads'; the rest of the process is 0.9 s.
     assert cpu_s["inside"] >= 0.5
     assert cpu_s["whole"] >= cpu_s["inside"] + 0.9
-    for output in outputs:
-        (counted_s,) = [row.count / 1e3 for row in read_rows(output)]
-        assert cpu_s["inside"] * 0.98 <= counted_s <= cpu_s["inside"] + 0.2
+    (counted_s,) = [row.count / 1e3 for row in read_rows(output)]
+    assert cpu_s["inside"] * 0.98 <= counted_s <= cpu_s["inside"] + 0.2
 
 
 @pytest.mark.slow
@@ -188,12 +178,3 @@ def test_an_error_in_the_body_comes_out_as_it_is(tmp_path):
     with pytest.raises(ValueError, match="of the step"), counting(task_of(listener.gate)):
         raise ValueError("of the step")
     assert listener.heard == [b"enable\n"]
-
-
-def test_the_memory_controllers_perf_counts_around_the_other(tmp_path):
-    heard = []
-    listeners = [Listener(tmp_path, name) for name in ("cores", "memory")]
-    with counting(task_of(*(listener.gate for listener in listeners))):
-        heard = [list(listener.heard) for listener in listeners]
-    assert heard == [[b"enable\n"], [b"enable\n"]]
-    assert [listener.heard[-1] for listener in listeners] == [b"disable\n"] * 2

@@ -7,7 +7,7 @@ import pytest
 from trace_files import ALEXNET, cut, event
 
 from bench.errors import UserError
-from bench.profilers.traces import contents, kineto, kineto_values, read_trace
+from bench.profilers.traces import contents, kineto, read_trace
 
 
 def refusal(path):
@@ -167,7 +167,7 @@ def test_more_different_shapes_than_memory_has_room_for(tmp_path, monkeypatch):
 
 
 def test_a_huge_list_in_one_value_is_left_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(kineto_values, "MOST_VALUE_BYTES", 100)
+    monkeypatch.setattr(kineto, "MOST_VALUE_BYTES", 100)
     path = tmp_path / "trace.json"
     args = {"Input Dims": [[1]] * 100, "Input type": ["float"]}
     file = {"traceEvents": [event("cpu_op", args=args)], "deviceProperties": [[]] * 100}
@@ -182,5 +182,5 @@ def test_no_memory(tmp_path, monkeypatch):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr("bench.profilers.traces.read.kineto_trace", full)
+    monkeypatch.setattr("bench.profilers.traces.kineto_trace", full)
     assert "does not fit into memory: record fewer steps" in refusal_of(tmp_path, WHOLE)

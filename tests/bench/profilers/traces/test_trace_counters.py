@@ -4,7 +4,7 @@ import pytest
 from trace_files import ALEXNET, event, published, read
 
 from bench.errors import UserError
-from bench.profilers.files.ncu_metrics import DRAM, DURATION, sass_metric, sass_ops, tensor_metrics
+from bench.profilers.ncu.metrics import DRAM, DURATION, sass_metric, sass_ops, tensor_metrics
 from bench.profilers.traces import counter_totals, read_counters
 
 A100 = {"id": 0, "name": "A100", "computeMajor": 8, "computeMinor": 0}

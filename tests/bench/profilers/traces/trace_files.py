@@ -1,6 +1,8 @@
 """Small traces: a few events of each kind out of the published ones, in the forms of their time.
 
-The published ones are in tests/data/traces, with their sources and licences.
+The published ones are in tests/data/traces; their sources and licences are beside their names
+below. Left out of the first three are flow arrows, memory events, call stacks, Python frames (but
+the first of each kind, and those of recomputation), and arguments that the reader does not use.
 """
 
 import gzip
@@ -13,9 +15,17 @@ import msgspec
 from bench.profilers.traces import read_trace
 
 PUBLISHED = Path(__file__).parents[3] / "data" / "traces"
+# torchvision resnet50, fp32, batch 32, V100-DGXS-32GB, torch 1.9 (categories of 2021), 6 steps,
+# shapes; without and with four loader processes. pytorch/kineto, tb_plugin/samples at 041e7ce9,
+# BSD-3-Clause
 V100 = "v100_resnet50_b32_workers0.pt.trace.json.gz"
 V100_LOADERS = "v100_resnet50_b32_workers4.pt.trace.json.gz"
+# resnet18, bf16, batch 10, rank 0 of 8, activation checkpointing, RCCL beside computation, 3 steps,
+# shapes; mi300x_resnet18_expected is what TraceLens reads out of it. AMD-AGI/TraceLens,
+# tests/traces/mi300, MIT
 MI300X = "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
+# Forward pass of AlexNet on an A100, counters per kernel inside the trace.
+# facebookresearch/HolisticTraceAnalysis, tests/data/cupti_profiler, MIT
 ALEXNET = "a100_alexnet_cupti_counters.json.gz"
 
 

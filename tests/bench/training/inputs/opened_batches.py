@@ -14,9 +14,7 @@ SMALL = {"backend": "cpu", "batch_size": 4, "image_size": 32, "threads": 1, "wor
 
 
 def opened_batches(shard=Shard(), **settings):  # noqa: B008
-    """Batches of `shard`; DALI has the one thread that it needs at least."""
-    if settings.get("decoder") == "dali":
-        settings = {"workers": 1, **settings}
+    """Batches of `shard`."""
     config = RunConfig(**{**SMALL, **settings})
     device = open_device(config.backend)
     workload = workload_of(config)

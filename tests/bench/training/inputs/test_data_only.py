@@ -6,8 +6,8 @@ import samples
 from bench.config import RunConfig
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.records.verdict.record_metrics import summary
-from bench.records.verdict.run_verdict import judge
+from bench.records.metrics import summary
+from bench.records.run_verdict import judge
 from bench.worker.measurement import measure
 
 NO_MODEL = "data_only=true: no model ran"

@@ -15,15 +15,13 @@ from bench.training.inputs.image_folder import DecodedImages, decode_rgb
 from bench.training.inputs.loader import Draw
 from bench.training.workloads import ImageInput
 
-DECODERS = pytest.mark.parametrize("decoder", ["cpu", "dali"])
-#: What loads: the step itself, processes that stay or end with an epoch, DALI's threads.
+#: What loads: the step itself, processes that stay or end with an epoch.
 LOADERS = pytest.mark.parametrize(
     "loader",
     [
         {"workers": 0},
         {"workers": 1},
         {"workers": 1, "persistent_workers": False},
-        {"decoder": "dali"},
     ],
 )
 
@@ -45,11 +43,10 @@ def loaders():
     return running
 
 
-@DECODERS
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_full_batches_in_the_asked_layout(opened, generated, decoder, channels_last):
+def test_full_batches_in_the_asked_layout(opened, generated, channels_last):
     layout = str(channels_last).lower()
-    batches = opened(data=str(generated), decoder=decoder, batch_size=5, channels_last=layout)
+    batches = opened(data=str(generated), batch_size=5, channels_last=layout)
     for images, labels in take(batches, 4):  # an epoch has three
         assert images.shape == (5, 3, 32, 32)
         assert images.dtype == torch.float32
@@ -78,13 +75,7 @@ def test_what_would_not_fill_a_batch_is_left_out_of_the_epoch(opened, generated,
 
 @pytest.mark.parametrize(
     ("one", "others"),
-    [
-        (
-            {},
-            [{"threads": 3}, {"workers": 2}, {"workers": 1, "persistent_workers": False}],
-        ),
-        ({"decoder": "dali"}, [{"decoder": "dali", "workers": 2}]),
-    ],
+    [({}, [{"threads": 3}, {"workers": 2}, {"workers": 1, "persistent_workers": False}])],
 )
 @pytest.mark.slow
 def test_workers_change_nothing_and_the_seed_everything(opened, generated, one, others):
@@ -139,11 +130,10 @@ def test_damaged_or_deleted_image_is_named(opened, photos, workers, damage):
     assert "replace or delete it" in message
 
 
-@DECODERS
-def test_too_few_images_for_a_batch(opened, generated, decoder):
+def test_too_few_images_for_a_batch(opened, generated):
     with pytest.raises(UserError, match=r"18 images do not fill a batch of 19: give batch_size=18"):
-        opened(data=str(generated), decoder=decoder, batch_size=19)
-    images, _ = opened(data=str(generated), decoder=decoder, batch_size=18).next()
+        opened(data=str(generated), batch_size=19)
+    images, _ = opened(data=str(generated), batch_size=18).next()
     assert len(images) == 18
 
 

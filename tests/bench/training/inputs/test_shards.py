@@ -61,7 +61,7 @@ def test_synthetic_data_differ_between_ranks(opened):
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("loader", [{"workers": 0}, {"workers": 1}, {"decoder": "dali"}])
+@pytest.mark.parametrize("loader", [{"workers": 0}, {"workers": 1}])
 @pytest.mark.slow
 def test_real_images_are_shared_out_without_overlap(opened, generated, loader):
     ranks = (
@@ -94,16 +94,6 @@ def test_processes_of_one_machine_share_its_cores(monkeypatch):
     assert found_on(devices=8) == (1, 1)
     assert found_on(devices=16) == (1, 0)
     assert found_on(devices=4, threads=5, workers=6) == (5, 6)
-
-
-def test_dali_has_a_thread_where_the_step_would_load(monkeypatch):
-    monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: 2)
-    device = open_device("cpu")
-    found = [
-        resolved(RunConfig(data="photos", decoder=decoder), device, Fp32()).workers
-        for decoder in ("cpu", "dali")
-    ]
-    assert found == [0, 1]
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (16, 15), (64, 16)])

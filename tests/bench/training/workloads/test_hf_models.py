@@ -10,8 +10,9 @@ import torch
 from refusals import refusal
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.config.hf_names import CHECKPOINTS
-from bench.cost import StepSpec, step_complexity
+from bench.config.model_names import CHECKPOINTS
+from bench.cost.estimate import step_complexity
+from bench.records import StepSpec
 from bench.training.precision import Fp32
 from bench.training.step import TrainingStep, make_optimizer
 from bench.training.workloads import find_workload

@@ -1,1 +1,0 @@
-"""One machine beside another: how fast, how efficient, at what cost."""

@@ -1,0 +1,230 @@
+"""A chart as data: panels of axes, series, bands and words, which two renderers draw alike.
+
+`static.draw_chart` draws on paper, `interactive.interactive_chart` on a page for a browser. Sizes
+of markers and widths of lines are in points (1/72 in).
+
+A channel has one meaning: colour is the model and the marker the arithmetic in every figure of
+runs. Figures of one run's ops and kernels use colours and shapes that mean nothing there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from analysis.columns import table
+from analysis.runs.settings import Configured
+from bench.config import Sample
+
+#: Charts narrower than this are a column of a page: their panels stand below each other.
+NARROW_IN = 5.0
+#: Room for a legend entry.
+ENTRY_IN = 1.15
+BAND_OPACITY = 0.25
+#: Logarithmic axes that span less than this factor get ticks between the powers of ten.
+FEW_DECADES = 300
+
+#: Okabe and Ito, Color Universal Design (2008), without yellow, which white paper swallows, and
+#: with black last, since axes and text are dark too.
+_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+#: Models past the palette share a grey rather than a colour that means another model.
+OTHER_MODELS = "#8C8C8C"
+#: Of legend entries that explain a shape.
+KEY_GREY = "#555555"
+#: Shapes by math mode. Shapes have Plotly's names; `static.py` has Matplotlib's.
+SHAPES = {"fp32": "circle", "tf32": "triangle-up", "bf16": "square", "fp16": "diamond"}
+
+
+def model_colours(archs: Iterable[str]) -> dict[str, str]:
+    """Return a colour per model, by name, so that a model keeps it across figures of a report."""
+    names = sorted(set(archs))
+    return dict.fromkeys(names, OTHER_MODELS) | dict(zip(names, _PALETTE, strict=False))
+
+
+def precision_shape(precision: str) -> str:
+    """Return the shape of the precision that ran; of `amp` it is not known what the device did."""
+    mode = precision.removeprefix("amp-")
+    return "cross" if mode == "amp" else SHAPES.get(mode, "x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """`ticks` are all that the axis has, None where the renderer chooses; `names` are theirs.
+
+    `limits` are as they are drawn, from left to right and from bottom to top; dates are days since
+    1970.
+    """
+
+    label: str
+    limits: tuple[float, float]
+    scale: Literal["linear", "log", "log2", "date"] = "linear"
+    ticks: tuple[float, ...] | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def tick_names(self) -> tuple[str, ...]:
+        """What stands at each of its own ticks."""
+        return self.names or tuple(f"{tick:g}" for tick in self.ticks or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Points of one look, joined by a line where it has a width.
+
+    `lows` and `highs` are the ends of a bar through each point; `names` stand beside the points
+    where there is room; `hover` has the lines of words about each. `edge` is the marker's outline,
+    in `colour` if not given. `group` is the legend entry on a page, where the last series of a
+    group shows its look.
+
+    Of a roof, both parts of `end_label` stand right of the axes at the height of its last point,
+    and `slope_label` along its line. Both need logarithmic axes.
+    """
+
+    xs: tuple[float, ...] = ()
+    ys: tuple[float, ...] = ()
+    colour: str
+    shape: str = ""
+    size_pt: float = 4.0
+    edge: str = ""
+    edge_pt: float = 1.0
+    filled: bool = True
+    line_pt: float = 0.0
+    dashed: bool = False
+    opacity: float = 1.0
+    lows: tuple[float | None, ...] = ()
+    highs: tuple[float | None, ...] = ()
+    names: tuple[str, ...] = ()
+    hover: tuple[str, ...] = ()
+    group: str = ""
+    end_label: tuple[str, ...] = ()
+    slope_label: str = ""
+
+
+@dataclass(frozen=True)
+class Band:
+    """What lies between two lines over the same positions; without a label it is in no legend."""
+
+    xs: tuple[float, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    colour: str
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One pair of axes; later series stand above earlier ones.
+
+    `empty` is said where nothing is drawn. `legend` is that of paper: the looks of series, with
+    their words as `group`.
+    """
+
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    empty: str = ""
+    bands: tuple[Band, ...] = ()
+    title: str = ""
+    legend: tuple[Series, ...] = ()
+    legend_entry_in: float = ENTRY_IN
+    names_on_page: bool = True
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Panels of equal size on a page of this size, `columns` of them beside each other."""
+
+    panels: tuple[Panel, ...]
+    width_in: float
+    height_in: float
+    columns: int = 1
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether two charts stand beside each other on a page."""
+        return self.width_in < NARROW_IN
+
+    @property
+    def rows(self) -> int:
+        """How many panels stand below each other."""
+        return -(-len(self.panels) // self.columns)
+
+
+def panel_chart(panels: Sequence[Panel], width_in: float = 6.5) -> Chart:
+    """Return the chart of several panels, as high as they need."""
+    columns = 1 if width_in < NARROW_IN or len(panels) == 1 else 2
+    return Chart(tuple(panels), width_in, 2.3 * -(-len(panels) // columns) + 0.5, columns)
+
+
+def key(words: str, colour: str, shape: str = "", **look: Any) -> Series:
+    """Return a legend entry; `look` is of `Series`."""
+    return Series(group=words, colour=colour, shape=shape, **look)
+
+
+def model_key(of: Configured, colours: Mapping[str, str], **look: Any) -> Series:
+    """Return the look of a run or of its repeats: the model's colour, the precision's shape."""
+    colour = colours.get(of.arch, OTHER_MODELS)
+    return key(f"{of.arch} {of.precision}", colour, precision_shape(of.precision), **look)
+
+
+def model_legend(series: Iterable[Series]) -> tuple[Series, ...]:
+    """Return an entry per model and one per precision of series with looks of `model_key`."""
+    looks = {tuple(one.group.rsplit(" ", 1)): one for one in series}
+    models = {arch: key(arch, one.colour, line_pt=2.5) for (arch, _), one in looks.items()}
+    precisions = {
+        name: key(name, KEY_GREY, one.shape, filled=one.filled) for (_, name), one in looks.items()
+    }
+    return tuple(entry for of in (models, precisions) for _, entry in sorted(of.items()))
+
+
+def hover(title: str, row: Mapping[str, Any], names: str, sample: Sample = "sample") -> str:
+    """Return `title` and a line for each of these columns of `analysis.columns` in `row`."""
+    found = table("", "", [row], names, sample)
+    lines = zip(found.visible, found.cells[0], strict=True)
+    return "\n".join([title, *(f"{column.heading}: {cell}" for column, cell in lines)])
+
+
+def straight(line: Series, *, log: bool = False) -> Series:
+    """Return a line of two points with more of them, so that hovering finds it along its length.
+
+    They are evenly spaced, on logarithmic axes where `log`.
+    """
+    count = 5 if log else 9  # the many words of a roofline make a page heavy
+    shares = [index / (count - 1) for index in range(count)]
+    xs, ys = (
+        tuple(a * (b / a) ** share if log else a + share * (b - a) for share in shares)
+        for a, b in (line.xs, line.ys)
+    )
+    return replace(line, xs=xs, ys=ys, hover=line.hover[:1] * count)
+
+
+def rule(
+    xs: tuple[float, float], ys: tuple[float, float], colour: str, words: str, **look: Any
+) -> Series:
+    """Return a thin line between two points that says `words` along its length."""
+    return straight(Series(xs=xs, ys=ys, colour=colour, hover=(words,), **{"line_pt": 0.7, **look}))
+
+
+def end_labels(panel: Panel, gap: float) -> list[tuple[Series, float, float]]:
+    """Return each series that has an end label, with its height and its label's.
+
+    Heights are shares of the axis from 0 to 1; labels are at least `gap` from each other.
+    """
+    labelled = sorted((one for one in panel.series if one.end_label), key=lambda one: one.ys[-1])
+    low, high = panel.y.limits
+    heights = [math.log(one.ys[-1] / low) / math.log(high / low) for one in labelled]
+    return list(zip(labelled, heights, spread(heights, gap), strict=True))
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Space ascending heights by at least `gap`, as little as that takes, ending below 1."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max([height, *(last + gap for last in placed[-1:])]))
+    limit = 1.0
+    for index in reversed(range(len(placed))):
+        placed[index] = min(placed[index], limit)
+        limit = placed[index] - gap
+    return placed

@@ -1,0 +1,258 @@
+"""Ratios with their intervals, a row each: two sides, several machines, the knobs of a tuning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from analysis.comparison.judgement import Comparison, Judgement
+from analysis.comparison.machines import MachinePair
+from analysis.figures.chart import (
+    Axis,
+    Band,
+    Chart,
+    Series,
+    hover,
+    key,
+    model_key,
+    model_legend,
+    rule,
+)
+from analysis.figures.rows import SIZE_PT, group_hover, row_chart
+from analysis.runs.frame import Row
+from analysis.words import percent, three_digits
+from bench.config import rate_unit
+from campaigns.tune.result import Interval, Trial, TuneResult
+
+#: A shape and a colour for each judgement, so that either alone is enough.
+_JUDGED: Mapping[Judgement, tuple[str, str]] = {
+    "better": ("triangle-up", "#0072B2"),
+    "worse": ("triangle-down", "#D55E00"),
+    "tie": ("square", "#555555"),
+    "undecided": ("circle", "#999999"),
+}
+#: The same for each kind of trial of a tuning.
+_TRIALS: Mapping[str, tuple[str, str]] = {
+    "the fastest so far": ("circle", "#777777"),
+    "another value": ("triangle-up", "#0072B2"),
+    "tuned": ("square", "#009E73"),
+    "start": ("diamond", "#000000"),
+    "tuned, one knob put back": ("triangle-down", "#CC79A7"),
+    "no result": ("x-thin-open", "#D55E00"),
+}
+#: Comparisons and shared configurations of one figure.
+_MAX_COMPARISONS, _MAX_SHARED = 60, 40
+_LINE_PT = 1.4
+
+
+class RatioRow(NamedTuple):
+    """A ratio in the look of its marker, with the ends of its interval or None without repeats.
+
+    Rows of another `block` stand a little farther away.
+    """
+
+    name: str
+    ratio: float
+    ends: tuple[float | None, float | None]
+    look: Series
+    hover: str
+    block: object = None
+
+
+def ratio_chart(
+    rows: Sequence[RatioRow],
+    label: str,
+    *,
+    one: str = "no difference",
+    threshold: float = 0.0,
+    beside: Sequence[RatioRow] = (),
+    **look: Any,
+) -> Chart:
+    """Return the ratios around 1, from the top, on an axis that holds those `beside` them too.
+
+    `one` says what a ratio of 1 means. Ratios within `threshold` are of no consequence: a band. A
+    marker is open where its ratio has no interval. `look` is of `row_chart`.
+    """
+    heights: list[float] = []
+    for index, row in enumerate(rows):
+        gap = 0.6 if index and row.block != rows[index - 1].block else 0.0
+        heights.append(heights[-1] + 1.0 + gap if heights else 0.0)
+    bottom, top = max(heights, default=0.0) + 0.7, -0.9
+    series = [rule((1.0, 1.0), (bottom, top), "#777777", one)] if rows else []
+    for row, y in zip(rows, heights, strict=True):
+        low, high = row.ends
+        mark = replace(row.look, xs=(row.ratio,), ys=(y,), hover=(row.hover,), size_pt=SIZE_PT)
+        if low is None or high is None:
+            mark = replace(mark, filled=False)
+        else:
+            line = key(mark.group, mark.colour, line_pt=_LINE_PT)
+            series.append(replace(line, xs=(low, high), ys=(y, y)))
+        series.append(replace(mark, line_pt=0.0))
+    within = (1 / (1 + threshold), 1 + threshold)
+    words = f"within {percent(threshold)}"
+    bands = [Band(within, (bottom, bottom), (top, top), "#AAAAAA", words)] if threshold else []
+    held = (end for row in (*rows, *beside) for end in (row.ratio, *row.ends) if end is not None)
+    axis = _ratio_axis(label, [*within, *held])
+    return row_chart([row.name for row in rows], series, axis, at=heights, bands=bands, **look)
+
+
+def _ratio_axis(label: str, held: Sequence[float]) -> Axis:
+    """An axis that holds these; with even steps where it is too short for powers of ten."""
+    low, high = min(held), max(held)
+    margin, ticks = max((high / low) ** 0.08, 1.005), None
+    if high / low <= 5:
+        least = max(high - low, 0.01) / 5
+        power = 10 ** math.floor(math.log10(least))
+        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
+        first, last = max(1, math.floor(low / step)), math.ceil(high / step)
+        ticks = tuple(float(f"{index * step:.6g}") for index in range(first, last + 1))
+    return Axis(label=label, limits=(low / margin, high * margin), scale="log", ticks=ticks)
+
+
+def comparison_chart(comparisons: Sequence[Comparison], threshold: float) -> Chart:
+    """Return B / A of each comparison; of more than 60 those farthest from 1."""
+    farthest = sorted(comparisons, key=lambda one: -abs(one.estimate.ratio - 1))[:_MAX_COMPARISONS]
+    shown = [one for one in comparisons if any(one is other for other in farthest)]
+    columns = list(zip(*(one.parts for one in shown), strict=True))
+    shared = [len(shown) > 1 and len(set(column)) == 1 for column in columns]
+    rows, looks = [], {}
+    for one in shown:
+        shape, colour = _JUDGED[one.judgement]
+        looks[one.judgement] = look = key(one.word, colour, shape, line_pt=_LINE_PT)
+        rest = [part for part, same in zip(one.parts, shared, strict=True) if not same]
+        counts = (f"{side.repeats(one.metric.name).count}" for side in (one.a, one.b))
+        name = f"{' '.join(rest)} ({':'.join(counts)})"
+        words = hover(one.label, one.facts, "b_over_a ratio_interval verdict because")
+        rows.append(RatioRow(name, one.estimate.ratio, one.estimate.ends, look, words))
+    common = " ".join(column[0] for column, same in zip(columns, shared, strict=True) if same)
+    hidden = len(comparisons) - len(shown)
+    metric = shown[0].metric if shown else None
+    return ratio_chart(
+        rows,
+        f"B / A, {metric.unit} ({metric.better} is better)" if metric else "B / A",
+        threshold=threshold,
+        legend=[looks[judgement] for judgement in _JUDGED if judgement in looks],
+        title="; ".join(filter(None, (common, f"and {hidden} nearer to 1" if hidden else ""))),
+        empty="nothing to compare",
+    )
+
+
+def speed_up_charts(
+    pairs: Sequence[MachinePair], colours: Mapping[str, str]
+) -> list[tuple[Chart, list[str]]]:
+    """Return how many times as fast as the reference each machine is, as many charts as needed.
+
+    Each comes with the ids of its runs. They have one axis. Colour is the model, the marker the
+    precision; it is open where there is no interval. Rows of one model and precision stand
+    together, within them those of one batch size.
+    """
+    found = sorted(
+        ((pair, row) for pair in pairs for row in pair.counted),
+        key=lambda one: (*one[1]["series"], one[1]["batch_size"] or 0, one[0].b),
+    )
+    rows = [_shared_row(pair, row, colours) for pair, row in found]
+    charts = []
+    for start in range(0, len(rows), _MAX_SHARED):
+        page = found[start : start + _MAX_SHARED]
+        reference, groups = page[0][0].a, [row["comparison"].b for _, row in page]
+        chart = ratio_chart(
+            rows[start : start + _MAX_SHARED],
+            f"Times as fast as {reference}",
+            legend=model_legend(model_key(group, colours) for group in groups),
+            one=f"{reference}: 1",
+            beside=rows,
+        )
+        names = (name for _, row in page for name in row["runs"].names)
+        charts.append((chart, list(dict.fromkeys(names))))
+    return charts
+
+
+def _shared_row(pair: MachinePair, row: Row, colours: Mapping[str, str]) -> RatioRow:
+    """A configuration of two machines; hovering has every number of it."""
+    a, b, ends = row["comparison"].a, row["comparison"].b, (row["ratio_low"], row["ratio_high"])
+    also = f" ({b.distinction})" if b.distinction else ""
+    name = f"{b.arch}{also} {row['precision']} batch {b.batch_size}, {pair.b}"
+    of_a = {key.removeprefix("reference_"): row[key] for key in row if key[:10] == "reference_"}
+    both = hover(f"{name}, over {pair.a}", row, "ratio ratio_interval verdict")
+    words = "\n".join([both, group_hover(b, row), group_hover(a, of_a)])
+    return RatioRow(name, row["ratio"], ends, model_key(b, colours), words, block=row["series"])
+
+
+def tuning_charts(result: TuneResult) -> dict[str, Chart]:
+    """Return by file name what each knob gave, and the samples/s of every trial."""
+    return {"tuning": _gains_chart(result), "tuning-trials": _trials_chart(result)}
+
+
+def _gains_chart(result: TuneResult) -> Chart:
+    """What fresh runs confirmed; before that what the search saw, which is quoted as no gain."""
+    title, what = "What each knob gave, from fresh runs", "tuned over put back (95 % interval"
+    fresh = (*([result.confirmed] if result.confirmed else []), *result.ablation)
+    rows = [
+        _gain_row(f"{one.name}: {one.best_value} over {one.other_value}", one.interval,
+                  one.confirmed)
+        for one in fresh
+    ]  # fmt: skip
+    if not rows:
+        rows = [_gain_row(one.name, one.interval) for one in result.comparisons if one.interval]
+        title = "What the search saw: no gain was confirmed"
+        what = "value over the fastest so far (its bounds"
+    label = f"{rate_unit(result.sample)}, {what}; higher is better)"
+    return ratio_chart(rows, label, title=title, empty="nothing was adopted and confirmed")
+
+
+def _gain_row(name: str, found: Interval, gain: bool = False) -> RatioRow:
+    ratios = {"ratio": found.ratio, "ratio_low": found.low, "ratio_high": found.high}
+    look = key("", "#0072B2" if gain else "#777777", "circle", filled=gain)
+    words = hover(name, ratios, "ratio ratio_interval")
+    return RatioRow(name, found.ratio, (found.low, found.high), look, words)
+
+
+def _trials_chart(result: TuneResult) -> Chart:
+    """A row per compared value, in the order of measurement, with its trials."""
+    rows: dict[str, Iterable[int]] = {
+        f"{one.name}{' (adopted)' if one.decision == 'adopted' else ''}": one.trials
+        for one in result.comparisons
+        if one.trials
+    }
+    if fresh := tuple(one.number for one in result.trials if one.stage == "confirmation"):
+        rows["confirmation"] = fresh
+    trials = {one.number: one for one in result.trials}
+    if alone := trials.keys() - {number for numbers in rows.values() for number in numbers}:
+        rows = {"not compared": sorted(alone), **rows}
+    rates = [one.samples_per_s for one in result.trials if one.samples_per_s is not None]
+    # Markers are compared by their distance: the axis need not begin at 0.
+    least, unit = 0.95 * min(rates, default=0.0), rate_unit(result.sample)
+    looks = {kind: key(kind, look[1], look[0], size_pt=SIZE_PT) for kind, look in _TRIALS.items()}
+    series = []
+    for y, numbers in enumerate(rows.values()):
+        for number in numbers:
+            rate = trials[number].samples_per_s
+            words = "no result" if rate is None else f"{three_digits(rate)} {unit}"
+            look = replace(looks[_kind(trials[number], result)], ys=(y,))
+            at, said = least if rate is None else rate, f"trial {number}\n{words}"
+            series.append(replace(look, xs=(at,), hover=(said,)))
+    drawn = {one.group for one in series}
+    return row_chart(
+        list(rows),
+        series,
+        Axis(label=unit.capitalize(), limits=(0.99 * least, 1.03 * max(rates, default=1.0))),
+        legend=[entry for kind, entry in looks.items() if kind in drawn],
+        title="Every trial",
+        empty="nothing was tried",
+    )
+
+
+def _kind(trial: Trial, result: TuneResult) -> str:
+    if trial.samples_per_s is None:
+        return "no result"
+    if trial.stage == "search":
+        kept = any(
+            trial.number in one.trials and one.incumbent.config_id == trial.config_id
+            for one in result.comparisons
+        )
+        return "the fastest so far" if kept else "another value"
+    if trial.config_id == result.start.config_id:
+        return "start"
+    return "tuned" if trial.config_id == result.best.config_id else "tuned, one knob put back"

@@ -1,0 +1,213 @@
+"""The rooflines of one step: by its ops and by its kernels, under the roofs of its device.
+
+Ops need no counter: a marker stands at the FLOP/byte of its eager bytes, which is what an op by
+itself moves; a line leads to that of its fused bytes. Filled markers count algorithmic FLOP, open
+ones elementwise FLOP. The marker's shape is the phase.
+
+A kernel is up to three markers at one height, one per memory level whose bytes were counted: the
+colour is the level, of markers and slopes alike, the shape the math mode. A kernel of whose FLOP
+some were not counted is an arrow: at least so high. Points crowd along the slopes, so the legend
+carries their rates.
+
+The area of a marker is its share of the time.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Series, hover, key
+from analysis.figures.roofline import legend_of, roof_lines, roofline_chart, under_roof
+from analysis.profiles.places import KernelPlace, KernelPlaces, MemoryLevel, OpPlace, OpPlaces
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.words import percent
+from bench.records import MathMode
+
+#: Phases of a step: forth, back, and the step that adds; with their short names.
+_PHASES = {
+    "forward": ("triangle-right", " fwd"),
+    "backward": ("triangle-left", " bwd"),
+    "optimizer": ("cross", ""),
+    "whole step": ("x", ""),
+}
+#: Memory levels from the arithmetic outwards, darker with distance; roofs and markers alike.
+LEVEL_COLOURS: Mapping[MemoryLevel, str] = {"L1": "#B79FDB", "L2": "#7E57B5", "DRAM": "#3B1070"}
+#: Ops and kernels with less of the time than this may lie outside: a counter's increment would
+#: stretch the axes by decades.
+_MIN_SHARE_FOR_AXES = 0.005
+#: Those with less of the time have no name, nor those after so many.
+_MIN_NAMED_SHARE, _MAX_NAMED = 0.01, 12
+_OF_OP = (
+    "calls time_ms time_share gflop elementwise_gflop attained_gflops intensity eager_gb_per_s "
+    "remark"
+)
+_OF_KERNEL = (
+    "launches duration_ms time_share executed_gflop tensor_gflop executed_gflops intensity_l1 "
+    "intensity_l2 intensity_dram dram_gb_per_s name"
+)
+
+
+class _Placed(NamedTuple):
+    """An op or a kernel: its rate, its share of the time, its markers and the line of them."""
+
+    flops_per_s: float
+    share: float
+    name: str
+    hover: str
+    marks: Sequence[Series]
+    line: Series
+
+
+def size_pt(share: float) -> float:
+    """Return the diameter of a marker whose area is a share of time, large enough to see."""
+    return float(max(9.0, 500.0 * share) ** 0.5)
+
+
+def op_chart(places: OpPlaces, used: UsedCeiling | None, *, colour: str = OTHER_MODELS) -> Chart:
+    """Return the roofline of a profile's ops; `colour` is the model's.
+
+    Roofs are those of `used`: compute, DRAM, and the cache before it if it was measured.
+    """
+    has_l3 = used is not None and any(cache.level == "L3" for cache in used.cache_roofs)
+    roofs = list(_device_roofs(used, ("L3" if has_l3 else "L2", "DRAM")))
+    cached = any(op.from_cache and op.share >= _MIN_SHARE_FOR_AXES for op in places.placed)
+    dram = [one for one in roofs if one.slope_label.startswith("DRAM")]
+    return _chart(
+        "Attained",
+        "op",
+        roofs,
+        [_op(op, colour) for op in places.placed],
+        [key("eager to fused bytes", colour, line_pt=0.9)],
+        shaded=(dram[0], "faster than DRAM: from a cache") if dram and cached else None,
+        title=(
+            f"Placed: {percent(sum(op.share for op in places.placed))} of the ops' time. "
+            f"Ops without FLOP (copies, fills): {percent(places.without_flops_share)}. "
+            f"Not in the cost model: {percent(places.unmatched_share)}."
+        ),
+    )
+
+
+def kernel_chart(places: KernelPlaces, used: UsedCeiling | None, *, math_mode: MathMode) -> Chart:
+    """Return the roofline of a profile's kernels under the roofs of `used`.
+
+    A memory level that was not measured has no slope.
+    """
+    shape, placed = SHAPES[math_mode], places.placed
+    words = (
+        f"Placed: {percent(sum(one.share or 0.0 for one in placed))} of the kernels' time. Kernels "
+        f"without FLOP ({len(places.without_flops)} names): {percent(places.without_flops_share)}."
+    )
+    if places.unknown:
+        words += f" FLOP or time not counted: {len(places.unknown)} names."
+    if any(kernel.at_least for kernel in placed):
+        words += " Arrows: at least so high."
+    return _chart(
+        "Executed",
+        "kernel",
+        list(_device_roofs(used, tuple(LEVEL_COLOURS), LEVEL_COLOURS)),
+        [_kernel(kernel, shape) for kernel in placed],
+        title=words,
+    )
+
+
+def _chart(
+    rate: str,
+    noun: str,
+    roofs: Sequence[Series],
+    rows: Sequence[_Placed],
+    legend: Sequence[Series] = (),
+    **look: Any,
+) -> Chart:
+    """The axes hold those that took long enough, or all if none did."""
+    held, drawn = [], []
+    for index, one in enumerate(rows):
+        named = index < _MAX_NAMED and one.share >= _MIN_NAMED_SHARE
+        name = f"{one.name} {percent(one.share)}" if named else ""
+        marks = [replace(mark, size_pt=size_pt(one.share)) for mark in one.marks]
+        parts = list(under_roof(one.flops_per_s / 1e9, marks, one.line, one.hover, name))
+        drawn += parts
+        held += parts if one.share >= _MIN_SHARE_FOR_AXES else []
+    areas = (  # examples
+        key(f"{percent(share)} of the {noun}s' time", "#CCCCCC", "circle", size_pt=size_pt(share))
+        for share in (0.01, 0.1)
+    )
+    return roofline_chart(
+        rate,
+        roofs,
+        drawn,
+        held=held or drawn,
+        empty="" if drawn else f"no {noun} has a place here",
+        legend=[*legend_of(one for one in drawn if one.shape), *areas, *legend] if drawn else (),
+        **look,
+    )
+
+
+def _op(op: OpPlace, colour: str) -> _Placed:
+    """An op from its eager to its fused bytes, to the edge if a fused one moves none."""
+    start, (shape, phase) = op.intensity_min or 0.0, _PHASES[op.part]
+    look = {"filled": op.kind == "algorithmic", "opacity": 0.85, "edge_pt": 0.9}
+    group, ends = f"{op.part}, {op.kind} FLOP", (start, op.intensity_max or math.inf)
+    return _Placed(
+        op.flops_per_s or 0.0,
+        op.share,
+        op.time.label.replace("convolution", "conv") + phase,
+        hover(f"{op.rank}. {op.time.label} ({op.time.op}), {op.part}", op.row, _OF_OP),
+        [key(group, colour, shape, xs=(start,), **look)],
+        key(group, colour, line_pt=0.7, opacity=0.45, xs=ends),
+    )
+
+
+def _kernel(kernel: KernelPlace, shape: str) -> _Placed:
+    """A kernel with a marker per level, from the innermost bytes to the outermost."""
+    at_least = ": its rate and its FLOP/byte are at least" if kernel.at_least else ""
+    shape = "arrow-up" if kernel.at_least else shape
+    whole_name = {"name": "\n".join(textwrap.wrap(kernel.totals.name, 90))}
+    row = {**kernel.row, **kernel.rates, **whole_name}
+    marks = [
+        key(f"FLOP per {level} byte", LEVEL_COLOURS[level], shape, xs=(x,), edge="white",
+            edge_pt=0.5, opacity=0.9)
+        for level, x in sorted(kernel.intensities.items(), key=lambda item: item[1])
+    ]  # fmt: skip
+    ends = marks[0].xs + marks[-1].xs
+    return _Placed(
+        kernel.flops_per_s or 0.0,
+        kernel.share or 0.0,
+        f"{kernel.rank} {kernel.name}",
+        hover(f"{kernel.rank}. {kernel.name}{at_least}", row, _OF_KERNEL),
+        marks,
+        key(marks[0].group, "#999999", line_pt=0.6, xs=ends),
+    )
+
+
+def _device_roofs(
+    used: UsedCeiling | None,
+    levels: Sequence[MemoryLevel],
+    colours: Mapping[MemoryLevel, str] | None = None,
+) -> Iterator[Series]:
+    """A slope for each of `levels` that was measured, then the compute limit.
+
+    `DRAM` must be among the levels. The compute limit begins where the steepest slope meets it. A
+    slope has its colour of `colours` instead of a label.
+    """
+    if used is None:
+        return
+    one, peak = used.ceiling, used.roof.peak_flops_per_s / 1e9
+    rates: dict[MemoryLevel, float] = {"DRAM": used.roof.peak_bytes_per_s}
+    for cache in used.cache_roofs:
+        if cache.level in levels and cache.peak_bytes_per_s is not None:
+            rates[cache.level] = cache.peak_bytes_per_s
+    for level, rate in sorted(rates.items(), key=lambda level: level[1]):
+        names = (f"{one.device} {one.math_mode}", f"{level} roof")
+        top, slope = roof_lines(
+            peak, rate / 1e9, one.kind, names, one.math_mode, f"{one.kind} roof"
+        )
+        label = f"{level} {slope.slope_label}"
+        if colours:
+            yield replace(slope, colour=colours[level], group=label, slope_label="")
+        else:
+            yield replace(slope, slope_label=label)
+    yield top

@@ -1,0 +1,245 @@
+"""Draws a chart with Matplotlib, for paper: legend below the axes, no box around them, and files.
+
+Text comes from records: none of it is read as mathematics.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib import ticker
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.transforms import ScaledTranslation
+
+from analysis.figures.chart import (
+    BAND_OPACITY,
+    FEW_DECADES,
+    NARROW_IN,
+    Axis,
+    Chart,
+    Panel,
+    Series,
+    end_labels,
+)
+from analysis.figures.names import Names, Spot
+from analysis.profiles.places import shortened
+
+_FONT_PT = 7.5
+_WORDS: dict[str, Any] = {"fontsize": _FONT_PT, "parse_math": False}
+#: Matplotlib's markers by the shapes of a chart, which have Plotly's names.
+_MARKERS = {
+    **{"": "", "circle": "o", "square": "s", "diamond": "D", "cross": "P", "x": "X"},
+    **{"triangle-up": "^", "triangle-down": "v", "triangle-left": "<", "triangle-right": ">"},
+    **{"x-thin-open": "x", "line-ns": "|", "arrow-up": r"$\uparrow$"},
+}
+#: Of the names on a narrow page.
+_MAX_NAMES_NARROW, _MAX_LETTERS_NARROW = 5, 32
+#: Slopes nearer than this factor would write their labels over each other.
+_NEAR_SLOPES = 2.0
+
+
+class _ShownFigure(Figure):
+    """A figure that a notebook shows as the last value of a cell, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = BytesIO()
+        self.savefig(file, format="png", dpi=120)
+        return file.getvalue()
+
+
+def _figure(width_in: float, height_in: float) -> Figure:
+    figure = _ShownFigure(figsize=(width_in, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def single_axes(width_in: float = 6.5, height_in: float = 4.5) -> tuple[Figure, Axes]:
+    """Return a figure with one Axes; 3.5 in is a column, 7 in a page."""
+    figure = _figure(width_in, height_in)
+    return figure, figure.add_subplot()
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
+    """Save `figure` as PNG and SVG in `folder`, which is made; return both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+    # 200 pixels per inch: sharp on a phone, small in a report
+    figure.savefig(png, dpi=200, metadata={"Software": None})
+    figure.set_layout_engine("none")  # solved once: the second file has the same layout
+    # Text as outlines looks the same everywhere; a fixed salt and no date make files repeatable.
+    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "mlproject"}):
+        figure.savefig(svg, metadata={"Date": None})
+    return png, svg
+
+
+def draw_chart(chart: Chart) -> Figure:
+    """Return the figure of `chart`."""
+    figure = _figure(chart.width_in, chart.height_in)
+    for number, panel in enumerate(chart.panels, start=1):
+        axes = figure.add_subplot(chart.rows, chart.columns, number)
+        draw_panel(axes, panel, chart.columns)
+    return figure
+
+
+def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
+    """Draw `panel` on `axes`, of which so many stand beside each other on the page."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None  # only axes that were removed have none  # noqa: S101
+    width_in, height_in = (float(size) for size in figure.get_size_inches())
+    narrow = width_in < NARROW_IN
+    _prepare(axes, "x", panel.x)
+    _prepare(axes, "y", panel.y)
+    axes.tick_params(labelsize=_FONT_PT)
+    axes.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if panel.y.names:
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    if panel.title:
+        words = panel.title.replace(" %", "\N{NO-BREAK SPACE}%")
+        letters = int(width_in * 15 / columns)  # they take about four fifths of the width
+        axes.set_title("\n".join(textwrap.wrap(words, letters)), loc="left", **_WORDS)
+    handles: list[Artist] = [Line2D([], [], label=one.group, **_look(one)) for one in panel.legend]
+    for band in panel.bands:
+        shade: dict[str, Any] = {"color": band.colour, "alpha": BAND_OPACITY, "linewidth": 0}
+        axes.fill_between(band.xs, band.lows, band.highs, **shade)
+        handles += [Patch(label=band.label, **shade)] if band.label else []
+    for index, one in enumerate(panel.series):
+        _draw(axes, one, 3 + index / len(panel.series))
+    _label_slopes(axes, panel.series)
+    _label_ends(axes, panel, height_in, narrow=narrow)
+    if any(name for one in panel.series for name in one.names):
+        Names(axes, list(_spots(panel.series, narrow=narrow)))
+    if panel.empty:  # off the slopes of roofs
+        look = {**_WORDS, "fontsize": _FONT_PT + 1}
+        axes.text(0.97, 0.05, panel.empty, transform=axes.transAxes, ha="right", **look)
+    if handles:
+        # Below the axes, where no data can be, with room for tick labels. Long row names push the
+        # axes to the right: a centred legend would leave the page there.
+        at_right = bool(panel.y.names)
+        legend = axes.legend(
+            handles=handles,
+            loc="upper right" if at_right else "upper center",
+            bbox_to_anchor=(1.0 if at_right else 0.5, 0.0),
+            bbox_transform=axes.transAxes + ScaledTranslation(0, -0.4, figure.dpi_scale_trans),
+            ncols=max(2, min(len(handles), int(width_in / panel.legend_entry_in))),
+            fontsize=_FONT_PT,
+            frameon=False,
+            handlelength=1.6,
+            columnspacing=1.2,
+        )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+
+
+def _prepare(axes: Axes, which: Literal["x", "y"], given: Axis) -> None:
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    logarithmic = given.scale.startswith("log")
+    axes.set(**{f"{which}lim": given.limits})  # before the scale, which cannot do with 0
+    if logarithmic:
+        base = 2 if given.scale == "log2" else 10
+        (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
+    if given.ticks is not None:
+        axis.set_minor_locator(ticker.NullLocator())
+        axis.set_ticks(given.ticks, given.tick_names)
+        for label in axis.get_ticklabels():
+            label.set_parse_math(False)
+    elif logarithmic:  # no exponents
+        few = given.limits[1] / given.limits[0] < FEW_DECADES
+        subs = (1.0, 2.0, 5.0) if few else (1.0,)
+        axis.set_major_locator(ticker.LogLocator(10, subs=subs, numticks=12))
+        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axis.set_minor_formatter(ticker.NullFormatter())
+    elif given.scale == "date":
+        locator = AutoDateLocator(maxticks=8)  # type: ignore[no-untyped-call]
+        axis.set_major_locator(locator)
+        axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        axis.get_offset_text().set_fontsize(_FONT_PT)
+    else:
+        axis.set_major_formatter(ticker.ScalarFormatter(useOffset=False))
+        if which == "y":
+            axis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_label_text(given.label, **{**_WORDS, "fontsize": _FONT_PT + 0.5})
+
+
+def _look(series: Series) -> dict[str, Any]:
+    """How Matplotlib's `Line2D` shows a series, and its entry in the legend."""
+    return {
+        "color": series.colour,
+        "alpha": series.opacity,
+        "linestyle": ("--" if series.dashed else "-") if series.line_pt else "",
+        "linewidth": series.line_pt,
+        "marker": _MARKERS[series.shape],
+        "markersize": series.size_pt,
+        "markeredgewidth": series.edge_pt,
+        "markeredgecolor": series.edge or series.colour,
+        "markerfacecolor": series.colour if series.filled else "white",
+    }
+
+
+def _draw(axes: Axes, series: Series, zorder: float) -> None:
+    axes.plot(series.xs, series.ys, solid_capstyle="butt", zorder=zorder, **_look(series))
+    bar: dict[str, Any] = {"color": series.colour, "alpha": series.opacity, "zorder": zorder}
+    for x, low, high in zip_longest(series.xs, series.lows, series.highs):
+        if low is not None and high is not None:
+            axes.plot([x, x], [low, high], marker="_", markersize=4, linewidth=0.9, **bar)
+
+
+def _spots(series: Sequence[Series], *, narrow: bool) -> Iterator[Spot]:
+    """Every marker and every name; on a narrow page the first few keep theirs, shortened."""
+    named = 0
+    for one in series:
+        radius_pt = one.size_pt / 2 if one.shape else 0.0
+        for x, y, name in zip(one.xs, one.ys, one.names or [""] * len(one.xs), strict=True):
+            named += bool(name)
+            if narrow:
+                name = shortened(name, _MAX_LETTERS_NARROW) if named <= _MAX_NAMES_NARROW else ""
+            if one.shape or name:
+                yield Spot(x, y, radius_pt, name)
+
+
+def _label_slopes(axes: Axes, series: Sequence[Series]) -> None:
+    """Write the labels of slopes along them, at whatever angle they have on the page."""
+    slopes = sorted(
+        ((one.ys[0] / one.xs[0], one) for one in series if one.slope_label),
+        key=lambda slope: slope[0],
+    )
+    rates = [0.0, *(rate for rate, _ in slopes), math.inf]
+    along = 0.0  # where a label starts, from 0 at the visible start of its line to 1 at its end
+    for (rate, one), slower, faster in zip(slopes, rates, rates[2:], strict=False):
+        along = along + 0.25 if rate < _NEAR_SLOPES * slower else 0.1
+        # Between two near lines there is no room: below its own, a label crosses none.
+        below = faster < _NEAR_SLOPES * rate
+        x = one.xs[0] * (one.xs[-1] / one.xs[0]) ** along
+        y = x * rate / 1.05 if below else x * rate * 1.05
+        look: dict[str, Any] = {"color": one.colour, "va": "top" if below else "bottom", **_WORDS}
+        turned = {"transform_rotates_text": True, "rotation_mode": "anchor", **look}
+        axes.text(x, y, one.slope_label, rotation=math.degrees(math.atan2(y, x)), **turned)
+
+
+def _label_ends(axes: Axes, panel: Panel, page_height_in: float, *, narrow: bool) -> None:
+    """Write labels right of the axes, where no data can be."""
+    # A label's height as a share of the axes', which take less of a small page.
+    lines, axes_share = (2, 0.6) if narrow else (1, 0.75)
+    gap = 1.3 * lines * _FONT_PT / 72 / (axes_share * page_height_in)
+    for one, height, label_height in end_labels(panel, gap):
+        leader = Line2D([1.0, 1.02], [height, label_height], color=one.colour, linewidth=0.7)
+        leader.set(transform=axes.transAxes, clip_on=False, zorder=2)
+        axes.add_line(leader)
+        words = ("\n" if narrow else " ").join(one.end_label)
+        look: dict[str, Any] = {"transform": axes.transAxes, "va": "center", "color": one.colour}
+        axes.text(1.025, label_height, words, **look, **_WORDS)

@@ -1,0 +1,419 @@
+"""The report's tables of runs, of configurations, of machines, and of the work of a step.
+
+A table is a name, a title, rows, and the names of its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from analysis.columns import both_sides, columns, tables
+from analysis.comparison.kinds import on_one_device
+from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row
+from analysis.findings.batches import gains_per_doubling, knee_of
+from analysis.findings.machines import scatter_rows
+from analysis.findings.uplifts import Uplift, uplifts
+from analysis.prediction import PredictedCurve, fit_curve
+from analysis.prediction.curve import FEWEST_SIZES
+from analysis.runs.frame import (
+    Row,
+    configuration_row,
+    configurations,
+    group_row,
+    ratio_row,
+    run_row,
+)
+from analysis.runs.groups import BatchCurve, Group, batch_curves, sample_of
+from analysis.runs.run import Run
+from analysis.table import Column, RunList, Table
+from analysis.words import interval, three_digits
+from bench.config import (
+    THROUGHPUT,
+    column_noun,
+    common_sample,
+    rate_column,
+)
+from bench.records import Complexity, Environment
+from bench.records.metrics import PHASES
+
+_WHICH = "env model ran_precision batch_size"
+_SENSORS = (
+    "power_w clock_mhz temperature_c utilisation_percent other_processes_cores stolen_cores "
+    "power_limited_share throttled_share energy_j energy_j_per_image energy_j_per_sample"
+)
+#: The title and the columns of each table by its name.
+_TABLES = {
+    # of runs
+    "runs": (
+        "What was measured",
+        f"number run {_WHICH} precision_asked math_mode user_code data warmup window "
+        "warmup_ended_early ended_early repeat started outcome",
+    ),
+    "imported": (
+        "Imported measurements",
+        "number run source_file env device model ran_precision batch_size repeats "
+        "throughput_images_per_s throughput_images_per_s_std claimed_gflops attained_gflops "
+        "assumed not_placed",
+    ),
+    "measurements": (
+        "Throughput and iteration times of each run; its whole process, and peak memory",
+        f"numbered {_WHICH} throughput_images_per_s throughput_samples_per_s "
+        "throughput_tokens_per_s loader_images_per_s iteration_time_ms_mean iteration_time_ms_std "
+        "iteration_time_ms_p50 iteration_time_ms_p95 iteration_time_ms_p99 data_wait_share "
+        "compile_time_s real_s user_s system_s cores_busy max_rss_mb peak_memory_mb verdict",
+    ),
+    "phases": (
+        "Mean time of an iteration by phase, ms and share; synchronised after each phase",
+        " ".join(("numbered configuration iteration_ms", *(f"phase_{one}" for one in PHASES),
+                  "phase_other")),
+    ),
+    "telemetry": (
+        "Means over the window of what the device's sensors said, and energy",
+        f"numbered configuration {_SENSORS}",
+    ),
+    "points": (
+        "Places under the roof, and what holds each run back",
+        "numbered configuration work attained_gflops attainable_gflops ridge_flop_per_byte "
+        "fraction_of_roof fraction_of_peak bound bound_because roof intensity intensity_counted "
+        "step_gb counted_dram_gb traffic_amplification executed_per_algorithmic_flop "
+        "not_counted_because",
+    ),
+    "ceilings": (
+        "Ceilings",
+        "device math_mode peak_gflops peak_gb_per_s ridge_flop_per_byte ceiling_kind "
+        "ceiling_source ceiling_date run",
+    ),
+    "complexity": (
+        "Work, traffic and memory of one training step by the cost model; attention counts whole "
+        "under a causal mask",
+        "arch image_size tokens_per_sample batch_size precision parameters_million "
+        "activations_million forward_gmac step_gflop compulsory_gb fused_gb eager_gb weights_gb "
+        "gradients_gb optimizer_gb activations_gb runs",
+    ),
+    # of configurations
+    "summary": (
+        "Throughput of each configuration over its repeats, and its place under the roof",
+        f"{_WHICH} repeats rate_mean rate_interval throughput_tokens_per_s attained_gflops "
+        "intensity fraction_of_roof bounds verdict runs",
+    ),
+    "uplift": (
+        "Lower precision against fp32",
+        f"{_WHICH} rate fp32_rate ratio ratio_interval verdict note runs",
+    ),
+    "batch-gains": (
+        "Gains of larger batches, and the knee",
+        f"{_WHICH} rate ratio_to_smallest gain_per_doubling note runs",
+    ),
+    "scatter": (
+        "Scatter between repeats by machine",
+        "env configurations degrees scatter runs",
+    ),
+    "scaling": (
+        "Scaling over devices: {sample}s/s over those of as many single devices",
+        "configuration devices rate rate_on_one scaling_efficiency communication_share runs",
+    ),
+    "predictions": (
+        "Time of a step as a fixed cost and a cost {a_sample}",
+        "env model ran_precision fixed_ms per_sample_ms rate_limit measured_batches "
+        "held_out_error worst_held_out runs",
+    ),
+    # of machines
+    "prices": (
+        "Prices of machines, given for this report",
+        "env price kind price_date zone price_source",
+    ),
+    "speed-ups": (
+        "How many times as fast one machine is as another, at the same configurations",
+        "env slower_env arch seq_len precision common_batch_sizes mean_ratio ratio_interval "
+        "ratio_range ran_with runs",
+    ),
+}  # fmt: skip
+
+
+def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) -> dict[str, Table]:
+    """Return the tables of single runs, of their roofs and of their work, by their names.
+
+    `run_ids` maps the records of roofs to tracked runs.
+    """
+    rows, sample = [run_row(run) for run in runs], sample_of(runs)
+    ours = [row for row in rows if "source_file" not in row]
+    found = {
+        "runs": ours,
+        "imported": _having(rows, ["source_file"]),
+        "measurements": _having(ours, ["iterations", "real_s", "peak_memory_mb"]),
+        "phases": _having(rows, ["iteration_ms"]),
+        "telemetry": _having(ours, _SENSORS.split()),
+        "points": _having(rows, ["bound"]),
+        "ceilings": _ceilings(runs, run_ids or {}),
+    }
+    work = {"complexity": _complexities(runs, column_noun(sample))}
+    rated = common_sample(run.sample for run in runs if THROUGHPUT in run.metrics)
+    return tables(_TABLES, found, rated) | tables(_TABLES, work, sample)
+
+
+def _having(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
+    """The rows that have a value of any of these keys."""
+    return [row for row in rows if any(row.get(key) is not None for key in keys)]
+
+
+def _ceilings(runs: Iterable[Run], run_ids: Mapping[str, str]) -> list[Row]:
+    """The roofs that the runs stand under, once each."""
+    once = {}
+    for run in runs:
+        if run.point is not None:
+            row, record_id = run_row(run), run.point.ceiling_record_id
+            row |= {"run": run_ids.get(record_id or "", record_id), "device": run.device}
+            once[row["device"], row["math_mode"], row["run"] or "", row["ceiling_source"]] = row
+    return [once[key] for key in sorted(once)]
+
+
+def _complexities(runs: Iterable[Run], per: str) -> list[Row]:
+    """The work once per model, batch size and precision; of imported runs what their files name."""
+    found: dict[tuple[Any, ...], tuple[Complexity, list[str]]] = {}
+    for run in runs:
+        one = run.source.complexity if run.source else None
+        if one is not None and (run.imported is None or run.imported.precision is not None):
+            key = one.arch, one.image_size or 0, one.tokens_per_sample or 0, one.batch_size
+            found.setdefault((*key, one.precision), (one, []))[1].append(run.name)
+    same = ("arch", "image_size", "tokens_per_sample", "batch_size", "precision")
+    traffic = ("compulsory_bytes", "fused_bytes", "eager_bytes")
+    rows = []
+    for _, (one, names) in sorted(found.items(), key=itemgetter(0)):
+        sizes = {name: getattr(one, name) for name in traffic} | one.memory.model_dump()
+        row = {
+            **{name: getattr(one, name) for name in same},
+            "parameters_million": one.parameters / 1e6,
+            f"activations_million_per_{per}": one.activations / 1e6,
+            f"forward_gmac_per_{per}": one.forward_macs / one.batch_size / 1e9,
+            f"step_gflop_per_{per}": one.step_flops_per_sample / 1e9,
+            **{f"{name.removesuffix('_bytes')}_gb": size / 1e9 for name, size in sizes.items()},
+            "runs": RunList(tuple(names)),
+        }
+        rows.append(row)
+    return rows
+
+
+# Configurations
+
+
+def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
+    """Return the tables of configurations, each with its repeats, by their names."""
+    sample = sample_of(runs)
+    rate, noun = rate_column(sample), column_noun(sample)
+    found = {
+        "summary": [configuration_row(one, rate) for one in configurations(runs)],
+        "uplift": [_uplift(one, rate) for one in uplifts(runs)],
+        "batch-gains": [row for curve in batch_curves(runs) for row in _gains(curve, rate)],
+        "scatter": pooled_scatters(runs),
+        "scaling": list(_scaling(runs, rate)),
+        "predictions": [_predicted(*one, noun) for one in predicted_curves(runs)],
+    }
+    return tables(_TABLES, found, sample)
+
+
+def _uplift(one: Uplift, rate: str) -> Row:
+    return {
+        **group_row(one.low, rate),
+        f"fp32_{rate}": one.full.samples_per_s,
+        **ratio_row(one.estimate),
+        "verdict": one.found and one.found.word,
+        "note": "memory spilled" if one.spilled else one.note,
+        "runs": RunList((*one.low.names, *one.full.names)),
+    }
+
+
+def _gains(curve: BatchCurve, rate: str) -> Iterator[Row]:
+    """Each batch size against the smallest and the next smaller one, and the knee."""
+    if len(curve) == 1:
+        return
+    knee, cliff, gains = knee_of(curve), curve.cliff, gains_per_doubling(curve)
+    for index, group in enumerate(curve):
+        note = "knee" if knee is not None and knee.knee is group else None
+        yield {
+            **group_row(group, rate),
+            "ratio_to_smallest": group.samples_per_s / curve[0].samples_per_s,
+            "gain_per_doubling": gains.get(group.batch_size),
+            "note": "memory spilled" if cliff is not None and index >= cliff else note,
+        }
+
+
+def pooled_scatters(runs: Sequence[Run]) -> list[Row]:
+    """Return each machine's scatter, unless there is one configuration: its SD says the same."""
+    found = scatter_rows(runs)
+    return found if sum(row["configurations"] for row in found) > 1 else []
+
+
+def _scaling(runs: Sequence[Run], rate: str) -> Iterator[Row]:
+    """Runs on several devices against the same configuration on one."""
+    for many in runs:
+        if (found := on_one_device(many, runs)) is not None:
+            one, efficiency = found
+            yield run_row(many) | {
+                "devices": many.config.world_size,
+                rate: many.samples_per_s,
+                f"{rate}_on_one": one.samples_per_s,
+                "scaling_efficiency": efficiency,
+                "runs": RunList((many.name, one.name)),
+            }
+
+
+def predicted_curves(runs: Sequence[Run]) -> list[tuple[Group, PredictedCurve]]:
+    """Return the model of every curve with three batch sizes or more before any spill.
+
+    The group of its smallest batch stands for its settings.
+    """
+    return [
+        (curve[0], fit_curve(curve))
+        for curve in batch_curves(runs)
+        if len(curve.before_cliff) >= FEWEST_SIZES
+    ]
+
+
+def _predicted(group: Group, curve: PredictedCurve, noun: str) -> Row:
+    """The two terms of a curve, and what it misses batch sizes by."""
+    each_s = curve.model.per_sample_s
+    return group_row(group, f"{noun}s_per_s") | {
+        "fixed_ms": 1e3 * curve.model.fixed_s,
+        f"per_{noun}_ms": 1e3 * each_s,
+        f"limit_{noun}s_per_s": 1 / each_s if each_s > 0 else None,
+        "measured_batches": ", ".join(f"{batch.batch_size}" for batch in curve.measured),
+        "held_out_error": curve.held_out_error,
+        "worst_held_out": max(abs(error) for _, error in curve.held_out),
+        "runs": RunList(tuple(curve.runs)),
+    }
+
+
+# One machine beside another
+
+
+def machine_tables(across: AcrossMachines) -> dict[str, Table]:
+    """Return the tables of machines beside each other and of their prices, by their names."""
+    samples, reference = common_sample(pair.sample for pair in across.against), across.reference
+    title = f"How many times as fast as {reference} each machine is, cost of 1e6 {samples}s"
+    against = shared_table(across.against, (reference or "", ""), "times-as-fast", title)
+    found = {"prices": _prices(across.pairs), "speed-ups": list(_speed_ups(across.pairs))}
+    return {against.name: against, **tables(_TABLES, found)}
+
+
+def _speed_ups(pairs: Sequence[MachinePair]) -> Iterator[Row]:
+    """Each machine against each slower one, in the models and precisions that both measured."""
+    for pair in pairs:
+        series: dict[tuple[str, str], list[Row]] = {}
+        for row in pair.rows:
+            series.setdefault(row["series"], []).append(row)
+        for rows in series.values():
+            # two precisions are a series that says so
+            if mean := mean_row([row for row in rows if not row["spilled"]]):
+                first, ran_with = rows[0], dict.fromkeys(row["ran_with"] for row in rows)
+                names = (name for row in rows for name in row["runs"].names)
+                yield {
+                    **mean,
+                    "env": pair.b,
+                    "slower_env": pair.a,
+                    "arch": first["arch"],
+                    "seq_len": first["comparison"].a.seq_len,
+                    "precision": first["precision"],
+                    "ran_with": "; ".join(filter(None, ran_with)) or None,
+                    "runs": RunList(tuple(dict.fromkeys(names))),
+                }
+
+
+def _prices(pairs: Sequence[MachinePair]) -> list[Row]:
+    """The prices that costs rest on: of which machine, how much, of when, from where."""
+    found = {
+        (label, cost.price)
+        for pair in pairs
+        for label, prefix, row in pair.sides
+        for cost in row[f"{prefix}costs"].values()
+    }
+    return [
+        {
+            "env": label,
+            **price.row,
+            "kind": "spot" if price.spot else "on demand",
+            "zone": price.zone or None,
+        }
+        for label, price in sorted(found, key=lambda one: (one[0], one[1].spot, f"{one[1]}"))
+    ]
+
+
+def shared_table(
+    pairs: Sequence[MachinePair], sides: tuple[str, str], name: str, title: str
+) -> Table:
+    """Each configuration of each pair, and the geometric mean where a pair has several.
+
+    `sides` are what headings call the two machines, the one that is held against first.
+    """
+    sample, rows = common_sample(pair.sample for pair in pairs), list[Row]()
+    for pair in pairs:
+        rows += pair.rows
+        if len(pair.counted) > 1:
+            mean = mean_row(pair.counted)
+            of = f"geometric mean of {mean['configurations']}"
+            ends = interval(mean["least_ratio"], mean["largest_ratio"])
+            about = {"env": pair.b, "arch": of, "note": f"from {ends}", "runs": RunList(())}
+            rows.append(mean | about)
+    words, prefixes = (sides[1], sides[0]), ("", "reference_")
+    of_each = "fraction_of_roof fraction_of_peak energy cost spot_cost"
+    shown = (
+        *columns("env model precision batch_size", sample),
+        *both_sides("rate_repeats", sample, prefixes, words),
+        *columns("ratio ratio_interval verdict", sample),
+        *both_sides(of_each, sample, prefixes, words),
+        *columns("cost_ratio note runs", sample),
+    )
+    return Table(name, title, rows, shown)
+
+
+# Environments
+
+
+def environments_table(runs: Sequence[Run]) -> Table:
+    """Facts in rows, environments in columns; a fact that no machine has is left out.
+
+    Environments that differ in a fact are columns of their own, numbered if they share a label.
+    """
+    known = [
+        (one.label, _facts(one))
+        for run in runs
+        if run.record and (one := run.record.environment) is not None
+    ]
+    found = {(label, tuple(facts.items())): facts for label, facts in known}
+    labels = [label for label, _ in found]
+    headings = [
+        label if labels.count(label) == 1 else f"{label} ({labels[: index + 1].count(label)})"
+        for index, label in enumerate(labels)
+    ]
+    machines = list(zip(headings, found.values(), strict=True))
+    names = dict.fromkeys(name for facts in found.values() for name in facts)
+    rows = [{**{label: facts[name] for label, facts in machines}, "fact": name} for name in names]
+    return Table(
+        "environments",
+        "Environments",
+        _having(rows, headings),
+        (Column("", ("fact",)), *(Column(label, (label,), wraps_em=12) for label in headings)),
+    )
+
+
+#: What is shown otherwise, or differs between machines that are alike.
+_NOT_SHOWN = {"missing", "label", "device", "packages", "variables", "host", "model_code",
+              "git_commit", "git_dirty", "device_missing", "device_max_clock_mhz"}  # fmt: skip
+
+
+def _facts(env: Environment) -> dict[str, str | None]:
+    """The facts of an environment by their names in its record, in words."""
+    found = {f"device_{name}": value for name, value in env.device} | dict(env)
+    found = {name: value for name, value in found.items() if name not in _NOT_SHOWN}
+    found |= {"NCCL": env.packages.get("nccl"), "variables": env.variables_set}
+    found["commit"] = env.git_commit and env.git_commit[:12] + " (changed)" * bool(env.git_dirty)
+    words = {}
+    for name, value in found.items():
+        shown = None if value is None else f"{value}"
+        if value and name.endswith("_bytes"):
+            shown = f"{three_digits(value / 1e9)} GB" if value >= 1e9 else f"{value / 1e6:.3g} MB"
+        elif value and name.endswith("_w"):
+            shown = f"{three_digits(value)} W"
+        words[name.removesuffix("_bytes").removesuffix("_w").replace("_", " ")] = shown
+    return words

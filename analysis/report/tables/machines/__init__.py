@@ -1,1 +1,0 @@
-"""Tables of machines: one beside another, their sensors, their facts."""

@@ -1,0 +1,1 @@
+"""Tracked runs: search, records, one numbering of machines, places under roofs, tables."""

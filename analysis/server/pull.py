@@ -1,0 +1,346 @@
+"""Records of all kinds, from folders or from tracked runs, and tracked runs as tables.
+
+There is one road from the server: search, then records if they are wanted, then labels with their
+numbers. Records are fetched once and then come from this user's cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from analysis.profiles.profiled_step import explains
+from analysis.roofs.ceilings import alike_devices
+from analysis.roofs.roof import Peaks
+from analysis.runs.place import place, place_runs
+from analysis.runs.run import Run, distinguished
+from bench.errors import Unknown
+from bench.records import (
+    CeilingsRecord,
+    Environment,
+    ImportedRecord,
+    ProfileRecord,
+    RunRecord,
+    TraceRecord,
+)
+from bench.records.folders import read_all
+from bench.records.metrics import PHASES
+from tracking import schema
+from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.records.folders import WholeRecord
+    from tracking.reading.pages import RunColumns, TrackedRun
+
+#: Wraps the runs while their records come in, to show how many there are still to come.
+Watch = Callable[[Sequence["TrackedRun"]], Iterable["TrackedRun"]]
+OfMachine = TypeVar("OfMachine", RunRecord, CeilingsRecord, ProfileRecord)
+_OF_MACHINES = ("measurements", "ceilings", "profiles")
+
+
+@dataclass(frozen=True)
+class RecordSet:
+    """Records by kind, the tracked runs that hold them, and what could not be read."""
+
+    measurements: list[RunRecord] = field(default_factory=list)
+    ceilings: list[CeilingsRecord] = field(default_factory=list)
+    profiles: list[ProfileRecord] = field(default_factory=list)
+    run_ids: dict[str, str] = field(default_factory=dict)  # record id -> run id
+    unreadable: list[str] = field(default_factory=list)
+    imported: list[ImportedRecord] = field(default_factory=list)
+    traces: list[TraceRecord] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, records: Iterable[WholeRecord | ImportedRecord], campaign: str | None = None
+    ) -> RecordSet:
+        """Sort records from disk by kind; all of `campaign`, if given, but ceilings.
+
+        The profiles of its runs may be of another campaign.
+        """
+        found = cls()
+        for record in sorted(records, key=lambda one: isinstance(one, ProfileRecord)):
+            explaining = isinstance(record, ProfileRecord) and any(
+                explains(record, run) for run in found.measurements
+            )
+            if campaign is None or explaining or _campaign(record) in (None, campaign):
+                found.add(record)
+        return found
+
+    @classmethod
+    def read(cls, folders: Iterable[Path], campaign: str | None = None) -> RecordSet:
+        """Return the records of these folders, as `of` does.
+
+        What cannot be read has its line in `unreadable`. Raises `UserError` for no folder.
+        """
+        records, unreadable = read_all(folders)
+        return replace(cls.of(records, campaign), unreadable=unreadable)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to report: ceilings alone are of no run."""
+        return not (self.measurements or self.imported or self.traces or self.profiles)
+
+    def add(self, record: WholeRecord | ImportedRecord) -> None:
+        """Add a record to those of its kind."""
+        fields = {"measurement": "measurements", "profile": "profiles", "trace": "traces"}
+        getattr(self, fields.get(record.kind, record.kind)).append(record)
+
+    def with_unique_labels(self, *others: RecordSet) -> RecordSet:
+        """Return the same with `(1)`, `(2)` after a label that machines of several kinds carry.
+
+        The machines of `others` are counted too: what is compared has one numbering. Cloud machines
+        of one type are one kind, whichever of them ran. Kinds are numbered by age.
+        """
+        records = [
+            record
+            for one in (self, *others)
+            for name in _OF_MACHINES
+            for record in getattr(one, name)
+            if record.environment is not None
+        ]
+        kinds: dict[str, list[Environment]] = {}
+        for record in sorted(records, key=lambda one: (one.created, one.record_id)):
+            known = kinds.setdefault(record.environment.label, [])
+            if not any(alike_devices(kind, record.environment) for kind in known):
+                known.append(record.environment)
+        own: dict[str, Any] = {
+            name: [_numbered(one, kinds) for one in getattr(self, name)] for name in _OF_MACHINES
+        }
+        return replace(self, **own)
+
+    def runs(self, peaks: Sequence[Peaks] = ()) -> list[Run]:
+        """Place every measurement, in report order; imported results come after them.
+
+        Machines of several kinds under one label have a number. `peaks` are datasheet figures of a
+        user's own.
+        """
+        own, ids = self.with_unique_labels(), self.run_ids
+        placed = place_runs(own.measurements, own.ceilings, own.profiles, run_ids=ids, peaks=peaks)
+        imported = (
+            place(one, own.ceilings, peaks=peaks, run_id=ids.get(one.record_id))
+            for one in self.imported
+        )
+        return distinguished([*placed, *sorted(imported, key=Run.order)])
+
+
+def _campaign(record: WholeRecord | ImportedRecord) -> str | None:
+    """The campaign of a record; None of ceilings, which belong to a machine."""
+    if isinstance(record, RunRecord | ProfileRecord):
+        return record.config.campaign
+    return None if isinstance(record, CeilingsRecord) else record.campaign
+
+
+def _numbered(record: OfMachine, kinds: Mapping[str, Sequence[Environment]]) -> OfMachine:
+    """The record with its kind's number after the label, where several kinds have that label."""
+    environment = record.environment
+    if environment is None or len(of_label := kinds[environment.label]) == 1:
+        return record
+    number = next(n for n, kind in enumerate(of_label, 1) if alike_devices(kind, environment))
+    own = environment.model_copy(update={"label": f"{environment.label} ({number})"})
+    return record.model_copy(update={"environment": own})
+
+
+def pull_records(
+    filter_string: str = "",
+    *,
+    experiments: Sequence[str] | None = None,
+    campaign: str | None = None,
+    tracking_uri: str | None = None,
+    refresh: bool = False,
+    traces: bool = False,
+    watch: Watch = iter,
+) -> RecordSet:
+    """Fetch the measurements and imported results that match, their profiles, and all ceilings.
+
+    With `traces`, the traces that match too, and the profiles that match but explain none of them.
+
+    Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
+    and a profile belongs to a configuration. A run whose record cannot be read is named in
+    `unreadable`, and the others are used. `refresh` is as in `pull_runs`; `watch` wraps the runs
+    while their records come in. Raises `UserError` or `TrackingError` if the search itself fails.
+    """
+    kinds = ("measurement", "imported", *(("trace", "profile") if traces else ()))
+    asked = (filter_string, experiments, campaign, tracking_uri)
+    return Pulled.search(kinds, *asked, refresh=refresh, watch=watch).records
+
+
+def pull_runs(
+    filter_string: str = "",
+    *,
+    experiments: Sequence[str] | None = None,
+    campaign: str | None = None,
+    tracking_uri: str | None = None,
+    refresh: bool = False,
+    roofs: bool = False,
+    peaks: Sequence[Peaks] = (),
+    watch: Watch = iter,
+) -> pd.DataFrame:
+    """Return one row per tracked or imported measurement, or trace, that matches, newest first.
+
+    `docs/report.md` lists the columns. Those of a profile are of the newest that explains the
+    run, in whatever experiment. `filter_string` is MLflow's (`params.arch = 'resnet50' and
+    metrics.attained_gflops > 100`); `experiments` are names, all by default; `tracking_uri` is
+    MLflow's own default if not given. Of a large selection only what is new since the last pull is
+    read, unless `refresh`; runs that were renamed or tagged by hand since show only then. `roofs`
+    adds where each run stands under its roof, for which the records of all of them and of the
+    ceilings are fetched; `peaks` are datasheet figures of a user's own for those roofs; `watch`
+    wraps the runs while these records come in. An empty table has the same columns. Raises
+    `UserError` for an unknown experiment or a folder without a store, and `TrackingError` for what
+    the server refuses, a malformed filter too.
+    """
+    # Pandas and MLflow take a second to import, which the rest of the package does without.
+    from analysis.server.tracked_frame import tracked_frame
+
+    asked = (filter_string, experiments, campaign, tracking_uri)
+    kinds = ("measurement", "imported", "trace")
+    found = Pulled.search(kinds, *asked, refresh=refresh, watch=watch if roofs else None)
+    return tracked_frame(found.runs, found.profiles, found.placed(peaks) if roofs else None)
+
+
+def pull_points(filter_string: str = "", **chosen: Any) -> pd.DataFrame:
+    """Return the rows of `pull_runs(roofs=True)` that have a place under their roof, newest first.
+
+    `plot_roofline` draws the table, also after rows were chosen from it. The arguments, and what is
+    raised, are those of `pull_runs`; its column `not_placed` says why a run has no row here.
+    """
+    table = pull_runs(filter_string, roofs=True, **chosen)
+    unplaced = table.index[table["not_placed"].notna()]
+    placed: pd.DataFrame = table.drop(index=unplaced, columns="not_placed").reset_index(drop=True)
+    return placed
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Tracked runs of a selection, newest first, and the profiles of their server.
+
+    `records` are those of the runs, of the profiles that may explain them and of all ceilings, if
+    they were wanted. `record_ids` has the record's id by run id, or why there is no record.
+    """
+
+    runs: RunColumns
+    profiles: Sequence[TrackedRun]
+    records: RecordSet = field(default_factory=RecordSet)
+    record_ids: dict[str, str | Unknown] = field(default_factory=dict)
+
+    @classmethod
+    def search(
+        cls,
+        kinds: Sequence[str],
+        filter_string: str,
+        experiments: Sequence[str] | None,
+        campaign: str | None,
+        tracking_uri: str | None,
+        *,
+        refresh: bool,
+        watch: Watch | None,
+    ) -> Pulled:
+        """Return the runs of these kinds that match, with their records if `watch` is given."""
+        from tracking.reading.incremental import KeptSearch
+        from tracking.reading.pages import RunColumns
+        from tracking.reading.tracked_runs import download_records
+
+        search = KeptSearch(tracking_uri, refresh=refresh)
+        found = [
+            search.columns(runs_filter(filter_string, campaign, kind=kind), experiments)
+            for kind in kinds
+        ]
+        runs = RunColumns.joined(found)
+        if len(runs) > max(map(len, found)):
+            runs = runs.newest_first()
+        profiles = search.runs(PROFILES_FILTER) if len(found[0]) else []
+        pulled = cls(runs, profiles)
+        if watch is None or not len(runs):
+            return pulled
+        chosen, records = list(runs), pulled.records
+        wanted = [*chosen, *search.runs(CEILINGS_FILTER), *_explaining(profiles, chosen)]
+        once = list({run.run_id: run for run in wanted}.values())
+        coming = download_records(once, tracking_uri)
+        for run, record in zip(watch(once), coming, strict=True):
+            if isinstance(record, Exception):
+                pulled.record_ids[run.run_id] = Unknown(f"{record}")
+                records.unreadable.append(f"{run.name} ({run.run_id}): {record}")
+                continue
+            pulled.record_ids[run.run_id] = record.record_id
+            if record.record_id not in records.run_ids:  # uploaded twice: one measurement
+                records.run_ids[record.record_id] = run.run_id
+                records.add(record)
+        return pulled
+
+    def placed(self, peaks: Sequence[Peaks] = ()) -> dict[str, Run | Unknown]:
+        """Return each run with its place, or why its record gives none, by run id."""
+        known = {run.record_id: run for run in self.records.runs(peaks)}
+        unread = {id_: why for id_, why in self.record_ids.items() if isinstance(why, Unknown)}
+        others = [unread[run_id].reason for run_id in unread.keys() - set(self.runs.run_ids)]
+        note = f"; of roofs and profiles {len(others)} cannot be read: " if others else ""
+        note += "".join(sorted(others)[:1])
+        found: dict[str, Run | Unknown] = {}
+        for run_id in self.runs.run_ids:
+            run = known.get(f"{self.record_ids[run_id]}")
+            if run_id in unread:
+                found[run_id] = Unknown(f"no record: {unread[run_id].reason}")
+            elif run is None:
+                found[run_id] = Unknown("a trace: mlproject trace places its ops")
+            elif run.record is None or run.point is not None:
+                found[run_id] = run
+            else:
+                found[run_id] = replace(run, place=Unknown(f"{run.refusal}{note}"))
+        return found
+
+
+#: Tags by which a profile may belong to a measurement, and that one's; the records decide.
+_LINKS = {
+    schema.STEP_ID: schema.STEP_ID,
+    schema.CONFIG_ID: schema.CONFIG_ID,
+    schema.TIMED_RECORD_ID: schema.RECORD_ID,
+}
+
+
+def _explaining(profiles: Iterable[TrackedRun], measured: Sequence[TrackedRun]) -> list[TrackedRun]:
+    """Those of `profiles` that may explain one of the measured runs."""
+    known = {tag: {run.tags.get(of) for run in measured} - {None} for tag, of in _LINKS.items()}
+    return [one for one in profiles if any(one.tags.get(tag) in known[tag] for tag in known)]
+
+
+def pull_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
+    """Return the whole record of a tracked run, fetched once and then from this user's cache.
+
+    Raises `UserError` where the run holds none of this version or there is no store, and
+    `TrackingError`.
+    """
+    from tracking.reading.tracked_runs import download_record
+
+    return download_record(run_id, tracking_uri)
+
+
+def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> pd.DataFrame:
+    """Return one row per measured iteration of each run, in the order given.
+
+    Columns: `run_id`, `iteration` (from 0), `iteration_time_ms`, `data_wait_ms`, and the times of
+    the phases, `forward_time_ms` and so on, missing where they were not timed. A run without a
+    measurement, such as a failed or an imported one, has no rows. Raises as `pull_record`.
+    """
+    import pandas as pd
+
+    from tracking.reading.tracked_runs import download_any
+
+    rows: list[tuple[str | float, ...]] = []
+    for run_id in run_ids:
+        record = download_any(run_id, tracking_uri)
+        if isinstance(record, RunRecord) and (measured := record.measurement) is not None:
+            untimed = [math.nan] * len(measured.data_wait_s)
+            phases = [(measured.phase_times_s or {}).get(name, untimed) for name in PHASES]
+            times = zip(measured.iteration_times_s, measured.data_wait_s, *phases, strict=True)
+            rows += [
+                (run_id, iteration, *(1e3 * time_s for time_s in times_s))
+                for iteration, times_s in enumerate(times)
+            ]
+    times_ms = ("iteration_time_ms", "data_wait_ms", *(f"{phase}_time_ms" for phase in PHASES))
+    types = {"run_id": "string", "iteration": "Int64", **dict.fromkeys(times_ms, "float64")}
+    table: pd.DataFrame = pd.DataFrame(rows, columns=list(types)).astype(types)
+    return table

@@ -1,0 +1,239 @@
+"""From a trace's steps and ops to its record: what is kept, tracked and reported."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import cast
+
+from analysis.roofs.ceilings import choose_ceiling
+from analysis.roofs.roof import Peaks
+from analysis.runs.bounds import ROOF_SHARE
+from analysis.traces.explain import NOT_KNOWN, explain
+from analysis.traces.placed import PlacedTrace, place_traces
+from analysis.traces.timeline import StepSpans, device_windows, loader_share, timeline
+from analysis.words import flops_rate, interval, percent
+from bench.config import THROUGHPUT, Sample, rate_unit
+from bench.errors import UserError
+from bench.profilers.traces import Trace, read_counters
+from bench.records import CeilingsRecord, Counters, MathMode, ProfileRecord, TracedOp, TraceRecord
+from bench.records.base import ratio
+from bench.records.complexity import CalledOp, CallWork
+from bench.records.profile import COMMUNICATION
+
+#: Each op of the trace with what it took and bought (`OpTable.rows`).
+OpRows = Sequence[tuple[CalledOp, TracedOp]]
+
+_MODES: dict[str, MathMode] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
+_NO_MODE = "no convolution or product with the types of its inputs: record_shapes=True"
+#: Libraries name kernels that round fp32 to TF32.
+_TF32 = re.compile(r"tf32", re.IGNORECASE)
+#: Ops with less of the ops' time are not worth a name.
+_NAMED_SHARE = 0.05
+#: FLOP of a step's ops over the model's. Activations computed again make it 4/3 at most, layers
+#: that are not trained 1/3; a second batch, or twice the batch size, makes it 2.
+_MOST_FLOPS, _LEAST_FLOPS = 1.5, 0.75
+#: The ops' FLOP are all there where the work of no more of their time is unknown.
+_UNKNOWN_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """Which model a trace is of, as its reader says, and the calls of its training step."""
+
+    arch: str
+    batch_size: int
+    precision: str
+    calls: Sequence[CallWork]
+    sample: Sample = "image"
+
+    def total(self, work: str) -> int:
+        """Return the FLOP or bytes of all its calls, by the name of `CallWork`'s field."""
+        return sum(getattr(call, work) for call in self.calls)
+
+
+def explained_trace(
+    trace: Trace,
+    steps: Sequence[StepSpans],
+    rows: OpRows,
+    *,
+    number: int,
+    name: str,
+    campaign: str,
+    ceilings: Sequence[CeilingsRecord] = (),
+    peaks: Sequence[Peaks] = (),
+    model: TracedModel | None = None,
+    profile: ProfileRecord | None = None,
+) -> PlacedTrace:
+    """Return the record of `trace`, cut into `steps`, under its roof, with what holds it back.
+
+    `number` is the trace's in a report, `name` what it is called. Of a trace that `profile` was
+    recorded with, the profile knows the device, the arithmetic and the roof. The record is named by
+    the trace and by what was read of it, so that none replaces another.
+    """
+    digest = hashlib.sha256()
+    with Path(trace.path).open("rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    device, cores, mode = trace.device_name, trace.device_cores, _math_mode(rows)
+    if profile is not None and profile.environment is not None:
+        device, cores = profile.environment.device.name, profile.environment.device.cores
+    if profile is not None and profile.resolved is not None:
+        mode = profile.resolved.math_mode
+    counters, no_counters = _counters(trace)
+    step_s = step_time_s(trace, steps)
+    no_model = "no --arch and --batch-size say which model it is"
+    not_a_step = no_model if model is None else _why_not_a_step(rows, model)
+    whole = model if not_a_step is None else None
+    work = {f"step_{name}": name for name in ("flops", "eager_bytes", "fused_bytes")}
+    record = TraceRecord.of(
+        "the trace does not say",
+        {
+            **dict.fromkeys(("arch", "batch_size", "precision"), no_model),
+            **dict.fromkeys(work, not_a_step or ""),
+            "throughput_samples_per_s": not_a_step or "the steps take no time",
+            "math_mode": _NO_MODE,
+            "counters": no_counters,
+        },
+        record_id=f"trace-{digest.hexdigest()[:16]}",  # until it is explained
+        created=datetime.now(timezone.utc),
+        source_file=name,
+        source_sha256=digest.hexdigest(),
+        campaign=campaign,
+        device=device,
+        device_cores=cores,
+        rank=trace.rank,
+        world_size=trace.facts.get("world_size"),
+        math_mode=mode,
+        **{of: model and getattr(model, of) for of in ("arch", "batch_size", "precision")},
+        sample=model.sample if model else "image",
+        throughput_samples_per_s=whole and ratio(whole.batch_size, step_s),
+        step_time_s=step_s,
+        **{of: whole and whole.total(name) for of, name in work.items()},
+        bound=NOT_KNOWN,
+        findings=(),
+        advice=(),
+        counters=counters,
+        steps=tuple(timeline(trace, steps)),
+        ops=tuple(op for _, op in rows),
+    )
+    [placed] = place_traces([record], ceilings, peaks)
+    if profile is not None:
+        placed = replace(placed, ceiling=choose_ceiling(profile, ceilings, peaks))
+    kernels, of_kernels = _bound_of_kernels(placed)
+    compiled = any(name.startswith("triton_") for op in record.ops for name in op.kernels)
+    found = explain(record.steps, kernels, in_loader=loader_share(steps), compiled=compiled)
+    findings = (*found.findings, *filter(None, (of_kernels, _of_model(placed))))
+    record = record.replaced(bound=found.bound, findings=findings, advice=found.advice)
+    # Another cut, model or roof makes another record of the same trace.
+    read = record.model_dump_json(exclude={"record_id", "created"}).encode()
+    identity = f"{record.record_id}-{hashlib.sha256(read).hexdigest()[:8]}"
+    return PlacedTrace(number, record.replaced(record_id=identity), placed.ceiling)
+
+
+def _counters(trace: Trace) -> tuple[Counters | None, str]:
+    if not trace.counters:
+        return None, "the trace holds no counters (cuda_profiler_range)"
+    try:
+        return read_counters(trace), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
+    """Return how long a step took: from one step's end on the device to the next, on average.
+
+    The first step's begin stands for the end before it where there is one step alone.
+    """
+    if not trace.device:
+        return statistics.fmean(step.wall_s for step in steps)
+    (first_begin_us, first_end_us), *later = device_windows(trace, steps)
+    if not later:
+        return (first_end_us - first_begin_us) / 1e6
+    return (later[-1][1] - first_end_us) / 1e6 / len(later)
+
+
+def _why_not_a_step(rows: OpRows, model: TracedModel) -> str | None:
+    """Why the traced step is not one batch of `model`, by its ops' FLOP; None where it may be."""
+    seen, expected = sum(op.flops or 0.0 for _, op in rows), model.total("flops")
+    computing = [op for _, op in rows if op.label != COMMUNICATION]
+    time_s = sum(op.time_s for op in computing)
+    unknown_s = sum(op.time_s for op in computing if op.flops is None)
+    all_seen = time_s > 0 and unknown_s <= _UNKNOWN_SHARE * time_s
+    if seen <= _MOST_FLOPS * expected and not (all_seen and seen < _LEAST_FLOPS * expected):
+        return None
+    return (
+        f"a traced step has {seen / 1e9:.4g} GFLOP, and one of {model.arch} at batch "
+        f"{model.batch_size} {expected / 1e9:.4g}: another batch size or model, several batches "
+        "a step (--steps names other marks), or layers that are not trained"
+    )
+
+
+def _math_mode(rows: OpRows) -> MathMode | None:
+    """The arithmetic in which most of the time of convolutions and products went."""
+    times_s: defaultdict[MathMode, float] = defaultdict(float)
+    for called, op in rows:
+        kind = next((one for one in called.types or () if one in _MODES), None)
+        if op.flops and kind is not None:
+            tf32 = kind == "float" and any(map(_TF32.search, op.kernels))
+            times_s["tf32" if tf32 else _MODES[kind]] += op.time_s
+    return max(times_s, key=lambda mode: times_s[mode], default=None)
+
+
+def _bound_of_kernels(trace: PlacedTrace) -> tuple[str | None, str | None]:
+    """What bounds computation, by the ops with a place: compute, memory, or slow kernels.
+
+    An op is near a roof where it attains half of what its eager bytes allow, as a run is.
+    """
+    if trace.used is None:
+        return None, None
+    roof = trace.used.roof
+    times_s: defaultdict[str, float] = defaultdict(float)
+    slow_s: defaultdict[str, float] = defaultdict(float)
+    for op in trace.ops.placed:
+        intensity, rate = cast(float, op.intensity_min), cast(float, op.least_flops_per_s)
+        near = rate >= ROOF_SHARE * roof.attainable_flops_per_s(intensity)
+        bound = "compute" if intensity >= roof.ridge_flop_per_byte else "memory"
+        times_s[bound if near else "slow kernels"] += op.time.time_s
+        if not near:
+            slow_s[" ".join(filter(None, (op.time.label, op.time.phase)))] += op.time.time_s
+    total_s = sum(times_s.values())
+    if not total_s:
+        return None, None
+    longest = sorted(times_s, key=lambda bound: -times_s[bound])
+    shares = ", ".join(f"{percent(times_s[bound] / total_s)} {bound}" for bound in longest)
+    sentence = f"of the time of ops with a place under the roof: {shares}"
+    worst = sorted(slow_s, key=lambda label: -slow_s[label])[:3]
+    if named := [label for label in worst if slow_s[label] >= _NAMED_SHARE * total_s]:
+        sentence += f"; slowest against what their bytes allow: {'; '.join(named)}"
+    return longest[0], sentence
+
+
+def _of_model(placed: PlacedTrace) -> str | None:
+    """What the whole step attains, where the model is known."""
+    record = placed.record
+    if record.arch is None:
+        return None
+    unit = rate_unit(record.sample)
+    if record.step_flops is None or record.throughput_samples_per_s is None:
+        return f"no {unit}: {record.missing[THROUGHPUT]}"
+    rate = record.step_flops / record.step_time_s
+    sentence = (
+        f"a step of {record.arch} at batch {record.batch_size} in {record.precision} has "
+        f"{record.step_flops / 1e9:.4g} GFLOP: {record.throughput_samples_per_s:.3g} {unit}, "
+        f"{flops_rate(rate)} attained"
+    )
+    if placed.used is not None:
+        share = rate / placed.used.roof.peak_flops_per_s
+        sentence += f", {percent(share)} of the {placed.used.ceiling.math_mode} roof"
+    if record.step_eager_bytes and record.step_fused_bytes:
+        low = record.step_flops / record.step_eager_bytes
+        high = record.step_flops / record.step_fused_bytes
+        sentence += f", at {interval(low, high)} FLOP/byte"
+    return sentence

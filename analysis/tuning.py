@@ -1,0 +1,208 @@
+"""What a tuning found: in a few lines, as Markdown for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from analysis.runs.points import RooflinePoint
+from analysis.table import Column, Table, markdown_text
+from analysis.words import three_digits
+from bench.config import FILING_FIELDS, WINDOW_FIELDS, rate_column, rate_unit, run_options
+from bench.errors import Unknown
+from bench.records import RunRecord
+from campaigns.tune.knobs import changes, differing
+from campaigns.tune.result import Effect, Interval, TuneResult
+
+Place = RooflinePoint | Unknown
+#: Ratios that scatter more hide a gain of 5 % from two or three pairs.
+_QUIET = 0.03
+
+
+def best_record(result: TuneResult) -> RunRecord:
+    """Return the best setting's median run, of the confirmation where there was one."""
+    best = [t for t in result.trials if t.config_id == result.best.config_id]
+    whole = [trial for trial in best if trial.samples_per_s is not None]
+    fresh = [trial for trial in whole if trial.stage == "confirmation"] or whole
+    ordered = sorted(fresh, key=lambda trial: trial.samples_per_s or 0.0)
+    return ordered[(len(ordered) - 1) // 2].record
+
+
+def best_command(result: TuneResult) -> str:
+    """Return the command line that runs the best setting."""
+    options = run_options(result.best, leave_out=FILING_FIELDS | WINDOW_FIELDS)
+    return shlex.join(["mlproject", "run", *options])
+
+
+def verdict_line(result: TuneResult) -> str:
+    """Return what the fresh runs say of the best setting against the start, in one sentence."""
+    effect = result.confirmed
+    if effect is None:
+        return f"no speed-up confirmed: {result.unconfirmed}"
+    found = f"{_times(effect.interval)} in {len(effect.ratios)} fresh rounds"
+    if effect.confirmed:
+        return f"speed-up over the start: {found}"
+    return f"not confirmed as faster than the start: {found}"
+
+
+def roof_line(place: Place) -> str:
+    """Return the distance to the roof in one sentence."""
+    if isinstance(place, Unknown):
+        return f"distance to the roof unknown: {place.reason}"
+    low, high = place.fraction_of_roof_min, place.fraction_of_roof_max
+    span = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+    attained = place.attained_flops_per_s / 1e9
+    attainable = place.attainable_max_flops_per_s / 1e9
+    return (
+        f"{span} of the roof: {three_digits(attained)} of {three_digits(attainable)} GFLOP/s "
+        f"attainable; bound {place.bound}{'' if place.bound_sure else ' (unsure)'}"
+    )
+
+
+def _times(interval: Interval) -> str:
+    """Return a ratio with its bounds, such as `1.042 times (1.024 to 1.060)`."""
+    return f"{interval.ratio:.3f} times ({_bounds(interval.low, interval.high)})"
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    return "one pair: no interval" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
+def _time_line(result: TuneResult) -> str:
+    """Return what the tuning cost."""
+    again = len(result.trials) - result.fresh_trials
+    reused = f", {again} more from earlier sessions" if again else ""
+    return (
+        f"{result.fresh_trials} trials{reused} in {result.used_s:.0f} s "
+        f"of a budget of {result.budget_s:.0f} s"
+    )
+
+
+def tuning_lines(result: TuneResult, place: Place) -> list[str]:
+    """Return what was found, its distance to the roof and its time, and what to know besides."""
+    return [verdict_line(result), roof_line(place), _time_line(result), *_caveats(result)]
+
+
+def _caveats(result: TuneResult) -> list[str]:
+    """What was not tried, and why."""
+    notes = list(result.notes)
+    if result.scatter is not None and result.scatter > _QUIET:
+        notes.append(
+            f"this machine is not quiet: the ratio of two neighbouring runs scatters by "
+            f"{100 * result.scatter:.1f} %, so small gains go unseen"
+        )
+    suspects = sum(trial.is_doubtful for trial in result.trials)
+    if suspects:
+        notes.append(f"{suspects} of {len(result.trials)} trials have a doubt of their own")
+    notes += [f"left out: {line}" for line in result.left_out]
+    notes += [f"not ablated: {line}" for line in result.not_ablated]
+    if result.untried:
+        notes.append(f"no time was left to try: {', '.join(result.untried)}")
+    return notes
+
+
+def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
+    """Return everything for a program, ready for JSON; ratios are of samples/s."""
+    point = place if isinstance(place, RooflinePoint) else None
+    return {
+        "command": best_command(result),
+        "best": {name: getattr(result.best, name) for name in differing(result.start, result.best)},
+        "start_config_id": result.start.config_id,
+        "best_config_id": result.best.config_id,
+        "best_record_id": best_record(result).record_id,
+        "confirmed": result.confirmed and _effect_facts(result.confirmed),
+        "unconfirmed": result.unconfirmed or None,
+        "ablation": [_effect_facts(effect) for effect in result.ablation],
+        "fraction_of_roof_min": point and point.fraction_of_roof_min,
+        "fraction_of_roof_max": point and point.fraction_of_roof_max,
+        "no_roof": place.reason if isinstance(place, Unknown) else None,
+        "duels": [
+            {
+                "knob": one.field,
+                "value": one.value,
+                "decision": one.decision,
+                "reason": one.reason or None,
+                **(asdict(one.interval) if one.interval else dict.fromkeys(_RATIO)),
+                "ratios": list(one.ratios),
+                "trials": list(one.trials),
+            }
+            for one in result.comparisons
+        ],
+        "trials": [
+            {
+                "number": trial.number,
+                "stage": trial.stage,
+                "setting": changes(result.start, trial.config),
+                rate_column(result.sample): trial.samples_per_s,
+                "outcome": trial.record.outcome,
+                "failure": trial.failure,
+                "doubtful": trial.is_doubtful,
+                "took_s": round(trial.took_s, 1),
+                "reused": not trial.fresh,
+                "record_id": trial.record.record_id,
+            }
+            for trial in result.trials
+        ],
+        "untried": list(result.untried),
+        "left_out": list(result.left_out),
+        "not_ablated": list(result.not_ablated),
+        "notes": list(result.notes),
+        "scatter": result.scatter,
+        "budget_s": result.budget_s,
+        "used_s": round(result.used_s, 1),
+        "interrupted": result.interrupted,
+    }
+
+
+_RATIO = ("ratio", "low", "high")
+
+
+def _effect_facts(effect: Effect) -> dict[str, Any]:
+    return {
+        "knob": effect.name,
+        "tuned": effect.best_value,
+        "put_back": effect.other_value,
+        **asdict(effect.interval),
+        "ratios": list(effect.ratios),
+    }
+
+
+def tuning_markdown(result: TuneResult, place: Place) -> str:
+    """Return the whole account as Markdown."""
+    start, environment = result.start, best_record(result).environment
+    device = f" on {markdown_text(environment.device.name)}" if environment else ""
+    parts = [
+        f"# Tuning of {markdown_text(start.arch)}, {start.precision}{device}\n",
+        f"```sh\n{best_command(result)}\n```\n",
+        "".join(f"- {markdown_text(line)}\n" for line in tuning_lines(result, place)),
+        *(table.markdown() for table in tuning_tables(result, tuning_facts(result, place))),
+    ]
+    return "\n".join(parts)
+
+
+def tuning_tables(result: TuneResult, facts: dict[str, Any]) -> Iterator[Table]:
+    """Yield what each knob gave (`knobs`), what was `tried`, and all `trials`, from its facts."""
+    ratio = (
+        Column(f"{rate_unit(result.sample)}, times", _RATIO[:1], "{:.3f}".format, numeric=True),
+        Column("95 % interval", _RATIO, lambda _, low, high: _bounds(low, high)),
+        Column("pairs", ("ratios",), lambda ratios: f"{len(ratios)}", numeric=True),
+    )
+    if result.ablation:
+        rows = [facts["confirmed"]] if result.confirmed else []
+        put_back = Column("put back to", ("put_back",))
+        knobs = (Column("knob", ("knob",)), Column("tuned", ("tuned",)), put_back, *ratio)
+        yield Table("knobs", "What each knob gave", [*rows, *facts["ablation"]], knobs)
+    value = Column("value", ("knob", "value"), "{}={}".format)
+    tried = (value, Column("decision", ("decision",)), *ratio, Column("why", ("reason",)))
+    yield Table("tried", "What was tried", facts["duels"], tried, number=2)
+    trials = (
+        *(Column(name, (name,)) for name in ("number", "stage", "setting")),
+        Column(rate_unit(result.sample), (rate_column(result.sample),), "{:.4g}".format),
+        Column("no result", ("failure",)),
+        Column("", ("doubtful",), lambda doubtful: "doubtful" if doubtful else ""),
+        Column("s", ("took_s",), "{:.0f}".format),
+        Column("record", ("record_id",)),
+    )
+    yield Table("trials", "Trials", facts["trials"], trials, number=3)

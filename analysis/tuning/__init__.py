@@ -1,1 +1,0 @@
-"""What a tuning found, in words."""

@@ -1,0 +1,349 @@
+"""Names of models, checked without importing torch, timm or transformers, which takes seconds."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+
+def package_folder(package: str) -> Path | None:
+    """Return the folder of an installed package; None where it is not installed."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])
+
+
+def extra_folder(package: str, extra: str) -> Path:
+    """Return the folder of a package of the extra `extra`; raise `ValueError` without it."""
+    folder = package_folder(package)
+    if folder is None:
+        raise ValueError(
+            f"{package} is not installed; pip install 'mlproject[{extra}]', or in a clone "
+            f"uv pip install -e '.[{extra}]'"
+        )
+    return folder
+
+
+def user_path(text: str | Path) -> Path:
+    """Return the path with `~` as the home; that of a user who does not exist stays as it is."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return the hint that follows a wrong name: its nearest of `known`, or `otherwise`."""
+    near = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else otherwise
+
+
+#: What a model is trained for. A type that has several without saying which gets the first.
+Task = Literal["masked-lm", "causal-lm", "image-classification", "sequence-classification"]
+TASKS: tuple[Task, ...] = get_args(Task)
+
+#: Published checkpoints whose configuration is the default of their type in transformers, by the
+#: number of weights. The others that its source names need not be: its default OPT has 12 layers,
+#: and facebook/opt-350m, which stands beside it, has 24.
+CHECKPOINTS: Mapping[str, str] = MappingProxyType(
+    {
+        "distilbert/distilbert-base-uncased": "distilbert",
+        "facebook/convnext-tiny-224": "convnext",
+        "google-bert/bert-base-uncased": "bert",
+        "google/vit-base-patch16-224": "vit",
+        "microsoft/resnet-50": "resnet",
+        "microsoft/swin-tiny-patch4-window7-224": "swin",
+        "openai-community/gpt2": "gpt2",
+    }
+)
+
+_MAPPINGS: Mapping[Task, str] = MappingProxyType(
+    {
+        "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+        "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+        "image-classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+        "sequence-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    }
+)
+_ENCODER_DECODERS = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
+#: `("bert", "BertForMaskedLM")`, or a tuple of classes, of which the first is taken.
+_ENTRY = re.compile(r'\(\s*"([^"]+)",\s*\(?\s*"([^"]+)"')
+_STATED = re.compile(r'@auto_docstring\([^)]*checkpoint="([^"]+)".*?\bmodel_type = "([^"]+)"', re.S)
+
+
+class HfModel(NamedTuple):
+    """A type of model, its class for the task, and the content of the user's `config.json`.
+
+    Without a file it is None: the model has the default configuration of its type.
+    """
+
+    model_type: str
+    task: Task
+    class_name: str
+    config: dict[str, Any] | None = None
+
+
+def find_hf_model(name: str) -> HfModel:
+    """Return the model that `hf:NAME` asks for. Raises `ValueError`."""
+    base, task = _split_task(name)
+    path = _config_path(base)
+    config = None if path is None else _read(path)
+    model_type = _known_type(base) if config is None else _type_of(config)
+    classes = {task: names[model_type] for task, names in _tasks().items() if model_type in names}
+    if not classes:
+        raise ValueError(f"{model_type} has no head for {', '.join(TASKS)}")
+    chosen = task or _own_task(model_type, classes, (config or {}).get("architectures"))
+    if chosen not in classes:
+        raise ValueError(f"{model_type} has no head for {chosen}; give {' or '.join(classes)}")
+    return HfModel(model_type, chosen, classes[chosen], config)
+
+
+def _split_task(name: str) -> tuple[str, Task | None]:
+    """Return `name` without its `:TASK`, and the task. Raises `ValueError`."""
+    base, colon, asked = name.rpartition(":")
+    if not colon:
+        return name, None
+    for task in TASKS:
+        if asked == task:
+            return base, task
+    raise ValueError(f"{asked!r} is no task; give {', '.join(TASKS)}")
+
+
+def names_a_file(name: str) -> bool:
+    """Whether `hf:NAME` asks for a `config.json` of the user's. Raises `ValueError`."""
+    return _config_path(_split_task(name)[0]) is not None
+
+
+def _config_path(base: str) -> Path | None:
+    if base in _types() or base in _checkpoints():
+        return None
+    path = user_path(base)
+    if base and path.is_dir():
+        path /= "config.json"
+    looks_like_one = path.suffix == ".json" or base.startswith((".", "/", "~"))
+    return path if looks_like_one or path.is_file() else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path") from None
+    except ValueError:  # neither UTF-8 nor JSON
+        raise ValueError(f"{path} is no JSON: give a model's config.json") from None
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ValueError(f"{path} has no model_type: give a model's config.json")
+    return config
+
+
+def _type_of(config: Mapping[str, Any]) -> str:
+    return str(config["model_type"])
+
+
+def _known_type(base: str) -> str:
+    known = _types()
+    if base in known:
+        return base
+    if base in _checkpoints():
+        return _checkpoints()[base]
+    if base in (stated := _stated_checkpoints()):
+        raise ValueError(
+            f"transformers does not contain the configuration of {base}: give the path of its "
+            f"config.json, or hf:{stated[base]}, whose default need not be the same"
+        )
+    hint = nearest(base, known, "try gpt2, bert, vit")
+    raise ValueError(f"no model type of transformers, and no config.json; {hint}")
+
+
+def _own_task(model_type: str, classes: Mapping[Task, str], stated: object) -> Task:
+    """Return the task of the class that a file states, else the first that the type is made for."""
+    names = stated if isinstance(stated, list) else []
+    for name in names:
+        for task, class_name in classes.items():
+            if name == class_name:
+                return task
+    if names and not str(names[0]).endswith("Model"):  # a class without a head asks for nothing
+        raise ValueError(f"its class is {names[0]}: add :TASK, which is {' or '.join(classes)}")
+    if model_type in _read_mappings()[_ENCODER_DECODERS]:
+        raise ValueError(
+            f"{model_type} is an encoder with a decoder, which is not trained as a whole here: "
+            f"add :TASK, which is {' or '.join(classes)}"
+        )
+    return next(iter(classes))
+
+
+@cache
+def _tasks() -> Mapping[Task, Mapping[str, str]]:
+    """Classes by task and type."""
+    mappings = _read_mappings()
+    both = set(mappings[_ENCODER_DECODERS].values())
+    return {
+        task: {kind: name for kind, name in mappings[mapping].items() if name not in both}
+        for task, mapping in _MAPPINGS.items()
+    }
+
+
+@cache
+def _types() -> frozenset[str]:
+    return frozenset().union(*_tasks().values())
+
+
+@cache
+def _checkpoints() -> Mapping[str, str]:
+    """Types by checkpoint, which may be written without its owner."""
+    return {
+        name: kind
+        for checkpoint, kind in CHECKPOINTS.items()
+        for name in (checkpoint, checkpoint.partition("/")[2])
+    }
+
+
+@cache
+def _read_mappings() -> Mapping[str, Mapping[str, str]]:
+    source = extra_folder("transformers", "hf") / "models" / "auto" / "modeling_auto.py"
+    text = source.read_text(encoding="utf-8")
+    found = {}
+    for name in (*_MAPPINGS.values(), _ENCODER_DECODERS):
+        body = text.partition(f"\n{name} = OrderedDict(\n")[2].partition("\n)\n")[0]
+        found[name] = {match[1]: match[2] for match in _ENTRY.finditer(body)}
+    return found
+
+
+def _stated_checkpoints() -> Mapping[str, str]:
+    """Types by the checkpoint that a configuration's documentation names."""
+    models = extra_folder("transformers", "hf") / "models"
+    stated = {}
+    for source in models.glob("*/configuration_*.py"):
+        for checkpoint, kind in _STATED.findall(source.read_text(encoding="utf-8")):
+            if kind in _types():
+                stated[checkpoint] = kind
+                stated[checkpoint.rpartition("/")[2]] = kind
+    return stated
+
+
+_REGISTERED = re.compile(
+    r"^@register_model\((?:name=)?[\"']?(\w*)[\"']?\)\n(?:@.*\n)*def (\w+)", re.M
+)
+_OF_TIMM = re.compile(r"^@register_model\ndef (\w+)", re.M)
+_DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_CALLABLE = re.compile(rf"{_DOTTED}:{_DOTTED}")
+
+
+#: Where a model comes from: a package, or a callable of the user's own.
+ModelSource = Literal["torchvision", "timm", "hf", "own"]
+_PREFIXES: tuple[ModelSource, ...] = ("timm", "hf")
+
+
+def split_arch(arch: str) -> tuple[ModelSource, str]:
+    """Return where the model `arch` comes from, and its name there.
+
+    `timm:convnext_tiny` is `convnext_tiny` of timm; a torchvision name has no prefix, and any other
+    colon stands in a callable of the user's own, whose name is all of `arch`.
+    """
+    prefix, colon, name = arch.partition(":")
+    if not colon:
+        return "torchvision", arch
+    return next(((known, name) for known in _PREFIXES if prefix == known), ("own", arch))
+
+
+def arch_label(arch: str) -> str:
+    """Return `arch` for use in a name: a path's slashes and a callable's colon are not in it."""
+    parts = re.split(r"[^A-Za-z0-9._-]+", arch.replace(":", "."))
+    return "-".join(part for part in (part.strip(".") for part in parts) if part)
+
+
+def package_of(arch: str) -> str | None:
+    """Return the package that holds all of the model `arch`; None where a file of the user's does.
+
+    transformers' configurations are in the package unless they are named by a path.
+    """
+    source, name = split_arch(arch)
+    is_file = source == "own" or (source == "hf" and names_a_file(name))
+    return None if is_file else {"hf": "transformers"}.get(source, source)
+
+
+def missing_package(arch: str) -> str | None:
+    """Return what to install for `arch` to be built here, or None where nothing is missing."""
+    source, _ = split_arch(arch)
+    extra = {"timm": "timm", "hf": "transformers"}.get(source)
+    if extra is None or package_folder(extra) is not None:
+        return None
+    return f"{extra} (pip install 'mlproject[{source}]')"
+
+
+@cache
+def torchvision_architectures() -> tuple[str, ...]:
+    """Names of torchvision's classification models, read from its source.
+
+    The same names as `torchvision.models.list_models(module=torchvision.models)`; empty where
+    torchvision is not installed.
+    """
+    folder = package_folder("torchvision")
+    if folder is None:
+        return ()
+    names = {
+        match[1] or match[2]
+        for source in (folder / "models").glob("*.py")
+        for match in _REGISTERED.finditer(source.read_text(encoding="utf-8"))
+    }
+    return tuple(sorted(names))
+
+
+@cache
+def timm_architectures() -> tuple[str, ...]:
+    """Names of timm's models, read from its source: those of `timm.list_models()`.
+
+    Raises `ValueError` where timm is not installed.
+    """
+    sources = (extra_folder("timm", "timm") / "models").glob("*.py")
+    names = {name for file in sources for name in _OF_TIMM.findall(file.read_text("utf-8"))}
+    return tuple(sorted(names))
+
+
+def check_architecture(arch: str) -> str:
+    """Return `arch`; raise `ValueError`, with the nearest names, if it cannot name a model."""
+    source, name = split_arch(arch)
+    _CHECKS[source](name)
+    return arch
+
+
+def _check_own(name: str) -> None:
+    if not _CALLABLE.fullmatch(name):
+        raise ValueError("write your own model as module:callable, like mymodels.nets:tiny")
+
+
+def _check_torchvision(arch: str) -> None:
+    known = torchvision_architectures()
+    if not known:
+        raise ValueError("torchvision is not installed: run make setup")
+    if arch not in known:
+        hint = nearest(arch, known, "try resnet50, vgg16, mobilenet_v2")
+        raise ValueError(f"not a torchvision classification model; {hint}")
+
+
+def _check_timm(name: str) -> None:
+    model = name.partition(".")[0]  # behind the dot: which weights, whose images it takes
+    known = timm_architectures()
+    if model not in known:
+        hint = nearest(model, known, "try convnext_tiny, efficientnet_b0, vit_base_patch16_224")
+        raise ValueError(f"not a model of timm; {hint}")
+
+
+def _check_hf(name: str) -> None:
+    find_hf_model(name)
+
+
+_CHECKS: dict[ModelSource, Callable[[str], None]] = {
+    "torchvision": _check_torchvision,
+    "timm": _check_timm,
+    "hf": _check_hf,
+    "own": _check_own,
+}

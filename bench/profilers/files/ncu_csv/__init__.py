@@ -1,1 +1,0 @@
-"""The reader of the CSV files that Nsight Compute prints."""

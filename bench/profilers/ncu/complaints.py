@@ -1,0 +1,255 @@
+"""What ncu says when it fails, and what to do about it on this machine.
+
+The words are those of ncu 2024.1 and of the FAQ in NVIDIA's Kernel Profiling Guide.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from bench.machine.limits import profiling_capabilities
+from bench.machine.probes import ROOT, UnknownFactError, text_of, value_or_none
+from bench.machine.surroundings import container, virtualization
+
+#: The first driver that takes CAP_PERFMON for CAP_SYS_ADMIN.
+_FIRST_PERFMON_DRIVER = 565
+
+_WINDOWS = (
+    "in Windows, as administrator, NVIDIA Control Panel > Desktop > Enable Developer Settings, "
+    "then Developer > Manage GPU Performance Counters > allow access to all users"
+)
+_WSL2 = f"{_WINDOWS}; WSL2 needs Windows 11 with driver 525 or newer (Windows 10: 545)"
+_OPTION = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
+#: Which program rebuilds the initramfs, by where distributions put it.
+_REBUILDERS = {
+    "update-initramfs": "sudo update-initramfs -u",
+    "dracut": "sudo dracut --force",
+    "mkinitcpio": "sudo mkinitcpio -P",
+}
+
+
+@dataclass(frozen=True)
+class Permission:
+    """`unknown` where only trying decides; everything but `allowed` has its remedy."""
+
+    state: Literal["allowed", "forbidden", "unknown"]
+    detail: str
+    remedy: str = ""
+
+
+def counter_permission(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Permission:
+    """Read what the driver says before one tries."""
+    try:
+        parameters = text_of(root / "proc/driver/nvidia/params")
+    except UnknownFactError:
+        where = "Windows" if _below_windows(root) else "the driver, outside of what is seen here,"
+        detail = f"{where} decides, and tells only when ncu runs"
+        return Permission("unknown", detail, permission_remedy(root, environ))
+    restricted = re.search(r"RmProfilingAdminOnly: *(\d)", parameters)
+    if restricted is None or restricted[1] == "0":
+        return Permission("allowed", "every user may read them")
+    held = profiling_capabilities(root)
+    if "CAP_SYS_ADMIN" in held or (held and _takes_perfmon(root)):
+        return Permission("allowed", "for administrators only, and this process is one")
+    detail = "only administrators may read the GPU's counters here (RmProfilingAdminOnly is 1)"
+    return Permission("forbidden", detail, permission_remedy(root, environ))
+
+
+def permission_remedy(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
+    """Return what to do on this machine so that the counters may be read."""
+    if _below_windows(root):
+        return _WINDOWS if os.name == "nt" else _WSL2
+    around = value_or_none(lambda: container(root, environ)) or "none"
+    capability = "PERFMON" if _takes_perfmon(root) else "SYS_ADMIN"
+    on_host = f"on the host, {_for_every_user(root)}"
+    if around == "kubernetes":
+        grant = f'securityContext: {{capabilities: {{add: ["{capability}"]}}}}'
+        return f"give the pod's container `{grant}`; or, {on_host}"
+    if around in ("docker", "podman", "containerd"):
+        return f"start this container again with --cap-add={capability}; or, {on_host}"
+    if around != "none":  # apptainer and lxc leave the user's rights as they are
+        return on_host
+    return (
+        'run it as `sudo -E env "PATH=$PATH" mlproject profile ...` (sudo alone drops your PATH); '
+        f"or, to let every user count, {_for_every_user(root)}"
+    )
+
+
+def _for_every_user(root: Path) -> str:
+    rebuild = next(
+        (line for program, line in _REBUILDERS.items() if _installed(root, program)),
+        "rebuild the initramfs",
+    )
+    return (
+        f"write `{_OPTION}` into /etc/modprobe.d/nvidia-counters.conf as root, then `{rebuild}` "
+        "and reboot"
+    )
+
+
+def _installed(root: Path, program: str) -> bool:
+    return any((root / folder / program).exists() for folder in ("usr/sbin", "usr/bin", "sbin"))
+
+
+def _below_windows(root: Path) -> bool:
+    return os.name == "nt" or value_or_none(lambda: virtualization(root)) in ("wsl1", "wsl2")
+
+
+def _takes_perfmon(root: Path) -> bool:
+    """By the driver's version, as in `NVIDIA UNIX Open Kernel Module for x86_64  580.95.05`."""
+    driver = value_or_none(lambda: text_of(root / "proc/driver/nvidia/version")) or ""
+    version = re.search(r"\b(\d{3,})\.\d+", driver)
+    return version is not None and int(version[1]) >= _FIRST_PERFMON_DRIVER
+
+
+#: Programs that may hold the GPU's counters, each with how to make it let go.
+_HOLDERS = {
+    "nv-hostengine": "pause DCGM with `dcgmi profile --pause` (`--resume` afterwards)",
+    "dcgm-exporter": "stop dcgm-exporter while you profile",
+    "ncu": "wait until the other ncu has ended",
+    "nsys": "wait until nsys has ended",
+}
+_OTHER_HOLDER = (
+    "another program holds the counters, perhaps outside of this container: pause DCGM with "
+    "`dcgmi profile --pause` and end other profilers"
+)
+_ELSEWHERE = "profile on another machine; times need no counters: `mlproject run` works here"
+
+
+def _let_go(root: Path) -> str:
+    running = {process.info["name"] for process in psutil.process_iter(["name"])}
+    found = [remedy for program, remedy in _HOLDERS.items() if program in running]
+    return "; ".join(found) or _OTHER_HOLDER
+
+
+#: Words of ncu, what is wrong (with the groups of the words) and the remedy. In this order: what is
+#: wrong comes before what follows from it.
+_COMPLAINTS: tuple[tuple[str, str, str | Callable[[Path], str]], ...] = (
+    (
+        r"target vGPU device",
+        "this virtual GPU keeps its counters from the virtual machine",
+        "ask whoever runs the host to set enable_profiling=1 for this vGPU",
+    ),
+    (
+        r"driver resource was unavailable or the user",
+        "another program has reserved the GPU's counters, or the driver keeps them from this user",
+        lambda root: f"{_let_go(root)}; if nobody does, {permission_remedy(root)}",
+    ),
+    (
+        r"driver resource was unavailable",
+        "another program has reserved the GPU's counters",
+        _let_go,
+    ),
+    (
+        r"ERR_NVGPUCTRPERM",
+        "the driver keeps the GPU's counters from this user",
+        permission_remedy,
+    ),
+    (
+        r"Failed to access the following[^\n]*metrics|shared with other MIG instances",
+        "this slice of a GPU (MIG) shares units with others, which may not be counted",
+        "use a compute instance as large as its GPU instance, or the whole GPU: as root, "
+        "`nvidia-smi -mig 0`",
+    ),
+    (
+        r"Failed to find metric (?:regex:)?\^?([\w.]+)",
+        "this GPU or this ncu has no metric {0}",
+        "install the newest Nsight Compute; if it lacks the metric too, `mlproject counters` "
+        "reads what you collect by hand",
+    ),
+    (
+        r"Insufficient driver version",
+        "the NVIDIA driver is too old for this ncu",
+        "update the driver, or install the Nsight Compute of its CUDA version",
+    ),
+    (
+        r"uses the Windows Subsystem for Linux",
+        "ncu does not count under this WSL",
+        permission_remedy,
+    ),
+    (
+        r"part of an active SLI group",
+        "ncu does not count on GPUs in SLI",
+        "switch SLI off in the driver's settings",
+    ),
+    (
+        r"[Cc]onfidential computing|Protected memory",
+        "the GPU is in confidential-computing mode, in which nobody may read its counters",
+        _ELSEWHERE,
+    ),
+    (
+        r"ERR_NVCMPGPU",
+        "mining cards (CMP) have no counters to read",
+        _ELSEWHERE,
+    ),
+    (
+        r"Profiling is not supported on|unsupported architecture",
+        "this ncu does not know this GPU",
+        "install a newer Nsight Compute (`ncu --list-chips` lists what one knows); before Turing, "
+        "none counts any more",
+    ),
+    (
+        r"failed to connect to the CUDA driver|Driver could not be loaded",
+        "ncu finds no working CUDA driver",
+        "see that nvidia-smi works, and take folders named `stubs` out of LD_LIBRARY_PATH",
+    ),
+    (
+        r"lock file:? *\(?'?([^\s')]*nsight-compute-lock)|nsight-compute-lock",
+        "another user's lock file {0} is in ncu's way",
+        "if nobody else profiles here, `sudo rm /tmp/nsight-compute-lock`, or set TMPDIR to a "
+        "folder of your own",
+    ),
+    (
+        r"Failed to access the temporary directory|temporary directory is writable",
+        "ncu cannot write its temporary files",
+        "set TMPDIR to a folder that you may write to",
+    ),
+    (
+        r"Insufficient free memory|Insufficient memory and disk space",
+        "the GPU's memory has no room for ncu beside the step",
+        "profile with a smaller batch_size",
+    ),
+    (
+        r"Library(?:NotFound|NotLoaded)|Incompatible PerfWorks library",
+        "a library of ncu or of the driver does not load",
+        "unset LD_LIBRARY_PATH; if that does not help, reinstall Nsight Compute",
+    ),
+    (
+        r"unrecogni[sz]ed option '?([\w-]+)",
+        "this ncu does not know the option {0}",
+        "install a newer Nsight Compute",
+    ),
+)
+_STEP_FAILED = "The application returned an error code"
+#: What ncu says of a kernel when the step dies in it.
+_FOLLOWS = "Failed to profile"
+_ERROR_LINE = re.compile(r"^==ERROR== *(.+?)\s*$", re.MULTILINE)
+
+
+def explain(console: str, root: Path = ROOT) -> str | None:
+    """Return cause and remedy of what ncu wrote to `console`, or None if ncu had no complaint.
+
+    None also where the step failed by itself, as ncu then says no more than that.
+    """
+    # ==PROF== lines name kernels, which may be called anything.
+    lines = [line for line in console.splitlines() if not line.startswith("==PROF==")]
+    said = "\n".join(lines)
+    for words, what, remedy in _COMPLAINTS:
+        if found := re.search(words, said):
+            wrong = what.format(*(group or "" for group in found.groups()))
+            return f"{wrong}: {remedy if isinstance(remedy, str) else remedy(root)}"
+    errors = _ERROR_LINE.findall(said)
+    if any(error.startswith(_STEP_FAILED) for error in errors):
+        others = [error for error in errors if not error.startswith((_STEP_FAILED, _FOLLOWS))]
+        return f"ncu: {others[0]}" if others else None
+    if errors:
+        return f"ncu: {errors[0]}"
+    if "No kernels were profiled" in said:
+        return "ncu saw no kernel in the profiled step: see that the step runs on the GPU"
+    return None

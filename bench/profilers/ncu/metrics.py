@@ -1,0 +1,212 @@
+"""Which Nsight Compute metric gives which figure, and which of them each chip has.
+
+Every name was looked up for its chip in NVIDIA's metric database (CUPTI 13.5). The SASS counters do
+not see tensor cores, whose `sm__ops_path_tensor_*` count true FLOP (a multiply-add is 2), so a
+total needs both.
+
+Lists of metrics may hold names of nvprof, which Nsight Compute has on no chip. What replaces them
+is in "nvprof Metric Comparison", in the documentation of Nsight Compute's command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+#: The ways to a sum: each a set of metrics to add up, in the order of preference.
+Ways = tuple[tuple[str, ...], ...]
+
+DURATION = "gpu__time_duration.sum"
+#: What the sections' tables call `gpu__time_duration.sum`.
+DURATION_LABEL = "Duration"
+DRAM = "dram__bytes.sum"
+L2 = "lts__t_bytes.sum"
+L1 = "l1tex__t_bytes.sum"
+PCIE = ("pcie__read_bytes.sum", "pcie__write_bytes.sum")
+WAYS: Mapping[str, Ways] = MappingProxyType(
+    {
+        "duration_s": ((DURATION,), (DURATION_LABEL,)),
+        "dram_bytes": (
+            (DRAM,),
+            ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+            ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),  # consumer Blackwell's names
+        ),
+        "l2_bytes": ((L2,),),
+        "l1_bytes": ((L1,),),
+        "pcie_bytes": (PCIE,),
+    }
+)
+
+#: FLOP per count. Whether a packed half instruction (`hadd2`, `hfma2`) counts once or twice per
+#: thread is documented nowhere; one count is taken for one operation (docs/profile.md).
+SASS_FLOPS: Mapping[str, int] = MappingProxyType(
+    {f"{width}{op}": flops for width in "fhd" for op, flops in (("add", 1), ("mul", 1), ("fma", 2))}
+)
+#: Data-centre Blackwell's packed fp32: two operations per thread.
+PACKED_FLOPS: Mapping[str, int] = MappingProxyType({"fadd2": 2, "fmul2": 2, "ffma2": 4})
+_PACKING = ("gb100", "gb110")
+#: Instructions of the tensor pipe, of any kind of input: 0 proves that there are no tensor FLOP.
+TENSOR_INSTRUCTIONS = "sm__inst_executed_pipe_tensor.sum"
+#: Chips with a second pipe for tensor cores (tcgen05's "tc"), which that metric does not see.
+SECOND_TENSOR_PIPE = _PACKING
+
+_AMPERE = (
+    "src_fp16_dst_fp32",
+    "src_fp16_dst_fp16",
+    "src_bf16_dst_fp32",
+    "src_tf32_dst_fp32",
+    "src_fp64",
+)
+_FP8 = ("src_fp8_dst_fp16", "src_fp8_dst_fp32")
+#: Tensor-core metrics of floating-point inputs, by chip.
+_TENSOR: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "tu10x": ("src_fp16_bf16_tf32_dst_fp32", "src_fp16_dst_fp16"),
+        "ga100": _AMPERE,
+        "ga10x": _AMPERE,
+        "ad10x": (*_AMPERE, "src_fp8"),
+        "gh100": ("src_fp16", "src_bf16_dst_fp32", "src_tf32_dst_fp32", "src_fp64", "src_fp8"),
+        "gb100": (*_AMPERE, "src_fp4_fp6_fp8_dst_fp16", "src_fp4_fp6_fp8_dst_fp32"),
+        "gb110": (*_AMPERE, *_FP8),
+        "gb20x": (*_AMPERE, *_FP8),
+    }
+)
+CHIPS = tuple(_TENSOR)
+_CAPABILITIES = {
+    (7, 5): "tu10x",
+    (8, 0): "ga100",
+    (8, 6): "ga10x",
+    (8, 9): "ad10x",
+    (9, 0): "gh100",
+    (10, 0): "gb100",
+    (10, 3): "gb110",
+    (12, 0): "gb20x",
+}
+
+
+def chip_of_capability(capability: tuple[int, int]) -> str | None:
+    """The chip, as `metrics_for_chip` knows it, of a CUDA compute capability; None if unknown."""
+    return _CAPABILITIES.get(capability)
+
+
+def sass_metric(op: str, unit: str = "smsp") -> str:
+    """The metric that counts the threads which executed `op`, such as `ffma`."""
+    return f"{unit}__sass_thread_inst_executed_op_{op}_pred_on.sum"
+
+
+def tensor_metrics(chip: str) -> tuple[str, ...]:
+    """The metrics that count the FLOP of `chip`'s tensor cores, one per kind of input."""
+    return tuple(f"sm__ops_path_tensor_{kind}.sum" for kind in _TENSOR[chip])
+
+
+def sass_ops(chip: str | None) -> Mapping[str, int]:
+    """FLOP per count of the operations whose counters make up `chip`'s SASS total."""
+    return {**SASS_FLOPS, **PACKED_FLOPS} if chip in _PACKING else SASS_FLOPS
+
+
+def metrics_for_chip(chip: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The metrics to collect on `chip`: of the hardware, and of executed instructions (SASS)."""
+    return (DURATION, DRAM, L2, L1, *tensor_metrics(chip)), tuple(map(sass_metric, sass_ops(chip)))
+
+
+TENSOR = tuple(dict.fromkeys(metric for chip in CHIPS for metric in tensor_metrics(chip)))
+#: Every metric that some figure is made of; `sm__` counts the same threads as `smsp__`.
+WANTED = frozenset(
+    [metric for ways in WAYS.values() for way in ways for metric in way]
+    + [sass_metric(op, unit) for op in (*SASS_FLOPS, *PACKED_FLOPS) for unit in ("smsp", "sm")]
+    + [*TENSOR, TENSOR_INSTRUCTIONS]
+)
+
+
+# nvprof's names
+
+NO_SUCH_METRIC = "nvprof's name, which ncu has on no chip; see the metrics named here"
+
+_NAME = re.compile(r"[A-Za-z][\w.:]*")
+_METRIC = re.compile(r"flop_count_\w+|[a-z]\w*__\w+(?:\.\w+)*")
+
+
+def _flop_counts() -> dict[str, tuple[str, ...]]:
+    """`flop_count_sp` and the like: adds, multiplies and twice the multiply-adds of a width."""
+    replacements = {}
+    for kind, width in (("sp", "f"), ("hp", "h"), ("dp", "d")):
+        ops = {op: sass_metric(width + op) for op in ("add", "mul", "fma")}
+        replacements[f"flop_count_{kind}"] = tuple(ops.values())
+        replacements |= {f"flop_count_{kind}_{op}": (name,) for op, name in ops.items()}
+    return replacements
+
+
+REPLACEMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    _flop_counts()
+    | {
+        "achieved_occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+        "dram_read_bytes": ("dram__bytes_read.sum",),
+        "dram_read_throughput": ("dram__bytes_read.sum.per_second",),
+        "dram_read_transactions": ("dram__sectors_read.sum",),
+        "dram_write_bytes": ("dram__bytes_write.sum",),
+        "dram_write_throughput": ("dram__bytes_write.sum.per_second",),
+        "dram_write_transactions": ("dram__sectors_write.sum",),
+        "elapsed_cycles_sm": ("smsp__cycles_elapsed.sum",),
+        "gld_transactions": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",),
+        "gst_transactions": ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",),
+        "inst_executed": ("smsp__inst_executed.sum",),
+        "inst_fp_16": ("smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",),
+        "inst_fp_32": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",),
+        "inst_fp_64": ("smsp__sass_thread_inst_executed_op_fp64_pred_on.sum",),
+        "ipc": ("smsp__inst_executed.avg.per_cycle_active",),
+        "l2_read_transactions": ("lts__t_sectors_op_read.sum",),
+        "l2_write_transactions": ("lts__t_sectors_op_write.sum",),
+        "pcie_total_data_received": ("pcie__read_bytes.sum",),
+        "pcie_total_data_transmitted": ("pcie__write_bytes.sum",),
+        "sm_efficiency": ("smsp__cycles_active.avg.pct_of_peak_sustained_elapsed",),
+    }
+)
+
+
+class Translation(NamedTuple):
+    """A list of metrics without nvprof's names, and a warning for each that was there."""
+
+    metrics: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def translate(names: Iterable[str]) -> Translation:
+    """Replace nvprof's names by Nsight Compute's; the order is kept, repetitions are not."""
+    metrics: dict[str, None] = {}
+    warnings = []
+    for name in names:
+        replacement = REPLACEMENTS.get(name, (name,))
+        metrics |= dict.fromkeys(replacement)
+        if name in REPLACEMENTS:
+            warnings.append(
+                f"{name} is nvprof's name, which ncu has on no chip: {_formula(name, replacement)}"
+            )
+        elif name.startswith("flop_count"):
+            warnings.append(f"{name} is nvprof's name; ncu has no metric for it, so it is left out")
+            metrics.pop(name)
+    return Translation(tuple(metrics), tuple(warnings))
+
+
+def _formula(name: str, replacement: tuple[str, ...]) -> str:
+    if name.startswith("flop_count") and len(replacement) > 1:
+        add, mul, fma = replacement
+        return f"it is {add} + {mul} + 2 * {fma}"
+    return f"use {replacement[0]}"
+
+
+def metrics_listed_in(text: str) -> tuple[str, ...]:
+    """Return the names in a list of metrics, or nothing if `text` is something else.
+
+    Such a list has a name a line, or commas between them, and comments after `#`.
+    """
+    lines = (line.split("#")[0] for line in text.splitlines())
+    names = tuple(name for line in lines for name in re.split(r"[,\s]+", line) if name)
+    if all(_NAME.fullmatch(name) for name in names) and any(map(_is_metric, names)):
+        return names
+    return ()
+
+
+def _is_metric(name: str) -> bool:
+    return name in REPLACEMENTS or bool(_METRIC.fullmatch(name))

@@ -1,0 +1,323 @@
+"""Statistics of one record, derived from its raw values: the metrics that are logged and shown."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.config import ResolvedConfig, RunConfig, energy_metric, rate_metric
+from bench.records import (
+    Complexity,
+    ImportedRecord,
+    Measurement,
+    OpProfile,
+    ProfileRecord,
+    RunRecord,
+    Telemetry,
+    TraceRecord,
+)
+from bench.records.base import ratio
+
+#: Series of the telemetry whose mean over the window is a metric, `<series>_mean`.
+MEAN_SERIES = (
+    "cpu_utilization_percent",
+    "worker_cpu_percent",
+    "other_cpu_percent",
+    "stolen_cpu_percent",
+    "memory_used_mb",
+    "worker_rss_mb",
+    "cpu_frequency_mhz",
+    "cpu_temperature_c",
+    "cpu_package_power_w",
+    "gpu_utilization_percent",
+    "gpu_memory_used_mb",
+    "gpu_power_w",
+    "gpu_sm_clock_mhz",
+    "gpu_temperature_c",
+)
+#: Phases of an iteration whose mean time is a metric, `<phase>_time_s`.
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+#: What of a step's work depends on its precision.
+_OF_PRECISION = (
+    "step_gb_eager",
+    "step_gb_fused",
+    "step_gb_compulsory",
+    "intensity_min",
+    "intensity_max",
+    "weights_mb",
+    "gradients_mb",
+    "optimizer_mb",
+    "activations_mb",
+)
+
+
+def percentiles(values: Sequence[float], *percents: int) -> tuple[float, ...]:
+    """Return these percentiles, each 1 to 99, by linear interpolation as NumPy's default."""
+    if len(values) == 1:  # which Python takes from 3.13 on
+        return (values[0],) * len(percents)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return tuple(cuts[percent - 1] for percent in percents)
+
+
+def iteration_statistics_ms(times_s: Sequence[float]) -> dict[str, float]:
+    """Return mean, sample standard deviation and percentiles of iteration times, in ms.
+
+    With a single iteration there is no deviation, and none is given.
+    """
+    times_ms = [seconds * 1e3 for seconds in times_s]
+    mean_ms = statistics.fmean(times_ms)
+    found = {"iteration_time_ms_mean": mean_ms}
+    if len(times_ms) > 1:
+        # `statistics.stdev` takes eight times as long; a report asks for thousands.
+        squares = math.fsum((time_ms - mean_ms) ** 2 for time_ms in times_ms)
+        found["iteration_time_ms_std"] = math.sqrt(squares / (len(times_ms) - 1))
+    for percent, value in zip((50, 95, 99), percentiles(times_ms, 50, 95, 99), strict=True):
+        found[f"iteration_time_ms_p{percent}"] = value
+    return found
+
+
+def data_wait_share(measurement: Measurement) -> float:
+    """Return the share of the window that the host spent waiting for the next batch."""
+    return sum(measurement.data_wait_s) / measurement.window_s
+
+
+def steps(record: RunRecord) -> int:
+    """Return the number of measured optimizer steps; one iteration is one step."""
+    return len(record.measurement.iteration_times_s) if record.measurement else 0
+
+
+def phase_times_s(measurement: Measurement) -> dict[str, float]:
+    """Return the mean seconds per iteration of each phase that was timed, as `forward_time_s`."""
+    timed = measurement.phase_times_s or {}
+    return {f"{name}_time_s": statistics.fmean(timed[name]) for name in PHASES if name in timed}
+
+
+def telemetry_means(telemetry: Telemetry) -> dict[str, float]:
+    """Return the means over the window of what was sampled, as `gpu_power_w_mean`.
+
+    On several devices those of the lowest rank's; the others are in the record.
+    """
+    return {
+        f"{series.name}_mean": statistics.fmean(series.values)
+        for series in telemetry.series
+        if series.name in MEAN_SERIES and series.values
+    }
+
+
+def step_work(complexity: Complexity) -> dict[str, float]:
+    """Return FLOP, bytes and size of one batch's step on one device, by the cost model."""
+    return {
+        "step_gflop": complexity.step_flops / 1e9,
+        "step_gb_eager": complexity.eager_bytes / 1e9,
+        "step_gb_fused": complexity.fused_bytes / 1e9,
+        "step_gb_compulsory": complexity.compulsory_bytes / 1e9,
+        "intensity_min": complexity.intensity_min,
+        "intensity_max": complexity.intensity_max,
+        **model_size(complexity),
+    }
+
+
+def model_size(complexity: Complexity) -> dict[str, float]:
+    """Return parameters, multiply-adds and memory of one batch's step on one device."""
+    memory = complexity.memory
+    return {
+        "parameters": complexity.parameters,
+        "forward_gmac": complexity.forward_macs / 1e9,
+        "weights_mb": memory.weights_bytes / 1e6,
+        "gradients_mb": memory.gradients_bytes / 1e6,
+        "optimizer_mb": memory.optimizer_bytes / 1e6,
+        "activations_mb": memory.activations_bytes / 1e6,
+    }
+
+
+def attained_flops_per_s(record: RunRecord) -> float | None:
+    """Return algorithmic FLOP per second of the window, or None without a cost model.
+
+    Of all devices together. The model counts one batch; an iteration holds `grad_accum_steps` of
+    them on each device.
+    """
+    if record.measurement is None or record.complexity is None:
+        return None
+    batches = steps(record) * record.config.grad_accum_steps * record.config.world_size
+    return record.complexity.step_flops * batches / record.measurement.window_s
+
+
+def rate_name(config: RunConfig, resolved: ResolvedConfig) -> str:
+    """Return the metric of a run's rate; a loader's has another name than a model's."""
+    return "loader_images_per_s" if config.data_only else rate_metric(resolved.sample)
+
+
+def summary(record: RunRecord) -> dict[str, float]:
+    """Return the metrics of `record` by their names in the schema; what is unknown is left out."""
+    found: dict[str, float | None] = {}
+    measured, model, process = record.measurement, record.complexity, record.process
+    resolved = record.resolved
+    if resolved is not None:
+        found["batch_size"] = resolved.batch_size
+    if measured is not None:
+        found |= {
+            "window_s": measured.window_s,
+            "iterations": steps(record),
+            "data_wait_share": data_wait_share(measured),
+            **iteration_statistics_ms(measured.iteration_times_s),
+            **phase_times_s(measured),
+            "peak_memory_mb": _scaled(measured.peak_memory_allocated_bytes, 1e-6),
+            "compile_time_s": measured.compile_time_s,
+            "communication_share": measured.ranks.communication_share if measured.ranks else None,
+        }
+    if measured is not None and resolved is not None:
+        samples_per_s = measured.throughput_samples_per_s
+        found[rate_name(record.config, resolved)] = samples_per_s
+        if resolved.tokens_per_sample is not None:
+            found["throughput_tokens_per_s"] = resolved.tokens_per_sample * samples_per_s
+    if model is not None:
+        found |= step_work(model)
+    found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
+    if process is not None:
+        found |= {name: getattr(process, name) for name in ("real_s", "user_s", "system_s")}
+        found["max_rss_mb"] = _scaled(process.max_rss_bytes, 1e-6)
+    if record.telemetry is not None:
+        found |= telemetry_means(record.telemetry)
+        found["energy_j"] = energy_j = record.telemetry.energy_j
+        if measured is not None and resolved is not None:
+            found[energy_metric(resolved.sample)] = ratio(energy_j, measured.samples)
+    return _known(found)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Work of one step: algorithmic FLOP, and bytes by the model's three counts.
+
+    `causal_skipped_flops` are the part of `flops` that fused attention may skip.
+    """
+
+    flops: int
+    causal_skipped_flops: int
+    fused_bytes: int
+    eager_bytes: int
+    compulsory_bytes: int
+
+    @property
+    def computed_share(self) -> float:
+        """The part of the FLOP that the kernels compute for certain: what roofs hold for."""
+        return 1 - self.causal_skipped_flops / self.flops
+
+
+def step_cost(complexity: Complexity, batches: int, devices: int = 1) -> StepCost:
+    """Return the cost of a step on all devices: so many batches on each, and one optimizer step.
+
+    The compulsory bytes are those of one batch, however many there are: a floor that stays one.
+    """
+    per_batch = [op for op in complexity.ops if op.phase != "optimizer"]
+    more = batches - 1
+    fused = complexity.fused_bytes + more * sum(op.fused_bytes for op in per_batch)
+    eager = complexity.eager_bytes + more * sum(op.eager_bytes for op in per_batch)
+    return StepCost(
+        flops=devices * batches * complexity.step_flops,
+        causal_skipped_flops=devices * batches * (complexity.causal_skipped_flops or 0),
+        fused_bytes=devices * fused,
+        eager_bytes=devices * eager,
+        compulsory_bytes=devices * complexity.compulsory_bytes,
+    )
+
+
+def profiled_step_cost(record: ProfileRecord) -> StepCost | None:
+    """Return what the cost model says of the profiled step, or None without a model."""
+    if record.complexity is None:
+        return None
+    return step_cost(record.complexity, record.config.grad_accum_steps)
+
+
+def executed_flops(record: ProfileRecord) -> float | None:
+    """Return FLOP that one step executed, by the device's own counters, or None.
+
+    Padding and recomputation are in it, so it is not the algorithmic FLOP.
+    """
+    if record.counters is not None:
+        return record.counters.flops
+    cpu = record.cpu_counters
+    return ratio(cpu.flops, cpu.iterations) if cpu is not None else None
+
+
+def matched_share(ops: OpProfile) -> float | None:
+    """Return the share of the ops' time whose work the cost model knows; None without time."""
+    return ratio(sum(op.time_s for op in ops.ops if op.flops is not None), ops.ops_time_s)
+
+
+def profile_summary(record: ProfileRecord) -> dict[str, float]:
+    """Return the metrics of `record` by their names in the schema; what is unknown is left out.
+
+    `intensity_counted` is algorithmic FLOP per counted byte, `traffic_amplification` counted bytes
+    over the least that a fused step would move. A processor's memory controllers count the whole
+    machine, so they give neither.
+    """
+    found: dict[str, float | None] = {"executed_gflop": _scaled(executed_flops(record), 1e-9)}
+    cost, cpu = profiled_step_cost(record), record.cpu_counters
+    counted = record.counters.dram_bytes if record.counters else None
+    found["counted_dram_gb"] = _scaled(counted, 1e-9)
+    if cost is not None and counted:
+        found["intensity_counted"] = cost.flops / counted
+        found["traffic_amplification"] = ratio(counted, cost.fused_bytes)
+    if record.ops is not None:
+        found["device_busy_share"] = record.ops.device_busy_share
+        found["ops_matched_share"] = matched_share(record.ops)
+    if cpu is not None:
+        found |= {
+            "ipc": cpu.ipc,
+            "cpi": cpu.cpi,
+            "cache_miss_share": ratio(cpu.cache_misses, cpu.cache_references),
+            "branch_miss_share": ratio(cpu.branch_misses, cpu.branches),
+        }
+    return _known(found)
+
+
+def imported_summary(record: ImportedRecord) -> dict[str, float]:
+    """Return the metrics of `record` by their names in the schema; what is unknown is left out.
+
+    Work and attained FLOP/s are by the cost model, where it counted the step that the file names.
+    Bytes are left out where the file does not say in which precision it computed.
+    """
+    found: dict[str, float | None] = dict(record.metrics)
+    found["throughput_images_per_s"] = record.throughput_images_per_s
+    found["batch_size"] = record.batch_size
+    if record.complexity is not None:
+        found |= step_work(record.complexity)
+        if record.precision is None:
+            found |= dict.fromkeys(_OF_PRECISION)
+        rate = record.throughput_images_per_s
+        work = record.complexity.step_flops_per_sample
+        found["attained_gflops"] = None if rate is None else rate * work / 1e9
+    return _known(found)
+
+
+def trace_summary(record: TraceRecord) -> dict[str, float]:
+    """Return the metrics of `record` by their names in the schema; what is unknown is left out.
+
+    Times are what the steps cost their device, shares are of these, medians over the steps; without
+    a device the marks' durations stand for them. A step of an unknown model has no throughput.
+    """
+    times_s = [step.device_time_s or step.wall_s for step in record.steps]
+    found: dict[str, float | None] = {
+        **iteration_statistics_ms(times_s),
+        "iterations": len(times_s),
+        rate_metric(record.sample): record.throughput_samples_per_s,
+    }
+    for name in ("computation", "exposed_communication", "exposed_copies", "idle"):
+        shares = [ratio(getattr(step, f"{name}_s"), step.device_time_s) for step in record.steps]
+        known = [share for share in shares if share is not None]
+        found[f"{name}_share"] = statistics.median(known) if known else None
+    idle_share = found["idle_share"]
+    found["device_busy_share"] = None if idle_share is None else 1 - idle_share
+    return _known(found)
+
+
+def _known(found: dict[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -1,0 +1,100 @@
+"""The settings that a step ran with, by which runs are repeats and a profile explains a run.
+
+Steps are of one configuration where they ran with the same settings, whatever was asked for:
+`auto` and the value that it became are one. How long was measured (`WINDOW_FIELDS`) is no setting:
+a longer window says the same of the same step, only more surely.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Final
+
+from bench.config import FILING_FIELDS, SYNTHETIC, WINDOW_FIELDS, spelled
+from bench.records import ProfileRecord, ResolvedConfig, RunRecord
+
+#: Runs that differ in these alone are repeats.
+NO_SETTINGS: Final = FILING_FIELDS | WINDOW_FIELDS
+#: How data is read and shown is part of the data's cost; synthetic data has none of it.
+OF_DATA: Final = ("data", "workers", "prefetch_factor", "persistent_workers",
+                  "pin_memory", "augment", "non_blocking")  # fmt: skip
+#: The variables that kept a processor from its newer instructions; most runs have none, so
+#: that they are shown of each run that has them.
+LIMITED: Final = "instructions"
+#: The digest of a user's own model's source: two versions of it are two models.
+CODE: Final = "code"
+#: Settings of what a model takes, images or tokens.
+_OF_SAMPLES: Final = ("image_size", "seq_len")
+
+
+def precision_of(resolved: ResolvedConfig) -> str:
+    """Return the precision that ran: fp32, tf32, amp-bf16 or amp-fp16."""
+    if resolved.autocast_dtype == "none":
+        return resolved.math_mode
+    return f"amp-{resolved.autocast_dtype}"
+
+
+def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings that ran, as text, and those asked for where they read otherwise.
+
+    A run that ended before its device was known has only what was asked for. Settings without any
+    effect are left out: the loader's beside synthetic data, those of autocast without it, pixels
+    and tokens of a model that takes none.
+    """
+    config, resolved = record.config, record.resolved
+    without = NO_SETTINGS | (set(OF_DATA[1:]) if config.data == SYNTHETIC else set())
+    given = {
+        name: spelled(value) for name, value in config.model_dump(exclude=set(without)).items()
+    }
+    ran = dict(given)
+    if resolved is not None:
+        known = given.keys() & ResolvedConfig.model_fields.keys()
+        ran |= {name: spelled(getattr(resolved, name)) for name in sorted(known)}
+        ran["precision"] = precision_of(resolved)
+        for name in _OF_SAMPLES:
+            if getattr(resolved, name) is None:
+                del ran[name]
+        if resolved.autocast_dtype == "none":
+            del ran["depthwise_fp32"]
+    asked = {name: value for name, value in given.items() if ran.get(name) != value}
+    ran["env"] = config.env
+    if record.environment is not None:
+        ran["env"] = record.environment.label
+        ran["device"] = record.environment.device.name
+        if (limits := record.environment.instruction_limits) != "none":
+            ran[LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
+        if (code := record.environment.code) is not None:
+            ran[CODE] = code
+    return ran, asked
+
+
+def step_settings(record: RunRecord | ProfileRecord) -> dict[str, str]:
+    """Return the settings that ran but for the machine: equal where a profile explains a run."""
+    ran, _ = settings_of(record)
+    return {name: value for name, value in ran.items() if name not in ("env", "device")}
+
+
+def is_of_step(profile: ProfileRecord, run: RunRecord) -> bool:
+    """Whether a profile is of the step that a run timed; on which machine is not asked."""
+    ours, theirs = profile.resolved, run.resolved
+    if profile.config.arch != run.config.arch or ours is None or theirs is None:
+        return False
+    alike = ours.batch_size == theirs.batch_size  # what differs most often is asked first
+    return alike and step_settings(profile) == step_settings(run)
+
+
+def other_settings(profile: ProfileRecord, run: RunRecord) -> list[str]:
+    """Return the settings of a run that a profile does not share: `batch_size 8, not 16`."""
+    ours, theirs = step_settings(profile), step_settings(run)
+    return [
+        f"{name} {theirs.get(name, 'none')}, not {ours.get(name, 'none')}"
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+def step_id(record: RunRecord | ProfileRecord) -> str:
+    """Return twelve hex digits, equal where `step_settings` are."""
+    known = json.dumps(sorted(step_settings(record).items()))
+    return hashlib.sha256(known.encode()).hexdigest()[:12]

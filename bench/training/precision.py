@@ -1,0 +1,158 @@
+"""The arithmetic of a step: fp32, tf32 and automatic mixed precision."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
+from typing import Literal
+
+import torch
+
+from bench.errors import UnsupportedError
+from bench.records import MathMode
+from bench.training.devices import Device
+
+
+class Fp32:
+    """How forward, backward and optimizer steps are wrapped, and what arithmetic they use."""
+
+    math_mode: MathMode = "fp32"
+    fp32_math: Literal["ieee", "tf32"] = "ieee"
+    autocast_dtype: Literal["none", "bf16", "fp16"] = "none"
+    loss_scaling = False
+
+    def apply(self) -> None:
+        """Set the process's switches for 32-bit products and convolutions.
+
+        PyTorch's default for cuDNN convolutions is TF32, for products IEEE. Its older switches
+        are set with its newer ones, since torch refuses to answer when the two disagree.
+        """
+        torch.backends.cuda.matmul.allow_tf32 = self.fp32_math == "tf32"
+        torch.backends.cudnn.allow_tf32 = self.fp32_math == "tf32"
+        torch.backends.cuda.matmul.fp32_precision = self.fp32_math
+        torch.backends.cudnn.conv.fp32_precision = self.fp32_math  # type: ignore[attr-defined]
+        torch.backends.cudnn.rnn.fp32_precision = self.fp32_math  # type: ignore[attr-defined]
+        torch.backends.mkldnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        torch.backends.mkldnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Context of the forward pass and the loss."""
+        return nullcontext()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Accumulate the gradients of `loss`."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update the weights."""
+        optimizer.step()
+
+
+class Tf32(Fp32):
+    """Inputs rounded to 10 bits of mantissa, sums kept in 32 bits."""
+
+    math_mode = "tf32"
+    fp32_math = "tf32"
+
+
+class AmpBf16(Fp32):
+    """Autocast to bf16, which has fp32's range and needs no scaling."""
+
+    math_mode: MathMode = "bf16"
+    autocast_dtype: Literal["bf16", "fp16"] = "bf16"
+    _dtype = torch.bfloat16
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Autocast to 16 bits."""
+        return torch.autocast(self._device_type, dtype=self._dtype)
+
+
+class AmpFp16(AmpBf16):
+    """Autocast to fp16; the loss is scaled so that small gradients do not vanish."""
+
+    math_mode = "fp16"
+    autocast_dtype = "fp16"
+    loss_scaling = True
+    _dtype = torch.float16
+
+    def __init__(self, device_type: str) -> None:
+        super().__init__(device_type)
+        self._scaler = torch.amp.GradScaler(device_type)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Accumulate the gradients of the scaled loss."""
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Unscale and update; a step with infinite gradients is left out and the scale halved."""
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+
+def keep_depthwise_in_fp32(model: torch.nn.Module) -> bool:
+    """Compute every strided depthwise convolution of `model` in fp32 beside autocast.
+
+    The backward passes of just these have no fast bf16 kernel in oneDNN (docs/results.md).
+    Only the layer's `forward` is replaced: it stays the same module, with its name, weights and
+    function. A user's own kind of convolution is left as it is. Returns whether there was any.
+    """
+    found = [layer for layer in model.modules() if _is_strided_depthwise(layer)]
+    for layer in found:
+        layer.forward = MethodType(_convolve_in_fp32, layer)
+    return bool(found)
+
+
+def _convolve_in_fp32(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
+    """Convolve (batch, channels, height, width) in fp32; the output has autocast's type."""
+    device = images.device.type
+    autocast_dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        return torch.nn.Conv2d.forward(layer, images.float()).to(autocast_dtype)
+
+
+def _is_strided_depthwise(layer: torch.nn.Module) -> bool:
+    return (
+        type(layer) is torch.nn.Conv2d
+        and layer.groups == layer.in_channels > 1
+        and max(layer.stride) > 1
+    )
+
+
+__all__ = ["Fp32", "keep_depthwise_in_fp32", "open_precision"]
+
+
+def open_precision(name: str, device: Device) -> Fp32:
+    """Return the arithmetic of precision `name` on `device`.
+
+    `amp` is bf16 where the device computes it natively, else fp16 where it computes that, else
+    fp32: emulation is slower than that. `amp-bf16` and `amp-fp16` are emulated by the library where
+    the device lacks them. Raises `UnsupportedError` for tf32 where there is none, or where the
+    environment switches it off.
+    """
+    is_switched_off = device.backend == "cuda" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+    if name == "tf32" and is_switched_off:
+        raise UnsupportedError(
+            "precision='tf32': NVIDIA_TF32_OVERRIDE=0 makes NVIDIA's libraries compute in fp32; "
+            "unset it, or use precision=fp32"
+        )
+    if name == "tf32" and not device.native_math("tf32"):
+        raise UnsupportedError(
+            f"precision={name!r}: not on this {device.backend} device "
+            "(tf32 needs an NVIDIA GPU from Ampere on); use fp32 or amp"
+        )
+    if name == "amp":
+        native = (mode for mode in ("bf16", "fp16") if device.native_math(mode))
+        name = next((f"amp-{mode}" for mode in native), "fp32")
+    kinds: dict[str, Callable[[], Fp32]] = {
+        "fp32": Fp32,
+        "tf32": Tf32,
+        "amp-bf16": lambda: AmpBf16(device.backend),
+        "amp-fp16": lambda: AmpFp16(device.backend),
+    }
+    return kinds[name]()

@@ -1,1 +1,0 @@
-"""Subcommands that explain and compare what was measured."""

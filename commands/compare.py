@@ -1,0 +1,218 @@
+"""`mlproject compare`: two sets of runs against each other, and a gate for regressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import click
+
+from bench.config import rate_column, rate_unit
+from bench.errors import UserError
+from commands.console.options import OfMetric, Share, WithPrices, argument, option
+from commands.console.output import Result, Shown
+
+if TYPE_CHECKING:
+    from analysis.comparison import Comparison, Pairing
+    from analysis.comparison.judgement import Gate
+    from analysis.comparison.prices import Prices
+    from analysis.figures import Chart
+    from analysis.runs.run import Run
+    from analysis.table import Table
+
+#: Columns of two machines by their first keys: those that name a row, and those that the table of
+#: the comparison has already.
+_NAMES = {"arch", "precision", "batch_size"}
+_SHOWN_ALREADY = ("env", "ratio", "ratio_low", "verdict", "runs")
+_NO_DIFFERENCE = "no setting: the same configurations in two sets of runs"
+
+
+def _reasons(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> frozenset[str]:
+    from analysis.comparison.judgement import DEFAULT_REASONS, REASONS
+
+    words = [word.strip() for text in given for word in text.split(",")]
+    if not words:
+        return frozenset(DEFAULT_REASONS)
+    if "none" in words and len(words) > 1:
+        raise UserError(f"fail-on={','.join(words)!r}: none stands alone")
+    found = {"slower" if word == "worse" else word for word in words} - {"none"}
+    if wrong := sorted(found - set(REASONS)):
+        raise UserError(f"fail-on={wrong[0]!r}: give some of {', '.join(REASONS)}, or none")
+    return frozenset(found)
+
+
+class Compare(OfMetric, WithPrices, Shown):
+    """Compare two sets of runs, and fail where the second is slower.
+
+    A and B are each short forms with commas between them, such as env=gcp-l4,arch=resnet18 (env,
+    device, campaign, arch, precision, batch_size, verdict, run, records, baseline, any setting),
+    run ids or an MLflow filter. Invalid runs are left out, suspect ones are named. Configurations
+    are paired where they agree in all settings that A and B share; a batch size is compared with
+    the same one alone. Of two machines, or with a price, shares of the roof and of the peak, energy
+    and cost stand beside the speed. With --aa there is no B: halves of A's repeats are compared
+    with each other, and nothing fails.
+
+    It ends with 1 where the gate fails: B is slower (or worse) somewhere, or a configuration of A
+    crashed or is missing in B, or what --fail-on names. A comparison of single runs decides
+    nothing, so only --fail-on undecided makes it fail.
+    """
+
+    a: str = argument()
+    b: str | None = argument(required=False)
+    aa: bool = option("the noise floor of A alone: the smallest change that its repeats can show")
+    threshold: Share = option("share by which B must differ to count as faster or slower", 0.02)
+    correction: Literal["holm", "bh", "none"] = option(
+        "of p-values for the number of configurations; bh is Benjamini and Hochberg's", "holm"
+    )
+    fail_on: tuple[str, ...] = option(
+        "end with 1 where a configuration of B is slower (or worse), crashed, missing or "
+        "undecided; words with commas between them, or none  [default: slower,crashed,missing]",
+        callback=_reasons,
+        metavar="WORDS",
+    )
+
+    def _result(self) -> Result:
+        from analysis.comparison import compare_pairs, pair_runs
+        from analysis.comparison.judgement import judge_gate
+        from analysis.comparison.shown import RUN_IDS, comment, comparison_table, notes
+
+        prices = self.prices()
+        if self.aa:
+            return self._noise_floor(prices)
+        if self.b is None:
+            raise UserError(f"B is missing: compare {self.a!r} with what? (--aa takes one side)")
+        metric, (a, b) = self.read(self.a, self.b)
+        pairing = pair_runs(a, b, metric.name)
+        found = compare_pairs(
+            pairing.pairs, metric, threshold=self.threshold, correction=self.correction
+        )
+        gate = judge_gate(found, pairing, frozenset(self.fail_on))
+        table, machines = (
+            comparison_table(found, pairing),
+            _machines((a, b), found, pairing, prices),
+        )
+        difference = ", ".join(pairing.differing) or _NO_DIFFERENCE
+        opening = f"{table.title}; A and B differ in {difference}"
+        parts: list[Table | str] = [opening, replace(table.without(*RUN_IDS), title="")]
+        markdown = comment(found, pairing, gate, sides=(self.a, self.b), threshold=self.threshold)
+        if machines is not None:
+            beside = replace(machines.table.without(*RUN_IDS), title="")
+            brief = beside.without(*_SHOWN_ALREADY, *machines.rates)
+            parts += [brief] if {one.keys[0] for one in brief.visible} - _NAMES else []
+            parts += machines.lines
+            markdown += Result([beside, *machines.lines]).text("markdown")
+
+        def charts() -> Mapping[str, Chart]:
+            from analysis.figures.ratios import comparison_chart
+
+            return {"comparison": comparison_chart(found, self.threshold)}
+
+        return Result(
+            [*parts, *notes(found, pairing), gate.sentence],
+            _facts(found, pairing, gate) | {"machines": machines and machines.facts},
+            [table, machines.table] if machines else [table],
+            charts,
+            markdown,
+            int(bool(gate.failed)),
+        )
+
+    def _noise_floor(self, prices: Prices) -> Result:
+        """How much the repeats of A scatter by the metric, by default their rate."""
+        from analysis.comparison.noise_floor import noise_floor, noise_sentences, noise_table
+
+        if self.b is not None:
+            raise UserError(f"aa: takes one side, not also {self.b!r}")
+        if prices:
+            raise UserError("aa: the noise floor has no cost; leave out --price and --prices")
+        metric, (runs,) = self.read(self.a)
+        floor = noise_floor(runs, metric, threshold=self.threshold, correction=self.correction)
+        return Result([noise_table(floor), *noise_sentences(floor)], floor)
+
+
+def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, Any]:
+    from analysis.comparison.shown import in_doubt
+
+    alone: dict[str, list[str]] = {}
+    for name, verdict in (("crashed",) * 2, ("only_a", "only in A"), ("only_b", "only in B")):
+        own = [one for one in pairing.alone if one.verdict == verdict]
+        alone[name] = [one.group.label for one in own]
+        alone[f"why_{name}"] = [one.because for one in own]
+    passed = {"passed": not gate.failed, "failed": list(gate.failed), "counts": dict(gate.counts)}
+    return {
+        "gate": passed,
+        "told_apart_by": list(pairing.differing),
+        "also_differs": list(pairing.software),
+        "comparisons": [
+            {
+                "configuration": one.label,
+                "ran_with": one.also_differs({*pairing.differing, "env", "device"}),
+                "a_runs": list(one.a.names),
+                "b_runs": list(one.b.names),
+                **one.facts,
+            }
+            for one in found
+        ],
+        **alone,
+        "left_out": list(pairing.left_out),
+        "in_doubt": in_doubt(found),
+    }
+
+
+class _Machines(NamedTuple):
+    """Two machines: each configuration, what to know besides, and the keys of their rates."""
+
+    table: Table
+    lines: list[str]
+    facts: dict[str, Any]
+    rates: tuple[str, str]
+
+
+def _machines(
+    sides: tuple[Sequence[Run], Sequence[Run]],
+    found: Sequence[Comparison],
+    pairing: Pairing,
+    prices: Prices,
+) -> _Machines | None:
+    """The two machines, where the sides differ in machine or a price is given."""
+    from analysis.comparison.judgement import RATES
+    from analysis.comparison.machines import mean_row, missing_sentences, pair_machines
+    from analysis.report.run_tables import shared_table
+    from analysis.runs.groups import Configurations, sample_of
+
+    if prices and pairing.metric not in RATES:
+        unit = rate_unit(sample_of(sides[0]))
+        raise UserError(f"--price: a cost follows from {unit}; leave out --metric {pairing.metric}")
+    differ = prices or {"env", "device"} & set(pairing.differing)
+    if pairing.metric not in RATES or not found or not differ:
+        return None
+    runs = Configurations((*sides[0], *sides[1]))
+    prices.check_used(runs)
+    a, b = (", ".join(sorted({run.env for run in side if run.outcome == "ok"})) for side in sides)
+    pair = pair_machines(a, b, found, runs, prices, pairing.differing)
+    title = f"B ({b}) against A ({a}): speed, efficiency, energy, cost of 1e6 {pair.sample}s"
+    table = shared_table([pair], ("A", "B"), "machines", title)
+    # the mean, what is not known and why, and the prices behind the costs
+    lines = [line.rstrip(".") for line in missing_sentences([pair], prices)]
+    lines[:0] = filter(None, [pair.times_as_fast("A", "B")])
+    costs = (
+        (group.env, cost)
+        for row in pair.rows
+        for group, prefix in ((row["comparison"].a, "reference_"), (row["comparison"].b, ""))
+        for cost in row[f"{prefix}costs"].values()
+    )
+    lines += dict.fromkeys(f"price of {env}: {cost.price}" for env, cost in costs)
+    mean, rate = mean_row(pair.counted), rate_column(pair.sample)
+    facts = {
+        **{"a": a, "b": b},
+        **{f"mean_{name}": mean.get(name) for name in ("ratio", "ratio_low", "ratio_high")},
+        "mean_covers": mean["estimate"].scope if mean else None,
+        "configurations_in_mean": len(pair.counted),
+        "cost_ratio": mean.get("cost_ratio"),
+        "configurations": table.facts()[: len(pair.rows)],
+        "missing": [{"a": row["reference_missing"], "b": row["missing"]} for row in pair.rows],
+        "notes": lines,
+    }
+    return _Machines(table, lines, facts, (rate, f"reference_{rate}"))

@@ -1,0 +1,183 @@
+"""What commands found, in every form: text, JSON, CSV, Markdown, and files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from rich.console import Console
+
+from bench.errors import UserError
+from commands.console.options import Command, option
+
+if TYPE_CHECKING:
+    from analysis.figures import Chart
+    from analysis.table import Table
+
+Form = Literal["text", "json", "csv", "markdown"]
+_FORM_OF: dict[str, Form] = {".txt": "text", ".json": "json", ".csv": "csv", ".md": "markdown"}
+#: Columns of what is no terminal.
+WIDTH = 140
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found.
+
+    `parts` are the tables and lines that people read, in their order. `facts` are what JSON holds,
+    by default the rows of the tables. CSV holds `data`, by default the tables among the parts, and
+    where there are none the facts. `charts` makes pictures for a folder, by their files' names.
+    """
+
+    parts: Sequence[Table | str] = ()
+    facts: Any = None
+    data: Sequence[Table] = ()
+    charts: Callable[[], Mapping[str, Chart]] | None = None
+    markdown: str | None = None  # where it is not that of the parts
+    exit_code: int = 0
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """What CSV holds."""
+        return self.data or [part for part in self.parts if not isinstance(part, str)]
+
+    def text(self, form: Form, width: int = WIDTH) -> str:
+        """Return it in a form, with a line break at its end; text in so many columns."""
+        facts, parts = self.facts, self.parts
+        if form == "json":
+            found = [table.facts() for table in self.tables]
+            rows = found[0] if len(found) == 1 else found
+            return f"{json.dumps(rows if facts is None else facts)}\n"
+        if form == "csv":
+            if isinstance(facts, Mapping):
+                facts = [{"fact": name, "value": value} for name, value in facts.items()]
+            return "\n".join(table.csv() for table in self.tables or [table_of("facts", facts)])
+        if form == "text":
+            shown = (f"{one}\n" if isinstance(one, str) else one.text(width) for one in parts)
+            return "".join(shown)
+        return self.markdown or _markdown(parts)
+
+    def write(self, out: Path, name: str, remedy: str = "name another folder") -> None:
+        """Write it to `out`: a file in the form of its suffix, or a folder with everything.
+
+        Raises `UserError` with the remedy where nothing can be written there.
+        """
+        with writing(out, remedy):
+            if form := _FORM_OF.get(out.suffix):
+                folder, texts = out.parent, {out.name: self.text(form)}
+            else:
+                folder, texts = out, {f"{name}.json": self.text("json")}
+                texts |= {f"{name}.md": self.markdown} if self.markdown else {}
+                for one in self.tables:
+                    shown = {"csv": one.csv(), "md": one.markdown(), "tex": one.latex()}
+                    texts |= {f"{one.name}.{suffix}": text for suffix, text in shown.items()}
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, text in texts.items():
+                (folder / file).write_text(text, encoding="utf-8", newline="\n")
+            if self.charts and not form:
+                from analysis.figures import draw_chart, save_figure
+
+                for stem, chart in self.charts().items():
+                    save_figure(draw_chart(chart), out, stem)
+
+
+class Formatted(Command):
+    """A command that shows a `Result` in the form of `--format`."""
+
+    form: Form = option("text for people; csv has the tables with all digits", "text", "--format")
+
+    def _result(self) -> Result:
+        """Find what is to be shown."""
+        raise NotImplementedError
+
+    def run(self) -> int:
+        """Show the result and return its exit code."""
+        return self.show(self._result())
+
+    def show(self, result: Result) -> int:
+        """Print the result and return its exit code."""
+        width = Console().width if sys.stdout.isatty() else WIDTH
+        click.echo(result.text(self.form, width), nl=False)
+        return result.exit_code
+
+
+class Shown(Formatted):
+    """A command that also writes what it shows to `--out`."""
+
+    out: Path | None = option(
+        "file to write it to, .txt, .json, .csv or .md; or a folder for the tables (CSV, "
+        "Markdown, LaTeX), the facts (JSON) and the pictures (PNG, SVG)",
+        metavar="PATH",
+    )
+
+    def show(self, result: Result) -> int:
+        """Write the result where `--out` says, and print it."""
+        if self.out is not None:
+            result.write(self.out, type(self).__name__.lower())
+        return super().show(result)
+
+
+def table_of(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Any] | None = None,
+    title: str = "",
+) -> Table:
+    """Return a table of `rows`: a heading for each key, or a heading and how to show a value.
+
+    Without `columns` every key of some row is one.
+    """
+    from analysis.table import Column, Table
+
+    def column(key: str, how: Any) -> Column:
+        heading, *show = how if isinstance(how, tuple) else (how,)
+        numeric = all(isinstance(row.get(key), int | float | None) for row in rows)
+        column = Column(heading, (key,), numeric=numeric)
+        return replace(column, show=show[0]) if show else column
+
+    shown = columns or {key: key for row in rows for key in row}
+    return Table(name, title, rows, tuple(column(*each) for each in shown.items()))
+
+
+def fact_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return a line for each fact that is known."""
+    known = {name: value for name, value in facts.items() if value is not None}
+    width = max(map(len, known), default=0)
+    return [f"  {name:<{width}}  {value}" for name, value in known.items()]
+
+
+@contextmanager
+def writing(out: Path, remedy: str = "name another folder") -> Iterator[None]:
+    """Make what goes wrong while files are written to `out` a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"out={str(out)!r}: cannot write there ({error.strerror or error}); {remedy}"
+        ) from None
+
+
+def duration_text(seconds: float) -> str:
+    """Return `45 s`, `7 min` or `2 h 5 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _markdown(parts: Sequence[Table | str]) -> str:
+    from analysis.table import markdown_text
+
+    blocks: list[str] = []
+    for part in parts:
+        if not isinstance(part, str):
+            blocks += [part.markdown(), ""]
+        elif part:
+            blocks.append(f"- {markdown_text(part)}")
+    return "\n".join(blocks).rstrip() + "\n"

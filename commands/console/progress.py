@@ -1,0 +1,158 @@
+"""Progress on a terminal: bars, what a worker does by its journal, and how long it still takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, track
+from typing_extensions import Self
+
+from bench.config import TimeLimits
+from bench.records.journal import Event
+from commands.console.output import duration_text
+
+Item = TypeVar("Item")
+
+
+def watched(
+    items: Iterable[Item], what: str = "reading records", total: int | None = None
+) -> Iterable[Item]:
+    """Yield the items, with a bar where the output is a terminal."""
+    console = Console(stderr=True)
+    return track(
+        items,
+        what,
+        total,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+class Bar:
+    """A bar of these columns, drawn between `with`'s two ends and only when asked for."""
+
+    def __init__(
+        self, *columns: ProgressColumn, total: float | None = None, **options: Any
+    ) -> None:
+        # No refreshing thread: it would take its share of a CPU that is being measured.
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *columns,
+            console=Console(stderr=True),
+            auto_refresh=False,
+            disable=not sys.stderr.isatty(),
+            **options,
+        )
+        self._task = self._progress.add_task("starting", total=total, left="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def show(self, text: str | None = None, **known: Any) -> None:
+        """Draw what is done now; `known` are how much is `completed`, and the `total`."""
+        self._progress.update(self._task, description=text, **known)
+        self._progress.refresh()
+
+    def say(self, line: str) -> None:
+        """Leave a line above the bar; on what is no terminal too."""
+        self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class TimeLeft:
+    """Estimates from the journal how long warm-up and window will still take.
+
+    From the first iteration on: at the pace of the fastest so far, as far as the limits let them
+    run. The window's pace is the warm-up's, since a worker that reports during its window measures
+    its reporting.
+    """
+
+    def __init__(self, limits: TimeLimits, began_s: float) -> None:
+        self.began_s = began_s  # when the warm-up began
+        self.done = 0  # iterations of the warm-up
+        self._limits = limits
+        self._pace_s: float | None = None
+        self._window_began_s: float | None = None
+
+    @property
+    def warmup(self) -> str:
+        """How much of the warm-up is done."""
+        most = "" if self._limits.settle_s else f" of {self._limits.warmup_iters} at most"
+        return f"{self.done}{most}"
+
+    def warmed(self, seconds: float) -> None:
+        """Take the time of an iteration of the warm-up."""
+        self.done += 1
+        self._pace_s = min(seconds, self._pace_s or seconds)
+
+    def measuring(self, limits: TimeLimits, began_s: float) -> None:
+        """The window has begun, with these limits."""
+        self._limits, self._window_began_s = limits, began_s
+
+    def seconds(self, now_s: float) -> float | None:
+        """Return the seconds left at `now_s`, or None before an iteration has ended."""
+        if self._pace_s is None:
+            return None
+        window_s = self._limits.expected_window_s(self._pace_s)
+        if self._window_began_s is not None:
+            return max(0.0, window_s - (now_s - self._window_began_s))
+        warmup_s = self._limits.expected_warmup_s(self._pace_s)
+        return max(0.0, warmup_s - (now_s - self.began_s)) + window_s
+
+
+class WorkerProgress(Bar):
+    """A line with what the worker does and the time left, its notices above it."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._left: TimeLeft | None = None
+        self._doing = "starting"
+        super().__init__(TextColumn("{task.fields[left]}"), transient=True)
+
+    def on_event(self, event: Event) -> None:
+        """Take one event of the worker's journal, or the launcher's tick."""
+        facts, left = event.facts, self._left
+        match event.name:
+            case "notice":
+                self.say(f"{self._title}: {facts['text']}")
+            case "warmup_started":
+                self._left = TimeLeft(_limits(facts), event.clock_s)
+                self._doing = "warming up"
+            case "warmup" if left is not None:
+                left.warmed(facts["seconds"])
+                left_s = left.seconds(event.clock_s)
+                if left.done == 1 and left_s is not None and self._progress.disable:
+                    # no terminal shows the bar
+                    self.say(f"{self._title}: about {duration_text(left_s)} left")
+                self._doing = f"warming up, {left.warmup}"
+            case "window_started" if left is not None:
+                left.measuring(_limits(facts), event.clock_s)
+                self._doing = "measuring"
+            case "window_ended":
+                self._left = None
+                self._doing = "writing the record"
+            case "tool":
+                self._doing = f"{facts['tool']}, starting"
+            case "probe":
+                self._doing = facts["probe"]
+        known: dict[str, Any] = {"left": ""}
+        left_s = self._left.seconds(event.clock_s) if self._left else None
+        if self._left is not None and left_s is not None:
+            done_s = event.clock_s - self._left.began_s
+            about = f"about {duration_text(left_s)} left"
+            known = {"total": done_s + left_s, "completed": done_s, "left": about}
+        self.show(f"{self._title}: {self._doing}", **known)
+
+
+def _limits(facts: dict[str, Any]) -> TimeLimits:
+    """The limits among an event's facts; of several ranks an event has the rank besides."""
+    return TimeLimits(**{field.name: facts[field.name] for field in fields(TimeLimits)})

@@ -1,0 +1,326 @@
+"""What every measuring command does with a record: show it, upload it, end with a code."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import click
+
+from bench.errors import UserError
+from bench.launcher.device_lock import exclusive
+from bench.launcher.profile import read_timed, recover
+from bench.records import (
+    ImportedRecord,
+    ProfileRecord,
+    RunRecord,
+    TraceRecord,
+    Verdict,
+    findings_text,
+)
+from bench.records.folders import MeasuredRecord, RecordFolder, write_atomically
+from bench.records.journal import OnEvent
+from bench.records.metrics import profile_summary
+from campaigns.sweep.plan import PastRun, take_over
+from commands.console.options import Tracked, Truth, option, server_needed
+from commands.console.output import Formatted, Result, fact_lines
+from commands.console.progress import WorkerProgress
+
+if TYPE_CHECKING:
+    from tracking.upload.delivery import Delivery
+    from tracking.upload.upload import Held, Placing
+
+AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredRecord)
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+#: Exit codes by how a measurement ended.
+EXIT_CODES = {"ok": 0, "oom": 1, "crashed": 1, "unsupported": 2, "refused": 2, "interrupted": 130}
+NOT_TRACKED = 3
+#: What becomes of a record that another process uploads.
+_LOCKED = "being uploaded by another process"
+#: What may become of a record folder that is to be uploaded, in the order of printing.
+_FATES = ("uploaded", "put right", "not as their records", "there already", "not uploaded",
+          "still measuring", _LOCKED, "failed")  # fmt: skip
+#: Findings about what else the machine did.
+_DISTURBANCES = ("busy-host", "stolen-time", "foreign-process", "ops-above-step")
+#: A person waits: MLflow's import and a server that does not answer take no longer together, save
+#: on a machine so busy that the import takes all of it.
+_TOLD_WITHIN_S = 8.0
+_AT_LEAST_S = 2.0
+
+
+def import_upload() -> None:
+    """Import what an upload to the store of MLflow's settings needs."""
+    with suppress(Exception):  # the upload's own import says what is wrong
+        import_module("tracking.upload.upload")
+        import_module("analysis.server.beside")
+        import_module("tracking.store").import_store()
+
+
+class Recording(Tracked, Formatted):
+    """A command that ends with a record: on disk, shown, and on the server."""
+
+    def finish(
+        self,
+        folder: RecordFolder,
+        record: MeasuredRecord,
+        facts: Mapping[str, Any],
+        *,
+        fresh: bool = True,
+    ) -> Result:
+        """Upload the record if asked, and return `facts` with where it lies, and the exit code.
+
+        `fresh`: this process has just measured it.
+        """
+        found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
+        found |= facts
+        code = EXIT_CODES[record.outcome]
+        if self.tracked:
+            began_s = time.monotonic()
+            from analysis.server.beside import LocalRoofs
+            from tracking.retry import RetryPolicy
+            from tracking.upload.upload import upload
+
+            left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
+            ask = RetryPolicy(max(left_s, _AT_LEAST_S))
+            found["run_id"], problem = _tried(
+                lambda: upload(folder, record, fresh=fresh, ask=ask, place=LocalRoofs())
+            )
+            if problem is not None:
+                say_not_uploaded(problem, f"the record is safe in {folder.path}")
+                code = code or NOT_TRACKED
+        if record.reason is not None:
+            click.echo(f"mlproject: {record.outcome}: {record.reason}", err=True)
+        return Result(fact_lines(found), found, exit_code=code)
+
+
+class Measuring(Recording):
+    """A command that has a fresh worker measure on devices of this machine."""
+
+    wait: Truth = option(
+        "wait while another process of this machine measures on the device; false: measure "
+        "beside it",
+        "true",
+        metavar="[true|false]",
+    )
+
+    def measured(
+        self,
+        title: str,
+        launch: Callable[[RecordFolder, OnEvent], AnyMeasured],
+        facts: Callable[[AnyMeasured], Mapping[str, Any]],
+        devices: Iterable[str],
+        *,
+        wait: bool = True,
+    ) -> Result:
+        """Have `launch` make a record in a new folder, show how it goes on, and `finish` it.
+
+        The `devices` are held meanwhile, after waiting for who has them unless `wait` or the
+        user's --wait says otherwise. The folder remembers the run that `mlflow run` made for it.
+        """
+        with exclusive(devices, wait=wait and self.wait):
+            folder = RecordFolder.create(self.records)
+            if self.tracked and (run_id := os.environ.get("MLFLOW_RUN_ID")):
+                write_atomically(folder.project_run, run_id)
+            with WorkerProgress(title) as progress:
+                record = launch(folder, progress.on_event)
+            return self.finish(folder, record, facts(record))
+
+
+def _tried(call: Callable[[], str]) -> tuple[str | None, str | None]:
+    """What `call` returns, or why the server has refused it or is away."""
+    from tracking.store import TrackingError
+
+    try:
+        return call(), None
+    except TrackingError as error:
+        return None, str(error)
+
+
+def verdict_fact(verdict: Verdict | None) -> dict[str, str]:
+    """Return the verdict, with what was found, as a fact to show; nothing where there is none."""
+    if verdict is None:
+        return {}
+    messages = findings_text(verdict.findings)
+    facts = {"verdict": verdict.level + (f" ({messages})" if messages else "")}
+    found = {finding.code for finding in verdict.findings if finding.level != "note"}
+    if not found.isdisjoint(_DISTURBANCES):
+        facts["remedy"] = "measure again while the machine rests"
+    return facts
+
+
+def profile_facts(record: ProfileRecord) -> dict[str, Any]:
+    """Return what a profile shows in a few numbers, and why a section is missing."""
+    facts: dict[str, Any] = {"explains": record.timed_record_id}
+    facts |= {name: float(f"{value:.4g}") for name, value in profile_summary(record).items()}
+    for section in ("ops", "counters", "cpu_counters"):
+        if getattr(record, section) is None:
+            facts[f"no {section}"] = record.missing[section]
+    if (ops := record.ops) is not None:
+        facts["profiled_step_ms"] = float(f"{1e3 * ops.step_time_s:.4g}")
+        longest = sorted(ops.ops, key=lambda op: op.time_s, reverse=True)[:5]
+        for rank, op in enumerate(longest, 1):
+            share = op.time_s / ops.ops_time_s if ops.ops_time_s else 0.0
+            names = dict.fromkeys((op.label, op.phase or "whole step"))
+            took = f"{1e3 * op.time_s:.4g} ms, {100 * share:.0f} % of all ops"
+            facts[f"op {rank}"] = f"{' '.join(names)}: {took}"
+    return facts | verdict_fact(record.verdict)
+
+
+def say_not_uploaded(problem: object, safe: str = "the records are safe on disk") -> None:
+    """Say why a measurement is not on the server, where it is, and how to upload it."""
+    click.echo(
+        f"mlproject: not uploaded ({problem}); {safe}: "
+        "mlproject sync uploads what is left, once that is mended",
+        err=True,
+    )
+
+
+class _NoDelivery:
+    """What `--no-track` does with a campaign's records: nothing, and without importing MLflow."""
+
+    problem: str | None = None
+    project_run: str | None = None
+
+    def runs_elsewhere(self) -> list[PastRun]:
+        return []
+
+    def _ignore(self, *_: object, **__: object) -> None: ...
+
+    begin = catch_up = deliver = end = _ignore
+
+
+AnyDelivery: TypeAlias = "_NoDelivery | Delivery"
+
+
+def open_delivery(campaign: str, kind: str, *, tracked: bool) -> AnyDelivery:
+    """Return what brings the campaign's records to the server; `kind` is sweep or tune."""
+    if not tracked:
+        return _NoDelivery()
+    from analysis.server.beside import LocalRoofs
+    from tracking.upload.delivery import Delivery
+
+    return Delivery(campaign, kind=kind, place=LocalRoofs())
+
+
+def wait_for_others(records: Path) -> None:
+    """Complete the records of killed commands, after the workers that they left."""
+    take_over(records, lambda each: click.echo(f"waiting for the worker of {each}", err=True))
+
+
+def write_record(folder: RecordFolder, record: ImportedRecord | TraceRecord, records: Path) -> None:
+    """Write a record that no worker made; raises `UserError` where it cannot be written."""
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write(folder.record, record)
+    except OSError as error:
+        raise UserError(
+            f"records={str(records)!r}: cannot write there ({error.strerror}); "
+            "choose another folder with --records"
+        ) from None
+
+
+def upload_all(
+    folders: Sequence[RecordFolder], target: str | None, *, verify: bool = False
+) -> Counter[str]:
+    """Upload what is not there yet and return how many met which fate.
+
+    The record is the truth: what a run lacks of it, or has otherwise, is named and put right; with
+    `verify` it is named alone, and nothing is uploaded. A folder that cannot be read, or that the
+    server refuses, is named and the others go on. Raises `TrackingError` where the server can be
+    used for nothing now.
+    """
+    from analysis.server.beside import LocalRoofs
+    from tracking.store import TrackingError
+    from tracking.upload.upload import Held, LockedError
+
+    held, place = Held([folder.record_id for folder in folders], target), LocalRoofs()
+    counts = Counter(dict.fromkeys(_FATES, 0))
+    for folder in folders:
+        try:
+            fate = _uploaded(folder, target, place, held, verify=verify)
+        except (LockedError, UserError, TrackingError) as error:
+            if LockedError in map(type, (error, error.__cause__)):
+                fate = _LOCKED
+            elif getattr(error, "away", False):
+                click.echo(f"{counts['uploaded']} uploaded before that", err=True)
+                raise
+            else:
+                fate = "failed"
+                click.echo(f"mlproject: {folder.record_id}: {error}", err=True)
+        counts[fate] += 1
+    return counts
+
+
+def _uploaded(
+    folder: RecordFolder, target: str | None, place: Placing, held: Held, *, verify: bool
+) -> str:
+    """Upload one folder's record, made whole first where its launcher died; return its fate."""
+    from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
+    from tracking.upload.upload import upload, uploading
+
+    record = folder.read_record()
+    if record is None and not folder.in_use() and not verify:
+        with uploading(folder, wait_s=1.0):  # one process alone
+            record = recover(folder)
+    if record is None:
+        return "still measuring" if folder.in_use() or not verify else "not uploaded"
+    if record.record_id != folder.record_id:
+        raise UserError(f"holds the record {record.record_id[:80]!r}: name the folder so")
+    different = held.differences(folder, record, contents=verify)
+    if different == []:
+        return "there already"
+    if verify:
+        click.echo(f"  {folder.record_id}: {', '.join(different or ['no whole run'])}")
+        return "not uploaded" if different is None else "not as their records"
+    ask = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
+    run_id = upload(folder, record, target, ask=ask, place=place)
+    click.echo(f"  {folder.record_id} -> run {run_id}")
+    if different is None:
+        return "uploaded"
+    click.echo(f"    was not as its record says: {', '.join(different)}")
+    return "put right"
+
+
+def upload_at_the_end(folders: Sequence[RecordFolder]) -> int:
+    """Upload what is not there yet; say once if the server is away, and return the exit code."""
+    from tracking.store import TrackingError
+
+    try:
+        return 1 if upload_all(folders, None)["failed"] else 0
+    except TrackingError as error:
+        say_not_uploaded(error)
+        return NOT_TRACKED
+
+
+def log_folder(
+    out: Path, name: str, tags: dict[str, str], run_id: str | None = None
+) -> tuple[str | None, str | None]:
+    """Log a folder as the run `run_id` or a new one; return the run's id, or why there is none."""
+    from tracking.upload.upload import log_report
+
+    return _tried(partial(log_report, out, name=name, tags=tags, run_id=run_id))
+
+
+def timed_record(name: str, records: Path, asked: str) -> RunRecord:
+    """Return the measurement of a record's name or folder, or of a tracked run's id.
+
+    `asked` is the option that names it. Raises `UserError` where there is none.
+    """
+    if _RUN_ID.fullmatch(name) is None:
+        return read_timed(records, name, option=asked)
+    from analysis import pull_record
+
+    with server_needed():
+        record = pull_record(name)
+    if not isinstance(record, RunRecord):
+        raise UserError(f"{asked}={name!r}: holds no measurement but a {record.kind}")
+    return record

@@ -1,0 +1,189 @@
+"""`mlproject counters`: what Nsight Compute's files say, and which metrics to collect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from bench.errors import UserError
+from bench.profilers.ncu.metrics import CHIPS, metrics_for_chip
+from bench.records import ProfileRecord
+from commands.console.options import File, argument, option
+from commands.console.output import Result, table_of
+from commands.console.recorded import Recording, profile_facts, timed_record
+
+if TYPE_CHECKING:
+    from analysis.table import Table
+    from bench.records import Counters as NcuCounters
+
+_MAX_LIST_BYTES = 1 << 16
+_FIGURES = ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes")
+_MAX_KERNELS = 20
+#: What is not a figure of the table of a file.
+_NO_FIGURES = ("file", "source", "chip", "scope", "flops_at_least")
+
+
+class Counters(Recording):
+    """Add up the counters in Nsight Compute's files.
+
+    FILES are any CSV that ncu prints. A figure that a file does not have is
+    null, with the missing metric. A FILE of perf stat is read too. A FILE that lists metrics to
+    collect is printed with nvprof's names, which ncu does not know, replaced by ncu's. With
+    --attach, several FILES are passes over the same launches. It ends with 2 where a file cannot be
+    read; the others are printed.
+    """
+
+    files: tuple[File, ...] = argument(required=False)
+    per_kernel: bool = option("also a row per kernel name")
+    merge: bool = option("the files are passes over the same launches: one result")
+    print_metrics: Annotated[str, click.Choice(CHIPS)] | None = option(
+        "print the metrics to collect on a chip, and the ncu command (metric_names_ncu.txt)"
+    )
+    attach: str | None = option(
+        "keep what FILES count of one step as a profile of this measurement: a record in "
+        "--records, or a tracked run's id",
+        metavar="RUN",
+    )
+
+    def run(self) -> int:
+        """Show what each file says; one that cannot be read does not hide the others."""
+        if not self.files and (self.print_metrics is None or self.attach is not None):
+            raise UserError("no FILE: name a file that ncu wrote, or --print-metrics CHIP")
+        if self.print_metrics is not None:
+            click.echo(_metric_names(self.print_metrics))
+        if self.attach is not None:
+            return self.show(self._attached(self.attach))
+        if not self.files:
+            return 0
+        from bench.profilers.ncu.read import read_counters_of
+
+        rows: list[dict[str, Any]] = []
+        refusals: list[UserError] = []
+        for file in () if self.merge else self.files:
+            try:
+                rows.append(_row(file))
+            except UserError as error:
+                refusals.append(error)
+        if self.merge:
+            rows.append(_counted(read_counters_of(self.files)))
+        self.show(self._of(rows))
+        for refusal in refusals[:-1]:
+            click.echo(f"mlproject: {refusal}", err=True)
+        if refusals:
+            raise refusals[-1]
+        return 0
+
+    def _of(self, rows: Sequence[dict[str, Any]]) -> Result:
+        kernels = [
+            {"file": row["file"], **kernel} for row in rows for kernel in row.get("per_kernel", ())
+        ]
+        if not self.per_kernel:
+            rows = [{k: v for k, v in row.items() if k != "per_kernel"} for row in rows]
+        apart = ("missing", "notes", "per_kernel", "metrics", "warnings")
+        names = {name: name for row in rows for name in row if name not in apart}
+        data = [table_of("counters", rows, names)]
+        if self.per_kernel and kernels:
+            data.append(table_of("kernels", kernels))
+        return Result([part for row in rows for part in _parts(row)], rows, data)
+
+    def _attached(self, run: str) -> Result:
+        """Keep the counters in the files as a profile of `run`, with the checks of a profile."""
+        from bench.launcher.profile import attach_counters
+
+        timed = timed_record(run, self.records, "attach")
+        folder = attach_counters(self.files, timed, self.records)
+        record = folder.read_record()
+        assert isinstance(record, ProfileRecord)  # it has just been written  # noqa: S101
+        return self.finish(folder, record, profile_facts(record))
+
+
+def _row(file: Path) -> dict[str, Any]:
+    from bench.profilers.ncu.metrics import metrics_listed_in, translate
+    from bench.profilers.ncu.read import read_counters
+    from bench.profilers.perf.rows import is_perf_stat
+    from bench.profilers.perf.stat import read_perf_stat
+
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_MAX_LIST_BYTES + 1).decode("utf-8-sig", "replace")
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror or error})") from None
+    if len(head) <= _MAX_LIST_BYTES and (names := metrics_listed_in(head)):
+        translated = translate(names)
+        for warning in translated.warnings:
+            click.echo(f"warning: {file}: {warning}", err=True)
+        return {"file": str(file), **translated._asdict()}
+    if is_perf_stat(head):
+        item = read_perf_stat(file)
+        return {"file": str(file), **item.model_dump(), "ipc": item.ipc}
+    return _counted(read_counters(file))
+
+
+def _counted(item: NcuCounters) -> dict[str, Any]:
+    """The fields in the order of the documentation; `missing` explains each figure that is null."""
+    names = ("source", "chip", "kernels", *_FIGURES, "pcie_bytes", "flops_at_least")
+    row: dict[str, Any] = {
+        "file": " + ".join(item.files),
+        **{name: getattr(item, name) for name in names},
+        "intensity_dram": item.intensity_dram,
+    }
+    known = [(name, why) for name, why in item.missing.items() if name != "chip"]
+    row["missing"] = {name: why for name, why in known if name in row}
+    row["notes"] = [why for name, why in known if name not in row]
+    if item.intensity_dram is None:
+        row["missing"]["intensity_dram"] = item.intensity_dram_missing
+    return row | {"per_kernel": [kernel.model_dump() for kernel in item.per_kernel]}
+
+
+def _parts(row: Mapping[str, Any]) -> Iterator[Table | str]:
+    """What people read of a file: its totals, those of its kernels, and what is missing."""
+    if "metrics" in row:
+        yield from row["metrics"]
+        return
+    about = (row["source"], row.get("chip") or row.get("scope"))
+    yield _figures(f"{row['file']} ({', '.join(filter(None, about))})", [row])
+    if kernels := row.get("per_kernel"):
+        yield replace(_figures("", kernels), shown=_MAX_KERNELS)
+    yield from (
+        f"{name}: {why}" for name, why in row["missing"].items() if name != "intensity_dram"
+    )
+    yield from (f"not counted: {note}" for note in row.get("notes", ()))
+
+
+def _figures(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The figures of rows; FLOP of which some were not counted begin at what is known."""
+    shown = [dict(row) for row in rows]
+    for row in shown:
+        if row.get("flops") is None and row.get("flops_at_least"):
+            row["flops"] = f"\u2265 {_figure(row['flops_at_least'])}"
+    columns: dict[str, tuple[str, Callable[..., str]]] = {
+        name: (name.replace("_", " "), _figure)
+        for name, value in shown[0].items()
+        if name not in _NO_FIGURES and not isinstance(value, dict | list | tuple)
+    }
+    return table_of("counters", shown, columns, title)
+
+
+def _figure(value: float | str) -> str:
+    """An exact count where it is short, else four figures."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) and value < 10**6 else f"{value:.4g}"
+
+
+def _metric_names(chip: str) -> str:
+    hardware, sass = metrics_for_chip(chip)
+    lines = [
+        f"# Metrics of Nsight Compute for {chip}. Then: mlproject counters step.csv",
+        "#",
+        "# LC_ALL=C ncu --profile-from-start off --replay-mode kernel --clock-control none"
+        " --csv --page raw --print-units base --log-file step.csv"
+        f" --metrics {','.join((*hardware, *sass))} python ...",
+        *hardware,
+        *sass,
+    ]
+    return "\n".join(lines)

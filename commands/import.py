@@ -1,0 +1,159 @@
+"""`mlproject import`: results of other programs, from their files to records and tracked runs."""  # noqa: N999
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import click
+
+from bench.config import parse_config
+from bench.errors import UserError
+from bench.records import CeilingsRecord, Complexity, ImportedRecord, StepSpec
+from bench.records.folders import RecordFolder, readable_records
+from commands.console.options import Tracked, argument, option, set_values
+from commands.console.progress import watched
+from commands.console.recorded import upload_at_the_end, write_record
+from tracking.importing import load_readers, read_results
+from tracking.importing.facts import GIVEN, GIVEN_COUNTS
+from tracking.importing.work import judge_claims, step_of, with_work
+
+_UNITS = ("s", "ms", "us", "images/s")
+#: Why results have no place, of those printed.
+_MOST_REASONS = 8
+
+
+class Import(Tracked):
+    """Import the results of other programs from their files.
+
+    Tables are read: ledgers, iterations, timm's; and what a --reader knows. A folder or a zip is
+    searched; a file is recognised by its contents. Each result becomes a record and a tracked run,
+    marked as imported, with the line it comes from; one that was imported before stays as it is. It
+    ends with 1 where some rows could not be imported; the others are.
+    """
+
+    files: tuple[Annotated[Path, click.Path(path_type=Path, exists=True)], ...] = argument(
+        required=True
+    )
+    facts: tuple[str, ...] = option(
+        f"a fact that a file does not have: {', '.join(GIVEN)} (may be given again)",
+        (),
+        "--set",
+        metavar="FACT=VALUE",
+    )
+    readers: tuple[str, ...] = option(
+        "a plug-in for another format: a Python file or package.module (may be given again)",
+        (),
+        "--reader",
+        metavar="PLUG-IN",
+    )
+    campaign: str = option("label of the imported runs", "imported")
+
+    def run(self) -> int:
+        """Read, judge and keep the results of each file."""
+        given = set_values(self.facts, GIVEN, f"FACT=VALUE with one of {', '.join(GIVEN)}")
+        _check_facts(given)
+        parse_config({"campaign": self.campaign})
+        readers = load_readers(self.readers)
+
+        folders: list[RecordFolder] = []
+        counted: dict[StepSpec, Complexity | str] = {}
+        bad = 0
+        for path in self.files:
+            found = read_results(path, campaign=self.campaign, given=given, readers=readers)
+            places = [RecordFolder(self.records / record.record_id) for record in found.records]
+            known = (folder.readable_record() for folder in places)
+            results = _with_work(
+                [
+                    old if isinstance(old, ImportedRecord) else new
+                    for old, new in zip(known, found.records, strict=True)
+                ],
+                counted,
+            )
+            fates: Counter[str] = Counter()
+            for folder, result in zip(places, results, strict=True):
+                is_new = not folder.record.is_file()
+                fates["imported" if is_new else "known already"] += 1
+                if is_new:
+                    write_record(folder, result, self.records)
+            folders += places
+            for problem in found.problems:
+                click.echo(f"mlproject: {problem}", err=True)
+            bad += len(found.problems)
+            fates["known already"] += found.repeated
+            fates["not taken"] += len(found.problems)
+            fates["other files"] += found.other_files
+            words = ", ".join(f"{number} {what}" for what, number in fates.items() if number)
+            click.echo(f"{path}: {words or 'nothing in it'}")
+            for line in _place_lines(results, self.records):
+                click.echo(f"  {line}")
+        return max(1 if bad else 0, upload_at_the_end(folders) if self.tracked else 0)
+
+
+def _check_facts(facts: dict[str, str]) -> None:
+    """Refuse a count that is none, and an unit that no time or rate has."""
+    for name, text in facts.items():
+        if name in GIVEN_COUNTS and not (text.isascii() and text.isdigit()):
+            raise UserError(f"set='{name}={text}': give a whole number")
+        if name in GIVEN_COUNTS and name != "warmup_iters" and int(text) == 0:
+            raise UserError(f"set='{name}={text}': give a number above 0")
+        if name == "unit" and text not in _UNITS:
+            raise UserError(f"set='{name}={text}': give {', '.join(_UNITS[:-1])} or {_UNITS[-1]}")
+
+
+def _with_work(
+    results: Iterable[ImportedRecord], counted: dict[StepSpec, Complexity | str]
+) -> list[ImportedRecord]:
+    """The results with the work of their steps, each step counted once; judged."""
+    steps = [(one, None if one.complexity is not None else step_of(one)) for one in results]
+    new = {step for _, step in steps if step is not None and not isinstance(step, str)}
+    in_order = sorted(
+        new - counted.keys(), key=lambda step: (step.arch, step.precision, step.batch_size)
+    )
+    for step in watched(in_order, "counting the work of their steps"):
+        counted[step] = _count(step)
+    known = [
+        one if step is None else with_work(one, step if isinstance(step, str) else counted[step])
+        for one, step in steps
+    ]
+    return judge_claims(known)
+
+
+def _count(step: StepSpec) -> Complexity | str:
+    try:
+        from bench.cost import cached_complexity
+    except ImportError as error:
+        return f"PyTorch cannot be used here ({error})"
+    try:
+        return cached_complexity(step)
+    except UserError as error:
+        return str(error)
+
+
+def _place_lines(results: Sequence[ImportedRecord], records: Path) -> Iterator[str]:
+    """Under which roofs the results stand, why others have none, and what cannot be true."""
+    from analysis.runs.imported import MODELLED
+    from analysis.runs.place import place
+
+    ceilings = [one for _, one in readable_records(records) if isinstance(one, CeilingsRecord)]
+    runs = [place(result, ceilings) for result in results]
+    roofs = Counter(
+        f"{run.point.ceiling.device} ({run.point.ceiling.kind})" for run in runs if run.point
+    )
+    for roof, number in roofs.items():
+        yield f"{number} under the roof of {roof}, by modelled work"
+    reasons = Counter(run.refusal for run in runs if run.refusal).most_common()
+    for reason, number in reasons[:_MOST_REASONS]:
+        yield f"{number} not placed: {reason}"
+    if rest := reasons[_MOST_REASONS:]:
+        others = sum(number for _, number in rest)
+        yield f"{others} not placed for {len(rest)} other reasons, which report has"
+    for one, run in zip(results, runs, strict=True):
+        where = (
+            one.source_file if one.source_line is None else f"{one.source_file}:{one.source_line}"
+        )
+        for finding in run.findings:
+            if finding.code != MODELLED:
+                yield f"{where}: {run.label}: {finding.level}: {finding.message}"

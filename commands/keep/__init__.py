@@ -1,1 +1,0 @@
-"""Subcommands that keep data, records and the machine in order."""

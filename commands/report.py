@@ -1,0 +1,236 @@
+"""`mlproject report` and `mlproject pull`: tracked runs as a report, and as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.errors import UserError
+from commands.console.options import (
+    File,
+    Folder,
+    WantedRecords,
+    WantedRuns,
+    WithPeaks,
+    WithPrices,
+    option,
+)
+from commands.console.output import Formatted, Result, table_of, writing
+from commands.console.progress import watched
+from commands.console.recorded import NOT_TRACKED, log_folder
+from tracking import schema
+
+if TYPE_CHECKING:
+    from analysis.comparison.prices import Prices
+    from analysis.runs.place import PlacedProfile
+    from analysis.runs.run import Run
+
+_REFRESH = "read all runs again, so that names and tags changed by hand appear"
+
+
+class Report(WantedRecords, WithPeaks, WithPrices, Formatted):
+    """Write tables, rooflines and a report of tracked runs.
+
+    It ends with 1 where it is written, but a run's or a profile's numbers are impossible, and with
+    2 where the folder holds an edited report.
+    """
+
+    refresh: bool = option(_REFRESH)
+    reference: str | None = option(
+        "machine that the others are held against; by default the one with most configurations in "
+        "common",
+        metavar="ENV",
+    )
+    out: Folder = option(
+        "folder of the report; an earlier report there is replaced unless it was edited",
+        Path("reports/latest"),
+    )
+    pdf: bool = option("print it as PDF too; needs Chromium, Chrome, Edge or WeasyPrint")
+    logged: bool = option(
+        "log the report to the tracking server, and put bound and share of the roof there "
+        "for MLflow's pages; on unless --records is given",
+        None,
+        "--log/--no-log",
+    )
+    title: str | None = option("title of the report instead of the usual one")
+    author: str | None = option("who wrote it, below the title")
+    notes: File | None = option("Markdown file with your own text, put in below the results")
+
+    def _result(self) -> Result:
+        from analysis import recorded
+        from analysis.report.write import front_matter, print_pdf, write_report
+        from analysis.runs.frame import run_facts
+        from analysis.runs.place import place_profiles
+        from analysis.traces.placed import place_traces
+
+        front = front_matter(self.title, self.author, self.notes)
+        peaks, prices = self.peaks(), self.prices()
+        found = self.read_records(refresh=self.refresh, traces=True, watch=watched)
+        runs = found.runs(peaks)
+        profiles = place_profiles(
+            found.profiles, recorded(runs), found.ceilings, run_ids=found.run_ids, peaks=peaks
+        )
+        path = write_report(
+            runs,
+            self.out,
+            profiles=profiles,
+            traces=place_traces(found.traces, found.ceilings, peaks),
+            run_ids=found.run_ids,
+            unreadable=found.unreadable,
+            front=front,
+            prices=prices,
+            reference=self.reference,
+        )
+        if self.pdf:
+            print_pdf(path)
+        run_id = problem = filled = None
+        if not self.folders if self.logged is None else self.logged:
+            tags = {schema.NOTE: f"Report over {len(runs)} runs: open report/report.html."}
+            tags |= {schema.CAMPAIGN: self.campaign} if self.campaign is not None else {}
+            run_id, problem = log_folder(self.out, f"report_{self.campaign or 'all'}", tags)
+            if not self.folders and problem is None:
+                filled = fill_in(runs, prices) or None
+        verdicts = {one.verdict for one in runs} | {one.verdict for one in profiles}
+        code = int("invalid" in verdicts)
+        if problem is not None:
+            click.echo(f"mlproject: report not logged ({problem}); it lies in {self.out}", err=True)
+            code = NOT_TRACKED
+        lines = [
+            *_run_lines(runs, profiles),
+            *(
+                f"not read, {number} of {len(found.unreadable)}: {line}"
+                for number, line in enumerate(found.unreadable, 1)
+            ),
+            f"report: {path}",
+            *([f"logged as run {run_id}"] if run_id else []),
+            *([f"on the server: {filled}"] if filled else []),
+        ]
+        rows = [run_facts(run) for run in recorded(runs)]
+        facts = {
+            "runs": rows,
+            "profiles": [profile.facts() for profile in profiles],
+            "imported": [run_facts(run) for run in runs if run.imported],
+            "unreadable": list(found.unreadable),
+            "report": str(path),
+            "report_run_id": run_id,
+            "on_server": filled,
+        }
+        return Result(lines, facts, [table_of("runs", rows)], exit_code=code)
+
+
+class Pull(WantedRuns, WithPeaks):
+    """Write tracked runs as CSV or Parquet.
+
+    One row per measurement, units in the column names. Of a large selection only runs that are new
+    since the last pull are read. --roofs fetches the record of every run the first time.
+    """
+
+    refresh: bool = option(_REFRESH)
+    roofs: bool = option(
+        "also where each run stands under its roof: bound, ridge, attainable, share of the roof"
+    )
+    out: File | None = option(
+        "file to write, .csv or .parquet; CSV on standard output if not given"
+    )
+
+    def run(self) -> int:
+        """Write the table."""
+        out = self.out
+        if out is not None and out.suffix.lower() not in (".csv", ".parquet"):
+            raise UserError(f"out={str(out)!r}: name a .csv or a .parquet file")
+        if self.peaks_file is not None and not self.roofs:
+            raise UserError(f"peaks={str(self.peaks_file)!r}: only --roofs uses peaks; give it too")
+        from analysis import pull_runs
+
+        how = {"refresh": self.refresh, "roofs": self.roofs, "peaks": self.peaks()}
+        table = self.search(pull_runs, **how, watch=watched)
+        if table.empty:
+            raise self.nothing()
+        if out is None:
+            click.echo(table.to_csv(index=False), nl=False)
+            return 0
+        with writing(out, "name another file"):
+            if out.suffix.lower() == ".csv":
+                table.to_csv(out, index=False)
+            else:
+                table.to_parquet(out, index=False)
+        click.echo(f"{len(table)} runs in {out}", err=True)
+        return 0
+
+
+def _run_lines(runs: Sequence[Run], profiles: Sequence[PlacedProfile]) -> list[str]:
+    """A line for each run, with its problems below it."""
+    from analysis import recorded
+    from analysis.report.sections import doubtful_roofs
+    from analysis.words import counted
+
+    known = [
+        *((run.name, f"{run.label}: {_line(run)}", run.problems) for run in recorded(runs)),
+        *((one.name, f"profile of {one.label}: {one.verdict}", one.problems) for one in profiles),
+        *(
+            (f"roof of {under[0].env}", f"over {counted(len(under), 'run')}", (why,))
+            for under, why in doubtful_roofs(runs)
+        ),
+    ]
+    lines = ["\n    ".join([f"{name}  {line}", *problems]) for name, line, problems in known]
+    if elsewhere := [run for run in runs if run.imported]:
+        placed = sum(run.point is not None for run in elsewhere)
+        lines.append(f"{len(elsewhere)} imported runs, {placed} of them placed by modelled work")
+    return lines + [
+        f"    {run.label}: {finding.level}: {finding.message}"
+        for run in elsewhere
+        for finding in run.findings
+        if finding.level != "note"
+    ]
+
+
+def _line(run: Run) -> str:
+    from analysis.runs.run import TOKENS_PER_S
+
+    rate_per_s, tokens_per_s = run.samples_per_s, run.usable(TOKENS_PER_S)
+    if rate_per_s is None:
+        return run.verdict
+    bound = f"bound {run.point.bound}" if run.point else "bound unknown"
+    unsure = " (unsure)" if run.point and not run.point.bound_sure else ""
+    rate = f"{rate_per_s:.4g} {run.rate_unit}"
+    if tokens_per_s is not None:
+        rate += f", {tokens_per_s:.4g} tokens/s"
+    return f"{rate}, {bound}{unsure}, {run.verdict}"
+
+
+def fill_in(runs: Sequence[Run], prices: Prices) -> str:
+    """Put places and costs of runs on the server; return a line on it.
+
+    Empty where nothing was otherwise. What the server refuses is said, and no failure of the
+    report.
+    """
+    from analysis.server.beside import addition_of, with_cost
+    from analysis.words import counted
+    from tracking.store import TrackingError
+    from tracking.upload.additions import add_to_runs
+
+    additions = {}
+    for run in runs:
+        addition = addition_of(run)
+        if cost := prices.cost_of_run(run):
+            price = f"{cost.price}"
+            addition = with_cost(addition, cost.per_million_samples, price, run.sample)
+        if addition is not None:
+            additions[run.name] = addition
+    what = "bound, share of the roof and cost" if prices else "bound and share of the roof"
+    try:
+        added = add_to_runs(additions)
+    except TrackingError as error:
+        return f"{what} are not on all runs of the server ({error})"
+    if added.refused:
+        return f"{what} not put on {added.refused} runs ({added.why})"
+    if not (added.new or added.changed or added.left):
+        return ""
+    counts = {"new on": added.new, "changed on": added.changed, "as before on": added.same}
+    words = [f"{where} {counted(count, 'run')}" for where, count in counts.items() if count]
+    if added.left:
+        words.append(f"{counted(added.left, 'run')} left for the next report")
+    return f"{what}: {', '.join(words)}"

@@ -1,0 +1,259 @@
+"""`mlproject tune`: the fastest setting of the knobs in bounded time, and what each knob gave."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import click
+from rich.progress import TextColumn
+
+from bench.config import WINDOW_FIELDS, RunConfig, arch_label, parse_config, rate_unit
+from bench.errors import UserError
+from bench.records import CeilingsRecord, Environment, RunRecord
+from bench.records.environment import environment_id
+from bench.records.folders import readable_records
+from bench.records.journal import Event
+from campaigns.sweep.local_devices import environment_of, identify_machine
+from campaigns.tune.knobs import WINDOWS, changes
+from campaigns.tune.result import PairedComparison, Trial, TuneResult, TuneWatch
+from campaigns.tune.trials import LocalMeasure, campaign_records
+from campaigns.tune.tuner import Limits, StartFailedError, tune
+from commands.console.options import Configured, Count, Folder, Tracked, Truth, option
+from commands.console.output import Formatted, Result
+from commands.console.progress import Bar
+from commands.console.recorded import (
+    EXIT_CODES,
+    NOT_TRACKED,
+    AnyDelivery,
+    log_folder,
+    open_delivery,
+    say_not_uploaded,
+    wait_for_others,
+)
+from tracking import schema
+
+if TYPE_CHECKING:
+    from analysis.tuning import Place
+
+Record = TypeVar("Record", RunRecord, CeilingsRecord)
+
+_LABEL_LETTERS = 64
+#: A window ends by its time; this is more than fits into it.
+_MANY_ITERATIONS = 10_000
+
+
+class Tune(Configured, Tracked, Formatted):
+    """Find the fastest setting of a model's knobs and batch size on this device.
+
+    The options of `mlproject run` say where to start. Every trial is a tracked run of one campaign
+    (by default tune-ARCH-PRECISION); the same command continues from the campaign's earlier trials.
+    The quoted speed-up comes from fresh runs after the search. An interrupted tuning keeps all
+    trials.
+    """
+
+    budget: Annotated[float, click.FloatRange(min=0, min_open=True)] = option(
+        "time for everything; it is overrun by one trial at most", 600.0, metavar="SECONDS"
+    )
+    fixed_batch: Truth = option(
+        "keep the batch size; by default it is doubled and halved as long as that pays",
+        "false",
+        is_flag=False,
+        flag_value="true",
+        show_default=False,
+        metavar="[true|false]",
+    )
+    max_batch: Count | None = option("the largest batch size to try")
+    retry_failed: bool = option("try what failed before again")
+    out: Folder | None = option("folder of the tables and the figure [default: reports/CAMPAIGN]")
+
+    def _result(self) -> Result:
+        began_s = time.monotonic()
+        config = self._start()
+        here = identify_machine(config.env)
+        backends = [each.device.backend for each in here]
+        if config.backend not in ("auto", *backends):
+            asked = f"backend={config.backend!r}"
+            raise UserError(f"{asked}: not on this machine; use {' or '.join(backends)}")
+        environment = environment_of(config, here)
+        config = self._with_short_window(config, environment)
+        wait_for_others(self.records)
+        delivery = open_delivery(config.campaign, "tune", tracked=self.tracked)
+        delivery.begin({"arch": config.arch, "budget": f"{self.budget:g}"})
+        delivery.catch_up(self.records)
+        where = f"tags.`{schema.ENVIRONMENT_ID}` = '{environment_id(environment)}'"
+        whole = f"tags.`{schema.UPLOADED}` = 'true' and {where}"
+        known = self._with_servers(
+            RunRecord,
+            campaign_records(self.records, config.campaign, environment),
+            schema.runs_filter(whole, config.campaign, kind="measurement"),
+        )
+        if self.retry_failed:
+            known = [record for record in known if record.outcome in ("ok", "interrupted")]
+        limits = Limits(self.budget, fixed_batch=self.fixed_batch, max_batch=self.max_batch)
+        with TuneProgress(config, self.budget, began_s) as progress:
+            measure = LocalMeasure(self.records, delivery.deliver, progress.on_event)
+            try:
+                found = tune(
+                    *(config, environment, measure, limits),
+                    known=known,
+                    watch=progress,
+                    began_s=began_s,
+                )
+            except StartFailedError as error:
+                return _no_start(error.trial, delivery)
+            except KeyboardInterrupt:
+                delivery.end("interrupted before the start was measured", interrupted=True)
+                raise
+        return self._close(found, delivery)
+
+    def _start(self) -> RunConfig:
+        """The configuration to start from, filed under a campaign; all that is wrong at once."""
+        config = self.config()
+        if config.world_size > 1:
+            raise UserError(
+                f"devices={config.devices}, nodes={config.nodes}: a tuning is of one device's "
+                "step; use devices=1 and nodes=1"
+            )
+        if config.data_only:
+            raise UserError("data_only=true: a tuning is of a training step; use data_only=false")
+        size, most = config.batch_size, self.max_batch
+        if most is not None and size != "auto" and size > most:
+            raise UserError(f"max_batch={most}: below batch_size={size}; raise it")
+        if "campaign" in self.given:
+            return config
+        name = f"tune-{arch_label(config.arch)}-{config.precision}"
+        return parse_config({**self.settings, "campaign": name[:_LABEL_LETTERS]})
+
+    def _with_short_window(self, config: RunConfig, environment: Environment) -> RunConfig:
+        """Where no window is asked for by name, that of the device's backend is used."""
+        short = {"iters": _MANY_ITERATIONS, **WINDOWS[environment.device.backend]}
+        asked = WINDOW_FIELDS & self.given
+        if "iters" in asked:  # a window of so many iterations, however long they take
+            asked |= {"max_seconds"}
+        return config.model_copy(update={n: v for n, v in short.items() if n not in asked})
+
+    def _with_servers(self, kind: type[Record], here: list[Record], wanted: str) -> list[Record]:
+        """Records of this folder, and others on the server if it answers."""
+        if not self.tracked:
+            return here
+        from tracking.reading.tracked_runs import tracked_records
+        from tracking.store import TrackingError
+
+        found = list(here)
+        try:
+            for record in tracked_records(wanted, {each.record_id for each in here}):
+                found += [record] if isinstance(record, kind) else []
+        except TrackingError as error:
+            click.echo(f"mlproject: the server was not asked ({error})", err=True)
+        return found
+
+    def _close(self, found: TuneResult, delivery: AnyDelivery) -> Result:
+        """Write what was found to the folder and to the server."""
+        from analysis.runs.points import roofline_point
+        from analysis.tuning import best_command, best_record, roof_line, verdict_line
+
+        campaign = found.start.campaign
+        out = self.out or Path("reports") / campaign
+        known = (record for _, record in readable_records(self.records))
+        roofs = [record for record in known if isinstance(record, CeilingsRecord)]
+        roofs = self._with_servers(CeilingsRecord, roofs, schema.CEILINGS_FILTER)
+        place = roofline_point(best_record(found), roofs)
+        result = tune_result(found, place)
+        remedy = "choose another folder: no trial is lost, the same command goes on from here"
+        result.write(out, "tuning", remedy)
+        delivery.end(result.text("markdown"), interrupted=found.interrupted)
+        problem = delivery.problem
+        if self.tracked and not found.interrupted:
+            said = (f"`{best_command(found)}`", verdict_line(found), roof_line(place))
+            tags = {schema.KIND: "tune", schema.CAMPAIGN: campaign, schema.NOTE: "\n\n".join(said)}
+            _, unlogged = log_folder(out, f"{campaign}_tune", tags, delivery.project_run)
+            problem = unlogged or problem
+        if problem is not None:
+            say_not_uploaded(problem)
+        code = NOT_TRACKED if problem else 0
+        if found.interrupted:
+            click.echo("mlproject: interrupted; the same command goes on from here", err=True)
+            code = EXIT_CODES["interrupted"]
+        return replace(result, parts=[*result.parts, f"written to {out}"], exit_code=code)
+
+
+def tune_result(found: TuneResult, place: Place) -> Result:
+    """Return the best command line, what each knob gave, and what to know besides."""
+    from analysis import tuning
+    from analysis.figures.ratios import tuning_charts
+
+    facts = tuning.tuning_facts(found, place)
+    tables = list(tuning.tuning_tables(found, facts))
+    return Result(
+        [
+            tuning.best_command(found),
+            *(f"  {line}" for line in tuning.tuning_lines(found, place)),
+            *(table for table in tables if table.name == "knobs"),
+        ],
+        facts,
+        tables,
+        partial(tuning_charts, found),
+        tuning.tuning_markdown(found, place),
+    )
+
+
+class TuneProgress(Bar, TuneWatch):
+    """A bar over the budget, and a line per comparison; the bar only on a terminal."""
+
+    def __init__(self, start: RunConfig, budget_s: float, began_s: float) -> None:
+        self._start = start
+        self._began_s = began_s
+        self._trial = 0
+        self._unit = rate_unit("sample")  # until a trial says what its samples are
+        super().__init__(
+            TextColumn("{task.completed:.0f} of {task.total:.0f} s"),
+            total=budget_s,
+            redirect_stdout=False,
+        )
+
+    def starting(self, config: RunConfig) -> None:
+        """Name the trial."""
+        self._show(f"trial {self._trial + 1}: {config.arch} {changes(self._start, config)}")
+
+    def on_event(self, event: Event) -> None:
+        """Take one event of the trial's worker, or the launcher's tick."""
+        if event.name == "waiting":
+            self.say(f"waiting for {event.facts['holder']}")
+        elif event.name == "tick":
+            self._show(None)
+
+    def ended(self, trial: Trial) -> None:
+        """Count the trial; one of the start gets a line of its own."""
+        self._trial = trial.number
+        if trial.record.resolved is not None:
+            self._unit = rate_unit(trial.record.resolved.sample)
+        if trial.stage == "start":
+            self.say(f"start: {trial.rate_words}")
+
+    def ruled(self, comparison: PairedComparison) -> None:
+        """Say what became of a value."""
+        line = f"{comparison.name}: {comparison.decision}"
+        if comparison.interval is not None:
+            pairs = f"{len(comparison.ratios)} pair{'s' * (len(comparison.ratios) > 1)}"
+            line += f", {comparison.interval.ratio:.3f} times the {self._unit} in {pairs}"
+        self.say(line + (f" ({comparison.reason})" if comparison.reason else ""))
+
+    def _show(self, text: str | None) -> None:
+        self.show(text, completed=time.monotonic() - self._began_s)
+
+
+def _no_start(trial: Trial, delivery: AnyDelivery) -> Result:
+    """The start gave no whole measurement: say why, and end as a run of it would."""
+    why = f"the start was not measured: {trial.failure}"
+    delivery.end(why, interrupted=False)
+    again = "" if trial.fresh else " (in an earlier session: --retry-failed measures it again)"
+    click.echo(f"mlproject: {why}{again}", err=True)
+    code = EXIT_CODES[trial.record.outcome]
+    if trial.record.outcome == "interrupted":
+        click.echo("mlproject: give a larger --budget", err=True)
+        code = 1
+    return Result(facts={"not_measured": why}, exit_code=code)

@@ -1,0 +1,228 @@
+"""Tables: numbers for people, what columns say, what rows hold, and how they are written."""
+
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import factories as make
+import pytest
+import samples
+
+from analysis import place_runs
+from analysis.columns import _DECLARED, COLUMNS, both_sides, columns, table
+from analysis.report.run_tables import configuration_tables, environments_table, run_tables
+from analysis.runs.frame import configurations, point_row
+from analysis.server.tracked_frame import _ROOF_NUMBERS, _ROOF_TEXTS
+from analysis.table import Column, RunList, RunNumbers, Table, latex_text, markdown_text
+from analysis.words import (
+    as_fast_as,
+    interval,
+    percent,
+    percent_interval,
+    plus_minus,
+    three_digits,
+    times,
+)
+from bench.records import Series
+
+NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
+SHOWN = (
+    Column("a_b", ("a",)),
+    Column("n", ("n",), numeric=True),
+    Column("ends", ("low", "high"), lambda low, high: f"{low}..{high}", numeric=True),
+)
+ROWS = [{"a": "x|y", "n": 2 / 3, "low": 1, "high": 2}, {"a": "#", "other": 7}]
+WHOLE = Table("t", "50 %", ROWS, SHOWN, shown=1)
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (three_digits(1234567), "1230000"),
+        (three_digits(999999), "1000000"),
+        (three_digits(0.00012345), "0.000123"),
+        (percent(-1.234), "-123 %"),
+        (percent(-0.0512), "-5.1 %"),
+        (percent(0.0995), "10 %"),
+        (percent_interval(0.003, 0.004), "0.3 to 0.4 %"),
+        (percent_interval(0.187, 0.341), "19 to 34 %"),
+        (percent_interval(0.5, 0.501), "50 %"),
+        (plus_minus(1234.5, 0.9), "1234.5 \N{PLUS-MINUS SIGN} 0.9"),
+        (plus_minus(1234.5, 120), "1230 \N{PLUS-MINUS SIGN} 120"),
+        (plus_minus(10.0, 0.0), "10 \N{PLUS-MINUS SIGN} 0"),
+        (plus_minus(10.0, None), "10"),
+        (interval(1231, 1234), "1231 to 1234"),
+        (interval(1.004, 1.0049), "1.004 to 1.0049"),
+        (interval(0.288, 11.3), "0.288 to 11.3"),
+        (interval(2.0, 2.0 + 1e-9), "2"),
+        (times(1.004), "1.004x"),
+        (times(1.8312), "1.83x"),
+        (times(1.0), "1x"),
+        (as_fast_as(1.0, 1.0), "as fast as"),
+        (as_fast_as(5 / 3, 5 / 3 + 1e-9), "1.67 times as fast as"),
+        (as_fast_as(1.0004, 1.0004), "1.0004 times as fast as"),
+        (as_fast_as(1.0, 1.004), "1 to 1.004 times as fast as"),
+        (markdown_text("a|b\nc"), r"a\|b c"),
+        (markdown_text("mobilenet_v2"), "mobilenet_v2"),
+        (markdown_text("_a_ <b> & `c`"), r"\_a\_ &lt;b&gt; &amp; \`c\`"),
+        (
+            latex_text("50 % of a_b & \\x{y} <z>"),
+            r"50 \% of a\_b \& \textbackslash{}x\{y\} \textless{}z\textgreater{}",
+        ),
+        (RunNumbers({"a": 1, "b": 2, "c": 4, "d": 5, "e": 6}).words("fedcba"), "1, 2, 4 to 6"),
+    ],
+)
+def test_a_number_is_as_long_as_it_needs_to_be_and_a_text_is_shown_as_it_stands(shown, expected):
+    assert shown == expected
+
+
+# The table
+
+
+def test_a_table_is_one_thing_for_programs_and_another_for_people():
+    assert WHOLE.csv() == "a,n,low,high\nx|y,0.6666666666666666,1,2\n#,,,\n"
+    assert WHOLE.facts()[1] == {"a": "#", "n": None, "low": None, "high": None}
+    assert (WHOLE.cells, WHOLE.hidden) == ([["x|y", "0.667", "1..2"]], 1)
+    assert Table("t", "none", [], SHOWN).csv() == "a,n,low,high\n"
+    assert WHOLE.without("n").keys == ["a", "low", "high"]
+    assert WHOLE.markdown().splitlines()[2:] == [
+        *("| a_b | n | ends |", "| --- | ---: | ---: |"),
+        *(r"| x\|y | 0.667 | 1..2 |", r"| \# | - | - |"),
+    ]
+    assert WHOLE.latex().splitlines() == [
+        *(r"\begin{table}", r"\caption{50 \%}\label{tab:t}", r"\begin{tabular}{lrr}", r"\toprule"),
+        *(r"a\_b & n & ends \\", r"\midrule", r"x\textbar{}y & 0.667 & 1..2 \\", r"\# & - & - \\"),
+        *(r"\bottomrule", r"\end{tabular}", r"\end{table}"),
+    ]
+    empty = Table("t", "", [{"a": "x", "low": ()}], SHOWN)
+    assert make.cells_of(empty) == [{"a_b": "x"}]  # people see no column that is empty
+    assert empty.keys == ["a", "n", "low", "high"]
+
+
+def test_what_is_no_number_and_no_text_has_a_form_for_each_reader():
+    rows = [{"at": NOON, "run": "one", "runs": RunList(("one", "two")), "low": ("p", "q")}]
+    shown = tuple(Column(key, (key,)) for key in ("number", "at", "runs", "low"))
+    held = RunNumbers({"one": 3, "two": 4}).put_in(Table("t", "", rows, shown))
+    assert held.cells == [["3", "2025-06-01 12:00 UTC", "3, 4", "p; q"]]
+    assert held.facts() == [
+        {"number": 3, "at": NOON.isoformat(), "runs": ["one", "two"], "low": ["p", "q"]}
+    ]
+    assert held.csv().splitlines()[1] == f"3,{NOON.isoformat()},one two,p; q"
+
+
+# Columns
+
+
+def test_a_column_speaks_of_the_sample_that_the_runs_train_on():
+    shown = table("t", "per {sample}", [], "rate per_sample_ms", "image")
+    assert (shown.title, shown.keys) == ("per image", ["images_per_s", "per_image_ms"])
+    rate, each = columns("rate per_sample_ms", "sequence")
+    assert (rate.keys, rate.heading) == (("samples_per_s",), "sequences/s")
+    assert (each.keys, each.heading) == (("per_sample_ms",), "ms a sequence")
+    ours, theirs = both_sides("rate", "image", ("", "reference_"), ("", "lab"))
+    assert (ours.keys, ours.heading) == (("images_per_s",), "images/s")
+    assert (theirs.keys, theirs.heading) == (("reference_images_per_s",), "images/s lab")
+
+
+def test_columns_are_declared_once_and_the_documents_name_those_of_a_place():
+    assert len(_DECLARED) == len(COLUMNS)
+    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text("utf-8")
+    listed = page[page.index("### With roofs") : page.index("### Pulling again")]
+    (run,) = place_runs([make.run_record()], [make.ceilings_record()])
+    shown = {*_ROOF_TEXTS, *_ROOF_NUMBERS} & point_row(run.point).keys()
+    assert len(shown) > 15
+    assert shown <= set(re.findall(r"`([a-z_]+)`", listed))
+
+
+# The tables of runs and configurations
+
+
+def placed(*records):
+    return place_runs(records, [make.ceilings_record()])
+
+
+def test_the_summary_has_a_row_per_configuration_and_one_for_each_that_only_failed():
+    records = [make.run_record(f"run-{n}", step_s=0.9 + n / 100) for n in range(3)]
+    again = make.failed_record("again", settings={"repeat": 9})
+    runs = placed(*records, again, make.failed_record("oom", settings={"arch": "vgg16"}))
+    assert [len(one.runs) for one in configurations(runs)] == [3, 1]
+    first, failed = make.rows_of(configuration_tables(runs)["summary"])
+    assert (first["repeats"], first["verdict"], first["bound"]) == ("3", "clean", "compute")
+    attained = 10 * float(first["images_per_s"])
+    assert float(first["attained_gflops"]) == pytest.approx(attained, rel=1e-9)
+    shown = make.cells_of(configuration_tables(runs)["summary"])[0]
+    assert shown["images/s, mean ± SD"] == "10.99 \N{PLUS-MINUS SIGN} 0.12"
+    assert (failed["arch"], failed["verdict"], failed["images_per_s"]) == ("vgg16", "oom", "")
+    assert not configuration_tables(runs)[
+        "scatter"
+    ].rows  # of one configuration the summary has the SD
+
+
+def test_what_ended_early_is_in_the_table_of_runs():
+    why, also = "max_seconds=9.5 after 8 of 10", "max_seconds=3.2 after 2 of 3"
+    reasons = {"ended_early": why, "warmup_ended_early": also}
+    cut = samples.measurement((1.0,) * 8, 10, warmup_times_s=(1.0, 1.0), **reasons)
+    whole = samples.measurement((1.0,) * 10, 10, warmup_times_s=(1.0,) * 3)
+    settings = {"iters": 10, "warmup_iters": 3}
+    runs = placed(
+        make.run_record("a", settings=settings, measurement=cut),
+        make.run_record("b", settings=settings, measurement=whole),
+    )
+    headings = ("warm-up", "iterations", "window ended early", "warm-up ended early")
+    cells = make.cells_of(run_tables(runs)["runs"])
+    assert [[row[heading] for heading in headings] for row in cells] == [
+        ["2 of 3", "8 of 10", why, also],
+        ["3", "10", "-", "-"],
+    ]
+    (ended,) = make.cells_of(run_tables(runs[1:])["runs"])
+    assert not any("early" in heading for heading in ended)
+
+
+def test_phases_processes_telemetry_and_storage_are_there_where_a_run_has_them():
+    phases = {"data": 0.1, "forward": 0.3, "backward": 0.5, "optimizer": 0.05}
+    split = {name: (time_s,) * 10 for name, time_s in phases.items()}
+    series = {
+        "gpu_power_w": (100.0, 300.0),
+        "cpu_frequency_mhz": (3000.0,),
+        "gpu_utilization_percent": (0.0,),
+        "cpu_utilization_percent": (50.0,),
+    }
+    sampled = tuple(
+        Series(name=name, source="test", times_s=tuple(range(len(values))), values=values)
+        for name, values in series.items()
+    )
+    figures = {"real_s": 20.0, "user_s": 30.0, "system_s": 10.0, "max_rss_bytes": 3 * 10**9}
+    sensed = {"interval_s": 1.0, "energy_j": 500.0, "throttle_share": {"thermal": 0.25}}
+    full, bare = placed(
+        make.run_record(
+            "full",
+            measurement=samples.measurement((1.0,) * 10, 10, phase_times_s=split),
+            process=samples.process_figures(**figures),
+            telemetry=samples.telemetry(series=sampled, **sensed),
+            environment=make.environment(storage="ext4"),
+        ),
+        make.run_record("bare", batch=20, process=None),
+    )
+    tables, without = run_tables([full, bare]), run_tables([bare])
+    for name, by_hand in {
+        "phases": {**{f"{name}_ms": 1000 * s for name, s in phases.items()}, "other_share": 0.05},
+        "measurements": {"real_s": 20, "cores_busy": 2, "max_rss_mb": 3000},
+        "telemetry": {
+            **{"power_w": 200, "clock_mhz": 3000, "energy_j": 500, "throttled_share": 0.25},
+            **{"energy_j_per_image": 5, "utilisation_percent": 0},
+        },
+    }.items():
+        row = make.rows_of(tables[name])[0]
+        assert {key: float(row[key]) for key in by_hand} == pytest.approx(by_hand)
+    assert not without["phases"].rows
+    assert not without["telemetry"].rows
+    assert "real (s)" not in make.cells_of(without["measurements"])[0]
+    headings = make.cells_of(tables["telemetry"])[0].keys()
+    assert "power (W)" in headings
+    assert not any("temperature" in heading for heading in headings)
+    facts = {row["fact"]: row for row in make.rows_of(environments_table([full, bare]))}
+    assert facts["storage"]["lab (1)"] == "ext4"
+    assert "driver" not in facts  # no machine has one
+    crashed = make.failed_record("oom").replaced(process=samples.process_figures(real_s=7.0))
+    (row,) = make.rows_of(run_tables(placed(crashed))["measurements"])
+    assert (float(row["real_s"]), row["verdict"]) == (7.0, "no result")

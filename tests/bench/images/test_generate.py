@@ -1,0 +1,189 @@
+import io
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from refusals import refusal
+
+from bench.images.generate import generate_image_folder
+
+
+def contents(folder):
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*"))}
+
+
+def refused(out, **wanted):
+    return refusal(generate_image_folder, out, **{"classes": 3, "images_per_class": 6, **wanted})
+
+
+def interrupted(out, after, images_per_class=6):
+    """Generate pictures of 3 classes into `out`, interrupted once after some of them."""
+    count = itertools.count(1)
+
+    def stop():
+        if next(count) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_image_folder(out, classes=3, images_per_class=images_per_class, on_image=stop)
+
+
+@pytest.mark.slow
+def test_same_seed_same_pictures(generated, tmp_path):
+    for name, seed in (("again", 0), ("other", 1)):
+        generate_image_folder(tmp_path / name, classes=1, images_per_class=2, seed=seed)
+    first, again, other = (contents(f) for f in (generated, tmp_path / "again", tmp_path / "other"))
+    assert first.items() >= again.items()
+    assert again.keys() == other.keys()
+    assert len(set(first.values()) | set(other.values())) == 18 + 2
+
+
+def test_files_are_like_a_cameras_and_sizes_like_imagenets(generated):
+    files = sorted(generated.glob("*/*.jpg"))
+    assert len(files) == 18
+    tables = [sum(Image.open(_jpeg(quality)).quantization[0]) for quality in (95, 85)]
+    images = [Image.open(file) for file in files]
+    for image in images:
+        assert image.format == "JPEG"
+        assert not image.info.get("progressive")
+        assert [layer[1:3] for layer in image.layer] == [(2, 2), (1, 1), (1, 1)]  # 4:2:0
+        assert tables[0] <= sum(image.quantization[0]) <= tables[1]
+    file_bytes = np.array([file.stat().st_size for file in files])
+    pixels = np.array([image.width * image.height for image in images])
+    assert 95_000 < file_bytes.mean() < 125_000
+    assert file_bytes.std() > 15_000
+    assert 3.5 < 8 * file_bytes.sum() / pixels.sum() < 5.5
+    assert {image.width > image.height for image in images} == {True, False}
+    assert 0.8 * 500 * 375 < pixels.mean() < 1.2 * 500 * 375
+
+
+def _jpeg(quality):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG", quality=quality)
+    return file
+
+
+def test_spectrum_is_a_photographs(generated):
+    # Power falls with frequency to the -2, give or take (van der Schaaf and van Hateren, Vision
+    # Research 36, 1996); of noise it would not fall at all.
+    slopes = [_slope(Image.open(file)) for file in generated.glob("*/*.jpg")]
+    assert -3.2 < np.mean(slopes) < -1.8
+    assert max(slopes) < -1.2
+
+
+def _slope(image):
+    grey = np.asarray(image.convert("L"), dtype=float)
+    side = min(grey.shape)
+    window = np.hanning(side)
+    grey = (grey[:side, :side] - grey.mean()) * window * window[:, None]
+    power = np.abs(np.fft.fft2(grey)) ** 2
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.fftfreq(side)))
+    edges = np.geomspace(0.01, 0.45, 12)
+    rings = [power[(frequency >= a) & (frequency < b)].mean() for a, b in itertools.pairwise(edges)]
+    return np.polyfit(np.log(np.sqrt(edges[1:] * edges[:-1])), np.log(rings), 1)[0]
+
+
+def test_classes_look_different(generated):
+    colours = np.array(
+        [[_colours(f) for f in sorted(c.iterdir())] for c in sorted(generated.glob("c*"))]
+    )
+    right = 0
+    for number, image in itertools.product(range(3), range(6)):
+        others = np.delete(colours[number], image, axis=0).mean(axis=0)
+        centres = colours.mean(axis=1)
+        centres[number] = others
+        distances = np.abs(centres - colours[number, image]).sum(axis=1)
+        right += int(distances.argmin() == number)
+    assert right >= 14  # of 18; chance gives 6
+
+
+def _colours(file):
+    """Shares of coarse colours."""
+    small = np.asarray(Image.open(file).resize((64, 64))) // 64
+    codes = small @ np.array([16, 4, 1])
+    return np.bincount(codes.ravel(), minlength=64) / codes.size
+
+
+def test_interrupt_stops_all_threads(tmp_path):
+    interrupted(tmp_path, after=2, images_per_class=40)
+    assert len(list(tmp_path.glob("*/*.jpg"))) < 40
+
+
+@pytest.mark.slow
+def test_interrupted_folder_is_completed(generated, tmp_path):
+    out = tmp_path / "out"
+    interrupted(out, after=4)
+    done = len(list(out.glob("*/*.jpg")))
+    assert 4 <= done < 18
+    assert not (out / "dataset.json").exists()
+    (out / "class_000" / "00005.jpg.part").write_bytes(b"half a picture")
+    assert generate_image_folder(out, classes=3, images_per_class=6) == 18 - done
+    assert contents(out) == contents(generated)
+    assert (out / "dataset.json").is_file()
+
+
+def test_running_again_makes_what_was_lost_and_nothing_else(photos, generated):
+    before = {file: file.stat().st_mtime_ns for file in photos.rglob("*")}
+    assert generate_image_folder(photos, classes=3, images_per_class=6) == 0
+    assert {file: file.stat().st_mtime_ns for file in photos.rglob("*")} == before
+    (photos / "class_001" / "00003.jpg").unlink()
+    assert generate_image_folder(photos, classes=3, images_per_class=6) == 1
+    assert contents(photos) == contents(generated)
+
+
+@pytest.mark.slow
+def test_other_settings_are_not_mixed_in(photos, tmp_path):
+    before = contents(photos)
+    message = refused(photos, seed=1)
+    assert "seed=0" in message
+    assert "seed=1" in message
+    assert contents(photos) == before
+    interrupted(tmp_path / "half", after=2)
+    assert "classes=3, not classes=4" in refused(tmp_path / "half", classes=4)
+
+
+def test_other_peoples_folders_are_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert "something else" in refused(tmp_path)
+    assert "something else" in refused(tmp_path / "thesis.tex")
+    assert "part of the path is a file" in refused(tmp_path / "thesis.tex" / "out")
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", json.dumps({"classes": 3})[:-1]])
+def test_damaged_manifest(photos, text):
+    (photos / "dataset.json").write_text(text)
+    assert "is damaged" in refused(photos)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+@pytest.mark.slow
+def test_disk_full(tmp_path):
+    out = tmp_path / "out"
+    interrupted(out, after=1, images_per_class=2)
+    victim = out / "class_002" / "00001.jpg.part"
+    victim.parent.mkdir(exist_ok=True)
+    victim.symlink_to("/dev/full")
+    message = refused(out, images_per_class=2)
+    assert "the disk is full" in message
+    assert repr(str(out)) in message
+
+
+def test_no_permission(without_rights):
+    root, as_nobody = without_rights
+    root.chmod(0o555)
+    with as_nobody():
+        assert "no permission" in refused(root / "out")
+    assert not list(root.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("classes", 0), ("classes", 1001), ("images_per_class", 0), ("seed", -1), ("seed", 2**32)],
+)
+def test_numbers_out_of_range(tmp_path, name, value):
+    assert f"{name}={value}: give a number from" in refused(tmp_path / "out", **{name: value})
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,102 @@
+import os
+import shutil
+
+from refusals import refusal
+
+from bench.images import check_image_folder
+from bench.images.folder import subset_image_folder
+
+
+def chosen(folder):
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*.jpg"))}
+
+
+def refused(source, out, **wanted):
+    return refusal(subset_image_folder, source, out, **{"images_per_class": 2, **wanted})
+
+
+def test_takes_as_many_of_each_class_by_link(photos, tmp_path):
+    subset_image_folder(photos, tmp_path / "out", images_per_class=2)
+    found = check_image_folder(tmp_path / "out")
+    assert (found.classes, found.images) == (3, 6)
+    files = list((tmp_path / "out").glob("*/*.jpg"))
+    assert all(file.is_symlink() for file in files)
+    assert chosen(tmp_path / "out").items() <= chosen(photos).items()
+    assert all(len(list(c.iterdir())) == 2 for c in (tmp_path / "out").glob("class_*"))
+
+
+def test_seed_decides(photos, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        subset_image_folder(photos, tmp_path / name, images_per_class=3, seed=seed)
+    assert chosen(tmp_path / "a") == chosen(tmp_path / "b")
+    assert chosen(tmp_path / "a") != chosen(tmp_path / "c")
+
+
+def test_copies_stand_on_their_own(photos, tmp_path):
+    before = chosen(photos)
+    subset_image_folder(photos, tmp_path / "out", images_per_class=6, copy=True)
+    shutil.rmtree(photos)
+    assert chosen(tmp_path / "out") == before
+
+
+def test_without_symbolic_links_hard_links(photos, tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError("A required privilege is not held by the client")  # as Windows says
+
+    monkeypatch.setattr(os, "symlink", refused)
+    subset_image_folder(photos, tmp_path / "hard", images_per_class=1)
+    assert [f.stat().st_nlink for f in (tmp_path / "hard").glob("*/*.jpg")] == [2, 2, 2]
+    monkeypatch.setattr(os, "link", refused)
+    subset_image_folder(photos, tmp_path / "copied", images_per_class=1)
+    assert chosen(tmp_path / "copied") == chosen(tmp_path / "hard")
+    assert [f.stat().st_nlink for f in (tmp_path / "copied").glob("*/*.jpg")] == [1, 1, 1]
+
+
+def test_images_in_deeper_folders_of_a_relative_source(photos, tmp_path, monkeypatch):
+    for number in range(6):
+        deep = photos / "class_000" / str(number)
+        deep.mkdir()
+        (photos / "class_000" / f"0000{number}.jpg").rename(deep / "same.jpg")
+    monkeypatch.chdir(tmp_path)
+    subset_image_folder("photos", "a/b/out", images_per_class=6)
+    assert check_image_folder("a/b/out").images == 18
+
+
+def test_small_classes_are_named(photos, tmp_path):
+    (photos / "class_001" / "00000.jpg").unlink()
+    message = refused(photos, tmp_path / "out", images_per_class=6)
+    assert "class class_001 has 5" in message
+    assert "at most 5" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_again_does_nothing_and_other_settings_are_refused(photos, tmp_path):
+    out = tmp_path / "out"
+    subset_image_folder(photos, out, images_per_class=2)
+    before = {f: f.lstat().st_mtime_ns for f in out.rglob("*")}
+    subset_image_folder(photos, out, images_per_class=2)
+    assert {f: f.lstat().st_mtime_ns for f in out.rglob("*")} == before
+    assert "images_per_class=2, not images_per_class=3" in refused(photos, out, images_per_class=3)
+
+
+def test_interrupted_subset_is_completed(photos, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    subset_image_folder(photos, whole, images_per_class=2)
+    shutil.copytree(whole, out, symlinks=True)
+    (out / "dataset.json").rename(out / "dataset.json.part")
+    shutil.rmtree(out / "class_001")
+    subset_image_folder(photos, out, images_per_class=2)
+    assert chosen(out) == chosen(whole)
+    assert all(file.is_symlink() for file in out.glob("*/*.jpg"))
+    assert (out / "dataset.json").exists()
+
+
+def test_places_that_would_spoil_something(photos, tmp_path):
+    before = chosen(photos)
+    assert "inside the source" in refused(photos, photos / "small")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("keep")
+    assert "something else" in refused(photos, tmp_path / "full")
+    assert "no such folder" in refused(tmp_path / "nowhere", tmp_path / "out")
+    assert "images_per_class=0" in refused(photos, tmp_path / "out", images_per_class=0)
+    assert chosen(photos) == before

@@ -1,0 +1,248 @@
+"""`mlproject counters` as a user runs it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import samples
+from ncu_files import DRAM, DURATION, SASS, Launch, Style, launches, truth, written
+
+from bench.records.folders import RecordFolder
+from mlproject import main
+
+TABLE = launches(6)
+FIELDS = [
+    "file",
+    "source",
+    "chip",
+    "kernels",
+    "duration_s",
+    "flops",
+    "tensor_flops",
+    "dram_bytes",
+    "l2_bytes",
+    "l1_bytes",
+    "pcie_bytes",
+    "flops_at_least",
+    "intensity_dram",
+    "missing",
+    "notes",
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="ncu.csv"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_json_has_a_row_per_file_with_every_figure(file, capsys):
+    one, two = file(written(TABLE)), file(written(TABLE[:2], "raw"), "two.csv")
+    assert main(["counters", "--format", "json", one, two]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert list(first) == FIELDS
+    expected = truth(TABLE)
+    assert {name: first[name] for name in expected} == expected
+    assert first["intensity_dram"] == expected["flops"] / expected["dram_bytes"]
+    assert first["missing"] == {}
+    assert second["kernels"] == 2
+    assert second["file"] == two
+
+
+def test_what_a_file_cannot_tell_is_null_with_the_metric(file, capsys):
+    path = file(written([Launch(0, "k", {DURATION: 31000, "flop_count_sp": None})]))
+    assert main(["counters", "--format", "json", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["duration_s"] == 31e-6
+    nulls = {name for name, value in row.items() if value is None}
+    assert nulls == row["missing"].keys()
+    assert DRAM in row["missing"]["dram_bytes"]
+    assert DRAM in row["missing"]["intensity_dram"]
+    assert "op_ffma_pred_on.sum" in row["missing"]["flops"]
+    assert "flop_count_sp: nvprof's name" in row["missing"]["flops"]
+
+
+FP32 = {
+    f"sm__sass_thread_inst_executed_op_f{op}_pred_on.sum": 5 + n
+    for n, op in enumerate(("add", "mul", "fma"))
+}
+BLACKWELL = [
+    f"smsp__sass_thread_inst_executed_op_{op}2_pred_on.sum" for op in ("fadd", "fmul", "ffma")
+]
+PIPE = "sm__inst_executed_pipe_tensor.sum"
+
+
+def test_flop_of_which_some_were_not_counted_are_a_lower_bound(file, capsys):
+    path = file(written([Launch(n, "k", {DURATION: 31000, **FP32}) for n in range(2)], "raw"))
+    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    for figures in (row, row["per_kernel"][0]):
+        assert (figures["flops"], figures["flops_at_least"]) == (None, 2 * (5 + 6 + 2 * 7))
+    assert "op_hadd_pred_on.sum" in row["missing"]["flops"]
+    assert "sm__ops_path_tensor" in row["missing"]["flops"]
+    assert "op_fadd" not in row["missing"]["flops"]
+    assert main(["counters", path]) == 0
+    assert "\u2265 50" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("capability", "instructions", "whole", "of_relu"),
+    [
+        ("8.0", {"gemm": 0, "relu": 0}, True, True),
+        ("7.0", {"gemm": 3, "relu": 0}, False, True),
+        ("8.0", {"gemm": 3, "relu": None}, False, False),
+        ("10.0", {"gemm": 0, "relu": 0}, False, False),  # tcgen05 has a pipe of its own
+    ],
+)
+def test_no_instruction_of_the_tensor_pipe_is_no_tensor_flop(
+    file, capsys, capability, instructions, whole, of_relu
+):
+    def counted(number, kernel):
+        values = {
+            DURATION: 31000,
+            **dict.fromkeys([*SASS, *BLACKWELL], 4),
+            PIPE: instructions[kernel],
+        }
+        return Launch(number, kernel, values, capability=capability)
+
+    path = file(written([counted(0, "gemm"), counted(1, "relu")]))
+    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    relu = next(kernel for kernel in row["per_kernel"] if kernel["name"] == "relu")
+    assert (row["tensor_flops"] == 0, relu["tensor_flops"] == 0) == (whole, of_relu)
+    assert (row["flops"] is not None, relu["flops"] is not None) == (whole, of_relu)
+
+
+def test_a_row_per_kernel_when_asked(file, capsys):
+    path = file(written(TABLE))
+    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert [kernel["name"] for kernel in row["per_kernel"]] == ["relu", "gemm"]
+    assert sum(kernel["launches"] for kernel in row["per_kernel"]) == 6
+    assert main(["counters", "--per-kernel", path]) == 0
+    printed = capsys.readouterr().out
+    assert "gemm" in printed
+    assert "relu" in printed
+
+
+def test_the_table_names_what_is_missing(file, capsys):
+    path = file(written([Launch(0, "k[1]", {DURATION: 31000, DRAM: 5})]))
+    assert main(["counters", path, "--per-kernel"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "k[1]" in printed
+    assert re.search(r"flops: \S*op_fadd_pred_on.sum, .*dfma_pred_on.sum: not in the file", printed)
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(file, capsys):
+    good = file(written(TABLE))
+    bad = file(
+        written([Launch(0, "k", {DURATION: 31872})], style=Style("de_DE", percent=None)), "b"
+    )
+    worse = file("==ERROR== No kernels were profiled\n", "c")
+    assert main(["counters", "--format", "json", bad, good, worse]) == 2
+    shown = capsys.readouterr()
+    [row] = json.loads(shown.out)
+    assert row["file"] == good
+    first, second = shown.err.splitlines()
+    assert first.startswith(
+        f"mlproject: {bad}:2: gpu__time_duration.sum: '31.872' ns may mean 31872"
+    )
+    assert second.startswith(f"mlproject: {worse}: ncu failed: ==ERROR== No kernels were profiled")
+
+
+def test_passes_over_the_same_launches_are_merged_when_asked(file, capsys):
+    parts = [
+        [Launch(one.id, one.kernel, {name: one.values[name]}) for one in TABLE]
+        for name in (DURATION, DRAM)
+    ]
+    paths = [file(written(part), f"{index}.csv") for index, part in enumerate(parts)]
+    assert main(["counters", "--format", "json", "--merge", *paths]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["dram_bytes"] == truth(TABLE)["dram_bytes"]
+    assert row["duration_s"] == truth(TABLE)["duration_s"]
+
+
+def test_old_names_in_a_list_of_metrics_are_translated_with_a_warning(file, capsys):
+    path = file("flop_count_sp\ndram__bytes.sum\n", "metrics.txt")
+    assert main(["counters", path]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
+        "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
+        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+        "dram__bytes.sum",
+    ]
+    assert "warning" in shown.err
+    assert "flop_count_sp is nvprof's name" in shown.err
+    assert main(["counters", "--format", "json", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["metrics"][-1] == DRAM
+
+
+def test_a_file_of_perf_is_read_too(file, capsys):
+    path = file("1000;;cycles:u;900;100.00;;\n2500;;instructions:u;900;100.00;;\n")
+    assert main(["counters", "--format", "json", path]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["cycles"], row["ipc"]) == (1000, 2.5)
+    assert main(["counters", path]) == 0
+    assert {"1,000", "2,500", "2.5"} <= set(capsys.readouterr().out.split())
+
+
+def test_the_metrics_of_a_chip_are_printed_and_are_a_list_of_metrics(file, capsys):
+    assert main(["counters", "--print-metrics", "gh100"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("# LC_ALL=C ncu ") == 1
+    assert "--profile-from-start off" in printed
+    assert main(["counters", file(printed, "metric_names_ncu.txt")]) == 0
+    again = capsys.readouterr()
+    assert again.out.splitlines() == [
+        line for line in printed.splitlines() if not line.startswith("#")
+    ]
+    assert again.err == ""
+
+
+def timed_run(records, work, backend="cuda"):
+    """A record of a measurement whose step launched `work`."""
+    timed = samples.run_record(
+        resolved=samples.resolved(backend=backend),
+        measurement=samples.measurement(work=samples.work_set(**work)),
+        complexity=samples.complexity(
+            eager_bytes=10**7, fused_bytes=5 * 10**6, compulsory_bytes=10**6
+        ),
+    )
+    folder = RecordFolder.create(records, timed.record_id)
+    folder.close(timed)
+    return timed
+
+
+@pytest.mark.parametrize(
+    ("work", "level"), [({"relu": 3, "gemm": 3}, "clean"), ({"relu": 2, "gemm": 3}, "invalid")]
+)
+def test_counters_by_hand_become_a_profile_with_its_checks(file, tmp_path, capsys, work, level):
+    records = tmp_path / "records"
+    timed = timed_run(records, work)
+    path = file(written(TABLE))
+    attach = ["--attach", timed.record_id, "--records", str(records), "--no-track"]
+    assert main(["counters", path, *attach, "--format", "json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    record = RecordFolder(Path(facts["record"])).read_record()
+    assert record.timed_record_id == timed.record_id == facts["explains"]
+    assert record.counters.flops == truth(TABLE)["flops"]
+    assert record.verdict.level == level, record.verdict
+    assert ("relu" in str(record.verdict)) == (level == "invalid")
+    [kept] = record.counters.files
+    assert Path(facts["record"], kept).read_text() == written(TABLE)
+    assert "by hand" in record.missing["ops"]
+
+
+def test_counters_are_attached_to_runs_of_nvidia_gpus_alone(file, tmp_path, capsys):
+    timed = timed_run(tmp_path / "records", {"relu": 3}, backend="cpu")
+    arguments = ["--attach", timed.record_id, "--records", str(tmp_path / "records")]
+    assert main(["counters", file(written(TABLE)), *arguments]) == 2
+    assert "this step ran on cpu" in capsys.readouterr().err
+    assert [folder.name for folder in (tmp_path / "records").iterdir()] == [timed.record_id]

@@ -1,0 +1,342 @@
+"""One fixture per form of Nsight Compute's files, and what surrounds a table."""
+
+import codecs
+
+import pytest
+from ncu_files import (
+    ALL,
+    DRAM,
+    DURATION,
+    FORMS,
+    LOCALES,
+    LONG_FORMS,
+    SASS,
+    TENSOR,
+    Launch,
+    Style,
+    found,
+    launches,
+    quoted,
+    truth,
+    written,
+)
+
+from bench.errors import UserError
+from bench.profilers.ncu.figures import OTHER_TENSOR
+from bench.profilers.ncu.read import read_counters
+
+TABLE = launches(6)
+BASIC_FORMS = ("new", "raw", "summary")
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write a file and read it."""
+
+    def write_and_read(content):
+        path = tmp_path / "ncu.csv"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_counters(path)
+
+    return write_and_read
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_figures(read, form):
+    record = read(written(TABLE, form))
+    assert found(record) == truth(TABLE)
+    assert {kernel.name: kernel.launches for kernel in record.per_kernel} == {"gemm": 3, "relu": 3}
+    assert sum(kernel.dram_bytes for kernel in record.per_kernel) == record.dram_bytes
+    assert sum(kernel.flops for kernel in record.per_kernel) == record.flops
+    assert record.intensity_dram == record.flops / record.dram_bytes
+
+
+@pytest.mark.parametrize("form", BASIC_FORMS)
+@pytest.mark.parametrize("locale", LOCALES)
+@pytest.mark.parametrize("power", [0, 3, 6])
+def test_every_locale_and_scale_gives_the_same_figures(read, form, locale, power):
+    style = Style(locale=locale, unit_power=power, spelling="old" if power else "new")
+    assert found(read(written(TABLE, form, style))) == truth(TABLE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("encoding", "line_end"),
+    [("utf-8-sig", "\r\n"), ("utf-16", "\r\n"), ("utf-16-be", "\n"), ("utf-8", "\r\n")],
+)
+def test_windows_files_are_read(read, form, encoding, line_end):
+    content = written(TABLE, form, Style(line_end=line_end)).encode(encoding)
+    if encoding == "utf-16-be":
+        content = codecs.BOM_UTF16_BE + content
+    assert found(read(content)) == truth(TABLE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_output_of_the_program_and_of_ncu_is_passed_over(read, form):
+    noise = {
+        0: '==PROF== Connected to process 4711 (/usr/bin/python3)\n"step" 1, "loss" 2.5\n\n',
+        1: '==PROF== Profiling "gemm": 0%....50%....100% - 12 passes',
+        2: 'Epoch 1, "loss": 0.5\n{"a": 1, "b": [1,2,3,4]}',
+        3: "\rEpoch 1:  50%|#####     | 5/10 [00:01<00:01]\r",
+        5: '"he said ""yes""", 12',
+    }
+    text = written(TABLE, form, Style(noise=noise)) + "==PROF== Disconnected from process 4711\n"
+    assert found(read(text)) == truth(TABLE)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "summary"])
+def test_output_without_a_line_end_before_header_and_rows_is_passed_over(read, form):
+    lines = written(TABLE, form, Style()).split("\n")
+    lines[0] = "loading" + lines[0]
+    lines[4] = '\rstep "4" of 10 ' + lines[4]
+    assert found(read("\n".join(lines))) == truth(TABLE)
+
+
+@pytest.mark.parametrize("form", ["new", "raw"])
+@pytest.mark.parametrize(("count", "begin"), [(3, 0), (1, 0), (2, 2)])
+def test_launches_of_several_processes_are_told_apart(read, form, count, begin):
+    other = [Launch(one.id + begin, "conv", one.values, 42) for one in launches(count)]
+    table = [*launches(count), *other]
+    assert found(read(written(table, form))) == truth(table)
+
+
+def test_rows_over_several_lines_and_behind_other_output_stay_with_their_launch(read):
+    lines = written(TABLE, "rules").split("\n")  # rows over several lines
+    last = max(number for number, line in enumerate(lines) if line.startswith('"0","4711"'))
+    lines[last] = "step " + lines[last]  # a row of the first launch behind other output
+    assert found(read("\n".join(lines))) == truth(TABLE)
+
+
+def test_concatenated_outputs_are_added_up_whatever_their_forms(read):
+    more = [Launch(one.id, "conv", one.values, 42) for one in launches(2)]
+    text = written(TABLE, "new") + "second run\n" + written(more, "raw")
+    assert found(read(text)) == truth([*TABLE, *more])
+
+
+def test_the_locale_of_one_table_is_not_that_of_the_next(read):
+    german = Style(locale="de_DE")
+    small = [Launch(0, "k", {DURATION: 31872}, 1)]
+    text = written(small, "new", german) + written([Launch(0, "k", {DURATION: 5}, 2)], "new")
+    assert read(text).duration_s == pytest.approx((31872 + 5) * 1e-9)
+
+
+@pytest.mark.parametrize("form", ["new", "raw"])
+def test_a_launch_that_comes_twice_is_refused(read, form):
+    with pytest.raises(UserError, match=r"ncu\.csv:\d+: launch 0 of process 4711 appears twice"):
+        read(written(TABLE, form) + written(TABLE, form))
+
+
+def test_a_table_that_a_spreadsheet_saved_without_quotes_is_read(read):
+    lines = [f"{index},4711,gemm,{DRAM},byte,{100 + index}" for index in range(4)]
+    header = "ID,Process ID,Kernel Name,Metric Name,Metric Unit,Metric Value"
+    record = read("\n".join([header, "noise, of, some, kind", *lines]) + "\n")
+    assert (record.kernels, record.dram_bytes) == (4, 406)
+
+
+def test_columns_may_come_in_another_order(read):
+    header = ["ID", "Metric Name", "Metric Value", "Metric Unit", "Kernel Name", "CC", "Process ID"]
+    row = [0, DRAM, 5, "byte", "gemm", "8.0", 1]
+    assert read("\n".join(map(quoted, [header, row])) + "\n").dram_bytes == 5
+    with pytest.raises(UserError, match=r"ncu\.csv:2: the row has 4 cells"):
+        read("\n".join(map(quoted, [header, row[:4]])) + "\n")
+
+
+@pytest.mark.parametrize("text", ["1,234", "1.234", "1\u202f234", "1234"])
+def test_an_id_is_whole_however_it_is_spelled(read, text):
+    assert read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"')).kernels == 1
+
+
+@pytest.mark.parametrize("text", ["1,2", "12, x", "0x10", "1e3", "12x", "9" * 20])
+def test_an_id_that_is_no_whole_number_is_refused(read, text):
+    with pytest.raises(UserError, match=r"ncu\.csv:2: "):
+        read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"'))
+
+
+def test_metrics_behind_their_label_are_known(read):
+    text = written(TABLE).replace(f'"{DRAM}"', f'"DRAM Traffic ({DRAM})"')
+    assert found(read(text)) == truth(TABLE)
+
+
+def test_the_duration_of_the_speed_of_light_section_counts(read):
+    head = [4711, "gemm"]
+    header = ["ID", "Process ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit"]
+    rows = [
+        [0, *head, "GPU Speed Of Light Throughput", "Duration", "ns", "2,848"],
+        [0, *head, "GPU Speed Of Light Throughput", "Memory Throughput", "%", "12.50"],
+        [0, *head, "Memory Workload Analysis", "Memory Throughput", "byte/s", "12,943,820,224.72"],
+        [0, *head, "Another Section", "Duration", "cycle", "99"],
+    ]
+    text = "\n".join(map(quoted, [[*header, "Metric Value"], *rows]))
+    assert read(text + "\n").duration_s == pytest.approx(2848e-9)
+
+
+def test_in_a_summary_too_the_duration_is_that_of_the_speed_of_light_section(read):
+    header = ["Process ID", "Kernel Name", "Invocations", "Section Name", "Metric Name"]
+    header += ["Metric Unit", "Minimum", "Maximum", "Average"]
+    rows = [
+        [1, "gemm", 2, "Another Section", "Duration", "ns", 1, 1, 1],
+        [1, "gemm", 2, "GPU Speed Of Light Throughput", "Duration", "us", 1, 3, 2],
+    ]
+    text = "\n".join(map(quoted, [header, *rows])) + "\n"
+    assert read(text).duration_s == pytest.approx(4e-6)
+
+
+def test_a_row_without_its_line_end_is_whole(read):
+    assert found(read(written(TABLE, "raw").rstrip("\n"))) == truth(TABLE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow
+def test_a_file_that_ends_within_a_row_is_refused(read, form):
+    text = written(TABLE, form, Style(percent=None)).rstrip("\n")
+    last = text.rindex("\n") + 1
+    if form == "rules":  # whose last row has figures no more
+        last = text.rindex("\n", 0, text.rindex("\n")) + 1
+        text = text[: text.index('"SOL', last) - 1]
+    for end in range(len(text) - 1, last, -13):
+        with pytest.raises(UserError, match=r"ncu\.csv:\d+: "):
+            read(text[:end])
+
+
+@pytest.mark.parametrize("form", ["new", "raw", "summary"])
+def test_a_damaged_row_is_refused_with_its_line(read, form):
+    lines = written(TABLE, form).split("\n")
+    damages = (
+        lambda row: row[3:],
+        lambda row: row.replace('","', '"",', 1),
+        lambda row: f"{row}56",
+    )
+    for damage in damages:
+        broken = [*lines[:5], damage(lines[5]), *lines[6:]]
+        with pytest.raises(UserError, match=r"ncu\.csv:6: ") as refused:
+            read("\n".join(broken))
+        assert "LC_ALL" not in str(refused.value)
+
+
+@pytest.mark.parametrize("form", ["new", "summary"])
+def test_a_file_that_ends_within_a_cell_is_cut_off(read, form):
+    text = written(TABLE, form).rstrip("\n")
+    with pytest.raises(UserError, match="the file is cut off"):
+        read(text[:-3])
+
+
+def test_a_damaged_row_of_units_is_refused_with_its_line(read):
+    header, units, *rows = written(TABLE, "raw").split("\n")
+    with pytest.raises(UserError, match=r"ncu\.csv:2: a damaged row"):
+        read("\n".join([header, "0" + units[1:], *rows]))
+
+
+@pytest.mark.parametrize("form", ["nvtx", "raw nvtx"])
+def test_a_header_glued_to_a_row_is_refused_and_no_launch_is_lost(read, form):
+    lines = written(TABLE, form).split("\n")
+    lines[4] = lines[4][: lines[4].rindex(",") + 1] + lines[0]
+    with pytest.raises(UserError, match=r"ncu\.csv:5: the row has \d+ cells"):
+        read("\n".join(lines))
+
+
+@pytest.mark.parametrize("form", LONG_FORMS)
+def test_a_figure_that_comes_twice_counts_once_and_two_unlike_ones_are_refused(read, form):
+    lines = written(TABLE, form).split("\n")
+    again = [*lines[:3], lines[2], *lines[3:]]
+    assert found(read("\n".join(again))) == truth(TABLE)
+    other = lines[2].replace("1001000", "1001001")
+    assert other != lines[2]
+    with pytest.raises(UserError, match=r"ncu\.csv:4: dram__bytes.sum is '1001000' and then"):
+        read("\n".join([*lines[:3], other, *lines[3:]]))
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", '"a","b"\n"1","2"\n', "\x00\x01\x02" * 100])
+def test_a_file_without_a_table_is_refused(read, text):
+    with pytest.raises(UserError, match="no table of Nsight Compute"):
+        read(text)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_table_without_launches_is_refused(read, form):
+    with pytest.raises(UserError, match="no launch below it"):
+        read(written(TABLE, form).split("\n")[0] + "\n")
+
+
+# What is missing
+
+
+@pytest.mark.parametrize("form", BASIC_FORMS)
+@pytest.mark.parametrize("metric", ALL)
+def test_a_metric_that_is_absent_is_missing_by_name(read, form, metric):
+    table = [Launch(one.id, one.kernel, {**one.values}) for one in TABLE]
+    for one in table:
+        del one.values[metric]
+    record = read(written(table, form))
+    lacking = {name for name, value in found(record).items() if value is None}
+    if metric in TENSOR:  # the others still give a total, with a word on the one that is not in it
+        assert not lacking
+        assert metric in record.missing[OTHER_TENSOR]
+    else:
+        assert lacking
+        assert all(metric in record.missing[name] for name in lacking)
+    assert ("flops" in lacking) == (metric in SASS)
+
+
+@pytest.mark.parametrize("form", BASIC_FORMS)
+@pytest.mark.parametrize("metric", [DRAM, DURATION, TENSOR[0], *list(SASS)[:2]])
+def test_a_metric_that_some_launches_lack_is_missing_with_their_number(read, form, metric):
+    table = [Launch(one.id, one.kernel, {**one.values}) for one in TABLE]
+    for one in table:
+        if one.kernel == "relu":
+            one.values[metric] = None
+    record = read(written(table, form))
+    lacking = {name for name, value in found(record).items() if value is None}
+    assert lacking == {name for name, value in truth(table).items() if value is None}
+    assert all(
+        f"{metric}: no number (n/a, nan) in 3 of 6 launches" in record.missing[one]
+        for one in lacking
+    )
+    relu, gemm = sorted(record.per_kernel, key=lambda kernel: kernel.name, reverse=True)
+    for field in lacking:
+        assert getattr(relu, field) is None
+        assert getattr(gemm, field) is not None
+
+
+def test_a_mean_over_units_is_no_sum(read):
+    record = read(written([Launch(0, "gemm", {"dram__bytes.avg": 1234, DURATION: 1})]))
+    assert record.missing["dram_bytes"] == (
+        "dram__bytes.sum: not in the file, and dram__bytes.avg is no sum"
+    )
+
+
+def test_nought_of_one_kind_of_tensor_work_proves_nothing_of_the_others(read):
+    table = [Launch(0, "gemm", {**dict.fromkeys(SASS, 7), TENSOR[0]: 0, DRAM: 1})]
+    record = read(written(table))
+    assert record.tensor_flops is None
+    assert record.flops is None
+    assert "sm__ops_path_tensor_src_tf32_dst_fp32.sum" in record.missing["tensor_flops"]
+    table[0].values |= dict.fromkeys(TENSOR, 0)
+    assert read(written(table)).tensor_flops == 0
+
+
+def test_reads_and_writes_make_up_the_traffic_of_device_memory(read):
+    for infix in ("", "op_"):
+        parts = {f"dram__bytes_{infix}read.sum": 30, f"dram__bytes_{infix}write.sum": 12}
+        text = written([Launch(0, "gemm", parts)], style=Style(percent=None))
+        assert read(text.replace('"","', '"byte","')).dram_bytes == 42
+        half = "\n".join(text.replace('"","', '"byte","').split("\n")[:2])
+        assert f"dram__bytes_{infix}write.sum: not in the file" in read(half).missing["dram_bytes"]
+
+
+def test_packed_operations_of_blackwell_count_twice(read):
+    values = dict.fromkeys(SASS, 1) | dict.fromkeys(TENSOR, 1)
+    values |= {
+        f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum": 1
+        for op in ("fadd2", "fmul2", "ffma2")
+    }
+    table = [Launch(0, "gemm", values, capability="10.0")]
+    record = read(written(table))
+    assert record.chip == "gb100"
+    assert record.flops == 3 * 4 + len(TENSOR) + 2 + 2 + 4
+    del values["smsp__sass_thread_inst_executed_op_ffma2_pred_on.sum"]
+    assert "op_ffma2_pred_on.sum" in read(written(table)).missing["flops"]
+
+
+def test_counts_per_sm_stand_for_counts_per_partition(read):
+    text = written(TABLE).replace("smsp__sass", "sm__sass")
+    assert read(text).flops == truth(TABLE)["flops"]

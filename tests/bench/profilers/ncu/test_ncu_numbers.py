@@ -1,0 +1,242 @@
+"""Numbers in the locales that ncu runs in: read exactly, or refused with file and line."""
+
+from decimal import Decimal
+
+import pytest
+from ncu_files import DRAM, DURATION, PERCENT, quoted
+
+from bench.errors import UserError
+from bench.profilers.ncu.numbers import Reading, read_number, unit_power
+from bench.profilers.ncu.read import read_counters
+
+HEADER = ["ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
+SUMMARY = ["Process ID", "Kernel Name", "Invocations", *HEADER[3:5]]
+SUMMARY += ["Minimum", "Maximum", "Average"]
+FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "mark"),
+    [
+        ("4195712", "4195712", ""),
+        ("0", "0", ""),
+        ("4,195,712", "4195712", "."),
+        ("4.195.712", "4195712", ","),
+        ("41,95,712", "4195712", "."),
+        ("4 195 712", "4195712", " "),
+        ("4\u00a0195\u00a0712", "4195712", " "),
+        ("4\u202f195\u202f712,50", "4195712.5", ","),
+        ("4'195'712.25", "4195712.25", "."),
+        ("4\\xa0195\\xa0712", "4195712", " "),
+        ("1,234.5", "1234.5", "."),
+        ("1.234,5", "1234.5", ","),
+        ("12,943,820,224.72", "12943820224.72", "."),
+        ("31.87", "31.87", "."),
+        ("31,8", "31.8", ","),
+        ("0.125", "0.125", "."),
+        ("0,125", "0.125", ","),
+        ("4195.712", "4195.712", "."),
+        ("31872.000000", "31872", "."),
+        (".500", "0.5", "."),
+        ("4.195712e+06", "4195712", ""),
+    ],
+)
+def test_a_number_of_one_meaning(text, value, mark):
+    assert read_number(text) == Reading(Decimal(value), mark)
+    assert read_number(f"  {text} ") == read_number(text)
+
+
+@pytest.mark.parametrize(("text", "mark"), [("31.872", "."), ("31,872", ","), ("1.000", ".")])
+def test_a_number_of_two_meanings(text, mark):
+    assert read_number(text) == Reading(Decimal(text.replace(mark, "")), mark, doubtful=True)
+
+
+@pytest.mark.parametrize("text", ["", "n/a", "N/A", " (!) n/a", "nan", "-nan", "inf"])
+def test_no_number(text):
+    assert read_number(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("-5", "+5", "1,23,4", "1,2345,678", "1.2.3", "1,234,56", "5x", "0x10", "1_000", "²", "٣"),
+        *("\n40123", "1\n2", "1 23", "1,234.567.8", "1.234.567,8,9", "1" * 61, "one", "--"),
+        *("1,234,567.8.9", "1'2"),
+    ],
+)
+def test_text_that_is_refused(text):
+    with pytest.raises(ValueError, match=r".*"):
+        read_number(text)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "power"),
+    [
+        (DURATION, "ns", -9),
+        (DURATION, "nsecond", -9),
+        (DURATION, "usecond", -6),
+        (DURATION, "us", -6),
+        (DURATION, "msecond", -3),
+        (DURATION, "ms", -3),
+        (DURATION, "second", 0),
+        (DURATION, "s", 0),
+        (DRAM, "byte", 0),
+        (DRAM, "Kbyte", 3),
+        (DRAM, "Mbyte", 6),
+        (DRAM, "Gbyte", 9),
+        (DRAM, "MB", 6),
+        (FFMA, "inst", 0),
+        (FFMA, "", 0),
+        (FFMA, "Kinst", 3),
+    ],
+)
+def test_units(metric, unit, power):
+    assert unit_power(metric, unit) == power
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        *((DURATION, ""), (DURATION, "byte"), (DURATION, "cycle"), (DURATION, "s" * 99)),
+        *((DRAM, ""), (DRAM, "ns"), (DRAM, "Mbit"), (DRAM, "byte/second"), (DRAM, "Kibyte")),
+        *((FFMA, "%"), (FFMA, "inst/cycle")),
+    ],
+)
+def test_a_unit_that_is_not_the_metrics_is_refused(metric, unit):
+    with pytest.raises(ValueError, match=r".*"):
+        unit_power(metric, unit)
+
+
+@pytest.fixture
+def read_table(tmp_path):
+    """Write a header and rows, and read them."""
+
+    def write_and_read(*rows):
+        path = tmp_path / "ncu.csv"
+        path.write_text("\n".join(map(quoted, rows)) + "\n", encoding="utf-8")
+        return read_counters(path)
+
+    return write_and_read
+
+
+@pytest.fixture
+def read(read_table):
+    """Write rows of (metric, unit, text), one launch each, and read them."""
+
+    def write_and_read(*figures):
+        return read_table(HEADER, *([index, 1, "k", *one] for index, one in enumerate(figures)))
+
+    return write_and_read
+
+
+@pytest.mark.parametrize("unit", ["ns", "usecond", "ms"])
+def test_another_number_that_groups_by_dots_decides(read, unit):
+    around = [("some__metric.sum", "byte", "27.595.520"), (PERCENT, "%", "65,77")]
+    for other in around:
+        record = read(other, (DURATION, unit, "117.344"))
+        assert (
+            record.missing["duration_s"] == f"{DURATION}: no number (n/a, nan) in 1 of 2 launches"
+        )
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "text", "percent", "expected"),
+    [
+        (DURATION, "ns", "117.344", "65,77", 117344e-9),
+        (DURATION, "us", "117.344", "65,77", 117344e-6),
+        (DURATION, "us", "117.344", "65.77", 117.344e-6),
+        (DURATION, "us", "117,344", "65,77", 117.344e-6),
+        (DURATION, "us", "117,344", "65.77", 117344e-6),
+        (DURATION, "ns", "117,344", "65.77", 117344e-9),
+        (DURATION, "ns", "117,344", "99", 117344e-9),
+        (DURATION, "ns", "117,344", None, 117344e-9),
+        (DURATION, "us", "31.87", None, 31.87e-6),
+    ],
+)
+def test_a_locale_that_the_table_shows_decides(read_table, metric, unit, text, percent, expected):
+    other = [[0, 1, "k", PERCENT, "%", percent]] if percent else []
+    record = read_table(HEADER, [0, 1, "k", metric, unit, text], *other)
+    assert record.duration_s == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "text", "others"),
+    [
+        # a fraction of the least unit: something rewrote it
+        (DURATION, "ns", "117.344", ["65.77"]),
+        (DURATION, "ns", "117.344", ["65,77", "65.77"]),
+        (DURATION, "ns", "117,344", ["65,77"]),
+        (DURATION, "us", "117.344", []),
+        (DURATION, "us", "117,344", []),
+        (DRAM, "Mbyte", "1.234", []),
+        (DRAM, "Mbyte", "1,234", []),
+        (DRAM, "byte", "1.234", []),
+        (FFMA, "inst", "1.234", ["65.77"]),
+    ],
+)
+def test_what_nothing_decides_is_refused(read_table, metric, unit, text, others):
+    rows = [[0, 1, "k", f"m{other}", "%", other] for other in others]
+    rows.append([0, 1, "k", "version", "", "12.5"])  # without a unit it does not show the locale
+    with pytest.raises(UserError, match=r"ncu\.csv:2: .*may mean .*LC_ALL=C ncu"):
+        read_table(HEADER, [0, 1, "k", metric, unit, text], *rows)
+
+
+def test_grouped_and_plain_numbers_of_many_launches_add_up_exactly(read):
+    texts = ["999,999,999,999", "1,000", "7", "12,345,678", "999", "123456789012", "n/a", "5,000"]
+    record = read(*[(DRAM, "byte", text) for text in texts if text != "n/a"])
+    assert record.dram_bytes == 999999999999 + 1000 + 7 + 12345678 + 999 + 123456789012 + 5000
+    partial_record = read(*[(DRAM, "byte", text) for text in texts])
+    assert (
+        partial_record.missing["dram_bytes"] == f"{DRAM}: no number (n/a, nan) in 1 of 8 launches"
+    )
+
+
+def test_sums_beyond_64_bits_are_exact(read):
+    huge = 9_223_372_036_854_775_807
+    assert read(*[(DRAM, "byte", str(huge))] * 3).dram_bytes == 3 * huge
+
+
+def test_scaled_units_of_several_sizes_add_up_exactly(read):
+    figures = [("byte", "1"), ("Kbyte", "1.5"), ("Mbyte", "4.195712"), ("Gbyte", "2.000000001")]
+    record = read(*[(DRAM, *figure) for figure in figures])
+    assert record.dram_bytes == 1 + 1500 + 4195712 + 2000000001
+
+
+def test_nought_is_nought_in_any_unit_and_an_unknown_unit_is_refused(read):
+    assert read((DRAM, "", "0")).dram_bytes == 0
+    with pytest.raises(UserError, match=r"ncu\.csv:3: dram__bytes\.sum: unknown unit 'furlong'"):
+        read((DRAM, "byte", "0"), (DRAM, "furlong", "5"))
+
+
+@pytest.mark.parametrize("text", ["-5", "12x", "0x10"])
+def test_text_that_is_no_number_is_refused_with_its_line(read, text):
+    with pytest.raises(UserError, match=rf"ncu\.csv:3: dram__bytes\.sum: '{text}' is not a number"):
+        read((DRAM, "byte", "5"), (DRAM, "byte", text))
+
+
+# A summary's means may be fractions
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "mean", "expected"),
+    [
+        ("1", "9", "1,234", Decimal("1.234")),
+        ("1", "9", "1.234", Decimal("1.234")),
+        ("1200", "1300", "1,234", 1234),
+        ("1200", "1300", "1.234", 1234),
+        ("1,200", "1,300", "1,234", 1234),
+        ("900", "1,300", "1,234", 1234),
+        ("23,989,882,752.00", "23,990,681,984.00", "23,990,083,863.04", Decimal("23990083863.04")),
+    ],
+)
+def test_a_mean_lies_between_the_smallest_and_the_largest(read_table, low, high, mean, expected):
+    record = read_table(SUMMARY, [1, "k", "1,000", DRAM, "byte", low, high, mean])
+    assert (record.kernels, record.dram_bytes) == (1000, round(expected * 1000))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "mean"), [("0", "5000", "1,234"), ("0", "5000", "1.234"), ("n/a", "", "1,234")]
+)
+def test_a_mean_that_its_bounds_do_not_decide_is_refused(read_table, low, high, mean):
+    with pytest.raises(UserError, match=r"ncu\.csv:2: .* may mean"):
+        read_table(SUMMARY, [1, "k", 4, DRAM, "byte", low, high, mean])

@@ -1,0 +1,96 @@
+"""Roofs before a sweep: measured once, and they decide on precisions; and a sweep's time limit."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import samples
+from fakes import ScriptedClock
+
+from bench.config import RunConfig
+from bench.records.journal import Event
+from campaigns.sweep import local, roofs_first
+from campaigns.sweep.local import SweepOrder, SweepWatch
+from campaigns.sweep.plan import Plan
+
+
+def roofs(gflops):
+    """Roofs by precision."""
+    found = (samples.ceiling(math_mode=one, peak_flops_per_s=1e9 * gflops[one]) for one in gflops)
+    return samples.ceilings_record(ceilings=tuple(found))
+
+
+@pytest.mark.parametrize(
+    ("gflops", "expected"),
+    [
+        ({"fp32": 200}, ("fp32",)),  # amp is fp32 there
+        ({"fp32": 200, "bf16": 900}, ("fp32", "amp")),
+        ({"fp32": 200, "fp16": 900}, ("fp32", "amp")),
+        (
+            {"fp32": 200, "tf32": 400, "bf16": 900, "fp16": 900},
+            ("fp32", "tf32", "amp", "amp-fp16"),
+        ),
+        ({"fp32": 200, "bf16": 900, "fp16": 220}, ("fp32", "amp")),  # fp16 is emulated
+        ({"fp32": 200, "bf16": 150, "fp16": 190}, ("fp32",)),  # both are
+    ],
+)
+def test_only_the_arithmetic_that_the_device_has_is_planned(gflops, expected):
+    record = roofs(gflops)
+    assert roofs_first.precisions(record) == expected
+    runs = [
+        RunConfig(backend=backend, precision=precision)
+        for precision in ("fp32", "tf32", "amp", "amp-fp16")
+        for backend in ("auto", "cpu")
+    ]
+    plan = Plan(tuple(runs), {}, ())
+    kept = roofs_first.in_precisions(plan, {"cpu": record}, (samples.environment(),))
+    assert kept.runs == tuple(run for run in runs if run.precision in expected)
+
+
+def test_roofs_are_measured_where_none_are_known(monkeypatch, tmp_path):
+    known, new = roofs({"fp32": 200}), roofs({"fp32": 100})
+    monkeypatch.setattr(roofs_first, "find_ceilings", lambda _, name: {"cpu": known}.get(name))
+    monkeypatch.setattr(roofs_first, "launch_ceilings", lambda *_: new)
+    monkeypatch.setattr(roofs_first, "device_names", lambda backend: ())
+    delivered = []
+    found = roofs_first.measure_roofs(
+        ["cpu", "cuda"], tmp_path, lambda _, record: delivered.append(record), print, print
+    )
+    assert found == {"cpu": known, "cuda": new}
+    assert delivered == [new]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "states"),
+    [
+        (math.inf, ["measured", "measured", "measured"]),
+        (150.0, ["measured", "left over", "left over"]),
+        (-1.0, ["left over", "left over", "left over"]),
+    ],
+)
+def test_what_does_not_fit_into_the_time_is_left_over(monkeypatch, tmp_path, limit_s, states):
+    clock = ScriptedClock()
+
+    def measure(config, folder, on_event):  # each takes 100 s
+        for _ in range(100):
+            clock.pass_s(1.0)
+            try:
+                on_event(Event("tick", clock(), {}))
+            except KeyboardInterrupt:
+                return samples.failed_record("interrupted", "interrupted from outside", config)
+        return samples.run_record(config)
+
+    monkeypatch.setattr(local, "launch_measurement", measure)
+    monkeypatch.setattr("bench.launcher.watch.time", SimpleNamespace(perf_counter=clock))
+    runs = tuple(RunConfig(backend="cpu", campaign="c", repeat=n) for n in (1, 2, 3))
+    order = SweepOrder(Plan(runs, {}, ()), "c", tmp_path, False, 0.0, deadline_s=clock() + limit_s)
+    delivered = []
+    swept = local.LocalExecutor((samples.environment(),)).sweep(
+        order, lambda _, record: delivered.append(record.outcome), SweepWatch()
+    )
+    turns = list(swept)
+    assert [turn.state for turn in turns] == states
+    assert {turn.reason for turn in turns if turn.state == "left over"} <= {"time was up"}
+    assert delivered == ["ok", "ok", "ok"][: states.count("measured")] + ["interrupted"] * (
+        limit_s == 150.0
+    )

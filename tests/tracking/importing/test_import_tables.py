@@ -1,0 +1,293 @@
+"""Tables with a row per result: what they say is taken, nothing added, a bad row has its line."""
+
+import zipfile
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tracking.importing import Result, read_results
+
+PUBLISHED = (
+    "source,env,device,backend,arch,precision,batch_size,repeats,images_per_s,images_per_s_sd\n"
+    "report-a,mac_cpu,Apple M3 Max CPU,cpu,mobilenet_v2,fp32,16,3,1.74,0.19\n"
+    "report-a,rtx4090,NVIDIA GeForce RTX 4090 Laptop GPU,cuda,resnet50,amp,64,3,807.54,3.98\n"
+)
+TIMM = "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv"
+
+
+def test_a_published_table_is_taken_row_by_row(read):
+    found = read(PUBLISHED)
+    assert found.problems == []
+    mac, rtx = found.records
+    assert (mac.env, mac.device, mac.backend) == ("mac_cpu", "Apple M3 Max CPU", "cpu")
+    assert (mac.arch, mac.precision, mac.batch_size) == ("mobilenet_v2", "fp32", 16)
+    assert mac.throughput_images_per_s == 1.74
+    assert mac.metrics == {"throughput_images_per_s_std": 0.19}
+    assert mac.params == {"repeats": "3"}
+    assert mac.extra == {"source": "report-a"}
+    assert (mac.source_file, mac.source_line, rtx.source_line) == ("results.csv", 2, 3)
+    assert (mac.iteration_times_s, mac.measured_at, mac.campaign) == (None, None, "old")
+    assert "does not say" in mac.missing["iteration_times_s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "given", "ids"),
+    [
+        (PUBLISHED, "a.csv", {}, ["6d699ec7a38592e4e36d", "fd2c2d4a679b28b6f257"]),
+        (
+            *("iteration,batch_time\n0,0.5\n1,0.25\n", "a_resnet18_fp32_bs8.csv", {}),
+            ["0b2a6649c8c5bfdb3b68"],
+        ),
+        (
+            *("label,images_per_s,gpus\na_vgg16_amp_bs64_run2,9,4\n", "a.csv", {"env": "lab"}),
+            ["cf50728704332a74ae1d"],
+        ),
+        (
+            *("resnet18\n10\n20\n", "a.csv", {"unit": "us", "batch_size": "4"}),
+            ["3723a470ca0c07bce33e"],
+        ),
+    ],
+)
+def test_a_result_that_an_earlier_version_imported_is_known_again(read, text, name, given, ids):
+    known = [record.record_id for record in read(text, name, **given).records]
+    assert known == [f"imported-{one}" for one in ids]
+
+
+@pytest.mark.parametrize(("steps", "rate"), [("", 2000.0), ("1", 2000.0), ("4", None)])
+def test_a_time_gives_no_rate_where_a_step_may_be_several_batches(read, steps, rate):
+    [record] = read(f"model,batch_size,avg_iter_ms,grad_accum\nresnet18,128,64.0,{steps}\n").records
+    assert record.throughput_images_per_s == rate
+    why = record.missing.get("throughput_images_per_s", "")
+    assert ("of one batch or of all" in why) == (rate is None)
+    assert record.metrics["iteration_time_ms_mean"] == 64.0
+
+
+def test_names_and_units_of_older_ledgers_are_understood(read):
+    found = read(
+        "Run,Model,GPU,dtype,BS,avg_iter_ms,Throughput (img/s),maxrss_kb,real_s,notes\n"
+        "rtx4090_vgg16_amp_bs64_run2,vgg16,RTX 4090,float32,64,160.0,400,1000000,31.5,warm room\n"
+        ",resnet18,RTX 4090,fp16,128,64.0,,,,\n"
+    )
+    assert found.problems == []
+    first, second = found.records
+    assert (first.arch, first.device, first.precision) == ("vgg16", "RTX 4090", "fp32")
+    assert (first.env, first.repeat) == ("rtx4090", 2)  # from the run's label
+    assert first.metrics["iteration_time_ms_mean"] == 160.0
+    assert first.metrics["max_rss_mb"] == pytest.approx(1024.0)
+    assert first.metrics["real_s"] == 31.5
+    assert first.extra["notes"] == "warm room"
+    assert second.throughput_images_per_s == pytest.approx(2000.0)
+    assert "batch size" in second.extra["throughput_from"]
+    assert (second.precision, second.env) == ("fp16", None)
+
+
+def test_what_stands_beside_a_result_is_read_and_its_text_kept(read):
+    header = "model,images_per_s,gpus,num_nodes,attained_tflops,params_m\n"
+    first, second = read(f"{header}resnet18,8,2,3,1.5,11.7\nvgg16,8,all,,fast,\n").records
+    assert first.params == {"devices": "2", "nodes": "3"}
+    assert first.metrics == {"claimed_gflops": 1500, "parameters": pytest.approx(11.7e6)}
+    assert first.extra["attained_tflops"] == "1.5"
+    assert (second.params, second.metrics) == ({}, {})
+    assert second.extra["gpus"] == "all"
+
+
+def test_a_time_with_its_zone_is_when_it_was_measured(read):
+    times = ("2024-05-01T12:00:00+02:00", "2024-05-01 12:00", "1970-01-01T00:00Z")
+    rows = "".join(f"resnet18,{rate},{time}\n" for rate, time in enumerate(times, 1))
+    found = read(f"model,images_per_s,timestamp\n{rows}")
+    first, *others = found.records
+    assert first.measured_at == first.created == datetime(2024, 5, 1, 10, tzinfo=timezone.utc)
+    assert [one.measured_at for one in others] == [None, None]
+    assert [one.extra for one in others] == [
+        {"timestamp": "2024-05-01 12:00"},
+        {"timestamp": "1970-01-01T00:00Z"},
+    ]
+
+
+def test_timm_results_have_milliseconds_and_what_their_name_says(read):
+    found = read(
+        "model,infer_samples_per_sec,train_samples_per_sec,train_step_time,train_batch_size,"
+        "train_img_size,param_count,error\n"
+        "resnet50,,1218.01,419.528,512,224,25.56,\n"
+        "vgg11,4000,,,,,,\nvgg16,,,,,,,CUDA out of memory\nresnetv2_50d,9,800,,256,,,\n",
+        TIMM,
+    )
+    record, other = found.records
+    assert (record.source_format, record.arch, other.arch) == ("timm", "resnet50", "resnetv2_50d")
+    assert record.throughput_images_per_s == 1218.01
+    assert record.metrics == {"iteration_time_ms_mean": 419.528, "parameters": 25.56e6}
+    assert (record.batch_size, record.params["image_size"]) == (512, "224")
+    assert (record.precision, record.env) == ("amp", "rtx3090")
+    assert record.extra == {"param_count": "25.56"}
+    assert [problem.line for problem in found.problems] == [3, 4]
+    assert "inference alone" in found.problems[0].reason
+    assert "out of memory" in found.problems[1].reason
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        *(("nan", "not a number"), ("inf", "not a number"), ("fast", "not a number")),
+        *(("0x10", "not a number"), ("\uff11\uff12", "not a number"), ("1e999", "too large")),
+        *(("-5", "negative"), ("0", "not above zero"), ("=1+2", "a formula")),
+        *(('"1,234"', "two ways"), ('"12,5"', "decimal point")),
+    ],
+)
+def test_a_bad_cell_costs_its_row_and_is_named_by_line_and_column(read, cell, reason):
+    found = read(f"model,batch_size,images_per_s\nresnet18,8,100\nvgg16,8,{cell}\nvgg11,8,50\n")
+    assert [record.arch for record in found.records] == ["resnet18", "vgg11"]
+    [problem] = found.problems
+    assert problem.line == 3
+    assert problem.reason.startswith("images_per_s: ")
+    assert reason in problem.reason
+
+
+def test_rows_that_are_none_are_named_and_the_others_taken(read):
+    found = read(
+        "model,batch_size,images_per_s\nvgg19,1e9,100\n,8,5\nvgg16,8,100\nvgg11,x,100\n"
+        f"{'a' * 20000},8,100\nalexnet,8,100\n=cmd|calc,8,100\nvgg13,8,\nvgg13,0,1\nvgg13,8\n"
+    )
+    assert [record.arch for record in found.records] == ["vgg16", "alexnet"]
+    assert [problem.line for problem in found.problems] == [2, 3, 5, 6, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbfmodel,batch_size,images_per_s\r\nresnet18,8,12.5\r\n",
+        b"model;batch_size;images_per_s\r\nresnet18;8;12,5\r\n",
+        "model\tbatch_size\timages_per_s\nresnet18\t8.0\t12.50\n".encode("utf-16"),
+        b'\n\nmodel,batch_size,images_per_s\n\n"resnet18",8,12.5\n',
+    ],
+)
+def test_tables_as_spreadsheets_write_them_are_read(read, content):
+    plain = read("model,batch_size,images_per_s\nresnet18,8,12.5\n").records
+    found = read(content)
+    assert found.problems == []
+    assert [one.record_id for one in found.records] == [one.record_id for one in plain]
+
+
+@pytest.mark.parametrize("other", ["1,234", "1.234"])  # both could be thousands
+def test_a_number_beside_decimal_commas_has_one_meaning(read, other):
+    found = read(f"model;batch_size;images_per_s\nresnet18;8;{other}\nvgg16;8;12,5\n")
+    assert [record.throughput_images_per_s for record in found.records] == [12.5]
+    assert "two ways" in found.problems[0].reason
+    times = read(f"iteration;step_time_ms;model;batch_size\n0;{other};vgg16;8\n1;12,5;vgg16;8\n")
+    assert times.records == []
+
+
+@pytest.mark.parametrize("column", ["samples_per_s", "throughput", "throughput_samples_per_s"])
+def test_a_rate_is_of_images_by_its_name_by_its_model_or_by_the_user(read, column):
+    table = f"model,batch_size,{column}\nresnet18,8,100\nresnetv2_50d,8,90\ngpt2,8,100\n"
+    found = read(table)
+    assert [record.arch for record in found.records] == ["resnet18", "resnetv2_50d"]
+    assert "--set unit=images/s" in found.problems[0].reason
+    assert len(read(table, unit="images/s").records) == 3
+    assert len(read(table.replace(column, "Throughput (img/s)")).records) == 3
+
+
+def test_spellings_of_one_precision_are_one(read):
+    names = ("half", "fp16", "float16", "torch.float16", "FP16")
+    rows = "".join(f"resnet18,8,{name},10{n}\n" for n, name in enumerate(names))
+    found = read(f"model,batch_size,dtype,images_per_s\n{rows}")
+    assert [record.precision for record in found.records] == ["fp16"] * len(names)
+
+
+def test_the_same_result_has_the_same_identity_wherever_it_stands(read):
+    first = read(PUBLISHED)
+    head, mac, rtx = PUBLISHED.splitlines()
+    turned = read("\n".join([head, rtx, mac, rtx]), "other.csv")
+    assert {r.record_id for r in turned.records} == {r.record_id for r in first.records}
+    assert turned.repeated == 1
+    other = read(PUBLISHED.replace("807.54", "807.55"))
+    assert other.records[1].record_id != first.records[1].record_id
+
+
+def test_what_the_user_adds_fills_gaps_alone(read):
+    found = read("model,images_per_s\nresnet18,10\n", env="lab", arch="vgg16", batch_size="32")
+    [record] = found.records
+    assert (record.env, record.arch, record.batch_size) == ("lab", "resnet18", 32)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no header"),
+        (b"\xff\x00\x80junk", "not UTF-8"),
+        (b"model,images_per_s\0\n", "not text"),
+        (b"model,model,images_per_s\n", "twice"),
+        (b"a,b\n1,2\n", "no column of it is known"),
+        (b"," * 600 + b"\n", "columns"),
+        (b"{}", "--reader"),
+        (b"cos\nsystem\n(S'touch pwned'\ntR.", "known"),
+    ],
+)
+def test_files_that_are_no_results_are_refused_in_one_line_and_counted_in_a_folder(
+    read, tmp_path, content, reason
+):
+    found = read(content)
+    assert found.records == []
+    [problem] = found.problems
+    assert problem.line is None
+    assert reason in problem.reason
+    assert "\n" not in str(problem)
+    assert not (tmp_path / "pwned").exists()
+    folder = read(name=".")
+    assert (folder.problems, folder.other_files) == ([], 1)
+
+
+def test_a_mistake_in_a_reader_costs_its_file_alone(read, tmp_path):
+    def rows(file, text, given):
+        yield Result("mine", {"arch": "resnet18", "throughput_images_per_s": 5.0})
+        yield Result("mine", {"arch": "vgg16"}, extra={}["nothing"])
+
+    mine = SimpleNamespace(recognises=lambda file, text: text == "mine", read=rows)
+    read("mine", "a.txt")
+    read(PUBLISHED, "b.csv")
+    found = read_results(tmp_path, campaign="old", given={}, readers=[mine])
+    assert [one.arch for one in found.records] == ["resnet18", "mobilenet_v2", "resnet50"]
+    assert [str(one) for one in found.problems] == [f"{tmp_path / 'a.txt'}: KeyError: 'nothing'"]
+
+
+def test_what_is_no_file_or_too_large_is_not_read(tmp_path):
+    with (tmp_path / "huge.csv").open("wb") as file:
+        file.truncate(65 * 2**20)  # a hole: takes no room
+    for path, reason in {
+        Path("/dev/null"): "not a file",
+        tmp_path / "nowhere.csv": "No such file",
+        tmp_path / "huge.csv": "64 MiB",
+    }.items():
+        found = read_results(path, campaign="old", given={})
+        assert reason in found.problems[0].reason
+
+
+def test_zips_in_a_folder_are_searched(read, tmp_path):
+    for name in ("a.zip", "b.zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("old.csv", PUBLISHED.replace("1.74", "1.75" if name < "b" else "1.76"))
+    (tmp_path / "b.zip").write_bytes((tmp_path / "b.zip").read_bytes()[:-10])
+    read(PUBLISHED)
+    found = read(name=".")
+    assert {record.throughput_images_per_s for record in found.records} == {1.75, 1.74, 807.54}
+    assert [str(problem) for problem in found.problems] == [
+        f"{tmp_path / 'b.zip'}: a damaged zip (File is not a zip file)"
+    ]
+
+
+def test_a_damaged_zip_is_named(read, tmp_path):
+    path = tmp_path / "results.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("old.csv", PUBLISHED)
+    whole = path.read_bytes()
+    assert len(read(name="results.zip").records) == 2
+    for content, reason in (
+        (whole[:-10], "a damaged zip"),
+        (whole.replace(b"old.csv", b"\xff\xfe.csv", 1), "damaged"),
+        (whole[:50] + b"garbage" + whole[57:], "damaged or encrypted"),
+    ):
+        found = read(content, "results")  # known by what it holds
+        assert found.records == []
+        assert reason in found.problems[0].reason
+        assert "\n" not in str(found.problems[0])

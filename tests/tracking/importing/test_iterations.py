@@ -1,0 +1,220 @@
+"""Tables with a row per iteration, and those with a column per model in two published forms."""
+
+import json
+
+import pytest
+
+NAME = "cpu_resnet18_fp32_bs8.csv"
+
+
+@pytest.mark.parametrize(
+    ("label", "facts"),
+    [
+        ("mac_cpu_mobilenet_v2_fp32_bs16_run3", ("mac_cpu", "mobilenet_v2", "fp32", 16, 3)),
+        ("gcp-l4_resnet50_amp-bf16_bs256", ("gcp-l4", "resnet50", "amp-bf16", 256, None)),
+    ],
+)
+def test_a_run_per_file_takes_its_facts_from_the_files_name(read, label, facts):
+    found = read("iteration,iteration_time_s,data_wait_s\n0,0.5,0\n1,0.25,0\n2,0.25,0\n", label)
+    [record] = found.records
+    stated = (record.env, record.arch, record.precision, record.batch_size, record.repeat)
+    assert stated == facts
+    assert record.iteration_times_s == (0.5, 0.25, 0.25)
+    assert record.throughput_images_per_s == pytest.approx(3 * record.batch_size)
+    assert record.metrics["iteration_time_ms_p50"] == 250.0
+    assert record.metrics["window_s"] == 1.0
+    assert record.source_line is None
+
+
+def test_warm_up_rows_are_left_out_and_columns_that_never_change_are_facts(read):
+    found = read(
+        "iter,phase,step_time_ms,model,batch_size,run\n0,warmup,900,resnet18,8,x\n"
+        "0,measure,100,resnet18,8,x\n1,measure,300,resnet18,8,x\n"
+    )
+    [record] = found.records
+    assert record.iteration_times_s == (0.1, 0.3)
+    assert (record.arch, record.batch_size) == ("resnet18", 8)
+    assert record.extra["label"] == "x"
+
+
+def iterations(header, times=("0.5", "0.25", "0.25"), first=0):
+    rows = [f"{number},{time},7.1" for number, time in enumerate(times, first)]
+    return "\n".join([header, *rows]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "unit", "factor"),
+    [
+        ("iteration,batch_time,loss", None, 1),
+        ("batch,time_sec,loss", None, 1),
+        ("step,batch_time_ms,loss", None, 1e-3),
+        ("step,ms_per_step,loss", None, 1e-3),
+        ("iteration,time,loss", "us", 1e-6),
+        ("iteration,batch_time,loss", "ms", 1e-3),
+    ],
+)
+def test_a_time_of_an_iteration_has_a_unit_by_name_or_by_the_user(read, header, unit, factor):
+    found = read(iterations(header), NAME, **({"unit": unit} if unit else {}))
+    assert found.problems == []
+    [record] = found.records
+    assert record.iteration_times_s == pytest.approx([each * factor for each in (0.5, 0.25, 0.25)])
+
+
+CLOCK = iterations("iteration,time_s,loss", [f"{0.5 * n:.1f}" for n in range(1, 12)])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        (iterations("iteration,time,images_per_s"), None, "'time' names no unit: add --set unit=s"),
+        (iterations("step,elapsed,img_per_sec", first=1), None, "call it iteration_time_s"),
+        (iterations("batch,images_per_s,loss"), None, "call the counter repeat if rows are runs"),
+        (CLOCK, None, "grows from row to row"),
+        # a run with a hole in it is no run
+        (
+            "iteration,iteration_time_s\n0,0.5\n1,0.5\n3,0.5\n",
+            None,
+            "line 4: iteration 3 follows 1",
+        ),
+        ("iteration,iteration_time_s\n0,0.5\n1,nan\n", 3, "not a number"),
+        ("iteration,iteration_time_s\n0,0.5\n1\n", 3, "1 cells under 2 columns"),
+        # the time of an epoch is not that of an iteration
+        ("epoch,step,time_s\n0,100,12.5\n1,200,12.5\n2,300,12.5\n", None, "follows 100"),
+        ("epoch,step,time_s\n0,100,12.5\n1,100,12.5\n2,100,12.5\n", None, "follows 100"),
+    ],
+)
+def test_rows_that_are_not_the_iterations_of_a_run_are_refused(read, text, line, reason):
+    found = read(text, NAME)
+    assert found.records == []
+    assert found.problems[0].line == line
+    assert reason in found.problems[0].reason
+
+
+def test_times_that_also_fall_are_no_clock(read):
+    times = [f"{0.5 + 0.01 * (n % 3):.2f}" for n in range(11)]
+    assert len(read(iterations("iteration,time_s,loss", times), NAME).records) == 1
+
+
+def test_a_ledger_that_counts_repeats_or_iterations_is_no_run(read):
+    assert len(read("repeat,images_per_s,model\n0,5,a\n1,6,a\n2,5,a\n").records) == 3
+    ledger = "model,batch_size,iters,train_time_s,images_per_s\n" + "".join(
+        f"resnet18,{batch},100,{time_s},9\n" for batch, time_s in ((8, 2), (16, 3), (32, 5))
+    )
+    assert [record.batch_size for record in read(ledger).records] == [8, 16, 32]
+
+
+def test_a_new_epoch_counts_from_its_beginning(read):
+    rows = "epoch,iteration,batch_time\n0,0,0.5\n0,1,0.5\n1,0,0.25\n1,1,0.25\n"
+    [record] = read(rows, NAME).records
+    assert len(record.iteration_times_s) == 4
+    [record] = read(rows, NAME, warmup_iters="3").records
+    assert record.iteration_times_s == (0.25,)
+    assert "those of the warm-up" in read(rows, NAME, warmup_iters="4").problems[0].reason
+    assert "follows 1" in read(rows.replace("1,0,", "3,0,"), NAME).problems[0].reason
+    without_unit = rows.replace("batch_time", "time")
+    assert "add --set unit=s" in read(without_unit, NAME).problems[0].reason
+    assert len(read(without_unit, NAME, unit="s").records) == 1
+
+
+def test_times_of_a_model_of_text_give_no_rate_of_images(read):
+    [record] = read("iteration,time_ms,model,batch_size\n0,500,gpt2,8\n1,500,gpt2,8\n").records
+    assert record.throughput_images_per_s is None
+    assert record.iteration_times_s == (0.5, 0.5)
+    assert "text" in record.missing["throughput_images_per_s"]
+
+
+TIMES = "resnet18,vgg16\n10.0,40.0\n20.0,80.0\n"
+FOLDER = "GeForce_RTX_3090"
+TRAINED = f"{FOLDER}/GeForce_RTX_3090__half_model_train_benchmark.csv"
+CONFIG = {"WARM_UP": 5, "NUM_TEST": 2, "BATCH_SIZE": 12, "GPU_COUNT": 1}
+
+
+def test_a_column_of_iterations_is_a_run_without_an_optimizer(read):
+    read(json.dumps(CONFIG), f"{FOLDER}/config.json")
+    found = read(TIMES, TRAINED)
+    assert found.problems == []
+    first, second = found.records
+    assert (first.arch, second.arch) == ("resnet18", "vgg16")
+    assert first.source_format == "wide-iterations"
+    assert first.iteration_times_s == pytest.approx((0.01, 0.02))
+    assert first.throughput_images_per_s == pytest.approx(12 * 2 / 0.03)
+    assert (first.env, first.device) == (FOLDER, "GeForce RTX 3090")
+    assert (first.precision, first.batch_size) == ("fp16", 12)
+    assert first.params == {
+        "image_size": "224",
+        "iterations": "2",
+        "warmup_iters": "5",
+        "devices": "1",
+        "data": "synthetic",
+        "step": "forward and backward",
+    }
+    assert "no optimizer" in first.extra["step"]
+
+
+def test_without_a_configuration_there_are_times_and_no_throughput(read):
+    [record, _] = read(TIMES, TRAINED).records
+    assert record.iteration_times_s == pytest.approx((0.01, 0.02))
+    assert record.batch_size is record.throughput_images_per_s is None
+    assert record.missing["batch_size"] == "no config.json is beside the file"
+    assert record.missing["throughput_images_per_s"] == "no batch size is known"
+    [record, _] = read(TIMES, TRAINED, batch_size="6").records
+    assert record.throughput_images_per_s == pytest.approx(6 * 2 / 0.03)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"GPU_COUNT": 3}, None),
+        ({"GPU_COUNT": 1}, "another number of GPUs"),
+        ({"NUM_TEST": 50}, "another number of iterations"),
+        ({"GPU_COUNT": 3, "BATCH_SIZE": 16}, "not shared evenly by 3 GPUs"),
+    ],
+)
+def test_the_batch_of_several_gpus_is_shared_and_a_strange_configuration_not_believed(
+    read, config, reason
+):
+    read(json.dumps(CONFIG | config), f"{FOLDER}/config.json")
+    [record, _] = read(TIMES, TRAINED.replace("__half", "__3X__half")).records
+    assert (record.device, record.params["devices"]) == ("GeForce RTX 3090", "3")
+    assert record.batch_size == (4 if reason is None else None)
+    assert (reason or "") in record.missing.get("batch_size", "")
+
+
+def test_other_times_need_a_unit_and_inference_is_something_else(read):
+    assert "--set unit=s, ms or us" in read(TIMES).problems[0].reason
+    [record, _] = read(TIMES, unit="us", warmup_iters="1", batch_size="2").records
+    assert record.iteration_times_s == pytest.approx((20e-6,))
+    assert "step" not in record.params
+    assert "inference" in read(TIMES, TRAINED.replace("train", "inference")).problems[0].reason
+
+
+def test_a_bad_time_costs_its_model(read):
+    found = read(TIMES.replace("80.0", "nan"), TRAINED)
+    assert [record.arch for record in found.records] == ["resnet18"]
+    assert [(one.line, one.reason) for one in found.problems] == [
+        (3, "vgg16: 'nan' is not a number")
+    ]
+
+
+def test_a_row_of_throughputs_is_a_run_per_image_model(read):
+    table = (
+        ",ssd,resnet50,vgg16\n"
+        "Lambda_8xH100_80GB_SXM5_99_v2,6501.0,21880.0,0.0\n"
+        "2x4090_v1,300,2000,900\n"
+    )
+    assert "--set unit=images/s" in read(table).problems[0].reason
+    found = read(table, unit="images/s")
+    assert found.problems == []
+    assert [
+        (one.source_line, one.env, one.device, one.params["devices"], one.throughput_images_per_s)
+        for one in found.records
+    ] == [
+        (2, "Lambda_8xH100_80GB_SXM5_99_v2", "H100 80GB SXM5", "8", 21880.0),
+        (3, "2x4090_v1", "4090", "2", 2000.0),
+        (3, "2x4090_v1", "4090", "2", 900.0),
+    ]
+    assert [one.arch for one in found.records] == ["resnet50", "resnet50", "vgg16"]
+    [named] = read("name_gpu,num_gpu,resnet50\nRTX 3090,2,905\n", unit="images/s").records
+    assert (named.device, named.params["devices"]) == ("RTX 3090", "2")
+    found = read(table.replace("900", "fast"), unit="images/s")
+    assert [one.reason for one in found.problems] == ["vgg16: 'fast' is not a number"]

@@ -1,0 +1,148 @@
+"""Results behind a path: which reader knows a file, the good results, each bad one by its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Protocol, runtime_checkable
+
+from pydantic import ValidationError
+
+from bench.errors import UserError, one_line
+from bench.records import ImportedRecord
+from tracking.importing.facts import Result, record_of
+from tracking.importing.readers import read_table
+from tracking.importing.source_files import SourceFile, source_files
+from tracking.importing.table import OtherFileError, Problem
+
+#: Installed distributions name readers of theirs in this group of entry points.
+ENTRY_POINTS = "mlproject.readers"
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """A format of results, as a plug-in reads it: a module with these functions, or an object."""
+
+    def recognises(self, file: SourceFile, text: str) -> bool:
+        """Whether the text of a file is of this format."""
+
+    def read(
+        self, file: SourceFile, text: str, given: Mapping[str, str]
+    ) -> Iterator[Result | Problem]:
+        """Yield the results in a text, and what cannot be taken by its line.
+
+        `given` is what the user states. Raises `OtherFileError` where the results are not of
+        training on images, `ValueError` with the reason where the file cannot be taken.
+        """
+
+
+@dataclass
+class Imported:
+    """The results of a path.
+
+    `repeated` counts results that say what another one said, `other_files` those of a folder or
+    zip that are of no known format, or of other work than training on images.
+    """
+
+    records: list[ImportedRecord] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    repeated: int = 0
+    other_files: int = 0
+
+
+def load_readers(names: Sequence[str] = ()) -> list[Reader]:
+    """Return the readers of these names, and those of installed distributions.
+
+    A name is a file's path, `package.module` or `package.module:object`. Raises `UserError` for one
+    that cannot be loaded.
+    """
+    named = [_load(name) for name in names]
+    return named + [_load(one.value) for one in entry_points(group=ENTRY_POINTS)]
+
+
+def _load(name: str) -> Reader:
+    try:
+        reader: Any = _module_in(Path(name)) if name.endswith(".py") else resolve_name(name)
+    except Exception as error:  # whatever the code of somebody else raises
+        raise UserError(f"reader={name!r}: {one_line(error)}") from error
+    if not isinstance(reader, Reader):
+        raise UserError(f"reader={name!r}: has no functions recognises and read")
+    return reader
+
+
+def _module_in(path: Path) -> Any:
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read_results(
+    path: Path, *, campaign: str, given: Mapping[str, str], readers: Sequence[Reader] = ()
+) -> Imported:
+    """Read the results in a file, or in all files of a folder or a zip.
+
+    `given` are facts for where a file is silent, of those in `tracking.importing.facts.GIVEN`. A
+    file that none of `readers` recognises is read as a table. A result that cannot be taken is a
+    problem; so is a file, but in a folder or zip a file of something else is only counted.
+    """
+    imported = Imported()
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    known: set[str] = set()
+    for file in source_files(path):
+        if isinstance(file, Problem):
+            imported.problems.append(file)
+            continue
+        problems = []
+        try:
+            for one in _results_of(file, given, readers):
+                record = (
+                    one if isinstance(one, Problem) else _record(one, file, campaign, given, now)
+                )
+                if isinstance(record, Problem):
+                    problems.append(record)
+                elif record.record_id in known:
+                    imported.repeated += 1
+                else:
+                    known.add(record.record_id)
+                    imported.records.append(record)
+        except OtherFileError as error:
+            if file.alone:
+                problems.append(Problem(str(error)))
+            else:
+                imported.other_files += 1
+        except ValueError as error:
+            problems.append(Problem(str(error)))
+        except Exception as error:  # a mistake in somebody's reader costs its file alone
+            problems.append(Problem(f"{type(error).__name__}: {error}"))
+        problems.sort(key=lambda problem: problem.line or 0)
+        imported.problems += [replace(problem, path=file.shown) for problem in problems]
+    return imported
+
+
+def _results_of(
+    file: SourceFile, given: Mapping[str, str], readers: Sequence[Reader]
+) -> Iterator[Result | Problem]:
+    text = file.text()
+    reader = next((one for one in readers if one.recognises(file, text)), None)
+    yield from (reader.read if reader else read_table)(file, text, given)
+
+
+def _record(
+    result: Result, file: SourceFile, campaign: str, given: Mapping[str, str], now: datetime
+) -> ImportedRecord | Problem:
+    try:
+        return record_of(result, file, campaign=campaign, given=given, imported_at=now)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return Problem(f"{where}: {first['msg']}", result.line)
+    except ValueError as error:
+        return Problem(str(error), result.line)

@@ -1,0 +1,412 @@
+"""Results in tables: with a row per result, a row per iteration of a run, or a column per model.
+
+Times in `*_model_train_benchmark.csv` of lamikr/pytorch-gpu-benchmark are milliseconds of a step
+without an optimizer, behind its own warm-up (`train` in its `benchmark_models.py`); its
+`config.json` has the batch of all GPUs. Of any other table with a column per model the user states
+the unit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from bench.config.model_names import torchvision_architectures
+from bench.records.metrics import iteration_statistics_ms
+from tracking.importing.columns import (
+    BESIDE,
+    COUNTS,
+    MS_FACTORS,
+    TEXTS,
+    TIME_NAMES,
+    TIMM,
+    Meaning,
+    known_columns,
+    plain,
+    time_factor_ms,
+)
+from tracking.importing.facts import Result, facts_in_name, gpu_in_name
+from tracking.importing.source_files import SourceFile
+from tracking.importing.table import (
+    OtherFileError,
+    Problem,
+    Row,
+    Table,
+    count,
+    instant,
+    parse_table,
+)
+
+_EMPTY = frozenset(("", "-", "n/a", "na", "none", "null"))
+_IMAGES_PER_S = "images/s"
+
+
+def read_table(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result | Problem]:
+    """Yield the results in a table, and its bad rows.
+
+    Raises `OtherFileError` for what is no table of results, `ValueError` where none can be taken.
+    """
+    if text.startswith(("{", "[")):
+        raise OtherFileError("no table, and of no known format: add --reader PLUG-IN for another")
+    table = parse_table(text)
+    known = {fact for fact, _ in known_columns(table.columns).values()}
+    has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in known)
+    if not (has_result or known & {"arch", "iterations"}) and any(map(_is_model, table.columns)):
+        yield from _read_columns_of_models(parse_table(text, index="env"), file, given)
+    elif _is_of_iterations(table):
+        yield from _read_iterations(table, file, given)
+    elif has_result:
+        yield from _read_rows(table, file)
+    else:
+        columns = ", ".join(table.columns)[:200]
+        raise OtherFileError(f"no column of it is known as a throughput or a time ({columns})")
+
+
+def _take(result: Result, table: Table, column: str, cell: str, meaning: Meaning) -> bool:
+    """Take a cell's fact; False where the cell is also kept as it is. Raises `ValueError`."""
+    fact, factor = meaning
+    if fact in BESIDE:
+        with contextlib.suppress(ValueError):  # what cannot be read costs no row
+            number = table.number(cell) * factor
+            if fact not in ("parameters", "claimed_gflops"):
+                result.facts[fact] = count(cell)
+            elif fact != "parameters" or number >= _LEAST_PARAMETERS:
+                result.facts[fact] = number
+        return False
+    if fact == "measured_at":
+        with contextlib.suppress(ValueError):  # in a form, or a time zone, that is not known
+            result.measured_at = instant(cell)
+        return result.measured_at is not None
+    if fact == "repeat":
+        with contextlib.suppress(ValueError):
+            result.facts["repeat"] = count(cell)
+            return True
+        result.facts.setdefault("label", cell)  # a run's name, not its number
+    elif fact in TEXTS:
+        result.facts[fact] = cell
+    elif fact in COUNTS:
+        result.facts[fact] = count(cell)
+        if fact != "warmup_iters" and not result.facts[fact]:
+            raise ValueError("'0' is not above zero")
+    else:
+        may_be_zero = fact.endswith(_MAY_BE_ZERO)
+        result.facts[fact] = table.number(cell, may_be_zero=may_be_zero) * factor
+        is_rate = fact == "throughput_images_per_s"
+        if is_rate and result.format != "timm" and not _OF_IMAGES.search(column.lower()):
+            result.rate_column = column
+    return True
+
+
+#: No image model has fewer: such a number counts millions, or something else.
+_LEAST_PARAMETERS = 10_000
+#: Deviations, and shares of a processor's time, may be zero.
+_MAY_BE_ZERO = ("_std", "user_s", "system_s")
+_OF_IMAGES = re.compile(r"im(a)?g")
+
+
+def _of_times(kind: str, times_s: Sequence[float]) -> Result:
+    facts = iteration_statistics_ms(times_s) | {"window_s": math.fsum(times_s)}
+    result = Result(kind, {**facts, "iterations": len(times_s)})
+    result.iteration_times_s = tuple(times_s)
+    return result
+
+
+# A row per result: ledgers, published tables, files of timm's `benchmark.py`
+
+_TIMM_NAME = re.compile(
+    r"benchmark-train-(?P<precision>[a-z0-9_]+)-n(?:chw|hwc)-pt\d+-(?:cu\d+-|cpu-)?(?P<env>[\w-]+)"
+)
+
+
+def _read_rows(table: Table, file: SourceFile) -> Iterator[Result | Problem]:
+    names = {plain(column) for column in table.columns}
+    is_timm = bool(names & {"train_samples_per_sec", "infer_samples_per_sec"})
+    known = known_columns(table.columns, TIMM if is_timm else None)
+    name = _TIMM_NAME.fullmatch(file.stem) if is_timm else None
+    yield from table.problems
+    for row in table.rows:
+        result = Result("timm" if is_timm else "table", name.groupdict() if name else {}, row.line)
+        column = ""
+        try:
+            for column, cell in row.cells.items():
+                if cell.lower() in _EMPTY:
+                    continue
+                if column not in known or not _take(result, table, column, cell, known[column]):
+                    result.extra[column] = cell
+        except ValueError as error:
+            yield Problem(f"{column}: {error}", row.line)
+            continue
+        if is_timm and "throughput_images_per_s" not in result.facts:
+            why = result.extra.get("error", "inference alone")
+            yield Problem(f"no training result ({why})"[:300], row.line)
+        else:
+            yield result
+
+
+# A row per iteration of one run
+
+_COUNTERS = frozenset(
+    (
+        *("iteration", "iter", "iters", "it", "step", "i", "iter_idx", "iteration_index"),
+        *("batch_idx", "batch_index", "iteration_number", "step_index", "global_step", "batch"),
+    )
+)
+#: Of these the names that may also be a number of the run, such as its batch size.
+_ALSO_FACTS = frozenset(("batch", "iters"))
+_WARM_UP = frozenset(("phase", "stage", "warmup", "is_warmup"))
+_WARM_UP_WORDS = frozenset(("warmup", "warm-up", "warm_up", "true", "1", "yes"))
+#: So many rows are enough to see that a column counts them.
+_FEWEST = 3
+#: So many times in a row do not grow by chance: 1 of 10! orders.
+_CLOCK_ROWS = 10
+#: What may stand in each row of a run, besides texts.
+_OF_A_RUN = frozenset(("batch_size", "repeat", "image_size", *TEXTS, *BESIDE)) - {"measured_at"}
+
+
+def _is_of_iterations(table: Table) -> bool:
+    counter = _counter(table)
+    if counter is None:
+        return False
+    # Beside an epoch a time without a unit is one too: the user states it, or is asked to.
+    unit = None if _epoch(table) is None else "s"
+    return _time_column(table, unit) is not None or _counts(table, counter)
+
+
+def _read_iterations(
+    table: Table, file: SourceFile, given: Mapping[str, str]
+) -> Iterator[Result | Problem]:
+    """The run of a table, or its bad rows: a run with a hole in it is no run.
+
+    Rows that are marked as warm-up are left out; where none is, the first `warmup_iters` of
+    `given`. A column that is the same in every row is a fact of the run.
+    """
+    unit = given.get("unit")
+    column = _time_column(table, unit)
+    if column is None:
+        raise ValueError(_no_time(table))
+    measured = [row for row in table.rows if not _is_warm_up(row)]
+    marked = len(measured) < len(table.rows)
+    _, bad = _numbers(table, table.rows, column)
+    if bad or table.problems:
+        yield from (*table.problems, *bad)
+        return
+    rows = measured if marked else measured[int(given.get("warmup_iters", 0)) :]
+    if not rows:
+        raise ValueError("no iteration but those of the warm-up")
+    _check_numbers(table, measured)
+    factor_s = (time_factor_ms(column, unit) or 1.0) / 1e3
+    times_s = [number * factor_s for number in _numbers(table, rows, column)[0]]
+    if len(times_s) >= _CLOCK_ROWS and all(a < b for a, b in pairwise(times_s)):
+        raise ValueError(f"{column!r} grows from row to row: a clock, not an iteration's time")
+    result = _of_times("iterations", times_s)
+    for each, meaning in known_columns(table.columns).items():
+        cells = {row.cells[each] for row in rows}
+        if meaning[0] in _OF_A_RUN and each != column and len(cells) == 1 and (cell := cells.pop()):
+            _take(result, table, each, cell, meaning)
+    if plain(column) == "batch_time" and unit is None:
+        result.extra["unit"] = "seconds, as PyTorch's ImageNet example measures batch_time"
+    result.facts = facts_in_name(file.stem) | result.facts
+    yield result
+
+
+def _numbers(table: Table, rows: Sequence[Row], column: str) -> tuple[list[float], list[Problem]]:
+    """The numbers of a column, and the rows that have none."""
+    numbers, bad = [], []
+    for row in rows:
+        try:
+            numbers.append(table.number(row.cells[column]))
+        except ValueError as error:
+            bad.append(Problem(f"{column}: {error}", row.line))
+    return numbers, bad
+
+
+def _counter(table: Table) -> str | None:
+    """The column that numbers iterations; `batch` and `iters` do only where they count."""
+    found = [each for each in table.columns if plain(each) in _COUNTERS]
+    return next(
+        (each for each in found if plain(each) not in _ALSO_FACTS or _counts(table, each)), None
+    )
+
+
+def _epoch(table: Table) -> str | None:
+    return next((each for each in table.columns if plain(each) == "epoch"), None)
+
+
+def _counts(table: Table, column: str) -> bool:
+    """Whether nearly every number of a column is one more than that of the row above."""
+    try:
+        numbers = [count(row.cells[column]) for row in table.rows]
+    except ValueError:
+        return False
+    steps = sum(b - a == 1 for a, b in pairwise(numbers))
+    return len(numbers) >= _FEWEST and steps >= 0.9 * (len(numbers) - 1)
+
+
+def _time_column(table: Table, unit: str | None) -> str | None:
+    return next((each for each in table.columns if time_factor_ms(each, unit) is not None), None)
+
+
+def _no_time(table: Table) -> str:
+    what = f"column {_counter(table)!r} counts iterations, but "
+    if times := [each for each in table.columns if plain(each) in TIME_NAMES]:
+        return f"{what}{times[0]!r} names no unit: add --set unit=s, ms or us"
+    return (
+        f"{what}no column is known as the time of one ({', '.join(table.columns)[:200]}): "
+        "call it iteration_time_s or iteration_time_ms; call the counter repeat if rows are runs"
+    )
+
+
+def _is_warm_up(row: Row) -> bool:
+    return any(
+        plain(column) in _WARM_UP and cell.lower() in _WARM_UP_WORDS
+        for column, cell in row.cells.items()
+    )
+
+
+def _check_numbers(table: Table, rows: Sequence[Row]) -> None:
+    """Refuse rows that do not follow each other; a new epoch may begin at any lower number.
+
+    A higher or the same one is a row for each epoch, or follows rows that are missing.
+    """
+    column, epoch = _counter(table), _epoch(table)
+    if column is None:
+        return
+    for before, row in pairwise(rows):
+        last, number = count(before.cells[column]), count(row.cells[column])
+        begins = epoch is not None and (
+            number < last and count(row.cells[epoch]) == count(before.cells[epoch]) + 1
+        )
+        if number != last + 1 and not begins:
+            raise ValueError(f"line {row.line}: iteration {number} follows {last}")
+
+
+# A column per model, and a row per machine or per iteration
+
+_GPU_BENCHMARK = re.compile(
+    r"(?P<device>.+?)_{1,2}(?:(?P<gpus>\d{1,2})X_{1,2})?(?P<precision>half|float|double)"
+    r"_model_(?P<work>train|inference)_benchmark"
+)
+_PRECISIONS = {"half": "fp16", "float": "fp32", "double": "fp64"}
+#: Columns that Lambda's tables have beside the models.
+_BESIDE_MODELS: Mapping[str, Meaning] = {"name_gpu": ("device", 1.0), "num_gpu": ("devices", 1.0)}
+
+
+def _is_model(column: str) -> bool:
+    return column in torchvision_architectures()
+
+
+def _read_columns_of_models(
+    table: Table, file: SourceFile, given: Mapping[str, str]
+) -> Iterator[Result | Problem]:
+    """A run per model of a row, or per model where the rows are iterations.
+
+    Columns that are not named after a model of torchvision are left out, or are facts of the row.
+    """
+    if all(_is_model(column) for column in table.columns if column):
+        yield from _read_iterations_of_models(table, file, given)
+    elif given.get("unit") == _IMAGES_PER_S:
+        yield from table.problems
+        for row in table.rows:
+            yield from _read_machine(table, row)
+    else:
+        raise ValueError(
+            f"the unit of the columns of models is not stated: add --set unit={_IMAGES_PER_S} "
+            "if they are throughputs"
+        )
+
+
+def _read_machine(table: Table, row: Row) -> Iterator[Result | Problem]:
+    known = known_columns(table.columns, _BESIDE_MODELS)
+    for model in filter(_is_model, table.columns):
+        cell = row.cells[model]
+        if cell.lower() in _EMPTY | {"0", "0.0"}:
+            continue
+        result = Result("wide-table", {"arch": model}, row.line)
+        try:
+            result.facts["throughput_images_per_s"] = table.number(cell)
+        except ValueError as error:
+            yield Problem(f"{model}: {error}", row.line)
+            continue
+        for column, meaning in known.items():
+            if meaning[0] in (TEXTS.keys() | BESIDE.keys()) and row.cells[column]:
+                _take(result, table, column, row.cells[column], meaning)
+        facts = result.facts
+        device, devices = gpu_in_name(facts.get("env") or facts.get("device") or "")
+        facts.setdefault("device", device)
+        facts.setdefault("devices", devices)
+        result.missing["iteration_times_s"] = "the table has one number per model"
+        yield result
+
+
+def _read_iterations_of_models(
+    table: Table, file: SourceFile, given: Mapping[str, str]
+) -> Iterator[Result | Problem]:
+    benchmark = _GPU_BENCHMARK.fullmatch(file.stem)
+    if benchmark is not None and benchmark["work"] == "inference":
+        raise OtherFileError("times of inference")
+    unit = "ms" if benchmark is not None else given.get("unit")
+    if unit not in MS_FACTORS:
+        raise ValueError("the unit of the times is not stated: add --set unit=s, ms or us")
+    if table.problems:
+        yield from table.problems
+        return
+    rows = table.rows if benchmark else table.rows[int(given.get("warmup_iters", 0)) :]
+    if not rows:
+        raise ValueError("no iteration but those of the warm-up")
+    for model in filter(None, table.columns):
+        numbers, bad = _numbers(table, rows, model)
+        if bad:
+            yield bad[0]
+            continue
+        times_s = [number * MS_FACTORS[unit] / 1e3 for number in numbers]
+        result = _of_times("wide-iterations", times_s)
+        result.facts["arch"] = model
+        if benchmark is not None:
+            _take_gpu_benchmark(result, benchmark, file)
+        yield result
+
+
+def _take_gpu_benchmark(result: Result, named: re.Match[str], file: SourceFile) -> None:
+    """What pytorch-gpu-benchmark says by the file's name and by `config.json` beside it."""
+    result.params = {"step": "forward and backward", "data": "synthetic"}
+    result.extra["step"] = "forward, loss and backward; no optimizer"
+    if named["precision"] == "float":
+        result.extra["precision_note"] = (
+            "PyTorch may compute fp32 convolutions in TF32 from Ampere on"
+        )
+    result.facts |= {
+        "device": named["device"].strip("_").replace("_", " "),
+        "devices": int(named["gpus"] or 0) or None,
+        "env": file.folders[0] if file.folders else named["device"],
+        "backend": "cuda",  # so does PyTorch call ROCm
+        "precision": _PRECISIONS[named["precision"]],
+        "image_size": 224,
+    }
+    result.missing["throughput_images_per_s"] = "no batch size is known"
+    result.missing["batch_size"] = _take_config(result.facts, file.near("config.json"))
+
+
+def _take_config(facts: dict[str, Any], text: str | None) -> str:
+    """Take the batch and the number of GPUs; return why there is no batch."""
+    if text is None:
+        return "no config.json is beside the file"
+    config = json.loads(text)
+    if not isinstance(config, dict):
+        return "config.json beside the file holds no object"
+    if count(str(config.get("NUM_TEST", 0))) != facts["iterations"]:
+        return "config.json beside the file is of another number of iterations"
+    gpus = count(str(config.get("GPU_COUNT", config.get("NUM_GPU", 1))))
+    if facts["devices"] not in (None, gpus) or not gpus:
+        return "config.json beside the file is of another number of GPUs"
+    facts["devices"] = gpus
+    facts["warmup_iters"] = count(str(config.get("WARM_UP", 0)))
+    batch = count(str(config.get("BATCH_SIZE", 0)))
+    if not batch or batch % gpus:
+        return f"a batch of {batch} is not shared evenly by {gpus} GPUs"
+    facts["batch_size"] = batch // gpus
+    return ""
