@@ -102,8 +102,8 @@ lock: setup ## write requirements*.txt from pyproject.toml (UPGRADE=--upgrade fo
 	@$(COMPILE) --output-file requirements.txt pyproject.toml
 	@$(COMPILE) --extra dev --constraint requirements.txt --output-file requirements-dev.txt \
 		pyproject.toml
-	@$(COMPILE) --output-file tracking/server/deploy/requirements.txt \
-		tracking/server/deploy/requirements.in
+	@$(COMPILE) --output-file deploy/server/requirements.txt \
+		deploy/server/requirements.in
 
 clean: ## remove .venv and what tools left; keeps data, records, reports and tracked runs
 	@if [ -e .venv/.mlproject-setup.lock ]; then rm -rf .venv; fi

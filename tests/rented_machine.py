@@ -34,8 +34,8 @@ def make_project(folder):
     """A clone whose measuring script is the real one and whose set-up puts stand-ins in place."""
     for name, text in (("mlproject", MLPROJECT), ("python", PYTHON)):
         program(folder / "stand-ins", name, text)
-    (folder / "cloud").mkdir()
-    shutil.copy(PROJECT / "cloud" / "measure.sh", folder / "cloud")
+    (folder / "deploy").mkdir()
+    shutil.copy(PROJECT / "deploy" / "measure.sh", folder / "deploy")
     (folder / "Makefile").write_text(
         "setup:\n\t@test ! -e $$FACTS/no-set-up\n\t@mkdir -p .venv && cp -r stand-ins .venv/bin\n"
     )

@@ -165,6 +165,11 @@ def test_set_up_needs_the_standard_library_alone():
     assert imported_by("bootstrap").keys() <= sys.stdlib_module_names | {"bootstrap"}
 
 
+def test_the_root_has_26_entries_at_most():
+    listed = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True)
+    assert len({path.split("/")[0] for path in listed.stdout.splitlines()}) <= 26
+
+
 def test_no_two_files_of_tests_have_one_name():
     """pytest takes a second one for the first."""
     names = Counter(path.name for path in (PROJECT / "tests").rglob("test_*.py"))
@@ -337,8 +342,8 @@ def test_the_page_of_the_settings_has_each_with_its_values_and_default():
 
 
 FOLDERS = (
-    "analysis|bench|benchmarks|bootstrap|campaigns|cloud|commands|docs|examples|matrices"
-    "|notebooks|tests|tracking"
+    "analysis|bench|benchmarks|bootstrap|campaigns|commands|deploy|docs|examples|matrices"
+    "|tests|tracking"
 )
 
 
@@ -376,7 +381,7 @@ def test_changelog_knows_this_version():
 
 
 def test_commit_hooks_use_the_pinned_tools():
-    for repository in yaml.safe_load(read(".pre-commit-config.yaml"))["repos"]:
+    for repository in yaml.safe_load(read(".ci/pre-commit.yaml"))["repos"]:
         assert repository["repo"] == "local"
         for hook in repository["hooks"]:
             assert hook["entry"].startswith(".venv/bin/")

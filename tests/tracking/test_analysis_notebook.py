@@ -10,7 +10,7 @@ from stored_runs import filed, night
 from tracking import log_record
 
 PROJECT = Path(__file__).resolve().parents[2]
-NOTEBOOK = PROJECT / "notebooks" / "analysis.ipynb"
+NOTEBOOK = PROJECT / "examples" / "notebooks" / "analysis.ipynb"
 
 
 def notebook():

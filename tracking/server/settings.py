@@ -37,7 +37,7 @@ _NUMBERS = dict.fromkeys(("MLFLOW_PORT", "POSTGRES_PORT"), 65_535) | dict.fromke
 _SIZE = re.compile(r"[1-9][0-9]*(KB|MB|GB)")
 
 
-#: What compose, systemd and we read alike: no quotes, blanks, dollars, backslashes or hashes.
+#: What compose, a shell and we read alike: no quotes, blanks, dollars, backslashes or hashes.
 _PLAIN = re.compile(r"[A-Za-z0-9._~:/@+=,%-]*")
 
 
@@ -160,7 +160,7 @@ def read_file(path: Path) -> dict[str, str]:
         if not _PLAIN.fullmatch(value):
             raise UserError(
                 f"{path}, line {number}: {name} has a quote, blank, $, # or other character that "
-                "compose and systemd read differently: use letters, digits and ._~:/@+=,%-"
+                "compose and a shell read differently: use letters, digits and ._~:/@+=,%-"
             )
         found[name] = value
     return found

@@ -15,8 +15,7 @@ from tracking.server.settings import SECRETS, checked, read_file, write_settings
 
 PROJECT = Path(__file__).resolve().parents[3]
 SERVER = PROJECT / "tracking" / "server"
-DEPLOY = SERVER / "deploy"
-UNITS = sorted((DEPLOY / "systemd").glob("mlproject-*"))
+DEPLOY = PROJECT / "deploy" / "server"
 
 
 def compose(tmp_path, settings_file):
@@ -26,7 +25,7 @@ def compose(tmp_path, settings_file):
     return subprocess.run(
         [
             *(installed_tool("podman-compose"), "--env-file", str(settings_file)),
-            *("-f", str(SERVER / "compose.yaml"), "config"),
+            *("-f", str(DEPLOY / "compose.yaml"), "config"),
         ],
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
         capture_output=True,
@@ -95,24 +94,8 @@ def test_hadolint_is_content():
 def test_every_way_starts_the_same_program():
     """The one that refuses weak secrets: nobody calls `mlflow server` by himself."""
     assert 'ENTRYPOINT ["python", "-m", "tracking.server"]' in (DEPLOY / "Dockerfile").read_text()
-    unit = (DEPLOY / "systemd" / "mlproject-server.service").read_text()
-    assert re.search(r"^ExecStart=\S+/python -m tracking\.server start$", unit, re.MULTILINE)
-    for file in [*SERVER.glob("*.yaml"), *SERVER.glob("*.sh"), DEPLOY / "Dockerfile", *UNITS]:
+    for file in DEPLOY.iterdir():
         assert "mlflow server" not in file.read_text(), file
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_systemd_understands_its_units(tmp_path):
-    for unit in UNITS:
-        # systemd also asks whether the program is there
-        text = unit.read_text().replace("/opt/mlproject-server/venv/bin/python", sys.executable)
-        (tmp_path / unit.name).write_text(text)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", *(tmp_path / unit.name for unit in UNITS)],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_a_server_needs_nothing_of_mlproject_but_what_its_image_copies(tmp_path):
@@ -127,7 +110,6 @@ def test_a_server_needs_nothing_of_mlproject_but_what_its_image_copies(tmp_path)
     done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "COPY bench/__init__.py bench/errors.py bench/" in (DEPLOY / "Dockerfile").read_text()
-    assert "bench/{__init__,errors}.py" in (SERVER / "install.sh").read_text()
 
 
 def test_the_servers_packages_are_those_that_the_tests_run_and_settings_are_kept_out():
@@ -137,4 +119,5 @@ def test_the_servers_packages_are_those_that_the_tests_run_and_settings_are_kept
     ]
     assert pins[0] == pins[1]
     assert "server.env" in (PROJECT / ".gitignore").read_text().split()
-    assert "**/server.env" in (PROJECT / ".dockerignore").read_text().split()
+    ignored = (PROJECT / "deploy" / "Dockerfile.dockerignore").read_text().split()
+    assert "**/server.env" in ignored

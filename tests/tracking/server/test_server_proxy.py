@@ -18,7 +18,7 @@ from stored_runs import filed
 from tracking.store import open_client
 from tracking.upload.upload import upload
 
-CADDYFILE = Path(__file__).resolve().parents[3] / "tracking" / "server" / "deploy" / "Caddyfile"
+CADDYFILE = Path(__file__).resolve().parents[3] / "deploy" / "server" / "Caddyfile"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("caddy") is None, reason="no caddy here: apt install caddy"),

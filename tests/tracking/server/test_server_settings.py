@@ -11,7 +11,9 @@ from bench.errors import UserError
 from tracking.server.__main__ import server
 from tracking.server.settings import SECRETS, checked, new_secret, read_file, write_settings
 
-SERVER = Path(__file__).resolve().parents[3] / "tracking" / "server"
+PROJECT = Path(__file__).resolve().parents[3]
+SERVER = PROJECT / "tracking" / "server"
+DEPLOY = PROJECT / "deploy" / "server"
 GOOD = {"SERVER_NAME": "mlflow.lab.org", **{name: new_secret() for name in SECRETS}}
 
 
@@ -125,12 +127,12 @@ def test_a_line_that_others_would_read_differently_or_not_at_all_is_named(tmp_pa
 
 
 def test_the_example_names_every_setting_and_gives_no_secret():
-    example = SERVER / "server.env.example"
+    example = DEPLOY / "server.env.example"
     given = read_file(example)
     assert not any(given[name] for name in SECRETS)
     for name in re.findall(r"^#?([A-Z_0-9]+)=", example.read_text(), re.MULTILINE):
         if not name.startswith(("AWS_", "MLFLOW_S3_")):  # their own libraries read them
-            readers = (SERVER / "settings.py", SERVER / "compose.yaml")
+            readers = (SERVER / "settings.py", DEPLOY / "compose.yaml")
             assert all(name in reader.read_text() for reader in readers), name
 
 

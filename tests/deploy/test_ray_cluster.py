@@ -9,7 +9,7 @@ import pytest
 import yaml
 from rented_machine import commit
 
-FILE = Path(__file__).resolve().parent.parent.parent / "cloud" / "ray-gcp.yaml"
+FILE = Path(__file__).resolve().parent.parent.parent / "deploy" / "ray-gcp.yaml"
 
 
 @pytest.fixture(scope="module")

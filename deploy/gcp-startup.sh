@@ -200,7 +200,7 @@ set_up() {
 
 # at its end the machine goes off: nobody wants that on a desk
 if [[ "$(cat "${MLPROJECT_DMI:-/sys/class/dmi/id/product_name}")" != "Google Compute Engine" ]]; then
-    echo "startup.sh switches the machine off; it runs on Google Cloud's machines only" >&2
+    echo "gcp-startup.sh switches the machine off; it runs on Google Cloud's machines only" >&2
     exit 2
 fi
 trap finish EXIT
@@ -216,6 +216,6 @@ ensure_driver
 set_up
 say "sweep ${sweep[*]}, for at most $hours h"
 # 124: the hours are over. The sweep was asked to end then, and has written its record.
-timeout --kill-after=10m "${hours}h" "$home/clone/cloud/measure.sh" "${sweep[@]}" &
+timeout --kill-after=10m "${hours}h" "$home/clone/deploy/measure.sh" "${sweep[@]}" &
 sweeping=$!
 wait "$sweeping"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from programs import complaints
 
-PROJECT = Path(__file__).resolve().parent.parent
-DOCKERFILE = (PROJECT / "Dockerfile").read_text("utf-8")
+PROJECT = Path(__file__).resolve().parent.parent.parent
+DOCKERFILE = (PROJECT / "deploy" / "Dockerfile").read_text("utf-8")
 
 
 def instructions(name):
@@ -44,7 +44,7 @@ def dockers_form(pattern):
 
 def test_what_git_ignores_stays_out_and_everything_else_goes_in():
     """Else every record of the image would say that the project was changed."""
-    lines = (PROJECT / ".dockerignore").read_text("utf-8").splitlines()
+    lines = (PROJECT / "deploy" / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
     ignored = {line for line in lines if not line.startswith("#")}
     assert ignored == {dockers_form(line) for line in (PROJECT / ".gitignore").read_text().split()}
 

@@ -22,13 +22,13 @@ import pytest
 from programs import program
 from rented_machine import asked, commit, hang_in_sweep, make_project
 
-PROJECT = Path(__file__).resolve().parent.parent.parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="Google's machines run Linux"),
     pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
 ]
-SCRIPT = PROJECT / "tracking" / "gcp" / "startup.sh"
+SCRIPT = PROJECT / "deploy" / "gcp-startup.sh"
 PASSWORD = "pass word'$(x)"
 TOKEN = "ya29.token"
 SECRET = "/v1/projects/my-project/secrets/mlflow-password/versions/latest:access"

@@ -31,7 +31,7 @@ def start(tmp_path, facts):
     def start(*words, **more):
         given = {name: value for name, value in (environ | more).items() if value is not None}
         return subprocess.Popen(
-            [project / "cloud" / "measure.sh", *words],
+            [project / "deploy" / "measure.sh", *words],
             env=given,
             stderr=subprocess.PIPE,
             text=True,

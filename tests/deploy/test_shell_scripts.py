@@ -11,12 +11,11 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 SCRIPTS = {
     path.relative_to(PROJECT).as_posix(): path.read_text("utf-8")
     for path in [
-        *PROJECT.glob("cloud/*.sh"),
-        *PROJECT.glob("tracking/**/*.sh"),
+        *PROJECT.glob("deploy/*.sh"),
         PROJECT / ".ci/run",
     ]
 }
-TASK = yaml.safe_load((PROJECT / "cloud" / "skypilot.yaml").read_text("utf-8"))
+TASK = yaml.safe_load((PROJECT / "deploy" / "skypilot.yaml").read_text("utf-8"))
 SCRIPTS |= {f"skypilot {part}": f"#!/bin/bash\n{TASK[part]}" for part in ("setup", "run")}
 
 

@@ -10,8 +10,8 @@ import nbformat
 import pytest
 from rented_machine import commit
 
-PROJECT = Path(__file__).resolve().parent.parent
-NOTEBOOK = PROJECT / "notebooks" / "colab.ipynb"
+PROJECT = Path(__file__).resolve().parent.parent.parent
+NOTEBOOK = PROJECT / "examples" / "notebooks" / "colab.ipynb"
 
 #: Colab's own modules: one secret of two, and a download that is noted.
 COLAB = """

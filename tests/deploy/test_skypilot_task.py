@@ -17,7 +17,7 @@ from rented_machine import asked, hang_in_sweep, make_project
 from bootstrap.installer import child_environment
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-FILE = PROJECT / "cloud" / "skypilot.yaml"
+FILE = PROJECT / "deploy" / "skypilot.yaml"
 TASK = yaml.safe_load(FILE.read_text("utf-8"))
 #: In an environment of its own: it asks for an older click and an older uvicorn than ours.
 SKYPILOT = "skypilot==0.14.1"
