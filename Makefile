@@ -89,7 +89,7 @@ format: setup-dev ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-setup: ## the environments: .venv, and the one that `mlflow run` uses
+setup: ## the environment .venv, which `mlflow run` uses too
 	@$(PYTHON) -m bootstrap
 
 setup-dev:

@@ -206,15 +206,11 @@ def test_there_is_one_project_file_and_no_folder_of_its_name():
     assert names == ["MLproject"]
 
 
-def test_main_takes_every_setting_with_its_default():
-    def as_text(value):
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
-    parameters = dict(ENTRY_POINTS["main"]["parameters"])
-    assert parameters.pop("repeats")["default"] == 1  # how often, and no setting of a measurement
-    assert {name: as_text(given["default"]) for name, given in parameters.items()} == {
-        name: as_text(field.default) for name, field in RunConfig.model_fields.items()
+def test_what_main_declares_has_the_defaults_of_the_settings():
+    parameters = {
+        name: given["default"] for name, given in ENTRY_POINTS["main"]["parameters"].items()
     }
+    assert parameters == {name: RunConfig.model_fields[name].default for name in parameters}
 
 
 @pytest.mark.parametrize("name", ENTRY_POINTS)

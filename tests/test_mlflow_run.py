@@ -14,18 +14,13 @@ import pytest
 
 from bench.records.folders import read_records
 from tracking import schema
-from tracking.projects import make_environment
+from tracking.projects import link_environment
 from tracking.reading.tracked_runs import download_record, search_runs
 
 PROJECT = Path(__file__).resolve().parent.parent
 SMALL = {"batch_size": 2, "image_size": 64, "warmup_iters": 1, "iters": 2}
 TINY = {**SMALL, "arch": "crashing_models:small", "backend": "cpu", "image_size": 32}
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _environment():
-    make_environment(PROJECT)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +38,10 @@ def images(tmp_path_factory):
 
 
 @pytest.fixture
-def place(mlproject_command, embedded):
-    """The folder in which `mlflow run` is typed."""
+def place(mlproject_command, embedded, monkeypatch):
+    """The folder in which `mlflow run` is typed, after a set-up."""
+    monkeypatch.setenv("MLFLOW_ENV_ROOT", str(mlproject_command.folder / "envs"))
+    link_environment(PROJECT, Path(sys.prefix))
     return mlproject_command.folder
 
 
@@ -105,7 +102,8 @@ def test_it_measures_real_images_into_one_tracked_run_per_repeat(place, images, 
     ("options", "parameters", "words"),
     [
         (["--env-manager", "local"], {"arch": "$(touch hacked)"}, "$(touch hacked)"),
-        ([], {"batch_size": "0; touch hacked"}, "0; touch hacked"),
+        ([], {"seed": "0; touch hacked"}, "0; touch hacked"),
+        ([], {"wrong_name": "1"}, "No such option '--wrong-name'"),
     ],
 )
 @pytest.mark.long

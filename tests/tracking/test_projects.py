@@ -1,30 +1,16 @@
-"""The environment of `mlflow run`: where MLflow looks for it, and that it is whole or not there."""
+"""The environment of `mlflow run`: the folder in which MLflow looks for it is a link."""
 
 import os
 from pathlib import Path
 
 import pytest
-from programs import program
+from refusals import refusal
 
-from bench.errors import UserError
-from tracking import projects
+from tracking.projects import link_environment, project_environment
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
-
-# Makes a "Python" that answers the import check with the exit code in $IMPORTS, and "compiles";
-# keeps a log.
-UV = """#!/bin/sh
-echo "$@" >> "$UV_LOG"
-[ -e "$UV_LOG.no-network" ] && exit 2
-for folder in "$@"; do :; done
-[ "$1" = venv ] || exit 0
-mkdir -p "$folder/bin"
-printf '#!/bin/sh\\n[ "$2" = compileall ] && touch "$6/compiled"\\n' > "$folder/bin/python"
-printf '[ "$1" = -c ] && echo odd >&2\\nexit %s\\n' "$IMPORTS" >> "$folder/bin/python"
-chmod +x "$folder/bin/python"
-"""
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="there MLflow finds no such folder")
 
 
 @pytest.fixture
@@ -33,89 +19,44 @@ def project(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "requirements.txt").write_text("click==8.1\n")
     (folder / "python_env.yaml").write_text((PROJECT / "python_env.yaml").read_text())
-    uv = program(tmp_path, "uv", UV)
-    monkeypatch.setattr("uv.find_uv_bin", lambda: str(uv))
-    monkeypatch.setenv("UV_LOG", str(tmp_path / "uv.log"))
-    monkeypatch.setenv("IMPORTS", "0")
     monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "envs"))
     return folder
 
 
-@pytest.fixture
-def uv_log(tmp_path):
-    return tmp_path / "uv.log"
+def environment(folder):
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    return folder
 
 
-def folders(project):
-    return sorted(child.name for child in (project.parent / "envs").iterdir() if child.is_dir())
-
-
-def test_made_once(project, uv_log, capfd):
-    folder = projects.make_environment(project)
-    assert "odd" not in capfd.readouterr().err.splitlines()
-    assert projects.is_whole(folder)
-    assert (folder / "compiled").exists()
-    assert folders(project) == [folder.name]
-    venv, install = uv_log.read_text().splitlines()
-    assert "--relocatable" in venv
-    assert install.endswith(f"-r {project / 'requirements.txt'}")
-    uv_log.unlink()
-    assert projects.make_environment(project) == folder
-    assert not uv_log.exists()
-
-
-def test_other_requirements_are_another_environment(project):
-    first = projects.make_environment(project)
+def test_the_link_leads_to_the_environment_that_was_set_up_last(project, tmp_path):
+    here, elsewhere = environment(project / ".venv"), environment(tmp_path / "other" / ".venv")
+    link = link_environment(project, elsewhere)
+    assert link.resolve() == elsewhere
+    for _ in range(2):
+        assert link_environment(project, here) == link
+        assert link.resolve() == here
+    assert [*link.parent.iterdir()] == [link]
+    assert (elsewhere / "bin" / "python").exists()
     (project / "requirements.txt").write_text("click==8.2\n")
-    second = projects.make_environment(project)
-    assert first != second
-    assert projects.is_whole(first)
-    assert projects.is_whole(second)
+    assert link_environment(project, here) != link
 
 
-def test_what_is_half_there_is_replaced_and_what_a_killed_set_up_left_removed(project):
-    folder = projects.project_environment(project)
-    (folder / "lib" / "half-a-package").mkdir(parents=True)
-    (folder.parent / f"{folder.name}.new-abc").mkdir(parents=True)
-    projects.make_environment(project)
-    assert projects.is_whole(folder)
-    assert not (folder / "lib").exists()
-    assert folders(project) == [folder.name]
-    (folder / "bin" / "python").unlink()
-    assert not projects.is_whole(folder)
-    projects.make_environment(project)
-    assert projects.is_whole(folder)
+def test_a_link_to_what_is_gone_is_made_anew_and_a_folder_stays(project, tmp_path, capsys):
+    here = environment(project / ".venv")
+    link = project_environment(project)
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "gone")
+    assert link_environment(project, here).resolve() == here
+    link.unlink()
+    environment(link)
+    assert link_environment(project, here) == link
+    assert (link / "bin" / "python").exists()
+    assert not link.is_symlink()
+    assert "remove it to use .venv" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("imports", ["0", "1"])
-def test_environment_that_mlflow_built_is_kept_if_its_packages_import(project, uv_log, imports):
-    folder = projects.project_environment(project)
-    answer = f'[ "$2" = compileall ] && touch "$6/compiled"\nexit {imports}'
-    program(folder / "bin", "python", answer)
-    projects.make_environment(project)
-    assert projects.is_whole(folder)
-    assert (folder / "compiled").exists()
-    assert uv_log.exists() == (imports == "1")
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"), [("network", "run `make setup` again"), ("imports", "do not import")]
-)
-def test_a_set_up_that_fails_leaves_nothing_and_shows_why(
-    project, tmp_path, monkeypatch, capfd, fault, words
-):
-    if fault == "network":
-        (tmp_path / "uv.log.no-network").touch()
-    else:
-        monkeypatch.setenv("IMPORTS", "1")
-    with pytest.raises(UserError, match=words):
-        projects.make_environment(project)
-    assert ("odd" in capfd.readouterr().err.splitlines()) == (fault == "imports")
-    assert folders(project) == []
-
-
-def test_unwritable_root_names_the_variable(project, monkeypatch, tmp_path):
+def test_a_root_that_cannot_be_written_names_the_variable(project, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="MLFLOW_ENV_ROOT"):
-        projects.make_environment(project)
+    assert "MLFLOW_ENV_ROOT" in refusal(link_environment, project, project / ".venv")
