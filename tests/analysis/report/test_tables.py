@@ -126,7 +126,7 @@ def test_a_column_speaks_of_the_sample_that_the_runs_train_on():
 
 def test_columns_are_declared_once_and_the_documents_name_those_of_a_place():
     assert len(_DECLARED) == len(COLUMNS)
-    page = (Path(__file__).parents[2] / "docs" / "report.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "report.md").read_text("utf-8")
     listed = page[page.index("### With roofs") : page.index("### Pulling again")]
     (run,) = place_runs([make.run_record()], [make.ceilings_record()])
     shown = {*_ROOF_TEXTS, *_ROOF_NUMBERS} & point_row(run.point).keys()

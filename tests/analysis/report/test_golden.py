@@ -1,6 +1,6 @@
 """A whole report, and what commands say of runs like its own, against the files in tests/golden.
 
-`python -m pytest tests/analysis/test_golden.py --golden` writes the files anew; look at the diff.
+`pytest tests/analysis/report/test_golden.py --golden` writes the files anew; look at the diff.
 Numbers have nine digits there, since further ones differ between processors. Figures are kept as
 the data that a page draws.
 """
@@ -22,7 +22,7 @@ from test_analysis_commands import records_on_disk
 from bench.errors import UserError
 from bench.records import Copies, Finding
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 LAB = make.environment()
 FAST = make.environment(label="fast", device=make.gpu())

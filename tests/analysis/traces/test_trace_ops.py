@@ -14,7 +14,7 @@ from bench.profilers.traces import DeviceSpan, HostSpan, Trace, read_trace
 from bench.records.complexity import CalledOp, CallWork, OpWork
 from bench.records.profile import COMMUNICATION
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+TRACES = Path(__file__).parents[2] / "data" / "traces"
 MI300X = TRACES / "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
 V100 = TRACES / "v100_resnet50_b32_workers0.pt.trace.json.gz"
 THREAD, AUTOGRAD = (1, 1), (1, 2)

@@ -10,7 +10,7 @@ from analysis.traces.timeline import cut_steps, loader_share, timeline
 from bench.profilers.traces import HostSpan, Trace, read_trace
 from bench.records import IdleTime
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+TRACES = Path(__file__).parents[2] / "data" / "traces"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"
 

@@ -21,7 +21,7 @@ from analysis.traces.timeline import (
 )
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace, read_trace
 
-TRACES = Path(__file__).parents[1] / "data" / "traces"
+TRACES = Path(__file__).parents[2] / "data" / "traces"
 WORKERS0, WORKERS4 = (f"v100_resnet50_b32_workers{count}.pt.trace.json.gz" for count in (0, 4))
 MI300X = "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
 THREAD = (1, 1)
