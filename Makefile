@@ -96,7 +96,7 @@ setup-dev:
 	@$(PYTHON) -m bootstrap --dev
 
 kit: setup ## one file for a machine without a network (PYTHON_VERSION=3.12 MACHINE=aarch64)
-	@$(BIN)/python -m bootstrap.kit_pack --python-version $(PYTHON_VERSION) --machine $(MACHINE)
+	@$(BIN)/python -m bootstrap.kit --python-version $(PYTHON_VERSION) --machine $(MACHINE)
 
 lock: setup ## write requirements*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	@$(COMPILE) --output-file requirements.txt pyproject.toml

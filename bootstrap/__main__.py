@@ -10,6 +10,6 @@ if sys.version_info < (3, 10):  # noqa: UP036
     )
     sys.exit(2)
 
-from bootstrap.steps import main
+from bootstrap.setup import main
 
 sys.exit(main(sys.argv[1:]))

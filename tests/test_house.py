@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from bench.config import RunConfig, allowed_values, spelled
-from bootstrap.installer import INPUTS, OLDEST_UV
+from bootstrap.setup import INPUTS
 from mlproject import COMMANDS, cli
 
 if sys.version_info >= (3, 11):
@@ -113,11 +113,6 @@ def test_the_project_installs_without_a_downloaded_build_environment():
         build = Requirement(line)
         for version in pins("requirements.txt")[canonicalize_name(build.name)]:
             assert build.specifier.contains(version)
-
-
-def test_set_up_trusts_no_uv_older_than_the_project_asks_for():
-    [uv] = [requirement for requirement in declared() if requirement.name == "uv"]
-    assert str(uv.specifier) == f">={'.'.join(map(str, OLDEST_UV))}"
 
 
 # Imports

@@ -14,7 +14,7 @@ import yaml
 from programs import program
 from rented_machine import asked, hang_in_sweep, make_project
 
-from bootstrap.installer import child_environment
+from bootstrap.setup import child_environment
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 FILE = PROJECT / "deploy" / "skypilot.yaml"
