@@ -9,12 +9,13 @@ import click
 
 from analysis import compare_pairs, compared_metric, pair_runs, place
 from bench import measure
-from bench.config import parse_config
+from bench.config import RunConfig, parse_config
 from bench.errors import UserError
 
 
 @click.command()
-@click.option("--setting", default="channels_last", show_default=True, help="name of the setting")
+@click.option("--setting", type=click.Choice(sorted(RunConfig.model_fields)), metavar="NAME",
+              default="channels_last", show_default=True, help="name of the setting")  # fmt: skip
 @click.option("--a", "value_a", default="false", show_default=True)
 @click.option("--b", "value_b", default="true", show_default=True)
 @click.option("--arch", default="resnet18", show_default=True, help="model by torchvision's name")

@@ -267,7 +267,8 @@ def _slow_steps(known: Sequence[_KnownStep], median_s: float) -> Iterator[str]:
             for more_s, cause in more[:2]
             if more_s > LEAST_SHARE * median_s
         ]
-        yield f"{step.name} takes {_ms(length_s)}: {' and '.join(parts)}"
+        why = " and ".join(parts) or "no single cause took longer than usual"
+        yield f"{step.name} takes {_ms(length_s)}: {why}"
 
 
 def _words(cause: str) -> str:

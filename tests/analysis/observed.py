@@ -2,17 +2,24 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
 
 from analysis.runs.place import place
 from analysis.runs.run import Run
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
+from mlproject import cli
 from tracking.content import content_of
 from tracking.importing import read_results
 from tracking.reading.pages import RunColumns
 from tracking.upload.additions import Added
 
+#: A variant that `make test` leaves out.
+LONG = partial(pytest.param, marks=pytest.mark.long)
 PUBLISHED = Path(__file__).with_name("data") / "published_runs.csv"
 
 _DEFAULTS = {
@@ -150,3 +157,22 @@ def published_records():
 
 def published():
     return [place(record, run_id=name) for name, record in published_records().items()]
+
+
+def records_on_disk(folder, *records):
+    for record in records:
+        path = folder / record.record_id
+        path.mkdir(parents=True)
+        (path / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+    return str(folder)
+
+
+def invoke(module, *arguments):
+    """Run the command of a module, or of this name; what it raises is raised here."""
+    name = getattr(module, "__name__", module).rpartition(".")[2]
+    return CliRunner().invoke(
+        cli.get_command(None, name),
+        [str(a) for a in arguments],
+        standalone_mode=False,
+        catch_exceptions=False,
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import factories as make
 import pytest
 from mlflow.tracking import MlflowClient
-from test_analysis_commands import invoke
+from observed import invoke
 
 import commands.report
 from analysis import pull_iterations, pull_record, pull_runs

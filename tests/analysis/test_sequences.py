@@ -7,8 +7,7 @@ from datetime import datetime, timezone
 import factories as make
 import pytest
 import samples
-from observed import tracked
-from test_analysis_commands import records_on_disk
+from observed import records_on_disk, tracked
 from test_report import rows
 
 import mlproject

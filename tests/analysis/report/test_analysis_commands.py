@@ -6,36 +6,15 @@ import re
 import factories as make
 import pandas as pd
 import pytest
-from click.testing import CliRunner
-from observed import Server, tracked
+from observed import Server, invoke, records_on_disk, tracked
 
 import commands.compare
 import commands.report
 from analysis.server.tracked_frame import tracked_frame
 from bench.errors import UserError
-from mlproject import cli
 from tracking.store import TrackingError
 
 pytestmark = pytest.mark.usefixtures("unpainted")
-
-
-def records_on_disk(folder, *records):
-    for record in records:
-        path = folder / record.record_id
-        path.mkdir(parents=True)
-        (path / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
-    return str(folder)
-
-
-def invoke(module, *arguments):
-    """Run the command of a module, or of this name; what it raises is raised here."""
-    name = getattr(module, "__name__", module).rpartition(".")[2]
-    return CliRunner().invoke(
-        cli.get_command(None, name),
-        [str(a) for a in arguments],
-        standalone_mode=False,
-        catch_exceptions=False,
-    )
 
 
 def test_report_from_a_folder_needs_no_server_and_says_what_is_wrong(tmp_path):

@@ -16,8 +16,7 @@ import factories as make
 import numpy as np
 import pytest
 import samples
-from observed import Server, published_records
-from test_analysis_commands import records_on_disk
+from observed import Server, published_records, records_on_disk
 
 from bench.errors import UserError
 from bench.records import Copies, Finding

@@ -5,7 +5,7 @@ import json
 import factories as make
 import pytest
 import samples
-from test_analysis_commands import invoke, records_on_disk
+from observed import invoke, records_on_disk
 from test_report import report, rows
 
 import commands.report

@@ -183,7 +183,7 @@ def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch
 
 
 def test_the_documentation_lists_every_column():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text("utf-8")
+    text = (Path(__file__).resolve().parents[3] / "docs" / "report.md").read_text("utf-8")
     listed = set(re.findall(r"`(\w+)`", text))
     assert set(tracked_frame([], placed={}).columns) <= listed
 

@@ -7,8 +7,7 @@ from datetime import timedelta
 import factories as make
 import numpy as np
 import pytest
-from observed import observation
-from test_analysis_commands import invoke, records_on_disk
+from observed import invoke, observation, records_on_disk
 
 import commands.trend
 from analysis.comparison import METRICS

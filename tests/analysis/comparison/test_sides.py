@@ -2,8 +2,7 @@
 
 import factories as make
 import pytest
-from observed import Server, published_records
-from test_analysis_commands import records_on_disk
+from observed import Server, published_records, records_on_disk
 
 from analysis.comparison import read_side, read_sides
 from bench.errors import UserError

@@ -4,7 +4,7 @@ import json
 
 import factories as make
 import pytest
-from test_analysis_commands import invoke, records_on_disk
+from observed import invoke, records_on_disk
 
 import commands.compare
 from analysis.comparison import read_sides

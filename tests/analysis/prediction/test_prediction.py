@@ -7,8 +7,7 @@ import factories as make
 import numpy as np
 import pytest
 import samples
-from observed import curve, observation, repeated
-from test_analysis_commands import invoke, records_on_disk
+from observed import curve, invoke, observation, records_on_disk, repeated
 
 import commands.predict
 from analysis.prediction import fit_curve, memory_of, predict_batch

@@ -1,10 +1,10 @@
 """Intervals that cover what they say, tests that find what is there, and hand-worked cases."""
 
-import functools
 import math
 
 import numpy as np
 import pytest
+from observed import LONG
 from scipy import signal, stats
 
 from analysis.statistics import estimate_ratio, find_outliers, mean_ratio, repeats_of
@@ -19,7 +19,6 @@ from analysis.statistics.repeats import (
 from bench.errors import Unknown
 
 ITERATIONS = 100
-LONG = functools.partial(pytest.param, marks=pytest.mark.long)
 
 
 def windows(rng, shape, phi, noise=0.05, between=0.0, step_s=0.1):

@@ -5,8 +5,7 @@ import json
 import factories as make
 import numpy as np
 import pytest
-from observed import observation, repeated
-from test_analysis_commands import invoke, records_on_disk
+from observed import invoke, observation, records_on_disk, repeated
 
 import commands.compare
 from analysis.comparison import METRICS, compare_pairs

@@ -3,8 +3,7 @@
 import factories as make
 import numpy as np
 import pytest
-from observed import observation, published, repeated
-from test_statistics import LONG
+from observed import LONG, observation, published, repeated
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table, covered, in_doubt

@@ -5,8 +5,7 @@ from dataclasses import replace
 import factories as make
 import numpy as np
 import pytest
-from observed import curve, observation, published, repeated
-from test_analysis_commands import invoke, records_on_disk
+from observed import curve, invoke, observation, published, records_on_disk, repeated
 from test_compare_command import measured
 
 import commands.report

@@ -7,10 +7,8 @@ from dataclasses import replace
 import factories as make
 import numpy as np
 import pytest
-from observed import observation, repeated
-from test_analysis_commands import invoke
+from observed import LONG, invoke, observation, repeated
 from test_compare_command import measured, on_disk
-from test_statistics import LONG
 
 import commands.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs
