@@ -12,11 +12,7 @@ import click
 from bench.errors import UserError
 from tracking.server import backup as backups
 from tracking.server import mlflow_process
-from tracking.server.settings import ServerSettings, checked, new_secret, read_file, write_settings
-from tracking.server.users import Users
-
-#: Where a password of a user comes from when it is not made: a command line can be read by all.
-USER_PASSWORD = "MLPROJECT_USER_PASSWORD"  # noqa: S105
+from tracking.server.settings import ServerSettings, checked, read_file, write_settings
 
 
 @click.group(context_settings={"max_content_width": 100})
@@ -75,13 +71,9 @@ def look(folder: Path, port: int) -> None:
 @click.pass_context
 def health(context: click.Context) -> None:
     """Say whether the server and its database answer (exit 1 if not)."""
-    settings = _settings(context)
-    try:
-        Users(settings).all()
-    except UserError as error:
-        click.echo(f"unhealthy: {error}", err=True)
-        sys.exit(1)
-    click.echo("healthy")
+    good = mlflow_process.healthy(_settings(context))
+    click.echo("healthy" if good else "unhealthy: no answer to the admin of the settings")
+    sys.exit(0 if good else 1)
 
 
 @server.command()
@@ -109,43 +101,6 @@ def upgrade(context: click.Context) -> None:
     database = mlflow_process.database_uri(settings)
     words = [sys.executable, "-m", "mlflow", "db", "upgrade", database]
     sys.exit(subprocess.run(words, env=mlflow_process.environment(settings)).returncode)
-
-
-@server.group()
-def users() -> None:
-    """Who may write, and who may look."""
-
-
-@users.command("add")
-@click.argument("name")
-@click.option("--role", type=click.Choice(["writer", "reader"]), required=True)
-@click.pass_context
-def add_user(context: click.Context, name: str, role: str) -> None:
-    """Make a user, or give one that exists a new password and role.
-
-    The password is that of MLPROJECT_USER_PASSWORD; without it one is made and shown once.
-    """
-    given = os.environ.get(USER_PASSWORD)
-    password = given or new_secret()
-    Users(_settings(context)).add(name, password, role)
-    click.echo(f"{name}: {role}" + ("" if given else f", password {password} (shown only now)"))
-
-
-@users.command("remove")
-@click.argument("name")
-@click.pass_context
-def remove_user(context: click.Context, name: str) -> None:
-    """Take a user away; the runs stay."""
-    Users(_settings(context)).remove(name)
-    click.echo(f"{name}: removed")
-
-
-@users.command("list")
-@click.pass_context
-def list_users(context: click.Context) -> None:
-    """Show every user and role."""
-    for name, role in Users(_settings(context)).all().items():
-        click.echo(f"{name}: {role}")
 
 
 if __name__ == "__main__":

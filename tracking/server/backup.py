@@ -140,10 +140,5 @@ def _psql(settings: ServerSettings, database: str, *statements: str) -> str:
 
 
 def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
-    return answer(
-        name,
-        *words,
-        host=settings.postgres_host,
-        port=settings.postgres_port,
-        password=settings.postgres_password,
-    )
+    where = {"host": settings.postgres_host, "password": settings.postgres_password}
+    return answer(name, *words, port=settings.postgres_port, **where)

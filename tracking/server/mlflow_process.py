@@ -10,10 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import requests
@@ -28,8 +26,6 @@ from tracking.server.settings import (
     read_file,
     write_settings,
 )
-
-_START_S = 120
 
 #: With workspaces on, MLflow gives nothing to users without a role, and lets only members create
 #: experiments; without them every user may create some. One worker process: with more, uvicorn
@@ -130,7 +126,7 @@ def running(settings: ServerSettings) -> Iterator[subprocess.Popen[bytes]]:
                 start_new_session=True,
             )
         try:
-            _wait_until_it_answers(process, settings, log)
+            postgres.wait_until(lambda: healthy(settings), process, log)
             yield process
         finally:
             _end(process)
@@ -138,32 +134,29 @@ def running(settings: ServerSettings) -> Iterator[subprocess.Popen[bytes]]:
 
 def look(folder: Path, port: int) -> None:
     """Run a server until Ctrl-C or SIGTERM; raises UserError if it ends by itself."""
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = settings_in(folder, port)
     print("starting Postgres and MLflow ...", flush=True)
-    with running(settings) as process:
-        print(f'MLflow:    {settings.url} (choose "Model training"; Ctrl-C ends it)')
-        print(f"user:      {settings.admin}")
-        print(f"password:  MLFLOW_AUTH_ADMIN_PASSWORD in {folder / 'server.env'}", flush=True)
-        while not ended.wait(timeout=1):
-            if process.poll() is not None:
-                raise UserError(f"MLflow ended by itself: {folder / 'mlflow.log'} says why")
-    print("ended; its runs stay in", folder)
+    try:
+        with running(settings) as process:
+            print(f'MLflow:    {settings.url} (choose "Model training"; Ctrl-C ends it)')
+            print(f"user:      {settings.admin}")
+            print(f"password:  MLFLOW_AUTH_ADMIN_PASSWORD in {folder / 'server.env'}", flush=True)
+            process.wait()
+            raise UserError(f"MLflow ended by itself: {folder / 'mlflow.log'} says why")
+    except KeyboardInterrupt:
+        print("ended; its runs stay in", folder)
 
 
-def _wait_until_it_answers(
-    process: subprocess.Popen[bytes], settings: ServerSettings, log: Path
-) -> None:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if requests.get(f"{settings.url}/health", timeout=2).ok:
-                return
-        except requests.RequestException:
-            time.sleep(0.1)
-    raise UserError(f"MLflow does not answer: {log} says why")
+def healthy(settings: ServerSettings) -> bool:
+    """Whether the server answers, and its database, to the admin."""
+    with requests.Session() as session:
+        session.trust_env = False  # no .netrc, no proxy: it is this machine
+        session.auth = (settings.admin, settings.admin_password)
+        asked = f"{settings.url}/api/2.0/mlflow/experiments/get?experiment_id=0"
+        with suppress(requests.RequestException):
+            return session.get(asked, timeout=9).ok
+    return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

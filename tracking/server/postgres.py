@@ -1,4 +1,4 @@
-"""A Postgres of one's own on this machine: made from the system's package, gone with the caller."""
+"""Programs of Postgres: those of the settings' database, and a Postgres of one's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ _FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/
 _OWNER = "postgres"
 #: The database that Postgres always has, to stand in while another is made or renamed.
 MAINTENANCE = "postgres"
-_START_S = 60
 
 
 def program(name: str) -> str:
@@ -39,6 +38,18 @@ def program(name: str) -> str:
     return on_path
 
 
+def answer(name: str, *words: str, host: str = "127.0.0.1", port: int, password: str) -> str:
+    """Return what a program of Postgres prints; raises UserError with its last line if it fails."""
+    where = {"PGHOST": host, "PGPORT": str(port), "PGUSER": POSTGRES_NAME, "PGPASSWORD": password}
+    done = subprocess.run(
+        [program(name), *words], env=os.environ | where, capture_output=True, text=True
+    )
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(f"{name}: {why}")
+    return done.stdout
+
+
 @contextmanager
 def running(folder: Path, port: int, password: str) -> Iterator[None]:
     """Run a Postgres in `folder`, on 127.0.0.1 only, until the block ends; new if none is there.
@@ -46,37 +57,45 @@ def running(folder: Path, port: int, password: str) -> Iterator[None]:
     As root its processes and files are those of the user `postgres`, who must be able to enter
     `folder`. Raises UserError where it cannot start.
     """
-    data = folder / "postgres"
+    data, log = folder / "postgres", folder / "postgres.log"
     if not (data / "PG_VERSION").exists():
         _make(data, password)
-    log = folder / "postgres.log"
+    # no socket file: its folder may be one that the owner cannot write to, or too long
+    places = ("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [
-                *(program("postgres"), "-D", str(data), "-p", str(port)),
-                # no socket file: its folder may be one that the owner cannot write to, or too long
-                *("-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="),
-                *("-c", "logging_collector=off"),
-            ],
+            [program("postgres"), "-D", str(data), "-p", str(port), *places],
             stdout=output,
             stderr=output,
             start_new_session=True,
             **_as_owner(),
         )
     try:
-        _wait_until_it_answers(process, port, log)
-        _make_database(port, password)
+        asked = [program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+        wait_until(lambda: not subprocess.run(asked).returncode, process, log)
+        there = ("-d", MAINTENANCE, "-Atc", "SELECT datname FROM pg_database")
+        if POSTGRES_NAME not in answer("psql", *there, port=port, password=password).split():
+            answer("createdb", POSTGRES_NAME, port=port, password=password)
         yield
     finally:
         process.send_signal(signal.SIGINT)  # fast: it lets no client keep it up
         process.wait(timeout=60)
 
 
+def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return when a started program answers; raises UserError with the end of its log if never."""
+    deadline = time.monotonic() + 120
+    while not answers():
+        if process.poll() is not None or time.monotonic() > deadline:
+            last = (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
+            raise UserError(f"no answer; the end of {log}: {last}")
+        time.sleep(0.1)
+
+
 def _as_owner() -> dict[str, Any]:
     """How a program is started so that its files are the owner's, None for the caller's own."""
     owner = _OWNER if os.name == "posix" and os.geteuid() == 0 else None
-    groups: list[str] | None = [] if owner else None
-    return {"cwd": "/", "user": owner, "group": owner, "extra_groups": groups}
+    return {"cwd": "/", "user": owner, "group": owner, "extra_groups": [] if owner else None}
 
 
 def _make(data: Path, password: str) -> None:
@@ -87,53 +106,13 @@ def _make(data: Path, password: str) -> None:
     if owner := _as_owner()["user"]:
         for path in (data, first):
             shutil.chown(path, owner, owner)
-    try:
-        done = subprocess.run(
-            [
-                *(program("initdb"), "-D", str(data), "-U", POSTGRES_NAME, "-E", "UTF8"),
-                *("--locale=C", "--auth=scram-sha-256", f"--pwfile={first}"),
-            ],
-            capture_output=True,
-            text=True,
-            **_as_owner(),
-        )
-    finally:
-        first.unlink()
+    words = ["-D", str(data), "-U", POSTGRES_NAME, "-E", "UTF8", "--locale=C"]
+    words += ["--auth=scram-sha-256", f"--pwfile={first}"]
+    done = subprocess.run(
+        [program("initdb"), *words], capture_output=True, text=True, **_as_owner()
+    )
+    first.unlink()
     if done.returncode:
         shutil.rmtree(data)
         why = (done.stderr.strip().splitlines() or ["initdb failed"])[-1]
-        hint = f"; as root: can {_OWNER} enter that folder?" if owner else ""
-        raise UserError(f"no database could be made in {data}: {why}{hint}")
-
-
-def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    asked = [program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-    deadline = time.monotonic() + _START_S
-    while subprocess.run(asked).returncode:
-        if process.poll() is not None or time.monotonic() > deadline:
-            last = (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
-            raise UserError(f"Postgres does not start; the end of {log}: {last}")
-        time.sleep(0.1)
-
-
-def _make_database(port: int, password: str) -> None:
-    """Make the database that is named like its role, unless it is there."""
-    there = ("-d", MAINTENANCE, "-Atc", "SELECT datname FROM pg_database")
-    if POSTGRES_NAME not in answer("psql", *there, port=port, password=password).split():
-        answer("createdb", POSTGRES_NAME, port=port, password=password)
-
-
-def answer(name: str, *words: str, host: str = "127.0.0.1", port: int, password: str) -> str:
-    """Return what a program of Postgres prints; raises UserError with its last line if it fails."""
-    environment = {
-        **os.environ,
-        "PGHOST": host,
-        "PGPORT": str(port),
-        "PGUSER": POSTGRES_NAME,
-        "PGPASSWORD": password,
-    }
-    done = subprocess.run([program(name), *words], env=environment, capture_output=True, text=True)
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError(f"{name}: {why}")
-    return done.stdout
+        raise UserError(f"no database could be made in {data}, which {owner or 'you'} own: {why}")

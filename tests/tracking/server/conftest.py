@@ -18,7 +18,6 @@ from bench.errors import UserError
 from tracking.server import postgres
 from tracking.server.mlflow_process import settings_in
 from tracking.server.settings import ServerSettings, new_secret
-from tracking.server.users import Users
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -71,6 +70,31 @@ def open_folder():
     shutil.rmtree(folder)
 
 
+#: What docs/server.md gives the roles: kind of resource and permission. EDIT deletes nothing.
+ROLES = {
+    "writer": (("workspace", "USE"), ("experiment", "EDIT")),
+    "reader": (("experiment", "READ"),),
+}
+
+
+def make_users(server):
+    """Make the roles of docs/server.md, their users, and a stranger without a role, by MLflow."""
+
+    def call(path, **fields):
+        answer = server.ask("admin", "POST", f"/api/{path}", json=fields)
+        assert answer.ok, answer.text
+        return answer.json() if answer.content else {}
+
+    for name in ("writer", "reader", "stranger"):
+        call("2.0/mlflow/users/create", username=name, password=server.passwords[name])
+    for name, permissions in ROLES.items():
+        made = call("3.0/mlflow/roles/create", workspace="default", name=name)["role"]["id"]
+        for kind, permission in permissions:
+            what = {"resource_type": kind, "resource_pattern": "*", "permission": permission}
+            call("3.0/mlflow/roles/permissions/add", role_id=made, **what)
+        call("3.0/mlflow/roles/assign", username=name, role_id=made)
+
+
 @pytest.fixture(scope="session")
 def server(postgres_programs):
     """The server; Ctrl-C ends it, and nothing of it is left running."""
@@ -88,13 +112,10 @@ def server(postgres_programs):
     settings = replace(settings_in(folder, port), postgres_port=postgres_port)
     passwords = {name: new_secret() for name in ("writer", "reader", "stranger")}
     try:
-        users = Users(settings)
-        users.add("writer", passwords["writer"], "writer")
-        users.add("reader", passwords["reader"], "reader")
-        users.add("stranger", passwords["stranger"], "reader")
-        users.take_role("stranger")
         passwords[settings.admin] = settings.admin_password
-        yield Server(settings, passwords, said, started)
+        made = Server(settings, passwords, said, started)
+        make_users(made)
+        yield made
     finally:
         os.killpg(process.pid, signal.SIGINT)
         rest = process.communicate(timeout=300)[0]

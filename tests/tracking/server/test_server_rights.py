@@ -12,7 +12,6 @@ from stored_runs import filed, night
 from analysis import pull_records
 from analysis.server.beside import addition_of
 from tracking import schema
-from tracking.server.users import Users
 from tracking.upload.additions import add_to_runs
 from tracking.upload.upload import upload
 
@@ -219,20 +218,6 @@ def test_a_page_of_another_site_cannot_write_with_a_visitors_login(server):
             headers={"Origin": origin},
         )
         assert answer.status_code == status, origin
-
-
-def test_a_removed_user_and_a_changed_password_are_refused_at_once(server):
-    users = Users(server.settings)
-    path = f"{API}/experiments/get?experiment_id=0"
-    first, second = "k3u9f8w2n4v7x1z6q0", "w2k3n4u9v7f8x1z6q9"
-    users.add("leaver", first, "reader")
-    assert server.ask(("leaver", first), "GET", path).status_code == 200
-    users.add("leaver", second, "writer")
-    assert server.ask(("leaver", first), "GET", path).status_code == 401
-    assert server.ask(("leaver", second), "GET", path).status_code == 200
-    assert users.all()["leaver"] == "writer"
-    users.remove("leaver")
-    assert server.ask(("leaver", second), "GET", path).status_code == 401
 
 
 def test_the_server_runs_no_jobs_and_no_gateway(server):
