@@ -126,7 +126,8 @@ def running(settings: ServerSettings) -> Iterator[subprocess.Popen[bytes]]:
                 start_new_session=True,
             )
         try:
-            postgres.wait_until(lambda: healthy(settings), process, log)
+            # 401: somebody changed the admin's password on MLflow's page
+            postgres.wait_until(lambda: _answer(settings) in (200, 401), process, log)
             yield process
         finally:
             _end(process)
@@ -150,13 +151,17 @@ def look(folder: Path, port: int) -> None:
 
 def healthy(settings: ServerSettings) -> bool:
     """Whether the server answers, and its database, to the admin."""
+    return _answer(settings) == requests.codes.ok
+
+
+def _answer(settings: ServerSettings) -> int | None:
     with requests.Session() as session:
         session.trust_env = False  # no .netrc, no proxy: it is this machine
         session.auth = (settings.admin, settings.admin_password)
         asked = f"{settings.url}/api/2.0/mlflow/experiments/get?experiment_id=0"
         with suppress(requests.RequestException):
-            return session.get(asked, timeout=9).ok
-    return False
+            return session.get(asked, timeout=9).status_code
+    return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
