@@ -151,7 +151,7 @@ def look(folder: Path, port: int) -> None:
 
 def healthy(settings: ServerSettings) -> bool:
     """Whether the server answers, and its database, to the admin."""
-    return _answer(settings) == requests.codes.ok
+    return _answer(settings) == 200
 
 
 def _answer(settings: ServerSettings) -> int | None:
@@ -160,7 +160,7 @@ def _answer(settings: ServerSettings) -> int | None:
         session.auth = (settings.admin, settings.admin_password)
         asked = f"{settings.url}/api/2.0/mlflow/experiments/get?experiment_id=0"
         with suppress(requests.RequestException):
-            return session.get(asked, timeout=9).status_code
+            return int(session.get(asked, timeout=9).status_code)
     return None
 
 
