@@ -144,7 +144,7 @@ def _refuse(message: str) -> int:
     """Say what was wrong; under `mlflow run`, also to the run that it made for us."""
     code = _fail(message, 2)
     if "MLFLOW_RUN_ID" in os.environ:
-        from tracking.store import TrackingError
+        from tracking.connection import TrackingError
         from tracking.upload.upload import end_refused_run
 
         try:

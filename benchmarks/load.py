@@ -52,7 +52,7 @@ SETTINGS = {
     "MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW": "40",
 }
 ITERATIONS, SERIES, SAMPLES = 100, 5, 60
-#: RetryPolicy of both sides, so that a machine too small for its clients is slow, not given up on.
+#: Patience of both sides, so that a machine too small for its clients is slow, not given up on.
 ANSWER_S = 120.0
 
 
@@ -163,13 +163,13 @@ def server_busy_s(processes: Sequence[psutil.Process]) -> Counter[str]:
 
 def client(folder: Path, runs: int, sides: Sequence[str]) -> int:
     """Log `runs` records each way, by turns, once the parent says so; print the seconds."""
-    from tracking.retry import RetryPolicy
-    from tracking.store import open_client
+    from tracking.connection import Server
     from tracking.upload.upload import upload
 
     records = {side: [filed(folder / side, sample()) for _ in range(runs)] for side in sides}
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # or the bare one asks once more
-    bare = open_client()
+    server = Server(patience_s=ANSWER_S, answer_s=ANSWER_S)
+    bare = server.client
     took: dict[str, list[float]] = {side: [] for side in sides}
     print("ready", flush=True)
     sys.stdin.readline()
@@ -179,7 +179,7 @@ def client(folder: Path, runs: int, sides: Sequence[str]) -> int:
             where, record = records[side][number]
             began = time.perf_counter()
             if side == "ours":
-                upload(where, record, fresh=True, ask=RetryPolicy(ANSWER_S))
+                upload(where, record, server)
             else:
                 log_barely(bare, where, record)
             took[side].append(time.perf_counter() - began)

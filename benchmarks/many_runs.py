@@ -190,9 +190,9 @@ def fill(folder: Path, number: int, last: datetime, *, late: bool = False) -> No
     from mlflow.store.tracking.dbmodels import models
     from sqlalchemy import create_engine
 
-    from tracking.store import open_client
+    from tracking.connection import Server
 
-    root = Path(open_client().get_experiment("0").artifact_location.removeprefix("file://"))
+    root = Path(Server().client.get_experiment("0").artifact_location.removeprefix("file://"))
     tables = [models.SqlRun, models.SqlParam, models.SqlTag, models.SqlLatestMetric]
     engine = create_engine(f"sqlite:///{folder}/mlflow.db")
     kept: list[tuple[RunRecord | CeilingsRecord, datetime]] = [

@@ -30,7 +30,7 @@ class Ceilings(Measuring):
         known = find_ceilings(self.records, self.backend) if self.if_missing else None
         if known is not None:
             folder = RecordFolder(self.records / known.record_id)
-            return self.finish(folder, known, roof_facts(known), fresh=False)
+            return self.finish(folder, known, roof_facts(known))
         launch = partial(launch_ceilings, self.backend)
         return self.measured("ceilings", launch, roof_facts, device_names(self.backend))
 

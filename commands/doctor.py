@@ -51,6 +51,6 @@ def _tracking_checks() -> Iterator[Check]:
 
 
 def _ask_server() -> list[Check]:
-    from tracking.store import tracking_checks
+    from tracking.connection import tracking_checks
 
     return tracking_checks()

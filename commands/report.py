@@ -209,7 +209,7 @@ def fill_in(runs: Sequence[Run], prices: Prices) -> str:
     """
     from analysis.server.beside import addition_of, with_cost
     from analysis.words import counted
-    from tracking.store import TrackingError
+    from tracking.connection import TrackingError
     from tracking.upload.additions import add_to_runs
 
     additions = {}

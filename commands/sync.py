@@ -54,7 +54,7 @@ class Sync(WithRecords, CopiedRuns):
             raise UserError(
                 "campaign, filter: they choose runs to copy; give --to or --from with them"
             )
-        from tracking.store import TrackingError
+        from tracking.connection import TrackingError
 
         code = 0
         # not in a default folder that does not exist, where there is something else to do
@@ -85,7 +85,8 @@ class Sync(WithRecords, CopiedRuns):
 
     def _copy_runs(self, wanted: str) -> int:
         """Copy tracked runs; none where no option names the usual store and it is missing."""
-        from tracking.store import TrackingError, public_uri, settings_uri
+        from tracking.connection import TrackingError
+        from tracking.store import public_uri, settings_uri
         from tracking.upload.copy_runs import Copier, source_uri
 
         try:

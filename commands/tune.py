@@ -140,8 +140,8 @@ class Tune(Configured, Tracked, Formatted):
         """Records of this folder, and others on the server if it answers."""
         if not self.tracked:
             return here
+        from tracking.connection import TrackingError
         from tracking.reading.tracked_runs import tracked_records
-        from tracking.store import TrackingError
 
         found = list(here)
         try:

@@ -142,22 +142,22 @@ def mlproject_command(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory):
     """An embedded store with nothing in it; MLflow takes seconds to make one."""
-    from tracking.store import open_client
+    from tracking.connection import Server
 
     folder = tmp_path_factory.mktemp("embedded")
     with pytest.MonkeyPatch.context() as there:
         there.chdir(folder)  # where its artifacts go
-        open_client(f"sqlite:///{folder}/mlflow.db")
+        assert Server(f"sqlite:///{folder}/mlflow.db").client
     return folder / "mlflow.db"
 
 
 @pytest.fixture
 def embedded(empty_store, tmp_path):
     """An embedded store of this test's own, which MLflow's settings name."""
-    from tracking.store import open_client
+    from tracking.connection import Server
 
     shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return open_client()
+    return Server().client
 
 
 @pytest.fixture(autouse=True)

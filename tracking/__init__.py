@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracking.store import TrackingError
+    from tracking.connection import TrackingError
     from tracking.upload.upload import log_record
 
 __all__ = ["TrackingError", "log_record"]
-_MODULES = {"TrackingError": "tracking.store", "log_record": "tracking.upload.upload"}
+_MODULES = {"TrackingError": "tracking.connection", "log_record": "tracking.upload.upload"}
 
 
 def __getattr__(name: str) -> Any:

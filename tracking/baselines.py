@@ -1,32 +1,29 @@
-"""Named baselines: runs that a server remembers under a name, as tags of one of its experiments.
+"""Named baselines: runs that a server remembers under a name, in a run of kind `baseline`.
 
-What a name means is fixed when it is set: a list of run ids, so that a campaign that grows later
-does not move it. The ids are in tags of their own, since a tag has a limited length; the tag that
-names them is written after them, so a reader sees the old list or the new one.
+What a name means is fixed when it is set: the ids of runs, in the one artifact of that run, so that
+a campaign that grows later does not move it. The tag that says whole is set last, and the run that
+it replaces is deleted after that: a reader sees the old list or the new one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 
-from mlflow.entities import Experiment
-from mlflow.tracking import MlflowClient
+from mlflow.entities import Run
 
 from bench.errors import UserError
-from tracking.reading.pages import all_experiments
-from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-from tracking.schema import TAG_CHARACTERS, sortable
-from tracking.store import experiment_id, open_client, open_existing, tracking_call
+from tracking import schema
+from tracking.connection import Server
 
-_HEAD = "mlproject.baseline."
-_IDS = "mlproject.baseline_runs."
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_IDS_IN_A_TAG = TAG_CHARACTERS // 33  # of 32 characters and a comma
+_ARTIFACT = "runs.json"
+_WHOLE = f"tags.`{schema.UPLOADED}` = 'true'"
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,6 @@ class Baseline:
     experiment: str
 
 
-@tracking_call
 def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
     """Let `name` mean these runs, in the experiment that MLflow's variables name.
 
@@ -50,104 +46,101 @@ def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
         raise UserError(
             f"baseline={name!r}: give up to 64 letters, digits, dots, dashes and underscores"
         )
-    client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    where: Experiment = ask(client.get_experiment, ask(experiment_id, client))
+    server = Server()
+    where = server.experiment_id()
+    experiment = server.ask(server.client.get_experiment, where).name
+    found = Baseline(
+        name,
+        side[: schema.TAG_CHARACTERS // 4],
+        schema.sortable(datetime.now(timezone.utc)),
+        tuple(run_ids),
+        experiment,
+    )
+    tags = {schema.KIND: "baseline", schema.BASELINE: name, schema.SIDE: found.side}
+    made = server.ask(server.client.create_run, where, tags=tags, run_name=f"baseline_{name}")
+    text = json.dumps(list(run_ids))
+    server.ask(server.client.log_text, made.info.run_id, text, _ARTIFACT)
+    server.end(made.info.run_id)
+    whole = {schema.UPLOADED: "true", schema.UPLOADED_AT: found.set_at}
+    server.log(made.info.run_id, tags=whole)
+    # also what a command that was cut, or an answer that was lost, left unfinished
+    for run in list(server.search(_named(name, whole=False), [where])):
+        if run.info.run_id != made.info.run_id:
+            server.ask(server.client.delete_run, run.info.run_id)
+    return found
 
-    def write(key: str, value: str) -> None:
-        ask(client.set_experiment_tag, where.experiment_id, key, value)
 
-    stamp = secrets.token_hex(4)  # not the keys of the list that is replaced
-    keys: list[str] = []
-    for start in range(0, len(run_ids), _IDS_IN_A_TAG):
-        keys.append(f"{_IDS}{name}.{stamp}.{len(keys)}")
-        write(keys[-1], ",".join(run_ids[start : start + _IDS_IN_A_TAG]))
-    set_at = sortable(datetime.now(timezone.utc))
-    short = side[: TAG_CHARACTERS // 4]
-    write(_HEAD + name, json.dumps({"side": short, "set_at": set_at, "keys": keys}))
-    _delete_ids(client, ask, where, name, kept=keys)
-    return Baseline(name, short, set_at, tuple(run_ids), where.name)
-
-
-@tracking_call
 def find_baseline(name: str) -> Baseline:
     """Return the baseline of that name, whichever experiment holds it.
 
     Of several, that of the experiment that MLflow's variables name. Raises `UserError` where there
     is none, or none of these several, and `TrackingError`.
     """
-    client, ask = open_existing(), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    return _read(_home(client, ask, name), name)
+    server = Server(must_exist=True)
+    return _read(server, _home(server, name))
 
 
-@tracking_call
 def all_baselines() -> list[Baseline]:
     """Return the baselines of all experiments by name. Raises `TrackingError`."""
-    client, ask = open_existing(), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    experiments = all_experiments(client, ask)
-    found = [_read(one, name) for one in experiments for name in _names(one)]
+    server = Server(must_exist=True)
+    found = [_read(server, run) for run in _newest(server)]
     return sorted(found, key=lambda one: (one.name, one.experiment))
 
 
-@tracking_call
 def remove_baseline(name: str) -> Baseline:
     """Forget the name and return what it meant; its runs stay. Raises as `find_baseline`."""
-    client, ask = open_existing(), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    where = _home(client, ask, name)
-    found = _read(where, name)
-    ask(client.delete_experiment_tag, where.experiment_id, _HEAD + name)
-    _delete_ids(client, ask, where, name, kept=())
+    server = Server(must_exist=True)
+    run = _home(server, name)
+    found = _read(server, run)
+    for each in list(server.search(_named(name, whole=False), [run.info.experiment_id])):
+        server.ask(server.client.delete_run, each.info.run_id)
     return found
 
 
-def _names(experiment: Experiment) -> Iterator[str]:
-    return (key.removeprefix(_HEAD) for key in experiment.tags if key.startswith(_HEAD))
+def _named(name: str, *, whole: bool = True) -> str:
+    of_name = f"tags.`{schema.BASELINE}` = '{name}'"
+    return schema.runs_filter(schema.matching(of_name, _WHOLE if whole else ""), kind="baseline")
 
 
-def _home(client: MlflowClient, ask: RetryPolicy, name: str) -> Experiment:
-    """The experiment that holds the name."""
-    experiments = all_experiments(client, ask)
-    found = [one for one in experiments if _HEAD + name in one.tags]
+def _newest(server: Server) -> list[Run]:
+    """The whole run of each name in each experiment; of several the newest."""
+    found: dict[tuple[str, str], Run] = {}
+    for run in server.search(schema.runs_filter(_WHOLE, kind="baseline")):
+        found.setdefault((run.info.experiment_id, run.data.tags[schema.BASELINE]), run)
+    return list(found.values())
+
+
+def _home(server: Server, name: str) -> Run:
+    """The run of the name."""
+    runs = _newest(server)
+    found = {run.info.experiment_id: run for run in runs if run.data.tags[schema.BASELINE] == name}
     if not found:
-        known = sorted({known for one in experiments for known in _names(one)})
-        there = f"; there is {', '.join(known)}" if known else ""
+        known = ", ".join(sorted({run.data.tags[schema.BASELINE] for run in runs}))
+        there = f"; there is {known}" if known else ""
         raise UserError(
             f"baseline={name!r}: not set on this server{there}; set it with mlproject baseline set"
         )
-    if len(found) > 1:
-        ours = ask(experiment_id, client)
-        if not (found_here := [one for one in found if one.experiment_id == ours]):
-            names = ", ".join(sorted(one.name for one in found))
-            raise UserError(
-                f"baseline={name!r}: set in several experiments ({names}); name one with "
-                "MLFLOW_EXPERIMENT_NAME"
-            )
-        return found_here[0]
-    return found[0]
-
-
-def _read(experiment: Experiment, name: str) -> Baseline:
-    try:
-        about = json.loads(experiment.tags[_HEAD + name])
-        ids = ",".join(experiment.tags[key] for key in about["keys"])
-        return Baseline(
-            name, about["side"], about["set_at"], tuple(ids.split(",")), experiment.name
-        )
-    except (ValueError, TypeError, KeyError):
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if (ours := server.experiment_id()) not in found:
+        names = ", ".join(sorted(_experiment(server, run) for run in found.values()))
         raise UserError(
-            f"baseline={name!r}: its tags in the experiment {experiment.name!r} are not whole; set "
-            "it with mlproject baseline set"
-        ) from None
+            f"baseline={name!r}: set in several experiments ({names}); name one with "
+            "MLFLOW_EXPERIMENT_NAME"
+        )
+    return found[ours]
 
 
-def _delete_ids(
-    client: MlflowClient,
-    ask: RetryPolicy,
-    experiment: Experiment,
-    name: str,
-    kept: Sequence[str],
-) -> None:
-    """Delete the lists that `experiment` had under the name."""
-    own = re.compile(re.escape(f"{_IDS}{name}.") + r"[0-9a-f]{8}\.\d+")
-    for key in experiment.tags:
-        if own.fullmatch(key) and key not in kept:
-            ask(client.delete_experiment_tag, experiment.experiment_id, key)
+def _experiment(server: Server, run: Run) -> str:
+    names = {one.experiment_id: one.name for one in server.experiments}
+    return str(names[run.info.experiment_id])
+
+
+def _read(server: Server, run: Run) -> Baseline:
+    tags = run.data.tags
+    name, side, set_at = (tags[each] for each in (schema.BASELINE, schema.SIDE, schema.UPLOADED_AT))
+    with tempfile.TemporaryDirectory() as folder:
+        files = server.files(run.info.artifact_uri)
+        path = server.ask(files.download_artifacts, _ARTIFACT, folder)
+        run_ids = tuple(json.loads(Path(path).read_text()))
+    return Baseline(name, side, set_at, run_ids, _experiment(server, run))

@@ -53,15 +53,15 @@ def main() -> int:
 
     The embedded store too, which two first `mlflow run` at once, or one cut short, would break.
     """
-    from tracking.store import TrackingError, is_unmade, open_client, server_errors, settings_uri
+    from tracking.connection import Server, TrackingError
+    from tracking.store import is_unmade, settings_uri
 
     try:
         link = Path(sys.prefix)
         if os.name != "nt":
             link = link_environment(Path(__file__).resolve().parent.parent, link)
         if is_unmade(settings_uri()):
-            with server_errors():
-                open_client()
+            _ = Server().experiments
         print(link)
     except (UserError, TrackingError) as error:
         print(f"set-up: {error}", file=sys.stderr)

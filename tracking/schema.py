@@ -85,6 +85,9 @@ SOURCE_FILE = "mlproject.source_file"
 SOURCE_SHA256 = "mlproject.source_sha256"
 SOURCE_LINE = "mlproject.source_line"
 SOURCE_FORMAT = "mlproject.source_format"
+#: On a run of kind `baseline`: its name, and what was named when it was set.
+BASELINE = "mlproject.baseline"
+SIDE = "mlproject.baseline_side"
 NOTE = "mlflow.note.content"
 RUN_NAME = "mlflow.runName"
 GIT_COMMIT = "mlflow.source.git.commit"
@@ -156,6 +159,11 @@ def safe(text: str) -> str:
     return text.replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")
 
 
+def matching(*filters: str) -> str:
+    """Return the filter of what matches all of these, of which some may be empty."""
+    return " and ".join(part for one in filters if (part := one.strip()))
+
+
 def runs_filter(
     filter_string: str = "", campaign: str | None = None, *, kind: str | None = None
 ) -> str:
@@ -164,14 +172,13 @@ def runs_filter(
     MLflow joins conditions with AND alone, so they are simply strung together. Raises `UserError`
     for a campaign that no run can carry, since a quote in it would end the filter's string.
     """
-    conditions = [] if kind is None else [f"tags.`{KIND}` = '{kind}'"]
+    of_kind = "" if kind is None else f"tags.`{KIND}` = '{kind}'"
+    of_campaign = ""
     if campaign is not None:
         if not campaign or set("'\"`\\") & set(campaign):
             raise UserError(f"campaign={campaign!r}: use the label given to mlproject run")
-        conditions.append(f"tags.`{CAMPAIGN}` = '{campaign}'")
-    if filter_string.strip():
-        conditions.append(filter_string.strip())
-    return " and ".join(conditions)
+        of_campaign = f"tags.`{CAMPAIGN}` = '{campaign}'"
+    return matching(of_kind, of_campaign, filter_string)
 
 
 CEILINGS_FILTER = runs_filter(kind="ceilings")

@@ -193,10 +193,11 @@ def _values(run: Run, name: str) -> set[str]:
 
 def _all_tracked() -> list[Run]:
     """Every run of the server by its parameters and tags alone, which takes no record."""
-    from tracking.reading.incremental import KeptSearch  # takes MLflow along
+    from tracking.connection import Server  # takes MLflow along
+    from tracking.reading.tracked_runs import search_columns
 
-    search, kinds = KeptSearch(), ("measurement", "imported")
-    found = (run for kind in kinds for run in search.runs(schema.runs_filter(kind=kind)))
+    server, kinds = Server(must_exist=True), ("measurement", "imported")
+    found = (run for kind in kinds for run in search_columns(server, schema.runs_filter(kind=kind)))
     return [_run_of_tags(run) for run in found]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -241,24 +242,24 @@ class Pulled:
         watch: Watch | None,
     ) -> Pulled:
         """Return the runs of these kinds that match, with their records if `watch` is given."""
-        from tracking.reading.incremental import KeptSearch
+        from tracking.connection import Server
         from tracking.reading.pages import RunColumns
-        from tracking.reading.tracked_runs import download_records
+        from tracking.reading.tracked_runs import download_records, search_columns
 
-        search = KeptSearch(tracking_uri, refresh=refresh)
+        server = Server(tracking_uri, must_exist=True)
+        search = partial(search_columns, server, refresh=refresh)
         found = [
-            search.columns(runs_filter(filter_string, campaign, kind=kind), experiments)
-            for kind in kinds
+            search(runs_filter(filter_string, campaign, kind=kind), experiments) for kind in kinds
         ]
         runs = RunColumns.joined(found)
         if len(runs) > max(map(len, found)):
             runs = runs.newest_first()
-        profiles = search.runs(PROFILES_FILTER) if len(found[0]) else []
+        profiles = list(search(PROFILES_FILTER)) if len(found[0]) else []
         pulled = cls(runs, profiles)
         if watch is None or not len(runs):
             return pulled
         chosen, records = list(runs), pulled.records
-        wanted = [*chosen, *search.runs(CEILINGS_FILTER), *_explaining(profiles, chosen)]
+        wanted = [*chosen, *search(CEILINGS_FILTER), *_explaining(profiles, chosen)]
         once = list({run.run_id: run for run in wanted}.values())
         coming = download_records(once, tracking_uri)
         for run, record in zip(watch(once), coming, strict=True):

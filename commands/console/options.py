@@ -345,7 +345,7 @@ class WantedRecords(WantedRuns):
 @contextmanager
 def server_needed() -> Iterator[None]:
     """Make what a tracking server does wrong a `UserError`: the command can do nothing without."""
-    from tracking.store import TrackingError
+    from tracking.connection import TrackingError
 
     try:
         yield

@@ -35,8 +35,9 @@ from commands.console.output import Formatted, Result, fact_lines
 from commands.console.progress import WorkerProgress
 
 if TYPE_CHECKING:
+    from tracking.connection import Server
     from tracking.upload.delivery import Delivery
-    from tracking.upload.upload import Held, Placing
+    from tracking.upload.upload import Placing
 
 AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredRecord)
 
@@ -69,30 +70,22 @@ class Recording(Tracked, Formatted):
     """A command that ends with a record: on disk, shown, and on the server."""
 
     def finish(
-        self,
-        folder: RecordFolder,
-        record: MeasuredRecord,
-        facts: Mapping[str, Any],
-        *,
-        fresh: bool = True,
+        self, folder: RecordFolder, record: MeasuredRecord, facts: Mapping[str, Any]
     ) -> Result:
-        """Upload the record if asked, and return `facts` with where it lies, and the exit code.
-
-        `fresh`: this process has just measured it.
-        """
+        """Upload the record if asked, and return `facts` with where it lies, and the exit code."""
         found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
         found |= facts
         code = EXIT_CODES[record.outcome]
         if self.tracked:
             began_s = time.monotonic()
             from analysis.server.beside import LocalRoofs
-            from tracking.retry import RetryPolicy
+            from tracking.connection import Server
             from tracking.upload.upload import upload
 
             left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
-            ask = RetryPolicy(max(left_s, _AT_LEAST_S))
+            server = Server(patience_s=max(left_s, _AT_LEAST_S), answer_s=None)
             found["run_id"], problem = _tried(
-                lambda: upload(folder, record, fresh=fresh, ask=ask, place=LocalRoofs())
+                lambda: upload(folder, record, server, place=LocalRoofs())
             )
             if problem is not None:
                 say_not_uploaded(problem, f"the record is safe in {folder.path}")
@@ -137,7 +130,7 @@ class Measuring(Recording):
 
 def _tried(call: Callable[[], str]) -> tuple[str | None, str | None]:
     """What `call` returns, or why the server has refused it or is away."""
-    from tracking.store import TrackingError
+    from tracking.connection import TrackingError
 
     try:
         return call(), None
@@ -239,16 +232,18 @@ def upload_all(
     used for nothing now.
     """
     from analysis.server.beside import LocalRoofs
-    from tracking.store import TrackingError
-    from tracking.upload.upload import Held, LockedError
+    from tracking.connection import Server, TrackingError
+    from tracking.upload.upload import LockedError
 
-    held, place = Held([folder.record_id for folder in folders], target), LocalRoofs()
+    server, place = Server(target), LocalRoofs()
+    held = server.runs_of(folder.record_id for folder in folders)
     counts = Counter(dict.fromkeys(_FATES, 0))
     for folder in folders:
         try:
-            fate = _uploaded(folder, target, place, held, verify=verify)
-        except (LockedError, UserError, TrackingError) as error:
-            if LockedError in map(type, (error, error.__cause__)):
+            runs = held.get(folder.record_id, [])
+            fate = _uploaded(folder, server, place, runs, verify=verify)
+        except (UserError, TrackingError) as error:
+            if isinstance(error, LockedError):
                 fate = _LOCKED
             elif getattr(error, "away", False):
                 click.echo(f"{counts['uploaded']} uploaded before that", err=True)
@@ -261,11 +256,15 @@ def upload_all(
 
 
 def _uploaded(
-    folder: RecordFolder, target: str | None, place: Placing, held: Held, *, verify: bool
+    folder: RecordFolder, server: Server, place: Placing, runs: Sequence[Any], *, verify: bool
 ) -> str:
-    """Upload one folder's record, made whole first where its launcher died; return its fate."""
-    from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-    from tracking.upload.upload import upload, uploading
+    """Upload one folder's record, made whole first where its launcher died; return its fate.
+
+    `runs` are what the server has of it, the one that counts first.
+    """
+    from tracking.connection import is_whole
+    from tracking.content import content_of
+    from tracking.upload.upload import differences, upload, uploading
 
     record = folder.read_record()
     if record is None and not folder.in_use() and not verify:
@@ -275,14 +274,15 @@ def _uploaded(
         return "still measuring" if folder.in_use() or not verify else "not uploaded"
     if record.record_id != folder.record_id:
         raise UserError(f"holds the record {record.record_id[:80]!r}: name the folder so")
-    different = held.differences(folder, record, contents=verify)
+    different = None
+    if runs and all(map(is_whole, runs)):
+        different = differences(server, runs[0], content_of(record), folder, byte_by_byte=verify)
     if different == []:
         return "there already"
     if verify:
         click.echo(f"  {folder.record_id}: {', '.join(different or ['no whole run'])}")
         return "not uploaded" if different is None else "not as their records"
-    ask = RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    run_id = upload(folder, record, target, ask=ask, place=place)
+    run_id = upload(folder, record, server, place=place)
     click.echo(f"  {folder.record_id} -> run {run_id}")
     if different is None:
         return "uploaded"
@@ -292,7 +292,7 @@ def _uploaded(
 
 def upload_at_the_end(folders: Sequence[RecordFolder]) -> int:
     """Upload what is not there yet; say once if the server is away, and return the exit code."""
-    from tracking.store import TrackingError
+    from tracking.connection import TrackingError
 
     try:
         return 1 if upload_all(folders, None)["failed"] else 0

@@ -95,9 +95,8 @@ class Server:
         self.asked, self.fetched, self.logged = [], [], []
         runs = {**(runs or {}), **{f"id-of-{record.record_id}": record for record in records}}
 
-        def search(searches, query, experiments=None):
-            tracking_uri, refresh = searches._tracking_uri, searches._refresh
-            self.asked.append((query, experiments, tracking_uri, refresh))
+        def search(server, query, experiments=None, *, refresh=False):
+            self.asked.append((query, experiments, server.uri, refresh))
             if error is not None:
                 raise error
             others = ("ceilings", "profile", "imported", "trace")
@@ -127,14 +126,15 @@ class Server:
         self.added = {}
         monkeypatch.setattr("tracking.upload.additions.add_to_runs", add_to_runs)
 
-        def search_columns(searches, query, experiments=None):
-            return RunColumns.of(search(searches, query, experiments))
+        def search_columns(*asked, **how):
+            return RunColumns.of(search(*asked, **how))
 
-        monkeypatch.setattr("tracking.reading.incremental.KeptSearch.runs", search)
-        monkeypatch.setattr("tracking.reading.incremental.KeptSearch.columns", search_columns)
+        monkeypatch.setattr("tracking.reading.tracked_runs.search_columns", search_columns)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_any", download)
-        monkeypatch.setattr("tracking.reading.tracked_runs.any_record", download)
+        monkeypatch.setattr(
+            "tracking.reading.tracked_runs._record", lambda server, *run: download(*run)
+        )
         monkeypatch.setattr("tracking.upload.upload.log_report", log_report)
 
 

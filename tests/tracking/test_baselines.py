@@ -5,11 +5,13 @@ import secrets
 
 import pytest
 import samples
+from mlflow.tracking import MlflowClient
 from stored_runs import filed
 
 from bench.errors import UserError
-from tracking import baselines
-from tracking.baselines import all_baselines, find_baseline, remove_baseline, set_baseline
+from tracking import schema
+from tracking.baselines import all_baselines, find_baseline, set_baseline
+from tracking.connection import Server, TrackingError
 from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow
@@ -58,61 +60,33 @@ def test_a_baseline_stays_what_it_was_set_to(mlproject_command, tmp_path, name):
 
 
 def test_a_deleted_run_is_named_with_the_baseline_that_holds_it(mlproject_command, tmp_path, name):
-    from tracking.store import open_client
-
     gone, stays = measured(tmp_path, name), measured(tmp_path, name, repeat=2)
     mlproject_command("baseline", "set", name, f"run={gone}")
-    open_client().delete_run(gone)
+    Server().client.delete_run(gone)
     code, _, err = mlproject_command("compare", f"baseline={name}", f"run={stays}")
     assert code == 2
     assert f"baseline={name!r}, set at 20" in err
     assert f"run {gone}: no tracked measurement has this id" in err
 
 
-def test_more_runs_than_a_tag_holds_and_lists_that_are_replaced(name):
+def gone(*_):
+    raise ConnectionError("the network is gone")
+
+
+def test_a_write_that_fails_halfway_leaves_the_old_list_and_the_next_clears_up(name, monkeypatch):
     many = [secrets.token_hex(16) for _ in range(400)]
     set_baseline(name, "campaign=x", many)
-    assert find_baseline(name).run_ids == tuple(many)
     set_baseline(f"{name}.0", "campaign=y", many[:1])  # a name that begins like the other
-    set_baseline(name, "campaign=x", many[:2])
+    with monkeypatch.context() as cut:
+        cut.setattr("tracking.connection._FIRST_PAUSE_S", 60.0)
+        cut.setattr(MlflowClient, "set_terminated", gone)
+        with pytest.raises(TrackingError):
+            set_baseline(name, "campaign=z", many[:2])
+    assert find_baseline(name).run_ids == tuple(many)
+    set_baseline(name, "campaign=z", many[:2])
     assert find_baseline(name).run_ids == tuple(many[:2])
     assert find_baseline(f"{name}.0").run_ids == tuple(many[:1])
-    (experiment,) = tags_of(name)
-    assert sum(key.startswith(f"mlproject.baseline_runs.{name}.") for key in experiment) == 2
-    remove_baseline(name)
-    remove_baseline(f"{name}.0")
-    assert not any(name in key for tags in everywhere() for key in tags)
-
-
-def everywhere():
-    from tracking.store import open_client
-
-    return [one.tags for one in open_client().search_experiments()]
-
-
-def tags_of(name):
-    return [tags for tags in everywhere() if f"mlproject.baseline.{name}" in tags]
-
-
-def test_a_write_that_fails_halfway_leaves_the_old_list(name, monkeypatch):
-    from mlflow.tracking import MlflowClient
-
-    from tracking.store import TrackingError
-
-    set_baseline(name, "campaign=x", ["a" * 32])
-    real, calls = MlflowClient.set_experiment_tag, []
-
-    def once(client, where, key, value):
-        calls.append(key)
-        if len(calls) > 1:
-            raise ConnectionError("the network is gone")
-        real(client, where, key, value)
-
-    monkeypatch.setattr(MlflowClient, "set_experiment_tag", once)
-    monkeypatch.setattr(baselines, "AWAY_LIMIT_S", 0.0)
-    with pytest.raises(TrackingError):
-        set_baseline(name, "campaign=y", ["b" * 32])
-    assert find_baseline(name).run_ids == ("a" * 32,)
+    assert len(list(Server().search(f"tags.`{schema.BASELINE}` = '{name}'"))) == 1
 
 
 def test_of_two_experiments_the_one_that_the_settings_name_counts(name, monkeypatch):

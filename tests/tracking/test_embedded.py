@@ -14,8 +14,8 @@ from sqlalchemy import create_engine
 from stored_runs import filed
 
 from mlproject import main
+from tracking.connection import Server, TrackingError, tracking_checks
 from tracking.reading.tracked_runs import search_runs
-from tracking.store import TrackingError, open_client, server_errors, tracking_checks
 
 HERE = Path(__file__).resolve().parent
 pytestmark = pytest.mark.slow
@@ -54,15 +54,14 @@ def test_first_commands_at_once_and_killed_leave_a_whole_store(
         assert sql(folder / "mlflow.db", "PRAGMA integrity_check") == [("ok",)]
         assert sql(folder / "mlflow.db", "SELECT name FROM experiments") == [("Default",)]
         assert {path.name for path in folder.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
-        with server_errors():
-            assert len(open_client(f"sqlite:///{folder}/mlflow.db").search_experiments()) == 1
+        assert len(Server(f"sqlite:///{folder}/mlflow.db").experiments) == 1
 
 
 def test_what_a_killed_process_left_beside_is_written_over(tmp_path):
     file = tmp_path / "mlflow.db"
     for name in ("mlflow.db", "mlflow.db.new", "mlflow.db.new-journal", "mlflow.db-journal"):
         (tmp_path / name).write_bytes(b"" if name == file.name else b"half")
-    open_client()
+    assert Server().client
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
 
 
@@ -74,7 +73,7 @@ def test_a_store_of_an_older_mlflow_gets_its_tables_and_keeps_its_runs(tmp_path)
     sql(file, f"INSERT INTO experiments ({names}) VALUES (7, 'mine', 'b', 'active')")
     with closing(sqlite3.connect(file)) as watcher:  # has the file open all the while
         assert watcher.execute("SELECT count(*) FROM experiments").fetchone() == (2,)
-        names = {one.name for one in open_client().search_experiments()}
+        names = {one.name for one in Server().experiments}
         assert names == {"Default", "mine"}
         assert watcher.execute("SELECT count(*) FROM logged_models").fetchone() == (0,)
 
@@ -113,5 +112,3 @@ def test_what_is_not_the_stores_fault_is_not_put_on_it(embedded):
     with pytest.raises(TrackingError, match="filter") as refused:
         search_runs("no filter")
     assert "move" not in str(refused.value)
-    with pytest.raises(ZeroDivisionError), server_errors():
-        raise ZeroDivisionError

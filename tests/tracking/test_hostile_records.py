@@ -11,8 +11,8 @@ from bench.errors import UserError
 from bench.records.folders import RecordFolder, record_folders
 from mlproject import main
 from tracking import schema
+from tracking.connection import Server
 from tracking.reading.tracked_runs import download_record, search_runs
-from tracking.store import open_client
 from tracking.upload.upload import LockedError, uploading
 
 
@@ -101,21 +101,11 @@ def test_a_terminal_obeys_no_name_of_a_run(records, tmp_path, capsys):
     filed(records)
     assert main(["sync"]) == 0
     [run] = search_runs()
-    open_client().set_tag(run.run_id, schema.RUN_NAME, "\x1b]0;mine\x07\r\nverdict clean")
+    Server().client.set_tag(run.run_id, schema.RUN_NAME, "\x1b]0;mine\x07\r\nverdict clean")
     assert search_runs()[0].name.isprintable()
     capsys.readouterr()
-    assert (
-        main(
-            [
-                "sync",
-                "--from",
-                os.environ["MLFLOW_TRACKING_URI"],
-                "--to",
-                f"sqlite:///{tmp_path}/to.db",
-            ]
-        )
-        == 0
-    )
+    source, target = os.environ["MLFLOW_TRACKING_URI"], f"sqlite:///{tmp_path}/to.db"
+    assert main(["sync", "--from", source, "--to", target]) == 0
     out = capsys.readouterr().out
     assert "1 copied" in out
     assert "verdict clean" in out

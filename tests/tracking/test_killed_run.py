@@ -7,7 +7,7 @@ from stored_runs import assert_one_run, project_run
 from bench.records.folders import RecordFolder
 from mlproject import main
 from tracking import schema
-from tracking.store import open_client
+from tracking.connection import Server
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_a_server_that_fails_ends_the_command_with_one_line_and_sync_goes_on(
 def test_a_command_killed_while_it_uploads_is_completed_by_sync(
     proxy, store, records, mlproject_command
 ):
-    proxy.fail(4, "hang")
+    proxy.fail(6, "hang")
     command = run(mlproject_command)
     assert proxy.hit.wait(timeout=200)
     command.kill()
@@ -68,7 +68,7 @@ def test_a_command_killed_while_it_uploads_is_completed_by_sync(
 def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
     proxy, store, records, mlproject_command, monkeypatch
 ):
-    made = project_run(open_client())
+    made = project_run(Server().client)
     monkeypatch.setenv("MLFLOW_RUN_ID", made)
     command = run(mlproject_command, iters=10**7)
     monkeypatch.delenv("MLFLOW_RUN_ID")

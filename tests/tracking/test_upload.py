@@ -1,32 +1,47 @@
-"""Records on a real MLflow server over HTTP: whole, once, and with their own times."""
+"""Records on a real MLflow server over HTTP: whole, once, and with their own times.
+
+`test_upload_sequences.py` has what may happen to an upload in any order; here each way that a real
+server fails is tried once.
+"""
 
 import gc
+import shutil
 import subprocess
 import threading
 
 import pytest
 import samples
+from faulty_proxy import WAYS
 from servers import free_port
-from stored_runs import filed, project_run
+from stored_runs import assert_equals_record, assert_one_run, filed, project_run
 
 from analysis import pull_records, pull_runs
 from bench.config import RunConfig
 from bench.errors import UserError
+from bench.records.folders import RecordFolder
 from mlproject import main
-from tracking import log_record, matching_runs, schema
+from tracking import log_record, schema
+from tracking.connection import Server, TrackingError
 from tracking.reading.tracked_runs import download_record, download_records, search_runs
-from tracking.retry import RetryPolicy
-from tracking.store import TrackingError, open_client
 from tracking.upload.delivery import Delivery
-from tracking.upload.upload import end_refused_run, log_report, upload
+from tracking.upload.upload import (
+    LockedError,
+    end_refused_run,
+    log_report,
+    of_this_project,
+    upload,
+    uploading,
+)
 
 pytestmark = pytest.mark.slow
+#: experiments, search, create, search, four artifacts, one batch, the end, whole.
+REQUESTS, CREATE = 11, 3
 
 
 @pytest.fixture
 def tracking(server, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
-    return open_client()
+    return Server().client
 
 
 def test_a_trace_becomes_a_run_with_its_file_and_comes_back(tracking, tmp_path):
@@ -166,12 +181,12 @@ def test_a_project_under_git_is_known_by_how_mlflow_writes_it_down(
     project.mkdir(parents=True)
     for words in (["init", "-q"], ["remote", "add", "origin", f"https://me:token@{url[8:]}"]):
         subprocess.run(["git", "-C", str(repository), *words], check=True)
-    monkeypatch.setattr("tracking.matching_runs._PROJECT", project)
+    monkeypatch.setattr("tracking.upload.upload._PROJECT", project)
     base = url if clone else f"file://{repository}"
     ours, beside = (project_run(tracking, f"{base}#{name}") for name in ("below", "other"))
-    assert matching_runs.of_this_project(tracking.get_run(ours))
+    assert of_this_project(tracking.get_run(ours))
     for other in (beside, project_run(tracking, base), project_run(tracking, f"{base}-fork#below")):
-        assert not matching_runs.of_this_project(tracking.get_run(other))
+        assert not of_this_project(tracking.get_run(other))
 
 
 def test_a_record_of_another_folder_is_refused_and_makes_nothing(tracking, tmp_path, monkeypatch):
@@ -269,7 +284,7 @@ def test_a_server_that_is_not_there_is_said_in_seconds_and_without_its_password(
     with monkeypatch.context() as away:
         away.setenv("MLFLOW_TRACKING_URI", f"http://someone:secret@127.0.0.1:{free_port()}")
         with pytest.raises(TrackingError, match="refused") as caught:
-            upload(folder, record, fresh=True, ask=RetryPolicy(0.0))
+            upload(folder, record, Server(patience_s=0.0))
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert tracking.get_run(upload(folder, record)).info.status == "FINISHED"  # nothing is lost
@@ -293,27 +308,13 @@ def test_many_records_are_looked_for_in_few_searches(tracking, tmp_path):
     made = {one: tracking.create_run("0", tags={schema.RECORD_ID: one}).info.run_id for one in ids}
     twin = tracking.create_run("0", tags={schema.RECORD_ID: ids[0]}).info.run_id
     tracking.create_run("0", tags={schema.RECORD_ID: f"{ids[0]}-longer"})
-    asked = []
-
-    def ask(call, *args, **kwargs):
-        asked.append(call.__name__)
-        return call(*args, **kwargs)
-
-    found = matching_runs.runs_of_records(tracking, ask, [*ids, "20310101T-unknown", "o'clock"])
+    asked, server = [], Server()
+    search = tracking.search_runs
+    server.client.search_runs = lambda *args, **how: asked.append(1) or search(*args, **how)
+    found = server.runs_of([*ids, "20310101T-unknown", "o'clock"])
     there = {one: {run.info.run_id for run in runs} for one, runs in found.items()}
     assert there == {one: {made[one]} | ({twin} if one == ids[0] else set()) for one in ids}
-    assert asked.count("search_runs") == 4
-
-
-def test_a_search_over_more_than_a_page_finds_all(tracking, monkeypatch):
-    for size in ("_PAGE", "_EMBEDDED_PAGE"):
-        monkeypatch.setattr(f"tracking.reading.tracked_runs.{size}", 2)
-    experiment = tracking.create_experiment("paged")
-    for _ in range(5):
-        tracking.create_run(experiment)
-    assert len(search_runs(experiments=["paged"])) == 5
-    with pytest.raises(UserError, match=r"experiment='nowhere'.*paged"):
-        search_runs(experiments=["nowhere"])
+    assert len(asked) == 4
 
 
 def test_a_malformed_filter_and_a_record_that_is_none_are_refused_in_one_line(tracking, tmp_path):
@@ -325,3 +326,165 @@ def test_a_malformed_filter_and_a_record_that_is_none_are_refused_in_one_line(tr
     tracking.log_artifact(run.info.run_id, str(tmp_path / "record.json"))
     with pytest.raises(UserError, match="not of this version"):
         download_record(run.info.run_id)
+
+
+# A server that fails
+
+
+#: What the user reads, by what the server does.
+MESSAGES = {
+    "401": "MLFLOW_TRACKING_USERNAME",
+    "403": "right to write",
+    "429": "fails (429)",
+    "500": "fails (500)",
+    "503": "fails (503)",
+    "hang": "does not answer",
+    "lost": "connection broke",
+    "half": "connection broke",
+    "refuse": "connection broke",
+}
+
+
+def impatient(way=None):
+    """Gives up at the first failure; a server that hangs is not waited for long."""
+    return Server(patience_s=0.0, answer_s=1.0 if way == "hang" else 30.0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_request_fails_a_later_upload_completes_it_once(proxy, store, tmp_path, way):
+    for number in (CREATE, 7):
+        folder, record = filed(tmp_path)
+        proxy.fail(number, way)
+        with pytest.raises(TrackingError) as caught:
+            upload(folder, record, impatient(way))
+        assert proxy.hit.is_set()
+        assert MESSAGES[way] in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert caught.value.away
+        assert (way in ("401", "403")) == caught.value.denied
+        proxy.heal()
+        upload(folder, record)
+        [run_id] = store.active(store.runs_of(record.record_id))
+        assert_equals_record(store, run_id, folder, record)
+
+
+@pytest.mark.parametrize("way", ["lost", "half", "refuse", "503"])
+def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, monkeypatch, way):
+    if way == "lost":  # a user's own setting, which may make two runs
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+    folder, record = filed(tmp_path)
+    proxy.fail(CREATE, way)
+    run_id = upload(folder, record)
+    assert proxy.hit.is_set()
+    assert store.active(store.runs_of(record.record_id)) == [run_id]
+    assert_equals_record(store, run_id, folder, record)
+
+
+def test_a_slow_server_that_gets_on_is_not_cut_off(proxy, store, tmp_path):
+    proxy.fail(0, None)
+    proxy.delay_s = 0.2
+    folder, record = filed(tmp_path)
+    upload(folder, record, Server(patience_s=1.0))  # the requests take more together
+    assert len(proxy.requests) == REQUESTS, proxy.requests
+    assert_one_run(store, folder, record)
+
+
+def test_a_database_that_is_lost_is_told_and_the_record_completed_later(proxy, store, tmp_path):
+    folder, record = filed(tmp_path)
+    with store.locked(), pytest.raises(TrackingError, match="does not answer"):
+        upload(folder, record, impatient("hang"))
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def test_a_server_that_cannot_keep_artifacts_is_told_and_completed_later(
+    proxy, store, server_folder, tmp_path
+):
+    folder, record = filed(tmp_path)
+    kept = server_folder / "artifacts"
+    kept.rename(server_folder / "kept")
+    kept.write_text("a file where the folder was")
+    try:
+        with pytest.raises(TrackingError, match=r"fails \(500\)"):
+            upload(folder, record, impatient())
+    finally:
+        kept.unlink()
+        (server_folder / "kept").rename(kept)
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def test_a_command_that_cannot_upload_says_so_in_one_line_and_sync_goes_on(
+    proxy, store, tmp_path, monkeypatch, capsys
+):
+    kept = [filed(tmp_path) for _ in range(3)]
+    with monkeypatch.context() as hurried:
+        hurried.setattr("tracking.connection._FIRST_PAUSE_S", 60.0)
+        proxy.fail(18, "503", times=1000)
+        assert main(["sync", "--records", str(tmp_path)]) == 3
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "mlproject:" in line]
+    assert "sync again later" in line
+    proxy.heal()
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    assert "2 uploaded, 1 there already" in capsys.readouterr().out
+    for folder, record in kept:
+        assert_one_run(store, folder, record)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("copies", [1, 2])
+def test_syncs_at_once_leave_one_run(proxy, store, tmp_path, mlproject_command, copies):
+    """Of one folder, which they lock, or of two copies of it, as on two machines."""
+    folder, record = filed(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    places = [tmp_path / name for name in ("one", "two" if copies == 2 else "one")]
+    proxy.delay_s = 0.3  # so that they meet
+    syncs = [mlproject_command.start("sync", "--records", place) for place in places]
+    for sync in syncs:
+        sync.communicate(timeout=180)
+    proxy.delay_s = 0.0
+    for place, sync in zip(places, syncs, strict=True):
+        if sync.returncode:  # its run was deleted while it filled it
+            mlproject_command("sync", "--records", place)
+    [run_id] = store.active(store.runs_of(record.record_id))
+    assert_equals_record(store, run_id, folder, record)
+
+
+def test_an_upload_that_another_process_holds_is_left_to_it(proxy, store, tmp_path, capsys):
+    _, record = filed(tmp_path)
+    with uploading(RecordFolder(tmp_path / record.record_id), 0.0):
+        assert main(["sync", "--records", str(tmp_path)]) == 0
+        with pytest.raises(LockedError), uploading(RecordFolder(tmp_path / record.record_id), 0.0):
+            pass
+    assert "being uploaded by another process" in capsys.readouterr().out
+    assert store.runs_of(record.record_id) == []
+
+
+def test_a_sync_killed_in_the_middle_is_completed_by_the_next(
+    proxy, store, tmp_path, mlproject_command
+):
+    folder, record = filed(tmp_path)
+    proxy.fail(6, "hang")
+    killed = mlproject_command.start("sync", "--records", str(tmp_path))
+    assert proxy.hit.wait(timeout=300)
+    killed.kill()
+    killed.communicate(timeout=300)
+    proxy.heal()
+    upload(folder, record)
+    assert_one_run(store, folder, record)
+
+
+def test_a_folder_of_somebody_else_sends_no_file_of_this_machine(proxy, store, tmp_path):
+    folder, record = filed(tmp_path / "records")
+    secret = tmp_path / "id_rsa"
+    secret.write_text("a key")
+    (folder.path / "console.log").symlink_to(secret)
+    (folder.path / "ncu").mkdir()
+    (folder.path / "ncu" / "report.csv").symlink_to(secret)
+    (folder.path / "perf").symlink_to(tmp_path)
+    (folder.path / "ncu" / "real.csv").write_text("a,b\n")
+    run_id = upload(folder, record)
+    kept = store.artifacts(run_id)
+    assert b"a key" not in kept.values()
+    assert kept["ncu/real.csv"] == b"a,b\n"
+    assert "console.log" not in kept

@@ -1,54 +1,179 @@
-"""Tracked runs as plain values, and their records, for packages that do not know MLflow."""
+"""Tracked runs as plain values, and their records, for packages that do not know MLflow.
+
+Of a large selection a Parquet file on this disk keeps the runs that hold all of their record, which
+are final. The next search reads those that were uploaded since, and those that are not whole. A run
+that somebody renames or tags by hand shows only with `refresh`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from mlflow.entities import Experiment, Run, ViewType
-from mlflow.exceptions import MlflowException
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
-from mlflow.store.entities import PagedList
-from mlflow.tracking import MlflowClient
-from mlflow.utils.search_utils import SearchUtils
 from pydantic import ValidationError
 
 from bench.errors import UserError, printable
 from bench.records import ImportedRecord
 from bench.records.folders import WholeRecord, cache_folder, parse_record, write_atomically
 from tracking import schema
+from tracking.connection import Server, TrackingError, paused_collector
 from tracking.content import content_of, figures_digest, last_values
-from tracking.reading.pages import TrackedRun, all_experiments, all_runs, matching, paused_collector
-from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy, http_settings, is_away
-from tracking.store import (
-    TrackingError,
-    is_embedded,
-    open_client,
-    open_existing,
-    server_errors,
-    tracking_call,
-)
+from tracking.reading.pages import RunColumns, TrackedRun
+from tracking.store import public_uri
 
 #: What servers call their runs; it becomes the name of a file here.
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Records on their way at once: a server at a distance answers each in its own time.
 _AT_ONCE = 8
-
-#: Runs at a time: a server builds a page in memory, and within the time that an answer may take.
-#: Each page looks through the tags of all runs, so an embedded store is read in fewer.
-_PAGE, _EMBEDDED_PAGE = 1000, 4000
 #: A metric of runs whose work was counted, which an import may do later.
 _COUNTED = "step_gflop"
-#: Of a filter; SQL takes more, but MLflow's parser of filters is slow.
-_IDS_AT_ONCE = 100
+#: A smaller selection is read whole each time, which is as quick.
+KEPT_FROM = 500
+_DAY = timedelta(days=1)
+#: After as many days everything is read again: each day is a search.
+_MOST_DAYS = 40
+#: Files in the cache; the one that was not read for longest goes first.
+_MOST_FILES = 20
+_KEPT_TO = b"mlproject.kept"
+
+
+def search_runs(
+    filter_string: str = "",
+    *,
+    experiments: Sequence[str] | None = None,
+    tracking_uri: str | None = None,
+) -> list[TrackedRun]:
+    """Return every run that matches MLflow's filter, newest first, over all pages.
+
+    `experiments` are names; None means all. Raises `UserError` for an unknown experiment and
+    `TrackingError` for everything the server refuses, a malformed filter too.
+    """
+    server = Server(tracking_uri)
+    return list(_found(server, filter_string, _chosen(server, experiments)))
+
+
+def search_columns(
+    server: Server,
+    filter_string: str = "",
+    experiments: Sequence[str] | None = None,
+    *,
+    refresh: bool = False,
+) -> RunColumns:
+    """Return what `search_runs` returns by columns, read again only where it is new.
+
+    With `refresh` everything is read again.
+    """
+    chosen = _chosen(server, experiments)
+    name = json.dumps([public_uri(server.uri), experiments and sorted(experiments), filter_string])
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    path = cache_folder() / "runs" / f"{digest}.parquet"
+    now = datetime.now(timezone.utc)
+    search = partial(_found, server, experiments=chosen)
+    runs: RunColumns | None = None
+    if not refresh and (kept := _read_kept(path, chosen)) is not None:
+        held, since = kept
+        days = (since + _DAY * number for number in range((now - since).days + 2))
+        new = [f"tags.`{schema.UPLOADED_AT}` LIKE '{day:%Y-%m-%d}%'" for day in days]
+        if len(new) <= _MOST_DAYS:
+            found = {
+                run.run_id: run
+                for one in (*new, f"tags.`{schema.UPLOADED_AT}` IS NULL")
+                for run in search(schema.matching(filter_string, one))
+            }
+            runs = RunColumns.of(found.values())
+            runs = RunColumns.joined([held.only(~held.of_ids(found)), runs])
+    if runs is None:
+        runs = RunColumns.of(search(filter_string))
+    if len(runs) < KEPT_FROM:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    else:
+        _keep(path, runs, chosen, now)
+        deleted = server.search(filter_string, _ids(chosen), view=ViewType.DELETED_ONLY)
+        runs = runs.only(~runs.of_ids({run.info.run_id for run in deleted}))
+    return runs.newest_first(then_by_id=True)
+
+
+def _read_kept(path: Path, chosen: Sequence[Experiment]) -> tuple[RunColumns, datetime] | None:
+    """The whole runs of an earlier search, and the day before it, which differing clocks need.
+
+    None where there are none, or where an experiment was made again under its old number.
+    """
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+        about = json.loads(table.schema.metadata[_KEPT_TO])
+        path.touch()
+        born = {one.experiment_id: one.creation_time for one in chosen}
+        if not about["experiments"].items() <= born.items():
+            return None
+        return RunColumns(table), datetime.fromisoformat(about["at"]) - _DAY
+    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
+        return None
+
+
+def _keep(path: Path, runs: RunColumns, chosen: Sequence[Experiment], now: datetime) -> None:
+    """Keep the whole ones of `runs`; a full disk costs the next search time, nothing else."""
+    whole = runs.distinct(f"tags.{schema.UPLOADED_AT}")[1] >= 0
+    born = {one.experiment_id: one.creation_time for one in chosen}
+    about = json.dumps({"at": now.isoformat(), "experiments": born})
+    table = runs.only(whole).table.replace_schema_metadata({_KEPT_TO: about})
+    body = pa.BufferOutputStream()
+    pq.write_table(table, body, write_page_checksum=True)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, body.getvalue().to_pybytes(), durable=False)
+        others = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+        for old in others[:-_MOST_FILES]:
+            old.unlink(missing_ok=True)
+
+
+def _found(
+    server: Server, filter_string: str, experiments: Sequence[Experiment]
+) -> Iterator[TrackedRun]:
+    """Each run as plain values, with the figures of its record.
+
+    Somebody may have logged others to it since; its digest tells.
+    """
+    for run in map(tracked, server.search(filter_string, _ids(experiments))):
+        digest = figures_digest(run.metrics, run.tags)
+        if run.tags.get(schema.UPLOADED) == "true" and run.tags.get(schema.FIGURES) != digest:
+            yield _as_recorded(server, run)
+        else:
+            yield run
+
+
+def _as_recorded(server: Server, run: TrackedRun) -> TrackedRun:
+    try:
+        content = content_of(_record(server, run.run_id, run.artifact_uri))
+    except (UserError, TrackingError) as error:
+        if getattr(error, "away", False):
+            raise
+        return run  # without its record, what the server says is all there is
+    beside = {
+        name: value
+        for name, value in run.metrics.items()
+        if name.startswith(schema.METRICS_BESIDE_RECORD)
+    }
+    kept = {
+        name: text
+        for name, text in run.tags.items()
+        if name in schema.BESIDE_RECORD or not name.startswith("mlproject.")
+    }
+    metrics = last_values(content.metrics) | beside
+    return replace(run, metrics=metrics, tags=content.tags | kept)
 
 
 def tracked(run: Run) -> TrackedRun:
@@ -65,27 +190,25 @@ def tracked(run: Run) -> TrackedRun:
     )
 
 
-@tracking_call
-def search_runs(
-    filter_string: str = "",
-    *,
-    experiments: Sequence[str] | None = None,
-    tracking_uri: str | None = None,
-) -> list[TrackedRun]:
-    """Return every run that matches MLflow's filter, newest first, over all pages.
-
-    `experiments` are names; None means all. Raises `UserError` for an unknown experiment and
-    `TrackingError` for everything the server refuses, a malformed filter too.
-    """
-    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    chosen = chosen_experiments(all_experiments(client, ask), experiments)
-    return list(Selection(client, ask, chosen, filter_string).runs())
+def _chosen(server: Server, names: Sequence[str] | None) -> list[Experiment]:
+    """The experiments of these names, None: all. Raises `UserError` for an unknown one."""
+    found = {one.name: one for one in server.experiments}
+    if names is None:
+        return list(found.values())
+    if unknown := [name for name in names if name not in found]:
+        raise UserError(
+            f"experiment={unknown[0]!r}: not on this server; it has {', '.join(sorted(found))}"
+        )
+    return [found[name] for name in names]
 
 
-@tracking_call
+def _ids(experiments: Sequence[Experiment]) -> list[str]:
+    return [one.experiment_id for one in experiments]
+
+
 def download_any(run_id: str, tracking_uri: str | None = None) -> WholeRecord | ImportedRecord:
     """Return the record of a run, an imported one too; else as `download_record`."""
-    return any_record(run_id, partial(open_existing, tracking_uri))
+    return _record(Server(tracking_uri, must_exist=True), run_id)
 
 
 def download_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
@@ -107,26 +230,22 @@ def download_records(
 
     Those of imported runs too.
     """
-    client = cache(partial(open_existing, tracking_uri))  # each new one looks for Spark
+    server = Server(tracking_uri, must_exist=True)
 
-    def fetched(
-        run: TrackedRun,
-    ) -> WholeRecord | ImportedRecord | UserError | TrackingError:
+    def fetched(run: TrackedRun) -> WholeRecord | ImportedRecord | UserError | TrackingError:
         try:
-            with server_errors(tracking_uri):
-                record = any_record(run.run_id, client, run.artifact_uri)
-                uncounted = isinstance(record, ImportedRecord) and record.complexity is None
-                if uncounted and _COUNTED in run.metrics:  # since it was fetched
-                    _cached(run.run_id).unlink(missing_ok=True)
-                    record = any_record(run.run_id, client, run.artifact_uri)
-                return record
+            record = _record(server, run.run_id, run.artifact_uri)
+            uncounted = isinstance(record, ImportedRecord) and record.complexity is None
+            if uncounted and _COUNTED in run.metrics:  # since it was fetched
+                _cached(run.run_id).unlink(missing_ok=True)
+                record = _record(server, run.run_id, run.artifact_uri)
+            return record
         except (UserError, TrackingError) as error:
             return error
 
     wanted = list(runs)
     afar = {run.run_id for run in wanted if not _is_cached(run.run_id)}
-    # settings are the process's
-    with http_settings(), paused_collector(), ThreadPoolExecutor(_AT_ONCE) as pool:
+    with paused_collector(), ThreadPoolExecutor(_AT_ONCE) as pool:
         coming = pool.map(fetched, (run for run in wanted if run.run_id in afar))
         for run in wanted:
             yield next(coming) if run.run_id in afar else fetched(run)
@@ -143,29 +262,27 @@ def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[Whol
                 yield download_record(run.run_id)
 
 
-def any_record(
-    run_id: str, open_store: Callable[[], MlflowClient], artifact_uri: str | None = None
+def _record(
+    server: Server, run_id: str, artifact_uri: str | None = None
 ) -> WholeRecord | ImportedRecord:
-    """Return the record of a run, an imported one too; the store is opened if it is not cached.
+    """The record of a run; the server is asked if it is not cached.
 
-    Who knows the run's `artifact_uri` spares the server a question. Raises `UserError` where there
-    is no record of this version, and what MLflow raises.
+    Who knows the run's `artifact_uri` spares the server a question.
     """
     if not _RUN_ID.fullmatch(run_id):
         raise UserError(f"run {run_id[:80]!r}: no run's id")
     cached = _cached(run_id)
     with contextlib.suppress(OSError, ValidationError):  # damaged: fetched again
         return parse_record(cached.read_bytes())
-    client, ask = open_store(), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    where = artifact_uri or ask(client.get_run, run_id).info.artifact_uri
-    repository = get_artifact_repository(where, tracking_uri=client.tracking_uri)
+    where = artifact_uri or server.ask(server.client.get_run, run_id).info.artifact_uri
+    repository = server.files(where)
     if isinstance(repository, LocalArtifactRepository):
-        path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT)  # where it is
+        path = server.ask(repository.download_artifacts, schema.RECORD_ARTIFACT)  # where it is
         text = Path(path).read_bytes()
     else:
         # MLflow's thread of each download would stay until the collector comes.
         with tempfile.TemporaryDirectory() as folder, repository.thread_pool:
-            path = ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
+            path = server.ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
             text = Path(path).read_bytes()
     try:
         record = parse_record(text)
@@ -186,118 +303,3 @@ def _is_cached(run_id: str) -> bool:
 
 def _cached(run_id: str) -> Path:
     return cache_folder() / "records" / f"{run_id}.json"
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The active runs of some experiments that match MLflow's filter."""
-
-    client: MlflowClient
-    ask: RetryPolicy
-    experiments: Sequence[Experiment]
-    filter_string: str
-
-    def runs(self, also: str = "", *, deleted: bool = False) -> Iterator[TrackedRun]:
-        """Yield every run, or every deleted one, that matches `also` too: newest start first."""
-        view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
-        size = _EMBEDDED_PAGE if is_embedded(str(self.client.tracking_uri)) else _PAGE
-        ids, wanted = self._selected(also)
-        pages = all_runs(self.client, self.ask, ids, wanted, page_size=size, view=view)
-        yield from map(self._as_recorded, map(tracked, pages))
-
-    def _as_recorded(self, run: TrackedRun) -> TrackedRun:
-        """The run with the figures of its record where somebody logged others to it since."""
-        digest = figures_digest(run.metrics, run.tags)
-        if run.tags.get(schema.UPLOADED) != "true" or run.tags.get(schema.FIGURES) == digest:
-            return run
-        try:
-            content = content_of(any_record(run.run_id, lambda: self.client, run.artifact_uri))
-        except (UserError, MlflowException, OSError) as error:
-            if is_away(error):
-                raise
-            return run  # without its record, what the server says is all there is
-        beside = {
-            name: value
-            for name, value in run.metrics.items()
-            if name.startswith(schema.METRICS_BESIDE_RECORD)
-        }
-        kept = {
-            name: text
-            for name, text in run.tags.items()
-            if name in schema.BESIDE_RECORD or not name.startswith("mlproject.")
-        }
-        metrics = last_values(content.metrics) | beside
-        return replace(run, metrics=metrics, tags=content.tags | kept)
-
-    def uploaded_since(self, since: datetime) -> Iterator[TrackedRun]:
-        """Yield the runs whose upload ended at `since` or later, and some of the hour before.
-
-        A filter cannot compare tags, only match how they begin; to order by a tag takes SQLite
-        time that grows with the square of the runs.
-        """
-        for begin in time_prefixes(since, datetime.now(timezone.utc)):
-            yield from self.runs(f"tags.`{schema.UPLOADED_AT}` LIKE '{begin}%'")
-
-    def of_ids(self, run_ids: Sequence[str]) -> Iterator[TrackedRun]:
-        """Yield the runs of these ids that still match."""
-        for start in range(0, len(run_ids), _IDS_AT_ONCE):
-            ids = ", ".join(f"'{one}'" for one in run_ids[start : start + _IDS_AT_ONCE])
-            yield from self.runs(f"attributes.run_id IN ({ids})")
-
-    def has(self, number: int) -> bool:
-        """Whether exactly so many runs match.
-
-        One run is asked for, the one at that place, by a token as MLflow makes them for pages.
-        MLflow may change it: a server that does not know it refuses, or answers with other runs.
-        """
-        if number == 0:
-            return not self._one(None)
-        token = SearchUtils.create_page_token(number - 1)  # type: ignore[no-untyped-call]
-        page = self._one(token.decode())
-        return len(page) == 1 and not page.token
-
-    def _one(self, token: str | None) -> PagedList[Run]:
-        found: PagedList[Run] = self.ask(
-            self.client.search_runs, *self._selected(), max_results=1, page_token=token
-        )
-        return found
-
-    def _selected(self, also: str = "") -> tuple[list[str], str]:
-        return [one.experiment_id for one in self.experiments], matching(self.filter_string, also)
-
-
-def time_prefixes(since: datetime, until: datetime) -> Iterator[str]:
-    """Yield how times from `since` to `until`, as `schema.sortable`, begin, in few prefixes.
-
-    Whole hours up to the next day, days up to the next month, months, years; the last may end
-    after `until`.
-    """
-    at = since.replace(minute=0, second=0, microsecond=0)
-    while at <= until:
-        text = schema.sortable(at)
-        if (at.month, at.day, at.hour) == (1, 1, 0):
-            yield text[: len("2026")]
-            at = at.replace(year=at.year + 1)
-        elif (at.day, at.hour) == (1, 0):
-            yield text[: len("2026-11")]
-            at = (at + timedelta(days=31)).replace(day=1)
-        elif at.hour == 0:
-            yield text[: len("2026-11-21")]
-            at += timedelta(days=1)
-        else:
-            yield text[: len("2026-11-21T18")]
-            at += timedelta(hours=1)
-
-
-def chosen_experiments(
-    experiments: Sequence[Experiment], names: Sequence[str] | None
-) -> list[Experiment]:
-    """Return the experiments of these names, None: all. Raises `UserError` for an unknown one."""
-    found = {one.name: one for one in experiments}
-    if names is None:
-        return list(found.values())
-    if unknown := [name for name in names if name not in found]:
-        raise UserError(
-            f"experiment={unknown[0]!r}: not on this server; it has {', '.join(sorted(found))}"
-        )
-    return [found[name] for name in names]

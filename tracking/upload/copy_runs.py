@@ -3,80 +3,43 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal
 
 from mlflow.entities import Run
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
 from bench.errors import UserError
 from bench.records.folders import AnyRecord, RecordFolder
 from tracking import schema
+from tracking.connection import Server, is_whole
 from tracking.content import content_of
-from tracking.matching_runs import is_whole, runs_of_records
-from tracking.reading.pages import all_experiments, all_runs, matching
-from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-from tracking.store import (
-    experiment_named,
-    is_embedded,
-    is_unmade,
-    open_client,
-    public_uri,
-    server_errors,
-    settings_uri,
-    sqlite_file,
-)
+from tracking.store import is_embedded, is_unmade, public_uri, settings_uri, sqlite_file
 from tracking.upload.upload import ARTIFACT_FOLDERS, ARTIFACTS, upload
 
 #: Facts of the copy, which its own upload sets.
 _OF_EACH_COPY = (schema.UPLOADED, schema.UPLOADED_AT, schema.TIMED_RUN_ID)
-
-P = ParamSpec("P")
-T = TypeVar("T")
 State = Literal["copied", "there already"]
 
 
-class _Store(RetryPolicy):
-    """One of the two stores, asked as a server that may be away; failures carry its name."""
-
-    def __init__(self, uri: str) -> None:
-        super().__init__(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-        self._uri = uri
-        with server_errors(uri):
-            self.client = open_client(uri)
-
-    def __call__(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with server_errors(self._uri):
-            return super().__call__(ask, *args, **kwargs)
-
-
 class Copier:
-    """Copies this project's runs from the store `source` to `target`, which are tracking URIs.
-
-    What a run carries beside its record, such as a user's tags, is copied too, and the experiment
-    keeps its name. Raises `TrackingError`.
-    """
+    """Copies runs from `source` to `target`, URIs. Raises `TrackingError` with the store's name."""
 
     def __init__(self, source: str, target: str) -> None:
-        self._source, self._target = source, target
-        self._from, self._to = _Store(source), _Store(target)
-        self._names: dict[str, str] = {}  # experiment: source id -> name
-        self._experiments: dict[str, str] = {}  # name -> target id
-        self._there: dict[str, list[Run]] = {}
-        self._copied: set[str] = set()  # record ids
+        self._from, self._to = Server(source), Server(target)
+        self._named = cache(self._to.experiment_named)
+        self._there: set[str] = set()  # record ids
 
     def runs(self, filter_string: str = "") -> list[Run]:
         """Return the source's runs that match and hold a whole record, oldest first."""
-        store = self._from
-        experiments = all_experiments(store.client, store)
-        self._names = {each.experiment_id: each.name for each in experiments}
-        wanted = matching(f"tags.`{schema.UPLOADED}` = 'true'", filter_string)
-        found = list(all_runs(store.client, store, list(self._names), wanted))
+        wanted = schema.matching(f"tags.`{schema.UPLOADED}` = 'true'", filter_string)
+        found = list(self._from.search(wanted))
         ids = [run.data.tags.get(schema.RECORD_ID, "") for run in found]
-        self._there = runs_of_records(self._to.client, self._to, ids)
+        held = self._to.runs_of(ids)
+        self._there |= {record_id for record_id, runs in held.items() if is_whole(runs[0])}
         return found[::-1]
 
     def copy(self, run: Run) -> State:
@@ -86,46 +49,27 @@ class Copier:
         must not read for a store of somebody else.
         """
         record_id = run.data.tags.get(schema.RECORD_ID, "")
-        there = self._there.get(record_id, ())
-        whole = any(is_whole(each) and each.info.status != "RUNNING" for each in there)
-        if whole or record_id in self._copied:
+        if record_id in self._there:
             return "there already"
+        names = {one.experiment_id: one.name for one in self._from.experiments}
         with tempfile.TemporaryDirectory() as place:
             folder = RecordFolder(Path(place))
-            self._fetch(run, folder.path)
+            repository = self._from.files(run.info.artifact_uri)
+            with repository.thread_pool:  # its threads would stay until the collector comes
+                for path in self._files(repository):
+                    self._check_readable(repository, path)
+                    self._from.ask(repository.download_artifacts, path, place)
             record = folder.read_record()
             if record is None or record.record_id != record_id:
                 raise UserError(f"its record.json is not the record {record_id[:80]!r}")
-            upload(
-                folder,
-                record,
-                self._target,
-                ask=RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S),
-                place=lambda *_: _beside(run, record),
-                experiment=self._experiment(self._names[run.info.experiment_id]),
-            )
-        self._copied.add(record_id)
+            where = self._named(names[run.info.experiment_id])
+            beside = _beside(run, record)
+            upload(folder, record, self._to, place=lambda *_: beside, experiment=where)
+        self._there.add(record_id)
         return "copied"
 
-    def _experiment(self, name: str) -> str:
-        if name not in self._experiments:
-            self._experiments[name] = self._to(experiment_named, self._to.client, name)
-        return self._experiments[name]
-
-    def _fetch(self, run: Run, place: Path) -> None:
-        """Copy the files of a record from the run to `place`."""
-        server = self._from.client.tracking_uri
-        uri = run.info.artifact_uri
-        repository: ArtifactRepository = self._from(
-            get_artifact_repository, uri, tracking_uri=server
-        )
-        with repository.thread_pool:  # its threads would stay until the collector comes
-            for path in self._files(repository):
-                self._check_readable(repository, path)
-                self._from(repository.download_artifacts, path, str(place))
-
     def _files(self, repository: ArtifactRepository, below: str | None = None) -> Iterator[str]:
-        for each in self._from(repository.list_artifacts, below):
+        for each in self._from.ask(repository.list_artifacts, below):
             inside = PurePosixPath(each.path)
             if inside.is_absolute() or ".." in inside.parts or "\\" in each.path:
                 raise UserError(f"artifact {each.path!r}: a name that leads out of its run")
@@ -142,12 +86,13 @@ class Copier:
         Whoever made the store chose the names; through it any file could be sent to the target.
         The store of MLflow's own settings is the user's.
         """
-        if public_uri(self._source) == public_uri():
+        source = self._from.uri
+        if public_uri(source) == public_uri():
             return
         if not isinstance(repository, LocalArtifactRepository):
-            if not is_embedded(self._source):
+            if not is_embedded(source):
                 return
-        elif (store := sqlite_file(self._source)) is not None:
+        elif (store := sqlite_file(source)) is not None:
             file = Path(repository.artifact_dir, path).resolve()
             beside = store.resolve().parent
             if any(file.is_relative_to(beside / name) for name in ("mlruns", "mlartifacts")):

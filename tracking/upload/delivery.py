@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from mlflow.entities import Run, RunTag
+from mlflow.entities import Run
 
 from bench.config import RunConfig, parse_config
 from bench.errors import UserError
@@ -19,12 +19,10 @@ from bench.records.folders import MeasuredRecord, RecordFolder, record_folders
 from bench.records.journal import Clock
 from campaigns.sweep.plan import PastRun
 from tracking import schema
-from tracking.matching_runs import of_this_project, project_run
-from tracking.reading.pages import TrackedRun, all_experiments, all_runs
+from tracking.connection import Server, TrackingError
+from tracking.reading.pages import TrackedRun
 from tracking.reading.tracked_runs import search_runs
-from tracking.retry import ANSWER_LIMIT_S, AWAY_LIMIT_S, RetryPolicy
-from tracking.store import TrackingError, open_client, server_errors, tracking_call
-from tracking.upload.upload import Placing, log_all, upload
+from tracking.upload.upload import Placing, of_this_project, project_run, upload
 
 #: A server that is away costs seconds per try, between two measurements.
 _TRY_AGAIN_S = 60.0
@@ -68,11 +66,11 @@ class Delivery:
         name = f"{self.campaign}_{self.kind}"
         tags = {schema.KIND: self.kind, schema.CAMPAIGN: self.campaign, schema.RUN_NAME: name}
         with self._noting():
-            client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
-            if (run := project_run(client, ask, run_id)) is not None:
+            server = Server(answer_s=None)
+            if (run := project_run(server, run_id)) is not None:
                 os.environ["MLFLOW_EXPERIMENT_ID"] = run.info.experiment_id
                 os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
-                log_all(client, ask, run_id, params=params, tags=tags)
+                server.log(run_id, params=params, tags=tags)
                 self.project_run = run_id
 
     def runs_elsewhere(self) -> list[PastRun]:
@@ -113,20 +111,20 @@ class Delivery:
         self._try_left()
         if self.project_run is not None:
             with self._noting():
-                client, ask = open_client(), RetryPolicy(AWAY_LIMIT_S)
-                ask(client.set_tag, self.project_run, schema.NOTE, note)
-                status = "KILLED" if interrupted else "FINISHED"
-                ask(client.set_terminated, self.project_run, status)
+                server = Server(answer_s=None)
+                server.log(self.project_run, tags={schema.NOTE: note})
+                server.end(self.project_run, "KILLED" if interrupted else "FINISHED")
 
     def _try_left(self) -> None:
         if not self._left or self.clock() < self._not_before_s:
             return
         with self._noting():
+            server = Server(answer_s=None)
             while self._left:
                 try:
                     record = self._left[0].read_record()
                     if record is not None:
-                        upload(self._left[0], record, place=self.place)
+                        upload(self._left[0], record, server, place=self.place)
                 except (TrackingError, UserError, OSError) as error:
                     if isinstance(error, TrackingError) and error.away:
                         raise
@@ -138,8 +136,7 @@ class Delivery:
     def _noting(self) -> Iterator[None]:
         """Keep a server's failure as the reason, and leave it alone for a while."""
         try:
-            with server_errors():
-                yield
+            yield
         except TrackingError as error:
             self._why = str(error)
             self._not_before_s = self.clock() + _TRY_AGAIN_S
@@ -166,30 +163,26 @@ def _past_run(run: TrackedRun) -> PastRun | None:
     )
 
 
-@tracking_call
 def reap(older_than_s: float, tracking_uri: str | None = None) -> tuple[list[Run], list[Run]]:
     """End the runs of this project that are RUNNING and began more than `older_than_s` ago.
 
     They are those that an upload of ours made, or that `mlflow run` of this project made. Return
     the ended ones, and the younger ones, which are left. Raises `TrackingError`.
     """
-    client, ask = open_client(tracking_uri), RetryPolicy(AWAY_LIMIT_S, ANSWER_LIMIT_S)
-    experiments = [found.experiment_id for found in all_experiments(client, ask)]
-    # read to the end first: a run that is ended leaves the selection that is paged through
-    running = list(all_runs(client, ask, experiments, "attributes.status = 'RUNNING'"))
+    server, now_s = Server(tracking_uri), time.time()
     ended: list[Run] = []
     left: list[Run] = []
-    for run in running:
+    # read to the end first: a run that is ended leaves the selection that is paged through
+    for run in list(server.search("attributes.status = 'RUNNING'")):
+        run_id, age_s = run.info.run_id, now_s - run.info.start_time / 1000
         if schema.KIND not in run.data.tags and not of_this_project(run):
             continue
-        age_s = time.time() - run.info.start_time / 1000
         if age_s <= older_than_s:
             left.append(run)
-        elif ask(client.get_run, run.info.run_id).info.status == "RUNNING":  # still
+        elif server.ask(server.client.get_run, run_id).info.status == "RUNNING":  # still
             reason = f"ended by sync --reap: it began {age_s / 3600:.1f} h before"
-            tags = {schema.OUTCOME: "interrupted", **run.data.tags, schema.REASON: reason}
-            kept = [RunTag(name, tags[name]) for name in (schema.OUTCOME, schema.REASON)]
-            ask(client.log_batch, run.info.run_id, tags=kept)
-            ask(client.set_terminated, run.info.run_id, schema.STATUS["interrupted"])
+            outcome = run.data.tags.get(schema.OUTCOME, "interrupted")
+            server.log(run_id, tags={schema.OUTCOME: outcome, schema.REASON: reason})
+            server.end(run_id, schema.STATUS["interrupted"])
             ended.append(run)
     return ended, left

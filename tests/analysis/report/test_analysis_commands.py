@@ -12,7 +12,7 @@ import commands.compare
 import commands.report
 from analysis.server.tracked_frame import tracked_frame
 from bench.errors import UserError
-from tracking.store import TrackingError
+from tracking.connection import TrackingError
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 

@@ -131,7 +131,7 @@ def test_the_roofs_of_the_processor_are_known_and_are_those_of_auto_where_torch_
     [
         ("import bench.errors", {"pydantic", "psutil", "bench.launcher", "bench.config"}),
         ("from bench import measure, RunConfig", {"torch", "numpy", "mlflow", "pandas"}),
-        ("import tracking", {"mlflow", "tracking.store"}),
+        ("import tracking", {"mlflow", "tracking.connection"}),
     ],
 )
 def test_an_import_brings_no_more_than_it_needs(statement, unwanted):

@@ -16,8 +16,8 @@ from bench.errors import UserError
 from bench.records.folders import read_records, record_folders
 from mlproject import main
 from tracking import schema
+from tracking.connection import Server
 from tracking.reading.tracked_runs import download_record, search_runs
-from tracking.store import open_client
 
 TABLE = (
     "source,env,device,backend,arch,precision,batch_size,repeats,images_per_s,odd col/umn\n"
@@ -64,7 +64,7 @@ def test_results_become_runs_under_our_names_marked_with_their_source(place):
     assert l4.tags["imported.source"] == "report-a"
     assert l4.tags["imported.odd_col_umn"] == "<b>y</b>"
     own = runs["cpu_resnet_own_fp32_bs8_run2"]
-    history = open_client().get_metric_history(own.run_id, schema.ITERATION_TIME_MS)
+    history = Server().client.get_metric_history(own.run_id, schema.ITERATION_TIME_MS)
     assert [point.value for point in history] == [500.0, 250.0, 250.0]
     assert own.metrics["throughput_images_per_s"] == pytest.approx(24.0)
 

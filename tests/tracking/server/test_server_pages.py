@@ -15,7 +15,7 @@ from stored_runs import filed
 from bench.config import RunConfig
 from bench.records import Series
 from commands.report import Report
-from tracking.store import open_client
+from tracking.connection import Server
 from tracking.upload.upload import upload
 
 pytestmark = [
@@ -81,7 +81,7 @@ def campaign(server, tmp_path_factory):
         done = CliRunner().invoke(Report.command(), options)
         assert done.exit_code == 0, done.output
         runs["report"] = done.output.rpartition("logged as run ")[2].split()[0]
-        runs["experiment"] = open_client().get_run(runs[ONE]).info.experiment_id
+        runs["experiment"] = Server().client.get_run(runs[ONE]).info.experiment_id
     return runs
 
 

@@ -15,7 +15,7 @@ import samples
 from servers import free_port, wait_until_it_answers
 from stored_runs import filed
 
-from tracking.store import open_client
+from tracking.connection import Server
 from tracking.upload.upload import upload
 
 CADDYFILE = Path(__file__).resolve().parents[3] / "deploy" / "server" / "Caddyfile"
@@ -86,7 +86,7 @@ def test_a_record_goes_through_it_with_mlflows_own_variables(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
     monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", authority)
     run_id = upload(*filed(tmp_path, samples.run_record()))
-    client = open_client()
+    client = Server().client
     assert client.get_run(run_id).info.status == "FINISHED"
     assert {file.path for file in client.list_artifacts(run_id)} >= {"record.json"}
 

@@ -1,0 +1,300 @@
+"""A server that may be away: asked again while that helps; its address; all runs of many pages."""
+
+import gc
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import mlflow
+import pytest
+import requests
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlflow.exceptions import MlflowException, RestException
+from mlflow.tracking import MlflowClient
+from refusals import refusal
+from servers import free_port
+from sqlalchemy import create_engine
+
+from analysis import pull_record, pull_runs
+from tracking.connection import (
+    Server,
+    TrackingError,
+    failure_line,
+    is_away,
+    paused_collector,
+    tracking_checks,
+)
+from tracking.store import is_unmade, public_uri
+
+AWAY = MlflowException("API request to http://x failed with exception refused")
+TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Moves only when told, or when somebody sleeps."""
+
+    class Clock:
+        now_s = 0.0
+
+        def __call__(self):
+            return self.now_s
+
+        def pass_s(self, seconds):
+            self.now_s += seconds
+
+    clock = Clock()
+    monkeypatch.setattr("tracking.connection.time.sleep", clock.pass_s)
+    return clock
+
+
+def away():
+    raise AWAY
+
+
+def test_a_server_that_comes_back_in_time_is_answered_and_one_that_stays_away_given_up(clock):
+    answers = iter([away, away, lambda: "here"])
+    server = Server("http://x", 6.0, clock=clock)
+    assert server.ask(lambda: next(answers)()) == "here"
+    began_s = clock.now_s
+    with pytest.raises(TrackingError) as caught:
+        server.ask(away)
+    assert caught.value.away
+    assert 3.0 < clock.now_s - began_s < 6.0
+
+
+def test_an_answer_makes_the_patience_whole_again_and_a_request_waits_for_what_is_left(clock):
+    server = Server("http://x", 6.0, None, clock=clock)
+    for _ in range(5):
+        server.ask(clock.pass_s, 5.0)
+    assert clock.now_s == 25.0
+    waits = []
+
+    def ask():
+        waits.append(os.environ[TIMEOUT])
+        raise AWAY
+
+    with pytest.raises(TrackingError):
+        server.ask(ask)
+    assert waits[0] == "6"
+    assert waits[-1] < "6"
+    assert Server("http://x").ask(os.environ.get, TIMEOUT) == "60"
+
+
+def test_what_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv(TIMEOUT, "7")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
+    Server("http://x").ask(str)
+    assert os.environ[TIMEOUT] == "7"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3"
+
+
+def test_what_the_server_refuses_is_not_asked_again(clock):
+    for error in (RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no"}),
+                  answered(401)):  # fmt: skip
+        asked = []
+
+        def ask(error=error, asked=asked):
+            asked.append(1)
+            raise error
+
+        with pytest.raises(TrackingError) as caught:
+            Server("http://x", 6.0, clock=clock).ask(ask)
+        assert len(asked) == 1
+        assert caught.value.denied == (error is not None and "401" in str(error))
+    with pytest.raises(ZeroDivisionError):  # our own fault is no server's
+        Server("http://x").ask(lambda: 1 / 0)
+
+
+def answered(status):
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError(f"{status} said", response=response)
+
+
+@pytest.mark.parametrize(
+    ("error", "away", "told"),
+    [
+        (AWAY, True, "connection refused"),
+        (requests.ConnectionError("reset"), True, "connection broke"),
+        (requests.ConnectionError("NameResolutionError"), True, "no host of that name"),
+        (requests.ConnectionError("CERTIFICATE_VERIFY"), True, "MLFLOW_TRACKING_SERVER_CERT_PATH"),
+        (answered(503), True, "fails (503)"),
+        (answered(429), True, "429"),
+        (answered(404), False, "404"),
+        (answered(401), False, "MLFLOW_TRACKING_USERNAME"),
+        (answered(403), False, "right to write"),
+        (RestException({"error_code": "BAD_REQUEST", "message": "QueuePool limit"}), True, "Queue"),
+        (RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "m"}), False, "m"),
+        (RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "m"}), True, "m"),
+        (ConnectionResetError(), True, "ConnectionResetError"),
+        (OSError(28, "No space left on device"), False, "No space left"),
+        (ValueError("ours"), False, "ours"),
+    ],
+)
+def test_failures_are_told_from_refusals(error, away, told):
+    assert is_away(error) is away
+    assert told in failure_line(error)
+
+
+# Its address, and what a command says of it
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
+        ("https://me:secret@server.example:8443/path", "https://server.example:8443/path"),
+        ("postgresql://me:s@host/db?password=secret", "postgresql://host/db"),
+        ("sqlite:////abs/mlflow.db", "sqlite:////abs/mlflow.db"),
+    ],
+)
+def test_no_secret_is_shown_and_the_rest_stays(uri, shown):
+    assert public_uri(uri) == shown
+    assert public_uri(shown) == shown
+
+
+def test_an_embedded_store_has_one_name_from_every_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert public_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.mark.parametrize("uri", [None, "sqlite:///new.db", "sqlite:///{}/new.db"])
+def test_asking_makes_no_store(monkeypatch, tmp_path, uri):
+    folder = tmp_path / "a folder, 100%"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    if uri is not None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(folder))
+    [check] = tracking_checks()
+    assert check.status == "ok"
+    assert "will be made" in check.detail
+    for read in (pull_runs, partial(pull_record, "a" * 32)):
+        assert ".db, so no runs are tracked there: go to the folder" in refusal(read)
+    assert list(tmp_path.rglob("*")) == [folder]
+    opened = Path(create_engine(mlflow.get_tracking_uri()).url.database)
+    opened.parent.mkdir(exist_ok=True)
+    opened.touch()
+    assert not is_unmade(mlflow.get_tracking_uri())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pull",),
+        ("report",),
+        ("compare", "campaign=a", "campaign=b"),
+        ("predict", "--arch", "vgg16", "--batch-size", "8"),
+    ],
+)
+def test_a_command_that_reads_refuses_a_folder_without_runs(mlproject_command, words):
+    code, out, err = mlproject_command(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"mlproject: {mlproject_command.folder} has no mlflow.db, ")
+    assert err.count("\n") == 1
+    made = {path.name for path in mlproject_command.folder.iterdir()}
+    assert made <= {"cache"}  # matplotlib's list of fonts
+
+
+def test_a_server_that_is_gone_has_a_remedy(monkeypatch):
+    monkeypatch.setattr("tracking.connection.time.sleep", lambda _: None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://u:secret@127.0.0.1:{free_port()}")
+    [check] = tracking_checks()
+    assert check.status == "warning"
+    assert "MLFLOW_TRACKING_URI" in check.remedy
+    assert "secret" not in check.detail
+
+
+def test_variables_that_name_two_experiments_are_refused(embedded, monkeypatch):
+    server = Server()
+    ids = {name: server.experiment_named(name) for name in ("mine", "yours")}
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", ids["mine"])
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    assert server.experiment_id() == ids["mine"]
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "yours")
+    with pytest.raises(TrackingError, match="two experiments"):
+        server.experiment_id()
+
+
+# All runs over many pages: none lost, none twice, whatever happens between two pages
+
+
+class Runs:
+    """Runs that began so many milliseconds after a time."""
+
+    def __init__(self, empty_store, folder, began_ms):
+        self.server = Server(f"sqlite:///{shutil.copy(empty_store, folder)}")
+        self.began = {}
+        for each in began_ms:
+            self.add(each)
+
+    def add(self, began_ms):
+        run = self.server.client.create_run("0", start_time=START_MS + began_ms)
+        self.began[run.info.run_id] = began_ms
+        return run.info.run_id
+
+    def in_order(self):
+        return sorted(self.began, key=lambda run_id: (-self.began[run_id], run_id))
+
+    def pages(self, page_size, wanted=""):
+        found = self.server.search(wanted, ["0"], page_size=page_size)
+        return (run.info.run_id for run in found)
+
+
+@settings(max_examples=6)
+@given(st.lists(st.integers(0, 3), max_size=8))
+def test_runs_that_began_together_are_neither_lost_nor_doubled(
+    empty_store, tmp_path_factory, began_ms
+):
+    runs = Runs(empty_store, tmp_path_factory.mktemp("pages"), began_ms)
+    for page_size in (1, 2, 3, 8, 9):
+        assert list(runs.pages(page_size)) == runs.in_order()
+
+
+def test_no_page_makes_the_server_count_the_runs_before_it(empty_store, tmp_path, monkeypatch):
+    runs = Runs(empty_store, tmp_path, range(6))
+    asked, search = [], MlflowClient.search_runs
+
+    def watched(self, experiment_ids, filter_string, **how):
+        asked.append((filter_string, how["page_token"]))
+        return search(self, experiment_ids, filter_string, **how)
+
+    monkeypatch.setattr(MlflowClient, "search_runs", watched)
+    running = "attributes.status = 'RUNNING'"
+    assert list(runs.pages(2, running)) == runs.in_order()
+    assert asked[:2] == [
+        (running, None),
+        (f"{running} and attributes.start_time <= {START_MS + 4}", None),
+    ]
+
+
+def test_what_changes_between_two_pages_hides_and_doubles_no_other(empty_store, tmp_path):
+    runs = Runs(empty_store, tmp_path, [*range(7), 7, 7, 7])
+    order, pages = runs.in_order(), runs.pages(2)
+    found = [next(pages), next(pages)]
+    for gone in (order[0], order[1], order[6]):  # read, at the page's edge, not read yet
+        runs.server.client.delete_run(gone)
+    runs.add(9)
+    together = runs.add(7)
+    found += pages
+    assert len(set(found)) == len(found)
+    assert {*order} - {order[6]} <= set(found) <= {*order, together}
+
+
+def test_the_collector_runs_again_after_a_pause_and_stays_off_where_it_was():
+    with paused_collector():
+        with paused_collector():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -1,0 +1,247 @@
+"""A second search of a large selection: what it sees and what it reads; and runs by columns."""
+
+import math
+import shutil
+import sqlite3
+import threading
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from mlflow.tracking import MlflowClient
+
+from tracking import schema
+from tracking.connection import Server
+from tracking.reading import pages, tracked_runs
+from tracking.reading.pages import RunColumns, TrackedRun
+from tracking.reading.tracked_runs import search_columns, search_runs
+
+MEASURED = f"tags.`{schema.KIND}` = 'measurement'"
+KNOWN = 10
+START_MS = 1_700_000_000_000
+NOW = datetime.now(timezone.utc)
+
+
+class Runs:
+    """The runs of a store, filled as our upload would."""
+
+    def __init__(self, uri, made=0):
+        self.uri, self.made = uri, made
+        self.client = MlflowClient(uri)
+
+    def add(self, *, days_ago=0, start_ms=None, whole=True):
+        self.made += 1
+        tags = {schema.KIND: "measurement", "number": str(self.made)}
+        if whole:
+            tags |= schema.whole_tags(NOW - timedelta(days=days_ago))
+        start_ms = START_MS + self.made * 1000 if start_ms is None else start_ms
+        run = self.client.create_run("0", start_time=start_ms, tags=tags)
+        self.client.log_metric(run.info.run_id, "speed", self.made)
+        self.client.log_param(run.info.run_id, "arch", "resnet18")
+        if whole:
+            self.client.set_terminated(run.info.run_id)
+        return run.info.run_id
+
+    def kept(self, **how):
+        return list(search_columns(Server(self.uri), MEASURED, **how))
+
+    def all(self):
+        return search_runs(MEASURED, tracking_uri=self.uri)
+
+
+@pytest.fixture(scope="module")
+def known_runs(empty_store, tmp_path_factory):
+    """A store with ten runs, to copy."""
+    store = shutil.copy(empty_store, tmp_path_factory.mktemp("known"))
+    runs = Runs(f"sqlite:///{store}")
+    for day in range(KNOWN):
+        runs.add(days_ago=30 + day)
+    return store
+
+
+@pytest.fixture
+def runs(known_runs, tmp_path, monkeypatch):
+    """Ten runs in a store of this test's own, searched once."""
+    monkeypatch.setattr(tracked_runs, "KEPT_FROM", 2)
+    runs = Runs(f"sqlite:///{shutil.copy(known_runs, tmp_path)}", KNOWN)
+    assert runs.kept() == runs.all()
+    return runs
+
+
+@pytest.fixture
+def kept_file(runs, tmp_path):
+    [path] = (tmp_path / "cache").rglob("*.parquet")
+    return path
+
+
+@pytest.fixture
+def read_ids(monkeypatch):
+    """Ids of every run that the server is made to tell."""
+    ids, search = [], MlflowClient.search_runs
+
+    def watched(self, experiment_ids, *args, **how):
+        page = search(self, experiment_ids, *args, **how)
+        ids.extend(run.info.run_id for run in page)
+        return page
+
+    monkeypatch.setattr(MlflowClient, "search_runs", watched)
+    return ids
+
+
+@pytest.mark.slow
+def test_only_what_is_new_is_read_and_late_uploads_of_old_runs_come_in_their_place(runs, read_ids):
+    read_ids.clear()
+    assert len(runs.kept()) == KNOWN
+    assert read_ids == []
+    new, late = runs.add(), runs.add(start_ms=START_MS - 86_400_000 * 300)
+    behind = runs.add(days_ago=1)  # by a clock that is a day late
+    read_ids.clear()
+    found = runs.kept()
+    assert set(read_ids) == {new, late, behind}
+    assert (found[0].run_id, found[-1].run_id) == (behind, late)
+    assert found == runs.all()
+
+
+@pytest.mark.slow
+def test_a_run_that_is_not_whole_is_read_again_until_it_is(runs):
+    running, never_whole = runs.add(whole=False), runs.add(whole=False)
+    assert runs.kept() == runs.all()
+    runs.client.log_metric(never_whole, "speed", 7)
+    runs.client.set_terminated(running, "FINISHED")
+    for key, value in schema.whole_tags().items():
+        runs.client.set_tag(running, key, value)
+    by_id = {run.run_id: run for run in runs.kept()}
+    assert by_id[running].status == "FINISHED"
+    assert by_id[never_whole].metrics["speed"] == 7
+
+
+@pytest.mark.slow
+def test_deleted_runs_are_gone_and_restored_ones_back(runs):
+    first = runs.kept()[4].run_id
+    runs.client.delete_run(first)
+    new = runs.add()  # as many runs as before, but others
+    assert runs.kept() == runs.all()
+    assert {first, new} - {run.run_id for run in runs.kept()} == {first}
+    runs.client.restore_run(first)
+    assert runs.kept() == runs.all()
+
+
+@pytest.mark.slow
+def test_a_renamed_run_and_an_upload_by_a_wrong_clock_show_with_refresh(runs):
+    renamed = runs.kept()[4].run_id
+    runs.client.update_run(renamed, name="by hand")
+    wrong = runs.add(days_ago=3000)
+    assert "by hand" not in [run.name for run in runs.kept()]  # as the documentation says
+    assert wrong not in [run.run_id for run in runs.kept()]
+    assert runs.kept(refresh=True) == runs.all()
+    assert runs.kept() == runs.all()
+
+
+@pytest.mark.slow
+def test_after_a_long_time_and_in_a_new_store_of_the_same_name_all_is_read(
+    runs, tmp_path, monkeypatch
+):
+    runs.add(days_ago=3000)
+    monkeypatch.setattr(tracked_runs, "_MOST_DAYS", 1)
+    assert runs.kept() == runs.all()
+    monkeypatch.undo()
+    monkeypatch.setattr(tracked_runs, "KEPT_FROM", 2)
+    with closing(sqlite3.connect(tmp_path / "mlflow.db", timeout=120)) as connection, connection:
+        connection.execute("UPDATE experiments SET creation_time = creation_time + 1")
+        connection.execute("UPDATE latest_metrics SET value = 1000")
+    assert {run.metrics["speed"] for run in runs.kept()} == {1000.0}
+
+
+def test_a_damaged_file_is_read_from_the_server_again(runs, kept_file):
+    text = kept_file.read_bytes()
+    flipped = bytearray(text)
+    flipped[100] ^= 1
+    for damaged in (text[: len(text) // 2], b"", b"\xff" + text, bytes(flipped)):
+        kept_file.write_bytes(damaged)
+        assert runs.kept() == runs.all()
+        assert kept_file.read_bytes() != damaged
+
+
+@pytest.mark.slow
+def test_searches_at_once_tell_all_and_a_small_selection_is_not_kept(runs, kept_file, monkeypatch):
+    runs.add()
+    found, together = [], threading.Barrier(4)
+
+    def search():
+        together.wait()
+        found.append(runs.kept())
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [runs.all()] * 4
+    monkeypatch.setattr(tracked_runs, "KEPT_FROM", KNOWN + 2)
+    assert runs.kept() == runs.all()
+    assert not kept_file.exists()
+
+
+# Runs by columns: the same runs as one by one
+
+NOON = datetime(2026, 11, 23, 12, 0, 0, 123_000, tzinfo=timezone.utc)
+
+
+def run(number, *, params=None, metrics=None, tags=None, **info):
+    known = {
+        "name": f"run {number}",
+        "status": "FINISHED",
+        "start_time": NOON + timedelta(seconds=number),
+        "artifact_uri": f"file:///{number}",
+    }
+    return TrackedRun(
+        f"r{number}", params=params or {}, metrics=metrics or {}, tags=tags or {}, **known | info
+    )
+
+
+MIXED = [
+    run(1, params={"arch": "resnet18", "a.b": ""}, metrics={"speed": 1.5}, tags={"team": "vision"}),
+    run(2),
+    run(3, params={"arch": "vgg16"}, metrics={"loss": -math.inf, "speed": 0.0}, tags={"Ü\n": "ß"}),
+    run(4, params={"arch": "resnet18"}, tags={"speed": "fast"}, status="RUNNING"),
+]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_columns_hold_every_value_of_every_run(monkeypatch, at_once):
+    monkeypatch.setattr(pages, "_AT_ONCE", at_once)
+    for count in (0, 1, 4):
+        found = RunColumns.of(iter(MIXED[:count]))
+        assert list(found) == MIXED[:count]
+        assert len(found) == count
+
+
+def test_columns_tell_what_each_run_has():
+    found = RunColumns.of(MIXED)
+    texts, which = found.distinct("params.arch")
+    assert [texts[each] if each >= 0 else None for each in which] == [
+        "resnet18", None, "vgg16", "resnet18",
+    ]  # fmt: skip
+    assert found.distinct("params.unknown")[1].tolist() == [-1] * 4
+    np.testing.assert_array_equal(found.numbers("speed"), [1.5, np.nan, 0.0, np.nan])
+    assert np.isnan(found.numbers("unknown")).all()
+    assert found.has_text("status", "RUNNING").tolist() == [False, False, False, True]
+    assert not found.has_text("status", "KILLED").any()
+    assert found.plain("tags.team") == ["vision", None, None, None]
+    assert sorted(found.tag_keys()) == ["speed", "team", "Ü\n"]
+    assert found.start_times()[0] == np.datetime64("2026-11-23T12:00:01.123")
+    [back] = RunColumns.of([run(1, metrics={"loss": math.nan})])  # it was logged
+    assert math.isnan(back.metrics["loss"])
+
+
+def test_parts_join_and_come_apart_and_the_newest_is_first():
+    parts = [RunColumns.of(MIXED[:1]), RunColumns.of([]), RunColumns.of(MIXED[1:])]
+    found = RunColumns.joined(parts)
+    assert list(found) == MIXED
+    assert list(found.only(found.of_ids({"r2", "r4", "other"}))) == [MIXED[1], MIXED[3]]
+    assert list(RunColumns.joined([RunColumns.of([])])) == []
+    assert found.only(found.of_ids({"r2"})).tag_keys() == []  # of runs that are gone
+    found = RunColumns.of([run(2, start_time=NOON), run(1, start_time=NOON), run(3)])
+    assert found.newest_first().run_ids == ["r3", "r2", "r1"]
+    assert found.newest_first(then_by_id=True).run_ids == ["r3", "r1", "r2"]

@@ -1,0 +1,443 @@
+"""The tracking server of MLflow's settings: asked again while it is away, given up on in seconds.
+
+`Server` is the only holder of MLflow's client. MLflow asks again by itself, for four minutes by
+default; its own repeats are off unless the user has set them.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import os
+import re
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import groupby
+from os.path import commonprefix
+from types import MappingProxyType
+from typing import Literal, ParamSpec, TypeVar
+
+import requests
+from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
+from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS, MlflowException
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.tracking import MlflowClient
+
+from bench.doctor import Check
+from bench.errors import UserError
+from bench.records.journal import Clock
+from tracking import schema
+from tracking.store import (
+    CREDENTIALS,
+    is_broken,
+    is_embedded,
+    is_unmade,
+    open_store,
+    public_uri,
+    settings_uri,
+    sqlite_file,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+#: After a measurement somebody waits for the prompt: MLflow's import and this stay below 10 s.
+AWAY_LIMIT_S = 5.0
+#: How long a request of a command that does nothing else may wait for a server at work.
+ANSWER_LIMIT_S = 60.0
+_FIRST_PAUSE_S = 0.2
+_MAX_PAUSE_S = 2.0
+_TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+#: MLflow reads them at each request. A bar per file and a link per run would bury what a command
+#: says, and the link costs a request.
+_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+#: A first contact with an SQLite file prints a line per schema migration, a damaged one tracebacks.
+for _noisy in ("mlflow.store.db.utils", "alembic", "alembic.runtime.migration"):
+    logging.getLogger(_noisy).setLevel(logging.CRITICAL)
+#: Runs at a time: a server builds a page in memory, and within the time that an answer may take.
+#: Each page looks through the tags of all runs, so an embedded store is read in fewer.
+_PAGE, _EMBEDDED_PAGE = 1000, 4000
+#: Ids in one filter; MLflow parses longer ones slowly.
+_IDS_AT_ONCE = 100
+#: Record ids begin with their day, as in 20261120T104500Z-1f2e3d4c.
+_DAY_CHARACTERS = 8
+#: What MLflow's server answers when its database fails, such as without a free connection; for
+#: what a client got wrong it has other codes.
+_DATABASE = "BAD_REQUEST"
+_LOST = "the connection broke"
+#: What the text of a failed request says of its cause.
+_SIGNS = {
+    "timed? ?out": "the server does not answer",
+    "refused": "nothing answers there (connection refused)",
+    "NameResolution|getaddrinfo": "there is no host of that name",
+    "reset": f"{_LOST} (reset)",
+    "Remote end closed|RemoteDisconnected": f"{_LOST} (closed without an answer)",
+    "IncompleteRead": f"{_LOST} (half an answer)",
+    "CERTIFICATE": "its TLS certificate is not trusted: set MLFLOW_TRACKING_SERVER_CERT_PATH",
+}
+
+
+class TrackingError(Exception):
+    """The server could not be used; the message is one line and holds no credentials.
+
+    `away`: whether it can be used for nothing now, as opposed to having refused this one thing.
+    `denied`: whether it refused the credentials or what they may do. `code`: MLflow's own.
+    """
+
+    def __init__(
+        self, message: str, *, away: bool = True, denied: bool = False, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.away, self.denied, self.code = away, denied, code
+
+
+class Server:
+    """A tracking server, or an embedded store, that may be away for a while.
+
+    `uri` None: that of MLflow's settings. `patience_s`: for how long it may be away; an answer
+    starts that time again, so a slow server that gets on is never cut off. `answer_s`: how long one
+    request may wait, None: for what is left of the patience. `must_exist`: an embedded store that
+    is not there is refused, where MLflow would make it. Every method raises `TrackingError`.
+    """
+
+    _told: str | None = None
+
+    def __init__(
+        self,
+        uri: str | None = None,
+        patience_s: float = AWAY_LIMIT_S,
+        answer_s: float | None = ANSWER_LIMIT_S,
+        *,
+        must_exist: bool = False,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.uri = uri or settings_uri()
+        self.patience_s = patience_s
+        self._answer_s = answer_s
+        self._must_exist = must_exist
+        self._clock = clock
+        self._answered_s = clock()
+        for name, text in _SETTINGS.items():
+            os.environ.setdefault(name, text)
+
+    @cached_property
+    def client(self) -> MlflowClient:
+        """MLflow's own client. Raises `UserError` for a store that must exist and does not."""
+        file = sqlite_file(self.uri)
+        if self._must_exist and file is not None and not file.exists():
+            raise UserError(
+                f"{file.absolute().parent} has no {file.name}, so no runs are tracked there: go to "
+                "the folder that they were measured in, name a server with MLFLOW_TRACKING_URI, or "
+                "measure one with mlproject run"
+            )
+        with self.errors():
+            if is_embedded(self.uri):
+                open_store(self.uri)
+            return MlflowClient(tracking_uri=self.uri)
+
+    def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `call` returns, asked again while the server is away."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            left_s = self.patience_s - (self._clock() - self._answered_s)
+            if os.environ.get(_TIMEOUT) in (None, Server._told):  # not the user's
+                seconds = max(1, math.ceil(self._answer_s or left_s))
+                Server._told = os.environ[_TIMEOUT] = str(seconds)
+            try:
+                with self.errors():
+                    answer = call(*args, **kwargs)
+            except TrackingError as error:
+                away_s = self._clock() - self._answered_s + pause_s
+                if not error.away or error.denied or away_s >= self.patience_s:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+                continue
+            self._answered_s = self._clock()
+            return answer
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn all that a server, its database or the way there can do into `TrackingError`."""
+        try:
+            yield
+        except (UserError, TrackingError):
+            raise
+        except Exception as error:
+            line, status = CREDENTIALS.sub("", failure_line(error)), _status(error)
+            denied = status in (401, 403)
+            away = denied or is_away(error)
+            file = sqlite_file(self.uri)
+            if file is not None and is_broken(file, error):
+                away = True
+                line = (
+                    f"the store is damaged or unfinished ({line[:120]}); the records hold "
+                    f"everything: move {file.name} away, then mlproject sync"
+                )
+            elif not isinstance(error, _failures()):
+                raise
+            raise TrackingError(
+                f"{public_uri(self.uri)}: {line}"[:400],
+                away=away,
+                denied=denied,
+                code=getattr(error, "error_code", None),
+            ) from error
+
+    @cached_property
+    def experiments(self) -> list[Experiment]:
+        """Every active experiment, asked for once."""
+        found: list[Experiment] = []
+        token: str | None = None
+        while True:
+            page = self.ask(self.client.search_experiments, max_results=_PAGE, page_token=token)
+            found += page
+            if not (token := page.token):
+                return found
+
+    def experiment_id(self) -> str:
+        """Return the experiment that MLflow's variables name, made if new; else MLflow's default.
+
+        The same experiment that `mlflow run` uses, so that runs started either way stand together.
+        Variables that name two experiments are refused, as by MLflow.
+        """
+        given, name = (os.environ.get(f"MLFLOW_EXPERIMENT_{each}") for each in ("ID", "NAME"))
+        if given and name and self.ask(self.client.get_experiment, given).name != name:
+            raise TrackingError(
+                f"MLFLOW_EXPERIMENT_ID={given!r}, MLFLOW_EXPERIMENT_NAME={name!r}: two "
+                "experiments; unset one"
+            )
+        return given or (self.experiment_named(name) if name else "0")
+
+    def experiment_named(self, name: str) -> str:
+        """Return the id of the experiment of that name, made by the first process if new."""
+        found = self.ask(self.client.get_experiment_by_name, name)
+        if found is None:
+            vars(self).pop("experiments", None)
+            try:
+                return str(self.ask(self.client.create_experiment, name))
+            except TrackingError as error:
+                if error.code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                return self.experiment_named(name)
+        return str(found.experiment_id)
+
+    def search(
+        self,
+        wanted: str = "",
+        experiments: Sequence[str] | None = None,
+        *,
+        page_size: int | None = None,
+        view: int = ViewType.ACTIVE_ONLY,
+    ) -> Iterator[Run]:
+        """Yield every run of these experiments, None: all, that matches, once, newest start first.
+
+        A page begins at the start time where the one before ended. MLflow's own tokens count runs
+        from the newest: for each page the server sorts those before it again, and where one of them
+        was deleted since, the page leaves out another. They serve where more runs than a page holds
+        began in one millisecond.
+        """
+        where = [*experiments] if experiments else [one.experiment_id for one in self.experiments]
+        size = page_size or (_EMBEDDED_PAGE if is_embedded(self.uri) else _PAGE)
+        selection, edge_ms, token = wanted, None, None
+        at_edge: set[str] = set()
+        while True:
+            with paused_collector():
+                page = self.ask(
+                    self.client.search_runs,
+                    where,
+                    selection,
+                    run_view_type=view,
+                    max_results=size,
+                    page_token=token,
+                )
+            yield from (run for run in page if run.info.run_id not in at_edge)
+            if not page.token:
+                return
+            last_ms = page[-1].info.start_time if page else edge_ms
+            if last_ms == edge_ms:
+                token = page.token
+            else:
+                edge_ms, token, at_edge = last_ms, None, set()
+                selection = schema.matching(wanted, f"attributes.start_time <= {edge_ms}")
+            at_edge |= {run.info.run_id for run in page if run.info.start_time == edge_ms}
+
+    def runs(self, run_ids: Sequence[str]) -> Iterator[Run]:
+        """Yield the active runs of these ids."""
+        for start in range(0, len(run_ids), _IDS_AT_ONCE):
+            ids = ", ".join(f"'{one}'" for one in run_ids[start : start + _IDS_AT_ONCE])
+            yield from self.search(f"attributes.run_id IN ({ids})")
+
+    def runs_of(self, record_ids: Iterable[str]) -> dict[str, list[Run]]:
+        """Return the active runs of these records by record id, the one that counts first.
+
+        That is a whole one, else the one whose id sorts first: every process decides alike. There
+        is a search for each hundred of a day: MLflow's filter knows no list of tags, so what begins
+        as they do is asked for. A quote in an id would end the filter's string, so none has it.
+        """
+        found: dict[str, dict[str, Run]] = {}
+        wanted = sorted(one for one in set(record_ids) if not set("'\"`\\") & set(one))
+        for _, same_day in groupby(wanted, lambda record_id: record_id[:_DAY_CHARACTERS]):
+            of_day = list(same_day)
+            for start in range(0, len(of_day), _IDS_AT_ONCE):
+                begin = commonprefix(of_day[start : start + _IDS_AT_ONCE])  # noqa: RUF071
+                for run in self.search(f"tags.`{schema.RECORD_ID}` LIKE '{begin}%'"):
+                    runs = found.setdefault(run.data.tags[schema.RECORD_ID], {})
+                    runs[run.info.run_id] = run
+        return {
+            record_id: sorted(runs.values(), key=lambda run: (not is_whole(run), run.info.run_id))
+            for record_id, runs in found.items()
+            if record_id in wanted
+        }
+
+    def run_of(self, record_id: str) -> Run | None:
+        """Return the run of a record, or None; where two uploads made one each, join them.
+
+        The unfinished ones beside the one that counts are deleted.
+        """
+        runs = self.runs_of([record_id]).get(record_id, [])
+        for run in runs[1:]:
+            if not is_whole(run):
+                self.ask(self.client.delete_run, run.info.run_id)
+        return runs[0] if runs else None
+
+    def run(self, run_id: str) -> Run | None:
+        """Return the run of that id, a deleted one too; None where the server has none."""
+        try:
+            return self.ask(self.client.get_run, run_id)
+        except TrackingError as error:
+            if error.code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+
+    def log(
+        self,
+        run_id: str,
+        metrics: Sequence[Metric] = (),
+        params: Mapping[str, str] = MappingProxyType({}),
+        tags: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Log to a run; MLflow sends as few requests as the server's limits allow."""
+        texts = [Param(*each) for each in params.items()], [RunTag(*each) for each in tags.items()]
+        self.ask(self.client.log_batch, run_id, metrics, *texts)
+
+    def end(self, run_id: str, status: str = "FINISHED", end_ms: int | None = None) -> None:
+        """End a run: FINISHED, FAILED or KILLED, now or at a time since 1970."""
+        self.ask(self.client.set_terminated, run_id, status, end_ms)
+
+    def files(self, artifact_uri: str) -> ArtifactRepository:
+        """Return what lists, reads and writes the files of a run."""
+        return self.ask(get_artifact_repository, artifact_uri, tracking_uri=self.uri)
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Keep Python's collector of cycles from running, in this process.
+
+    MLflow makes over a hundred objects of a run, and a record has as many. Going through them again
+    and again takes more than half of the time of a large page, and finds nothing: they have no
+    cycles.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def is_whole(run: Run) -> bool:
+    """Whether the run holds all of its record."""
+    return bool(run.data.tags.get(schema.UPLOADED) == "true")
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the server may do the same later: not reached, not answering, 5xx, 408 or 429."""
+    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
+        return isinstance(error, (ConnectionError, TimeoutError))
+    sqlalchemy = sys.modules.get("sqlalchemy.exc")  # imported by embedded stores alone
+    if sqlalchemy is not None and isinstance(error, sqlalchemy.OperationalError):
+        return True
+    if not isinstance(error, (MlflowException, requests.RequestException)):
+        return False
+    status = _status(error)
+    from_database = getattr(error, "error_code", None) == _DATABASE
+    return from_database or status is None or status >= 500 or status in (408, 429)
+
+
+def failure_line(error: BaseException) -> str:
+    """Return what happened in one line, with the remedy where there is one."""
+    text, status = str(error), _status(error)
+    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
+        return " ".join(text.split()) or type(error).__name__
+    if status == 401:
+        return (
+            "the server refuses the credentials (401): set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD"
+        )
+    if status == 403:
+        return "these credentials may not do that (403): ask for the right to write"
+    if status is not None:
+        own = error.message if isinstance(error, MlflowException) else text
+        line = (own.strip().splitlines() or [type(error).__name__])[0]
+        return line if status < 500 else f"the server fails ({status}): {line}"
+    if found := re.search(r"too many (\d+) error responses", text):
+        return f"the server fails ({found[1]})"
+    for sign, meaning in _SIGNS.items():
+        if re.search(sign, text):
+            return meaning
+    return (text.strip().splitlines() or ["the server cannot be reached"])[0]
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of an answer; None where there was none, or only ones worth a repeat.
+
+    MLflow wraps what its HTTP library raised in an error of its own, without a code.
+    """
+    if isinstance(error, requests.RequestException):
+        return None if error.response is None else error.response.status_code
+    if not isinstance(error, MlflowException) or re.match(
+        r"API request to http.* failed with (timeout )?exception ", error.message, re.DOTALL
+    ):
+        return None
+    if found := re.search(r"failed with error code (\d{3}) ", error.message):
+        return int(found[1])
+    return int(ERROR_CODE_TO_HTTP_STATUS.get(error.error_code, 500))
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a server, its database or the way there can raise."""
+    failures = (MlflowException, requests.RequestException, OSError, sqlite3.Error)
+    # Only an embedded store imports SQLAlchemy, which takes half as long as MLflow.
+    sqlalchemy = sys.modules.get("sqlalchemy.exc")
+    return failures if sqlalchemy is None else (*failures, sqlalchemy.SQLAlchemyError)
+
+
+def tracking_checks() -> list[Check]:
+    """Ask the tracking server for its experiments; an embedded store is not made by that."""
+    where = public_uri()
+    status: Literal["ok", "warning"] = "ok"
+    remedy = None
+    if is_unmade(settings_uri()):
+        detail = f"{where} will be made by the first tracked run"
+    else:
+        try:
+            count = len(Server(answer_s=AWAY_LIMIT_S).experiments)
+            detail = f"{where} answers, {count} experiment{'s' * (count != 1)}"
+        except TrackingError as error:
+            status, detail = "warning", str(error)
+            remedy = (
+                "check MLFLOW_TRACKING_URI and the server; records stay on disk until then, "
+                "and mlproject sync uploads them"
+            )
+    return [Check(name="tracking server", status=status, detail=detail, remedy=remedy)]
