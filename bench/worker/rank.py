@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from threading import Event
+from types import FrameType
 
 from bench.config import RunConfig
 from bench.records import DistributedFigures, Outcome, RankAccount, RankFigures
@@ -59,10 +61,18 @@ def _take_part(
     write_whole: Callable[[Outcome, str | None], None],
 ) -> None:
     """Do this rank's part with `run`, and leave its account; `write_whole` gives rank 0's."""
-    signal.signal(signal.SIGTERM, team.interrupt)
+    asked = Event()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        asked.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
     outcome, reason = attempt(run)
     # The elastic launcher asks the ranks to end as soon as one has failed: the account comes first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if asked.is_set() and outcome != "ok":  # another rank may have ended first
+        outcome, reason = "interrupted", "interrupted from outside"
     ended_unix_s = time.time()
     journal.note("ended", outcome=outcome)
     account = RankAccount.of(
@@ -146,9 +156,9 @@ def _end(team: DdpTeam, outcome: Outcome) -> None:
     """End together with the others, or at once without them.
 
     A rank that fails must not wait for the others in a destructor: its exit code is what makes the
-    elastic launcher end them. An interrupted one has been asked like all others.
+    elastic launcher end them.
     """
-    if outcome in ("ok", "interrupted"):
+    if outcome == "ok":
         team.close()
         return
     sys.stdout.flush()

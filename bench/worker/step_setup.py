@@ -268,7 +268,7 @@ class StepSetup:
                 device,
                 window,
                 team,
-                team.in_step(lambda: step(next_batch)),
+                lambda: step(next_batch),
                 self._journal,
             )
             yield self.ready

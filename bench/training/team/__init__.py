@@ -11,7 +11,7 @@ from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.training.devices import Device, open_device
 from bench.training.inputs.base import Shard
-from bench.training.window import Step, WindowPlan
+from bench.training.window import WindowPlan
 
 
 class Team:
@@ -38,10 +38,6 @@ class Team:
     def no_gradient_sync(self) -> AbstractContextManager[object]:
         """Context of a forward and backward pass whose gradients stay in this process."""
         return nullcontext()
-
-    def in_step(self, step: Step) -> Step:
-        """Return `step` so that an interrupt ends all processes before the same one."""
-        return step
 
     def plan(
         self, iterations: int, max_seconds: float | None, warmup_times_s: Sequence[float]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
-from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -20,7 +19,7 @@ from bench.errors import UnsupportedError, UserError
 from bench.training.devices import Device, open_device
 from bench.training.inputs.base import Shard
 from bench.training.team import Team
-from bench.training.window import Step, WindowPlan
+from bench.training.window import WindowPlan
 
 #: No collective waits longer. A rank that dies ends the others within a second or so; this is for
 #: one that hangs. It must not end a rank whose neighbour still compiles.
@@ -39,14 +38,7 @@ class DdpTeam(Team):
         self._config = config
         self._host: Any = None
         self._ddp: DistributedDataParallel | None = None
-        self._stop: CommonStop | None = None
         self._accounts: Any = None
-
-    def interrupt(self, signum: int, frame: FrameType | None) -> None:
-        """Handle a signal: end with the other ranks, or at once before they have met."""
-        if self._stop is None:
-            raise KeyboardInterrupt
-        self._stop.request()
 
     def open_device(self, config: RunConfig) -> Device:
         """Take the device of this rank's number on its node, and meet the others."""
@@ -75,7 +67,6 @@ class DdpTeam(Team):
         )
         # Barriers and figures go through the hosts: a barrier of NCCL is work for the device.
         self._host = distributed.new_group(backend="gloo", timeout=_TIMEOUT)
-        self._stop = CommonStop(rank, ranks, PrefixStore("stop", store), device.synchronize)
         self._accounts = PrefixStore("accounts", store)
         asked = self.gather(self._config.config_id)
         if len(set(asked)) > 1:
@@ -103,17 +94,6 @@ class DdpTeam(Team):
         """DistributedDataParallel's `no_sync`, which must hold the forward pass too."""
         assert self._ddp is not None  # wrapped before any step  # noqa: S101
         return self._ddp.no_sync()
-
-    def in_step(self, step: Step) -> Step:
-        """Return `step`, begun by all ranks or by none."""
-        assert self._stop is not None  # met before any step  # noqa: S101
-        before_step = self._stop.before_step
-
-        def in_step() -> torch.Tensor:
-            before_step()
-            return step()
-
-        return in_step
 
     def plan(
         self, iterations: int, max_seconds: float | None, warmup_times_s: Sequence[float]
@@ -169,54 +149,3 @@ class DdpTeam(Team):
         """End the process group with the others."""
         if distributed.is_initialized():
             distributed.destroy_process_group()
-
-
-class CommonStop:
-    """Ends every rank with `KeyboardInterrupt` after the same number of steps.
-
-    `store` is torch's key-value store, `wait` returns when the device is idle.
-
-    A rank that ended within a step would leave the others in a collective that never ends. So a
-    signal only calls `request`, and until then `before_step` only reads a flag.
-
-    Once asked, a rank waits for its device before each step and notes in the store that it was
-    asked. From then on it can begin a step that rank 0 has not begun, but not end it. When all have
-    been asked, rank 0, about to begin step k, writes that k is the last: no rank can have ended it
-    yet, and each rank reads that number from the store when it has ended it.
-    """
-
-    def __init__(self, rank: int, ranks: int, store: Any, wait: Callable[[], None]) -> None:
-        self._rank = rank
-        self._others = [f"asked/{other}" for other in range(1, ranks)]
-        self._store = store
-        self._wait = wait
-        self._requested = False
-        self._begun = 0
-        self._last: int | None = None
-
-    def request(self) -> None:
-        """Note that this rank was asked to end."""
-        self._requested = True
-
-    def before_step(self) -> None:
-        """Count a step that is about to begin. Raises `KeyboardInterrupt` after the last one."""
-        if self._requested:
-            self._agree()
-        self._begun += 1
-
-    def _agree(self) -> None:
-        self._wait()
-        if self._last is None:
-            self._last = self._decide() if self._rank == 0 else self._ask_rank_0()
-        if self._last is not None and self._begun >= self._last:
-            raise KeyboardInterrupt
-
-    def _decide(self) -> int | None:
-        if not self._store.check(self._others):
-            return None
-        self._store.set("last", str(self._begun + 1))
-        return self._begun + 1
-
-    def _ask_rank_0(self) -> int | None:
-        self._store.set(f"asked/{self._rank}", "")
-        return int(self._store.get("last")) if self._store.check(["last"]) else None
