@@ -25,6 +25,17 @@ class Unknown:
         return False
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, and what to do, word for word."""
+
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}"
+
+
 def printable(text: str) -> str:
     """Return a text of others as one line: its control characters could steer a terminal."""
     if text.isprintable():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
 from dataclasses import asdict
-from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -38,19 +36,12 @@ class Doctor(WithRecords, Shown):
         return Result(lines, list(map(asdict, checks)), exit_code=code)
 
 
-def _tracking_checks() -> Iterator[Check]:
-    if not mlflow_is_here():
-        from bench.doctor import Check
+def _tracking_checks() -> Iterable[Check]:
+    if mlflow_is_here():
+        from tracking.connection import tracking_checks
 
-        found = "no MLflow in this environment: records stay on disk"
-        yield Check("tracking", "warning", found, "mlproject sync uploads them where MLflow is")
-        return
-    # A process of its own: imports share one interpreter, and this one is importing torch
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield from pool.submit(_ask_server).result()
+        return tracking_checks()
+    from bench.doctor import Check
 
-
-def _ask_server() -> list[Check]:
-    from tracking.connection import tracking_checks
-
-    return tracking_checks()
+    found = "no MLflow in this environment: records stay on disk"
+    return [Check("tracking", "warning", found, "mlproject sync uploads them where MLflow is")]

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.errors import Problem
+
 Status = Literal["ok", "warning", "missing"]
 
 
@@ -16,23 +18,20 @@ Status = Literal["ok", "warning", "missing"]
 class Check:
     """`missing`: not even a CPU can be measured without it. `warning`: something else cannot.
 
-    `remedy` is what to do, word for word; every check that is not ok has one. Raises
-    `ValueError` if it has none.
+    `remedy` is what to do, word for word; every check that is not ok has one.
     """
 
     name: str
     status: Status
     detail: str
-    remedy: str | None
-
-    def __post_init__(self) -> None:
-        if self.status != "ok" and not self.remedy:
-            raise ValueError(f"check {self.name}: {self.status} without a remedy")
+    remedy: str | None = None
 
 
-def ok(name: str, detail: str) -> Check:
-    """Return a check that found what it looked for."""
-    return Check(name, "ok", detail, None)
+def check(name: str, found: str | Problem, status: Status = "warning") -> Check:
+    """Return the check `name`: ok with what was found, or of `status` with its problem."""
+    if isinstance(found, Problem):
+        return Check(name, status, found.what, found.remedy)
+    return Check(name, "ok", found)
 
 
 def can_measure(checks: Iterable[Check]) -> bool:

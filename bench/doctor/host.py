@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.doctor import Check, ok
+from bench.doctor import Check, check
+from bench.errors import Problem
 from bench.machine import environment, surroundings
 from bench.machine.cpu import PackageEnergy
 from bench.machine.gpu_drivers import compute_capability
@@ -30,90 +31,73 @@ def host_checks(records: Path, root: Path = ROOT) -> Iterator[Check]:
     """Look at the host as far as it bears on a measurement."""
     yield _disk(records)
     if platform.system() == "Linux":
-        yield from _shared_memory(root)
-        yield _energy(root)
+        if (root / "dev/shm").is_dir():
+            yield check("shared memory", _shared_memory(root / "dev/shm"))
+        yield check("cpu energy", _energy(root))
     virtual = value_or_none(lambda: surroundings.virtualization(root))
-    yield _surroundings(virtual, root)
-    yield _power(virtual)
+    yield check("surroundings", _surroundings(virtual, root))
+    yield check("power", _power(virtual))
 
 
 def _disk(records: Path) -> Check:
-    place = _existing_part(records)
+    place = records.resolve()
+    while not place.exists() and place != place.parent:
+        place = place.parent
     try:
         with tempfile.TemporaryFile(dir=place):
             free_bytes = shutil.disk_usage(place).free
     except OSError as error:
-        detail = f"cannot write in {place}: {error.strerror}"
-        return Check("records", "missing", detail, "name a folder of yours: --records FOLDER")
+        what = f"cannot write in {place}: {error.strerror}"
+        return check("records", Problem(what, "use --records FOLDER"), "missing")
     detail = f"{free_bytes / _GB:.1f} GB free in {place}"
     if free_bytes < _ENOUGH_DISK_BYTES:
-        return Check("records", "warning", detail, "free some space, or use --records FOLDER")
-    return ok("records", detail)
+        return check("records", Problem(detail, "free some space, or use --records FOLDER"))
+    return check("records", detail)
 
 
-def _shared_memory(root: Path) -> Iterator[Check]:
-    place = root / "dev/shm"
-    if not place.is_dir():
-        return
+def _shared_memory(place: Path) -> str | Problem:
     size_bytes = shutil.disk_usage(place).total
     detail = f"{place} holds {size_bytes / _GB:.2f} GB"
-    if size_bytes < _ENOUGH_SHARED_BYTES:
-        yield Check(
-            "shared memory",
-            "warning",
-            f"{detail}: image loaders can run out of it",
-            "start the container with --shm-size=8g or --ipc=host; or use workers=0",
-        )
-    else:
-        yield ok("shared memory", detail)
+    if size_bytes >= _ENOUGH_SHARED_BYTES:
+        return detail
+    return Problem(
+        f"{detail}: image loaders can run out of it",
+        "start the container with --shm-size=8g or --ipc=host; or use workers=0",
+    )
 
 
-def _energy(root: Path) -> Check:
+def _energy(root: Path) -> str | Problem:
     try:
         PackageEnergy(root)
     except UnknownFactError as error:
         if "Permission denied" in str(error):
             remedy = "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
-            return Check("cpu energy", "warning", "only root may read the counter", remedy)
-        return ok("cpu energy", f"{error}: CPU runs have no energy")
-    return ok("cpu energy", "RAPL can be read")
+            return Problem("only root may read the counter", remedy)
+        return f"{error}: CPU runs have no energy"
+    return "RAPL can be read"
 
 
-def _surroundings(virtual: str | None, root: Path) -> Check:
+def _surroundings(virtual: str | None, root: Path) -> str | Problem:
     around = value_or_none(lambda: surroundings.container(root)) or "unknown"
     detail = f"container {around}, hypervisor {virtual or 'unknown'}"
     if virtual == "wsl1":
         remedy = "in Windows: wsl --set-version <distribution> 2"
-        return Check("surroundings", "warning", f"{detail}: WSL 1 has no GPU", remedy)
+        return Problem(f"{detail}: WSL 1 has no GPU", remedy)
     if virtual == "wsl2":
-        return Check(
-            "surroundings",
-            "warning",
+        return Problem(
             f"{detail}: the driver spills GPU memory into the host's silently, and speed falls",
             "in NVIDIA Control Panel: CUDA - Sysmem Fallback Policy > Prefer No Sysmem Fallback",
         )
-    return ok("surroundings", detail)
+    return detail
 
 
-def _power(virtual: str | None) -> Check:
+def _power(virtual: str | None) -> str | Problem:
     try:
         source = environment.power_source(virtual)
     except UnknownFactError as error:
-        return ok("power", f"unknown: {error}")
-    if source == "battery":
-        return Check("power", "warning", "on battery: clocks are held down", "plug it in")
-    return ok("power", source)
-
-
-def _existing_part(folder: Path) -> Path:
-    """`folder`, or the nearest folder above it that exists."""
-    place = folder.resolve()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return place
-
-
-_PCI_VENDOR = "0x10de"
+        return f"unknown: {error}"
+    on_battery = Problem("on battery: clocks are held down", "plug it in")
+    return on_battery if source == "battery" else source
 
 
 def nvidia_checks(
@@ -124,56 +108,43 @@ def nvidia_checks(
     """Look at driver, NVML, ncu and its permission; one line where there is no NVIDIA device."""
     try:
         nvml = nvml_opener()
-        yield ok("nvml", _devices(nvml))
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        names = ", ".join(map(nvml.nvmlDeviceGetName, handles))
+        yield check("nvml", f"driver {nvml.nvmlSystemGetDriverVersion()}: {names}")
     except Exception as error:
         vendors = (root / "sys/bus/pci/devices").glob("*/vendor")
-        if all(text_of(vendor) != _PCI_VENDOR for vendor in vendors):
-            yield ok("nvidia", "no NVIDIA device here: NVML and ncu are not needed")
+        if all(text_of(vendor) != "0x10de" for vendor in vendors):
+            yield check("nvidia", "no NVIDIA device here: NVML and ncu are not needed")
             return
-        yield _nvml_fault(str(error))
-    yield _ncu_check(root, capability)
+        faults = (remedy for sign, remedy in _NVML_REMEDIES.items() if sign in str(error))
+        yield check("nvml", Problem(f"{error}: no GPU telemetry", next(faults)))
+    yield check("ncu", _ncu(root, capability))
     permission = counter_permission(root)
-    if permission.state == "allowed":
-        yield ok("gpu counters", permission.detail)
-    else:
-        yield Check("gpu counters", "warning", permission.detail, permission.remedy)
+    forbidden = Problem(permission.detail, permission.remedy)
+    yield check("gpu counters", permission.detail if permission.state == "allowed" else forbidden)
 
 
-def _devices(nvml: Any) -> str:
-    count = nvml.nvmlDeviceGetCount()
-    names = [
-        nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)
-    ]
-    return f"driver {nvml.nvmlSystemGetDriverVersion()}: {', '.join(names)}"
+#: The remedy by a part of what NVML, or its package, says.
+_NVML_REMEDIES = {
+    "mismatch": "reboot: the driver was updated under the running kernel",
+    "not installed": "uv pip install nvidia-ml-py",
+    "": "install NVIDIA's driver, then see that nvidia-smi works",
+}
 
 
-def _nvml_fault(fault: str) -> Check:
-    if "mismatch" in fault.lower():
-        remedy = "reboot: the driver was updated under the running kernel"
-    elif "not installed" in fault:
-        remedy = "uv pip install nvidia-ml-py"
-    else:
-        remedy = "install NVIDIA's driver, then see that nvidia-smi works"
-    return Check("nvml", "warning", f"{fault}: no GPU telemetry", remedy)
-
-
-def _ncu_check(root: Path, capability: Callable[[], tuple[int, int]]) -> Check:
+def _ncu(root: Path, capability: Callable[[], tuple[int, int]]) -> str | Problem:
     """What `mlproject profile` would say of ncu itself."""
     try:
         ncu = find_ncu(root)
         if (device := value_or_none(capability)) is not None:
             require_chip(ncu, device)
     except RefusalError as refusal:
-        return Check("ncu", "warning", refusal.what, refusal.remedy)
-    return ok("ncu", f"{ncu} at {ncu.path}")
+        return Problem(refusal.what, refusal.remedy)
+    return f"{ncu} at {ncu.path}"
 
 
 def perf_checks(root: Path = ROOT) -> Iterator[Check]:
     """Try what a profile would do with perf; where that fails, say why. Other systems have none."""
-    if platform.system() != "Linux":
-        return
-    obstacle = find_obstacle(root)
-    if obstacle is None:
-        yield ok("perf", "counts")
-    else:
-        yield Check("perf", "warning", obstacle.cause, obstacle.remedy)
+    if platform.system() == "Linux":
+        obstacle = find_obstacle(root)
+        yield check("perf", Problem(obstacle.cause, obstacle.remedy) if obstacle else "counts")

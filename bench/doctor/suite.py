@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 
-from bench.doctor import Check
+from bench.doctor import Check, check
+from bench.errors import Problem
 from bench.machine.probes import reason_of
 
 Group = Callable[[], Iterable[Check]]
@@ -28,18 +27,13 @@ def machine_groups(records: Path) -> dict[str, Group]:
 
 
 def run_checks(groups: Mapping[str, Group]) -> list[Check]:
-    """Run all groups at once, and return their checks in the order of the groups.
-
-    A group that fails itself gives a check that says so.
-    """
-    with ThreadPoolExecutor(len(groups)) as pool:
-        return list(chain.from_iterable(pool.map(_checked, groups, groups.values())))
-
-
-def _checked(name: str, group: Group) -> list[Check]:
-    try:
-        return list(group())
-    except Exception as error:
-        detail = f"the check itself failed: {reason_of(error)}"
-        remedy = "install the project's packages: uv pip install -r requirements.txt"
-        return [Check(name, "missing", detail, remedy)]
+    """Return the checks of all groups in order; a group that fails gives one that says so."""
+    checks: list[Check] = []
+    for name, group in groups.items():
+        try:
+            checks += group()
+        except Exception as error:
+            remedy = "install the project's packages: uv pip install -r requirements.txt"
+            failure = Problem(f"the check itself failed: {reason_of(error)}", remedy)
+            checks.append(check(name, failure, "missing"))
+    return checks

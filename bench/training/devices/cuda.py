@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from bench.errors import UnsupportedError
+from bench.errors import Problem, UnsupportedError
 from bench.machine import cuda_device_info
 from bench.records import DeviceInfo, MathMode
 from bench.records.journal import Clock
@@ -54,8 +54,8 @@ class CudaEventTimer(IterationTimer):
         return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(self._events)]
 
 
-def missing_kernels(index: int) -> str | None:
-    """Return that this build of torch has no kernels for device `index`, and a remedy, or None.
+def missing_kernels(index: int) -> Problem | None:
+    """Return that this build of torch has no kernels for device `index`, or None.
 
     Kernels run on later chips of their major version; PTX is compiled for any later chip.
     """
@@ -70,10 +70,10 @@ def missing_kernels(index: int) -> str | None:
         least = (int(found[2]), int(found[3]))
         if least <= capability and (found[1] == "compute" or least[0] == capability[0]):
             return None
-    return (
+    return Problem(
         f"torch {torch.__version__} has kernels for {', '.join(built_for)} and none for "
-        f"{torch.cuda.get_device_name(index)} (sm_{capability[0]}{capability[1]}); install a build "
-        "of torch for an older CUDA, such as 12.6, or use backend=cpu"
+        f"{torch.cuda.get_device_name(index)} (sm_{capability[0]}{capability[1]})",
+        "install a build of torch for an older CUDA, such as 12.6, or use backend=cpu",
     )
 
 

@@ -3,26 +3,29 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bench.doctor import Check, can_measure, ok, suite
+from bench.doctor import Check, can_measure, check, suite
+from bench.doctor.suite import run_checks
+from bench.errors import Problem
 from commands.doctor import Doctor
 
 NO_NCU = Check("ncu", "warning", "not found", "install it")
 NO_TORCH = Check("torch", "missing", "not found", "install it")
 
 
-def test_what_is_not_ok_has_a_remedy():
-    for status in ("warning", "missing"):
-        with pytest.raises(ValueError, match=r"check perf: .* without a remedy"):
-            Check("perf", status, "not found", None)
+def test_a_problem_is_a_warning_unless_nothing_can_be_measured_with_it():
+    problem = Problem("not found", "install it")
+    assert check("ncu", problem) == NO_NCU
+    assert check("torch", problem, "missing") == NO_TORCH
+    assert check("torch", "2.15", "missing") == Check("torch", "ok", "2.15", None)
 
 
 def test_a_group_that_fails_does_not_take_the_others_along():
     def broken():
-        yield ok("first", "fine")
+        yield check("first", "fine")
         raise ImportError("No module named 'mlflow'")
 
-    checks = suite.run_checks({"tracking": broken, "host": lambda: [ok("disk", "plenty")]})
-    assert [check.name for check in checks] == ["tracking", "disk"]
+    checks = run_checks({"tracking": broken, "host": lambda: [check("disk", "plenty")]})
+    assert [one.name for one in checks] == ["tracking", "disk"]
     assert checks[0].status == "missing"
     assert checks[0].detail == "the check itself failed: ImportError: No module named 'mlflow'"
 
@@ -32,7 +35,7 @@ def machine(monkeypatch):
     """Return the list of checks that this machine will give; none come from a server."""
     checks = []
     monkeypatch.setattr(suite, "machine_groups", lambda records: {"host": lambda: checks})
-    monkeypatch.setattr("commands.doctor._tracking_checks", lambda: [ok("server", "answers")])
+    monkeypatch.setattr("commands.doctor._tracking_checks", lambda: [check("server", "answers")])
     return checks
 
 
@@ -43,7 +46,7 @@ def run(*arguments):
 
 
 def test_the_exit_code_is_about_a_cpu_run(machine):
-    machine += [ok("torch", "2.15"), NO_NCU]
+    machine += [check("torch", "2.15"), NO_NCU]
     assert can_measure(machine)
     assert run().return_value == 0
     machine.append(NO_TORCH)
@@ -60,7 +63,7 @@ def test_json_is_a_list_of_checks(machine):
 
 
 def test_each_check_is_a_line_with_its_remedy_and_markup_as_it_is(machine):
-    machine.append(ok("cuda", "sees [/red] and [bold]"))
+    machine.append(check("cuda", "sees [/red] and [bold]"))
     machine.append(Check("perf", "warning", "paranoid is 4: may not count", "sudo it"))
     lines = run().stdout.splitlines()
     words = " ".join(" ".join(lines).split())
@@ -72,6 +75,6 @@ def test_each_check_is_a_line_with_its_remedy_and_markup_as_it_is(machine):
 @pytest.mark.slow
 def test_this_machine_end_to_end(mlproject_command):
     code, out, _ = mlproject_command("doctor", "--format", "json")
-    checks = {check["name"]: check for check in json.loads(out)}
+    checks = {one["name"]: one for one in json.loads(out)}
     assert checks.keys() >= {"python", "packages", "cpu", "cpu bf16", "records", "power"}
-    assert code == int(any(check["status"] == "missing" for check in checks.values()))
+    assert code == int(any(one["status"] == "missing" for one in checks.values()))

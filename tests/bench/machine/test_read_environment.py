@@ -126,7 +126,7 @@ def test_a_machine_that_tells_nothing_gives_reasons_and_no_error(tmp_path, monke
         assert found.missing[name]
     assert found.missing["cudnn"] == "OSError: out of order"
     assert found.missing["virtualization"]
-    assert found.missing["cloud_provider"] == "the firmware names no maker"
+    assert "not named" in found.missing["cloud_provider"]
 
 
 def test_importing_the_environment_imports_no_torch():
