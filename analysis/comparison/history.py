@@ -15,7 +15,7 @@ from statistics import geometric_mean
 from analysis.comparison.judgement import ComparedMetric
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run, distinguished
-from analysis.statistics.change_points import FEWEST, LevelChange, find_changes
+from analysis.statistics.series import FEWEST_POINTS, LevelChange, find_changes
 from analysis.words import counted
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -92,7 +92,7 @@ def histories(runs: Sequence[Run], metric: ComparedMetric) -> list[History]:
     timed = [_versions_together(run) for run in runs if run.started is not None]
     groups = group_runs(distinguished(timed), metric.name)
     series = [(group.label, tuple(_points(group, metric.name))) for group in groups]
-    judged = sum(len(points) >= FEWEST for _, points in series)
+    judged = sum(len(points) >= FEWEST_POINTS for _, points in series)
     if not judged:
         raise UserError(f"no history: {_too_few(runs, series)}")
     return [
@@ -100,7 +100,7 @@ def histories(runs: Sequence[Run], metric: ComparedMetric) -> list[History]:
             label,
             metric,
             points,
-            len(points) >= FEWEST,
+            len(points) >= FEWEST_POINTS,
             tuple(find_changes([one.value for one in points], _LEVEL / judged)),
         )
         for label, points in series
@@ -141,6 +141,6 @@ def _too_few(runs: Sequence[Run], series: Sequence[tuple[str, Sequence[Moment]]]
         )
     label, points = max(series, key=lambda one: len(one[1]))
     return (
-        f"{label} has {counted(len(points), 'point')} in time, and {FEWEST} are "
+        f"{label} has {counted(len(points), 'point')} in time, and {FEWEST_POINTS} are "
         "needed (runs of one campaign are one point); mlproject compare is for two sets of runs"
     )

@@ -18,8 +18,8 @@ from analysis.roofs.ceilings import alike_devices
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
 from analysis.runs.settings import same_configuration
-from analysis.statistics.outliers import FEWEST, chances_of_outlying
 from analysis.statistics.repeats import pooled_scatter
+from analysis.statistics.series import FEWEST_MACHINES, chances_of_outlying
 from analysis.words import percent
 from bench.config import THROUGHPUT
 from bench.records import Environment
@@ -66,7 +66,7 @@ def same_kinds(runs: Sequence[Run], metric: str = THROUGHPUT) -> list[OfKind]:
             key = (run.identity.key(("env",)), _kind(run, known))
             machines = configurations.setdefault(key, {})
             machines.setdefault(run.machine or run.env, []).append(run)
-    found = [own for own in configurations.values() if len(own) >= FEWEST]
+    found = [own for own in configurations.values() if len(own) >= FEWEST_MACHINES]
     return [one for machines in found for one in _judged(machines, metric, len(found))]
 
 

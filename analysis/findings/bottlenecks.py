@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
+from analysis.findings.differences import in_fp32
 from analysis.findings.knobs import (
     MEASURED,
     MIN_GAIN,
@@ -14,7 +15,6 @@ from analysis.findings.knobs import (
     loader_rate,
     synthetic_pairs,
 )
-from analysis.findings.uplifts import in_fp32
 from analysis.runs.bounds import INPUT_SHARE
 from analysis.runs.frame import Row
 from analysis.runs.groups import Configurations, Group, fastest, names_of

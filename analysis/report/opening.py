@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
-from analysis.findings.uplifts import uplifts
+from analysis.findings.differences import uplifts
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import TOKENS_PER_S, Run

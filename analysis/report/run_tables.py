@@ -13,8 +13,7 @@ from analysis.columns import both_sides, columns, tables
 from analysis.comparison.kinds import on_one_device
 from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row
 from analysis.findings.batches import gains_per_doubling, knee_of
-from analysis.findings.machines import scatter_rows
-from analysis.findings.uplifts import Uplift, uplifts
+from analysis.findings.differences import Uplift, scatter_rows, uplifts
 from analysis.prediction import PredictedCurve, fit_curve
 from analysis.prediction.curve import FEWEST_SIZES
 from analysis.runs.frame import (

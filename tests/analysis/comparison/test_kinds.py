@@ -12,7 +12,7 @@ from analysis.comparison.kinds import same_kinds
 from analysis.comparison.shown import notes
 from analysis.findings import KINDS
 from analysis.runs.place import place_runs
-from analysis.statistics.outliers import chances_of_outlying
+from analysis.statistics.series import chances_of_outlying
 
 
 def kind(slow=0.96, machines=12, **changes):

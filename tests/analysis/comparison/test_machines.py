@@ -12,7 +12,7 @@ import commands.report
 from analysis.comparison.machines import across_machines, efficiency_row, mean_row
 from analysis.comparison.prices import gather_prices
 from analysis.findings import KINDS, find_all
-from analysis.findings.machines import speed_up_rows
+from analysis.findings.differences import speed_up_rows
 from analysis.report.run_tables import machine_tables
 from analysis.runs.groups import Configurations, Group, group_runs
 from analysis.runs.place import place_runs

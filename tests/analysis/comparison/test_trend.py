@@ -14,7 +14,7 @@ from analysis.comparison import METRICS
 from analysis.comparison.history import histories
 from analysis.figures import draw_chart, interactive_chart
 from analysis.figures.times import trend_chart
-from analysis.statistics.change_points import find_changes
+from analysis.statistics.series import find_changes
 from bench.errors import UserError
 
 RATE = METRICS["throughput_images_per_s"]

@@ -18,7 +18,7 @@ from analysis.figures.chart import panel_chart
 from analysis.figures.ratios import comparison_chart, speed_up_charts, tuning_charts
 from analysis.figures.rows import models_chart, real_synthetic_chart, variability_chart
 from analysis.figures.times import distributions_chart, trace_panel, traced_runs
-from analysis.findings.machines import scatter_rows
+from analysis.findings.differences import scatter_rows
 from analysis.prediction import fit_curve
 from analysis.report.figures import ReportFigure, run_figures, save_figures
 from analysis.runs.groups import batch_curves, group_runs

@@ -15,7 +15,7 @@ from observed import DRIFT, curve, observation, published, repeated
 from analysis.findings import KINDS, find_all
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.bottlenecks import most_gain
-from analysis.findings.machines import scatter_rows
+from analysis.findings.differences import scatter_rows
 from analysis.runs.groups import batch_curves
 from analysis.runs.place import place_runs
 from bench.records import Finding, Telemetry
@@ -268,7 +268,7 @@ BOTTLENECKS = [
      lambda: placed(*flat(), on_gpu("g", 4.0, 20, cuda_graphs=True))),
 ]  # fmt: skip
 DIFFERENCES = [
-    ("precision uplift", "lab, resnet18: amp measured 2.5 times as fast as fp32, undecided.",
+    ("precision uplift", "lab, resnet18: amp is 2.5 times as fast as fp32; 1 of 1 undecided.",
      lambda: [observation("f", 100), observation("h", 250, precision="amp")],
      lambda: [observation("f", 100), observation("h", 250, precision="amp", batch_size=64)],
      lambda: [observation("f", 100), observation("h", 250, precision="amp", env="other")]),

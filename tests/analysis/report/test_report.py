@@ -14,7 +14,7 @@ from observed import observation, published
 from analysis import place_runs
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.findings import KINDS
-from analysis.findings.uplifts import uplifts
+from analysis.findings.differences import uplifts
 from analysis.report.opening import opening
 from analysis.report.run_tables import configuration_tables
 from analysis.report.sentences import run_command

@@ -5,7 +5,7 @@ import pytest
 import samples
 
 from analysis.findings import KINDS
-from analysis.findings.uplifts import uplifts
+from analysis.findings.differences import uplifts
 from analysis.prediction import choose_curve
 from analysis.report.run_tables import configuration_tables
 from analysis.runs.frame import configurations

@@ -1,0 +1,197 @@
+"""How machines, precisions and repeats differ: speed-ups, uplifts, odd machines and scatter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from scipy import special
+
+from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
+from analysis.comparison.kinds import odd_machines
+from analysis.comparison.machines import MachinePair, across_machines
+from analysis.runs.frame import Row
+from analysis.runs.groups import Configurations, Group, group_runs, names_of
+from analysis.runs.run import Run
+from analysis.runs.settings import OF_PRECISION, Key
+from analysis.statistics import RatioEstimate
+from analysis.statistics.repeats import pooled_scatter
+from analysis.table import RunList
+from analysis.words import as_fast_as, percent, three_digits
+from bench.config import THROUGHPUT
+
+BASELINE = "fp32"
+#: What `amp` became where no device would choose it for its speed.
+_AS_FP32 = "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic"
+_EMULATED = "emulated: this device has no such arithmetic"
+
+
+@dataclass(frozen=True)
+class Uplift:
+    """A lower precision against fp32 in one configuration; `spilled` if either is past a cliff.
+
+    Without a comparison, `note` says why: the precision was not the one asked for.
+    """
+
+    low: Group
+    full: Group
+    spilled: bool
+    note: str | None = None
+    found: Comparison | None = None
+
+    @property
+    def estimate(self) -> RatioEstimate | None:
+        """How many times as fast as fp32 it is."""
+        return self.found.estimate if self.found else None
+
+
+def in_fp32(groups: Iterable[Group]) -> dict[Key, Group]:
+    """Return the groups that ran in fp32 by the settings that all precisions have."""
+    return {
+        group.identity.key(OF_PRECISION): group for group in groups if group.precision == BASELINE
+    }
+
+
+def uplifts(runs: Sequence[Run]) -> list[Uplift]:
+    """Return every configuration that was measured in fp32 and in another precision.
+
+    They are judged as `mlproject compare` does, with p-values that are corrected for the number of
+    configurations of a machine and precision. Also those where `amp` was asked for and fp32 or an
+    emulation ran: without a comparison, since the device has no lower precision.
+    """
+    runs = Configurations.of(runs)
+    groups, spilled = [group for curve in runs.curves for group in curve], runs.spilled
+    full = in_fp32(groups)
+    pairs: list[tuple[Group, Group, str | None]] = []
+    rated: dict[tuple[str, str], list[tuple[Group, Group]]] = {}
+    for group in groups:
+        if (base := full.get(group.identity.key(OF_PRECISION))) is None:
+            continue
+        if group.precision == BASELINE:
+            amp = tuple(run for run in group.runs if run.precision_label != BASELINE)
+            pairs += [(Group(amp), base, _AS_FP32)] if amp else []
+            continue
+        pairs.append((group, base, _EMULATED if _emulated(group) else None))
+        if not (_emulated(group) and set(group.identity.asked_for("precision")) == {"amp"}):
+            rated.setdefault((group.env, group.precision), []).append((base, group))
+    compared = [
+        one for alike in rated.values() for one in compare_pairs(alike, METRICS[THROUGHPUT])
+    ]
+    found = {one.b.names: one for one in compared}
+    return [
+        Uplift(low, base, bool(spilled & {low.names, base.names}), note, found.get(low.names))
+        for low, base, note in pairs
+    ]
+
+
+def _emulated(group: Group) -> bool:
+    """Whether the device has no such arithmetic, and a library stands in for it."""
+    resolved = group.first.record.resolved if group.first.record else None
+    return resolved is not None and not resolved.native_math
+
+
+def uplift_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield each machine, model and precision, over all batch sizes that no spill touched."""
+    series: dict[str, list[Uplift]] = {}
+    for one in uplifts(runs):
+        series.setdefault(one.low.series, []).append(one)
+    for found in series.values():
+        first, sound = found[0].low, [one for one in found if not one.spilled]
+        rated = [one.found for one in sound if one.found is not None]
+        if rated:
+            ratios = [one.estimate.ratio for one in rated]
+            undecided = sum(one.judgement == "undecided" for one in rated)
+            how = " (emulated)" if _emulated(rated[0].b) else ""
+            speed = as_fast_as(min(ratios), max(ratios))
+            doubt = f"; {undecided} of {len(rated)} undecided" if undecided else ""
+            past = ", ".join(f"{one.low.batch_size}" for one in found if one.spilled)
+            note = f" Left out, as memory spilled there: batch {past}." if past else ""
+            says = f"{rated[0].b.precision_label}{how} is {speed} {BASELINE}{doubt}.{note}"
+        elif sound:
+            says = f"no uplift of amp. {(sound[0].note or '').capitalize()}."
+        else:
+            continue
+        yield {
+            "machine": first.env,
+            "series": f"{first.env}, {first.model_label}",
+            "says": says,
+            "runs": names_of(group for one in found for group in (one.low, one.full)),
+        }
+
+
+def speed_up_rows(
+    runs: Configurations, pairs: Sequence[MachinePair] | None = None
+) -> Iterator[Row]:
+    """Yield each two machines with a configuration in common; `pairs` where they are known."""
+    for pair in across_machines(runs).pairs if pairs is None else pairs:
+        if said := pair.times_as_fast(pair.a, pair.b):
+            names = (name for row in pair.rows for name in row["runs"].names)
+            yield {"runs": tuple(dict.fromkeys(names)), "says": f"{said}."}
+
+
+def odd_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield each machine that is unlike the others of its kind, by what it is furthest off in."""
+    for label, found in odd_machines(runs).items():
+        p_value = found[0].p_value
+        yield {
+            "machine": label,
+            "compared": f"{label} is {found[0].compared('slower', 'faster')}",
+            "more": f" and {len(found) - 1} more" if len(found) > 1 else "",
+            "p_value": "< 0.001" if p_value < 0.001 else f"= {p_value:.2g}",
+            "runs": names_of(one.group for one in found),
+        }
+
+
+_LEVEL = 0.05
+#: Degrees of freedom below which a deviation is hardly known.
+_MIN_DEGREES = 4
+
+
+def scatter_rows(runs: Sequence[Run]) -> list[Row]:
+    """Return each machine's relative deviation between repeats, the steadiest first.
+
+    It is pooled over the `groups`, its configurations with repeats; `degrees` are those of freedom.
+    Beside the machine stands where it is, if a record says so.
+    """
+    machines: dict[str, list[Group]] = {}
+    for group in group_runs(runs):
+        if group.repeats().log_variance is not None:
+            machines.setdefault(group.first.env, []).append(group)
+    rows = []
+    for env, groups in machines.items():
+        if pooled := pooled_scatter(group.repeats() for group in groups):
+            record = groups[0].first.record
+            cloud = record.environment.cloud_provider if record and record.environment else None
+            where = "local" if cloud == "none" else f"cloud, {cloud}"
+            rows.append({
+                "env": env if cloud is None else f"{env} ({where})",
+                "configurations": len(groups),
+                "degrees": int(pooled.degrees),
+                "scatter": pooled.deviation,
+                "groups": groups,
+                "runs": RunList(names_of(groups)),
+            })  # fmt: skip
+    return sorted(rows, key=lambda row: row["scatter"])
+
+
+def variability_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield the least and the most steady machine where they surely differ.
+
+    By an F-test of the two pooled variances, raised for the number of pairs that could have been
+    chosen.
+    """
+    found = [row for row in scatter_rows(runs) if row["degrees"] >= _MIN_DEGREES]
+    if len(found) < 2 or not found[0]["scatter"]:
+        return
+    steady, wild = found[0], found[-1]
+    ratio = (wild["scatter"] / steady["scatter"]) ** 2
+    pairs = len(found) * (len(found) - 1)
+    if pairs * float(special.fdtrc(wild["degrees"], steady["degrees"], ratio)) < _LEVEL:
+        yield {
+            "ratio": three_digits(math.sqrt(ratio)),
+            "steady": f"{steady['env']} ({percent(steady['scatter'])})",
+            "wild": f"{wild['env']} ({percent(wild['scatter'])})",
+            "where": wild["env"],
+            "runs": (*steady["runs"].names, *wild["runs"].names),
+        }
