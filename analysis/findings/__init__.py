@@ -12,10 +12,17 @@ from functools import partial
 
 from analysis.comparison.machines import AcrossMachines, across_machines
 from analysis.comparison.prices import NO_PRICES, Prices
-from analysis.findings.batches import knee_rows, spill_rows
+from analysis.findings.batches import knee_rows
 from analysis.findings.bottlenecks import input_rows, launch_rows, next_knob_rows
 from analysis.findings.differences import odd_rows, speed_up_rows, uplift_rows, variability_rows
-from analysis.findings.faults import drift_rows, roof_rows, shrinking_rows, stated, work_rows
+from analysis.findings.faults import (
+    drift_rows,
+    roof_rows,
+    shrinking_rows,
+    spill_rows,
+    stated,
+    work_rows,
+)
 from analysis.runs.frame import Row
 from analysis.runs.groups import Configurations
 from analysis.runs.run import Run

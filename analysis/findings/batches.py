@@ -1,4 +1,4 @@
-"""What a batch curve shows: where memory spills, and where a larger batch stops paying."""
+"""What a batch curve shows: where a larger batch stops paying, and where memory ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from analysis.runs.frame import Row
 from analysis.runs.groups import (
-    CLIFF,
     BatchCurve,
     Configurations,
     Group,
@@ -16,11 +15,11 @@ from analysis.runs.groups import (
     names_of,
 )
 from analysis.runs.run import Run
-from analysis.runs.settings import OF_PRECISION, same_configuration
+from analysis.runs.settings import same_configuration
 from analysis.words import percent, percent_change
 
 #: Peak memory from this share of the device's on leaves no room for the driver's own.
-_FULL = 0.9
+FULL = 0.9
 
 
 def least_failed_batch(group: Group, runs: Sequence[Run], above: int) -> Run | None:
@@ -66,14 +65,14 @@ def why_no_larger_batch(group: Group, runs: Sequence[Run]) -> str | None:
     for curve in batch_curves(beside(group, runs)):
         if curve.cliff and group.names in [one.names for one in curve.before_cliff]:
             return f"batch {curve[curve.cliff].batch_size} spilled"
-    share = _memory_share(group)
-    if share is not None and share >= _FULL and group.backend != "cpu":
+    share = memory_share(group)
+    if share is not None and share >= FULL and group.backend != "cpu":
         return f"its peak is {percent(share)} of the device's memory"
     return None
 
 
-def _memory_share(group: Group) -> float | None:
-    """The highest peak of its runs over the device's memory, where records have both."""
+def memory_share(group: Group) -> float | None:
+    """Return the highest peak of its runs over the device's memory, where records have both."""
     shares = []
     for record in (run.record for run in group.runs if run.record):
         measured, environment = record.measurement, record.environment
@@ -85,48 +84,11 @@ def _memory_share(group: Group) -> float | None:
     return max(shares, default=None)
 
 
-def spill_rows(runs: Configurations) -> Iterator[Row]:
-    """Yield each batch curve with a cliff."""
-    for curve in runs.curves:
-        if curve.cliff is None:
-            continue
-        good, bad = curve[curve.cliff - 1], curve[curve.cliff]
-        in_full, key = bad.precision in ("fp32", "tf32"), bad.identity.key(OF_PRECISION)
-        lower = [
-            group
-            for group in runs.groups
-            if in_full
-            and group.precision.startswith("amp")
-            and group.identity.key(OF_PRECISION) == key
-        ]
-        spared = [other for other in lower if CLIFF * other.samples_per_s > bad.samples_per_s]
-        instead = ""
-        if in_full and (not lower or spared):
-            instead = ", or use a precision with smaller activations"
-        for one in spared[:1]:
-            instead += f" (batch {bad.batch_size} {one.precision} runs at {one.rate})"
-        yield _of_curve(curve) | {
-            "good": good,
-            "bad": bad,
-            "cause": _cause(bad),
-            "instead": instead,
-            "runs": names_of((good, *curve[curve.cliff :], *spared)),
-        }
-
-
-def _of_curve(curve: Sequence[Group]) -> Row:
+def curve_row(curve: Sequence[Group]) -> Row:
+    """Return the machine of a curve, its name and its runs."""
     first = curve[0]
     series = f"{first.env}, {first.model_label} {first.precision_label}"
     return {"machine": first.env, "series": series, "runs": names_of(curve)}
-
-
-def _cause(group: Group) -> str:
-    where = "device memory spilling to host memory"
-    share = _memory_share(group)
-    peak = "" if share is None else f"its peak was {percent(share)} of the device's memory"
-    if share is not None and share < _FULL:
-        return f"unknown, as {peak}; {where} would need other programs on the device"
-    return f"{where} (Windows' driver does so silently, also below WSL){peak and '; '}{peak}"
 
 
 #: A batch this near to the best has nearly all there is to gain.
@@ -191,25 +153,18 @@ def knee_rows(runs: Configurations) -> Iterator[Row]:
     for curve in runs.curves:
         if (found := knee_of(curve)) is not None:
             sound = curve.before_cliff
-            yield _of_curve(sound) | {"says": _knee_words(found, sound, runs)}
+            yield curve_row(sound) | {"says": _knee_words(found, sound, runs)}
 
 
 def _knee_words(found: Knee, curve: Sequence[Group], runs: Sequence[Run]) -> str:
-    at, best, last = found.knee, found.best, curve[-1]
+    at, last = found.knee, curve[-1]
     if at is None:
-        why_not = why_no_larger_batch(last, runs)
+        gain, why_not = percent_change(found.last_gain), why_no_larger_batch(last, runs)
+        advice = f"but {why_not}" if why_not else "so a larger batch is worth a try"
         return (
-            f"no knee up to batch {last.batch_size}; the last doubling still gave "
-            f"{percent_change(found.last_gain)}, "
-            + (f"but {why_not}." if why_not else "so a larger batch is worth a try.")
+            f"no knee up to batch {last.batch_size}; the last doubling still gave {gain}, {advice}."
         )
-    if at is curve[0]:
-        return (
-            f"the smallest batch, {at.batch_size}, is within 5 % of the best "
-            f"({best.rate} at {best.batch_size}): the knee is at or below it."
-        )
+    where = "at or below" if at is curve[0] else "at"
     beyond = next((one for one in curve if one is not at and _far(at, one)), None)
-    if beyond is None:
-        return f"the knee is at batch {at.batch_size}, near the largest."
-    gives = percent_change(_gain(at, beyond))
-    return f"the knee is at batch {at.batch_size}; beyond it a doubling gives {gives}."
+    gives = f"; beyond it a doubling gives {percent_change(_gain(at, beyond))}" if beyond else ""
+    return f"the knee is {where} batch {at.batch_size}{gives}."

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from analysis.findings.batches import curve_row
 from analysis.findings.differences import in_fp32
 from analysis.findings.knobs import (
     MEASURED,
@@ -104,8 +105,7 @@ def launch_rows(runs: Configurations) -> Iterator[Row]:
         advice += knobs_for(last, names, runs).values()
         found = (*names_of(group for pair in flat for group in pair), *starved)
         yield {
-            "machine": first.env,
-            "series": f"{first.env}, {first.model_label} {first.precision_label}",
+            **curve_row(curve),
             "what": "; ".join(what),
             "advice": f" Fewer launches for the work: {', '.join(advice)}." if advice else "",
             "runs": tuple(dict.fromkeys(found)),
@@ -133,8 +133,6 @@ def _why_starved(run: Run) -> str | None:
     return f"{words}; {point.bound_because}" if busy < 1 / 2 else None
 
 
-# The next knob
-
 _KNOBS_OF: Mapping[str, tuple[str, ...]] = {
     "input": ("workers",),
     "memory": ("precision", "channels_last", "fused_optimizer", "compile"),
@@ -151,70 +149,47 @@ def next_knob_rows(runs: Configurations) -> Iterator[Row]:
     Not where every knob of its bound is on or was measured to gain nothing, where fp32 was measured
     to be faster, and where waiting for data was measured to cost nothing.
     """
-    groups = runs.groups
-    no_gain = {real.names for real, same in synthetic_pairs(groups) if not faster(same, real)}
-    full = in_fp32(groups)
-    points = {  # the first of each that is possible
-        group.names: point
-        for group in groups
-        for point in reversed(group.points)
-        if point.level != "invalid"
-    }
-    for group in fastest(group for group in groups if group.names in points).values():
-        point = points[group.names]
-        bound, in_full = point.bound, full.get(group.identity.key(OF_PRECISION))
-        by_amp = group.precision.startswith("amp")
+    no_gain = {real.names for real, same in synthetic_pairs(runs.groups) if not faster(same, real)}
+    full, points = in_fp32(runs.groups), {}
+    for group in runs.groups:
+        if possible := [point for point in group.points if point.level != "invalid"]:
+            points[group.names] = possible[0]
+    for group in fastest(group for group in runs.groups if group.names in points).values():
+        point, in_full = points[group.names], full.get(group.identity.key(OF_PRECISION))
+        bound, on_cpu = point.bound, group.backend == "cpu"
         if (
             group.first.imported  # what is on already is not known
             or most_gain(point) < MIN_GAIN
-            or (by_amp and in_full and in_full.samples_per_s > group.samples_per_s)
+            or (in_full is not None and in_full.samples_per_s > group.samples_per_s)
             or (bound == "input" and group.names in no_gain)
         ):
             continue
-        on_cpu = bound == "overhead" and group.backend == "cpu"
-        knobs = knobs_for(group, _KNOBS_OF["overhead on a CPU" if on_cpu else bound], runs)
-        if not knobs:
-            continue
-        if "compile" in knobs and (on_cpu or bound == "memory"):
-            knobs["compile"] += f" ({_by_fusion(point)})"
-        on_device = group.backend in ("cuda", "mps")
-        unexplained = bound == "overhead" and on_device and point.times.device_busy_s is None
-        yield {
-            "machine": group.env,
-            "label": group.label,
-            "bound": f"{bound}{'' if point.bound_sure else ', perhaps'}",
-            "says": _advice(knobs, point, unexplained=unexplained),
-            "runs": group.names,
-        }
+        names = _KNOBS_OF["overhead on a CPU" if bound == "overhead" and on_cpu else bound]
+        if knobs := knobs_for(group, names, runs):
+            says = _advice([*knobs.values()], point)
+            if bound == "overhead" and not on_cpu and point.times.device_busy_s is None:
+                says += (
+                    " Whether launches, slow kernels, copies or the host take the time, a trace "
+                    "says: mlproject profile, then mlproject trace on its trace.json.gz."
+                )
+            yield {
+                "machine": group.env,
+                "label": group.label,
+                "bound": f"{bound}{'' if point.bound_sure else ', perhaps'}",
+                "says": says,
+                "runs": group.names,
+            }
 
 
-def _advice(knobs: Mapping[str, str], point: RooflinePoint, *, unexplained: bool) -> str:
-    """The knobs under this roof, and how far it is; a lower precision has a roof of its own.
-
-    No knob promises to reach a roof. Where overhead is `unexplained`, only the step's intervals
-    show whether launches are the cause, against which the knobs help.
-    """
-    under, gain, said = dict(knobs), times(most_gain(point)), []
-    lower = under.pop("precision", None)
-    if under:
-        by_memory = point.times.memory_min_s > point.times.compute_s
-        roof = f"memory roof ({point.times.traffic})" if by_memory else "compute roof"
-        of = "" if by_memory else " of this precision"
-        tried = any(MEASURED in words for words in under.values())
-        said = [
-            f"Next{'' if tried else ', not tried here'}: {', '.join(under.values())}.",
-            f"Without the wait for data at most {gain}."
-            if point.bound == "input"
-            else f"The {roof}{of} is at {gain} this speed; how near a setting comes is not known.",
-        ]
-    if lower:
-        said.append(f"{'Or' if under else 'Next:'} {lower}.")
-    if unexplained:
-        said.append(
-            "Whether launches, slow kernels, copies or the host take the time, a trace says: "
-            "mlproject profile, then mlproject trace on its trace.json.gz."
-        )
-    return " ".join(said)
+def _advice(knobs: Sequence[str], point: RooflinePoint) -> str:
+    """The knobs, and how far the roof of this precision is: none promises to reach it."""
+    tried, gain = any(MEASURED in words for words in knobs), times(most_gain(point))
+    said = f"Next{'' if tried else ', not tried here'}: {', '.join(knobs)}."
+    if point.bound == "input":
+        return f"{said} Without the wait for data at most {gain}."
+    by_memory = point.times.memory_min_s > point.times.compute_s
+    roof = f"memory roof ({point.times.traffic})" if by_memory else "compute roof of this precision"
+    return f"{said} The {roof} is at {gain} this speed; how near a setting comes is not known."
 
 
 def most_gain(point: RooflinePoint) -> float:
@@ -228,11 +203,3 @@ def most_gain(point: RooflinePoint) -> float:
     if point.bound == "input":
         least_s = max(least_s, step.measured_s - (step.data_wait_s or 0.0))
     return max(step.measured_s / least_s, 1.0)
-
-
-def _by_fusion(point: RooflinePoint) -> str:
-    """What a compiler's fusion can save: the modelled bytes between eager and fused traffic."""
-    spared_bytes = point.step_flops * (1 / point.intensity_min - 1 / point.intensity_max)
-    spared_s = spared_bytes / point.roof.peak_bytes_per_s
-    step_s = point.times.measured_s
-    return f"fusion saves at most {three_digits(1e3 * spared_s)} of {three_digits(1e3 * step_s)} ms"

@@ -1,13 +1,15 @@
-"""Runs that must not be compared: impossible, inconsistent, disturbed or not in steady state."""
+"""Runs that must not be compared: impossible, inconsistent, disturbed, drifting or spilled."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from analysis.findings.batches import FULL, curve_row, memory_share
 from analysis.runs.frame import Row
-from analysis.runs.groups import Configurations, names_of
+from analysis.runs.groups import CLIFF, Configurations, Group, names_of
 from analysis.runs.run import Run
+from analysis.runs.settings import OF_PRECISION
 from analysis.statistics import estimate_ratio
 from analysis.words import percent, three_digits
 from bench.config import Sample, a_sample, rate_unit
@@ -94,3 +96,39 @@ def drift_rows(runs: Sequence[Run]) -> Iterator[Row]:
                 "changed_at": f"{drift.changed_at} of {len(run.iteration_times_s)}",
                 "why": "slower was heated or disturbed" if slower else "faster needs more warm-up",
             }
+
+
+def spill_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield each batch curve with a cliff, and whether amp was measured to stay off it."""
+    for curve in (one for one in runs.curves if one.cliff is not None):
+        past = curve[len(curve.before_cliff) :]
+        good, bad = curve.before_cliff[-1], past[0]
+        instead, spared = "", []
+        if bad.precision in ("fp32", "tf32"):
+            key = bad.identity.key(OF_PRECISION)
+            lower = [
+                one
+                for one in runs.groups
+                if one.precision.startswith("amp") and one.identity.key(OF_PRECISION) == key
+            ]
+            spared = [one for one in lower if CLIFF * one.samples_per_s > bad.samples_per_s][:1]
+            if spared or not lower:
+                instead = ", or use a precision with smaller activations"
+        for one in spared:
+            instead += f" (batch {bad.batch_size} {one.precision} runs at {one.rate})"
+        yield curve_row(curve) | {
+            "good": good,
+            "bad": bad,
+            "cause": _cause(bad),
+            "instead": instead,
+            "runs": names_of((good, *past, *spared)),
+        }
+
+
+def _cause(group: Group) -> str:
+    where = "device memory spilling to host memory"
+    share = memory_share(group)
+    peak = "" if share is None else f"its peak was {percent(share)} of the device's memory"
+    if share is not None and share < FULL:
+        return f"unknown, as {peak}; {where} would need other programs on the device"
+    return f"{where} (Windows' driver does so silently, also below WSL){peak and '; '}{peak}"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from analysis.findings.batches import beside, why_no_larger_batch
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
-from analysis.runs.settings import OF_PRECISION, Key
+from analysis.runs.settings import OF_PRECISION
 from analysis.statistics import estimate_ratio
 from analysis.words import times, whole_number
 from bench.config import SYNTHETIC
@@ -117,10 +117,8 @@ def _native_amp(group: Group, runs: Sequence[Run]) -> bool:
     shown = [
         run.precision.startswith("amp") and run.record.resolved.native_math
         for run in runs
-        if run.record is not None
-        and run.record.resolved is not None
-        and (run.env, run.device) == (group.env, group.first.device)
-        and (run.asked_for("precision") or "").startswith("amp")
+        if run.record and run.record.resolved and (run.asked_for("precision") or "")[:3] == "amp"
+        if (run.env, run.device) == (group.env, group.first.device)
     ]
     native = any(shown) if shown else group.backend != "cpu"
     return native and group.precision in ("fp32", "tf32")
@@ -169,19 +167,15 @@ def knobs_for(group: Group, names: Iterable[str], runs: Sequence[Run]) -> dict[s
 
     `runs` are searched for what was measured of them on that machine and model.
     """
-    groups = group_runs(beside(group, runs))
-    found = {}
+    groups, found = group_runs(beside(group, runs)), {}
     for name in names:
         knob, now = _KNOBS[name], group.first.settings.get(name)
         if not knob.could(group, runs):
             continue
         tried = _tried(name, now, groups)
         if all(faster(turned, base) for base, turned in tried):
-            gains = [
-                turned.samples_per_s / base.samples_per_s
-                for base, turned in tried
-                if base.first.settings.get(name) == now
-            ]
+            own = [pair for pair in tried if pair[0].first.settings.get(name) == now]
+            gains = [turned.samples_per_s / base.samples_per_s for base, turned in own]
             found[name] = knob.words + (f" ({MEASURED} {times(max(gains))})" if gains else "")
     return found
 
@@ -191,20 +185,14 @@ def _tried(name: str, now: str | None, groups: Sequence[Group]) -> list[tuple[Gr
 
     Either may be: where turning it this far gained nothing, turning it further is no advice.
     """
-    knob = _KNOBS[name]
-
-    def turned(old: str, new: str) -> bool:
+    knob, found = _KNOBS[name], []
+    for base, turned in permutations(groups, 2):
+        old, new = (one.first.settings.get(name, "") for one in (base, turned))
         if knob.to == _MORE:
-            return (whole_number(new) or 0) > (whole_number(old) or 0)
-        return new != old and re.fullmatch(knob.to, new) is not None
-
-    alike: dict[Key, list[tuple[str, Group]]] = {}
-    for one in groups:
-        value = one.first.settings.get(name, "")
-        alike.setdefault(one.identity.key((name, *knob.with_it)), []).append((value, one))
-    return [
-        (base, other)
-        for members in alike.values()
-        for (old, base), (new, other) in permutations(members, 2)
-        if now in (old, new) and turned(old, new)
-    ]
+            further = (whole_number(new) or 0) > (whole_number(old) or 0)
+        else:
+            further = new != old and re.fullmatch(knob.to, new) is not None
+        keys = (one.identity.key((name, *knob.with_it)) for one in (base, turned))
+        if further and now in (old, new) and len(set(keys)) == 1:
+            found.append((base, turned))
+    return found
