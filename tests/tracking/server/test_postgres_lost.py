@@ -9,16 +9,12 @@ from servers import free_port
 from stored_runs import filed
 
 from tracking import schema
+from tracking.connection import Server, TrackingError
 from tracking.content import content_of
-from tracking.retry import RetryPolicy
 from tracking.server import mlflow_process, postgres
-from tracking.store import TrackingError
 from tracking.upload.upload import ARTIFACTS, upload
 
 pytestmark = pytest.mark.long
-
-#: After the run is made, while its files and points are brought.
-IN_THE_MIDDLE = 4
 
 
 @pytest.fixture
@@ -58,32 +54,29 @@ def assert_stored_once(client, folder, record):
         assert Path(fetched).read_bytes() == (folder.path / name).read_bytes()
 
 
-class CutOff(RetryPolicy):
-    """Postgres crashes before the fourth request: the run is made, and not yet filled."""
+class CutOff(Server):
+    """Postgres crashes once the run is made and not yet filled."""
 
     def __init__(self, settings):
-        super().__init__(1.0)
+        super().__init__(settings.url, 1.0)
         self._settings = settings
-        self._requests = 0
 
-    def __call__(self, *request, **how):
-        self._requests += 1
-        if self._requests == IN_THE_MIDDLE:
-            kill_postgres(self._settings)
-        return super().__call__(*request, **how)
+    def log(self, *content, **named):
+        kill_postgres(self._settings)
+        super().log(*content, **named)
 
 
 def test_what_a_crashed_postgres_cut_is_there_once_when_it_is_back(settings, tmp_path):
     kept, cut, late = (filed(tmp_path) for _ in range(3))
-    upload(*kept, settings.url, fresh=True)
-    for (folder, record), patience in ((cut, CutOff(settings)), (late, RetryPolicy(1.0))):
+    upload(*kept, Server(settings.url))
+    for (folder, record), server in ((cut, CutOff(settings)), (late, Server(settings.url, 1.0))):
         with pytest.raises(TrackingError, match=r"the server fails \(50[03]\)") as told:
-            upload(folder, record, settings.url, fresh=True, ask=patience)
+            upload(folder, record, server)
         assert told.value.away
         assert "\n" not in str(told.value)
     client = MlflowClient(settings.url)
     with postgres.running(settings.state, settings.postgres_port, settings.postgres_password):
         for folder, record in (cut, late):
-            upload(folder, record, settings.url)
+            upload(folder, record, Server(settings.url))
         for folder, record in (kept, cut, late):
             assert_stored_once(client, folder, record)
