@@ -176,14 +176,13 @@ def _figure(value: float | str) -> str:
 
 
 def _metric_names(chip: str) -> str:
-    hardware, sass = metrics_for_chip(chip)
+    metrics = metrics_for_chip(chip)
     lines = [
         f"# Metrics of Nsight Compute for {chip}. Then: mlproject counters step.csv",
         "#",
         "# LC_ALL=C ncu --profile-from-start off --replay-mode kernel --clock-control none"
         " --csv --page raw --print-units base --log-file step.csv"
-        f" --metrics {','.join((*hardware, *sass))} python ...",
-        *hardware,
-        *sass,
+        f" --metrics {','.join(metrics)} python ...",
+        *metrics,
     ]
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -119,111 +119,96 @@ _OTHER_HOLDER = (
     "another program holds the counters, perhaps outside of this container: pause DCGM with "
     "`dcgmi profile --pause` and end other profilers"
 )
-_ELSEWHERE = "profile on another machine; times need no counters: `mlproject run` works here"
 
 
-def _let_go(root: Path) -> str:
+def _let_go() -> str:
     running = {process.info["name"] for process in psutil.process_iter(["name"])}
     found = [remedy for program, remedy in _HOLDERS.items() if program in running]
     return "; ".join(found) or _OTHER_HOLDER
 
 
-#: Words of ncu, what is wrong (with the groups of the words) and the remedy. In this order: what is
-#: wrong comes before what follows from it.
-_COMPLAINTS: tuple[tuple[str, str, str | Callable[[Path], str]], ...] = (
+#: Words of ncu, and what is wrong with the remedy. In this order: what is wrong comes before what
+#: follows from it.
+_COMPLAINTS = (
     (
         r"target vGPU device",
-        "this virtual GPU keeps its counters from the virtual machine",
-        "ask whoever runs the host to set enable_profiling=1 for this vGPU",
+        "this virtual GPU keeps its counters from the virtual machine: ask whoever runs the host "
+        "to set enable_profiling=1 for this vGPU",
     ),
     (
         r"driver resource was unavailable or the user",
-        "another program has reserved the GPU's counters, or the driver keeps them from this user",
-        lambda root: f"{_let_go(root)}; if nobody does, {permission_remedy(root)}",
+        "another program has reserved the GPU's counters, or the driver keeps them from this user: "
+        "{let_go}; if nobody does, {permission}",
     ),
     (
         r"driver resource was unavailable",
-        "another program has reserved the GPU's counters",
-        _let_go,
+        "another program has reserved the GPU's counters: {let_go}",
     ),
-    (
-        r"ERR_NVGPUCTRPERM",
-        "the driver keeps the GPU's counters from this user",
-        permission_remedy,
-    ),
+    (r"ERR_NVGPUCTRPERM", "the driver keeps the GPU's counters from this user: {permission}"),
     (
         r"Failed to access the following[^\n]*metrics|shared with other MIG instances",
-        "this slice of a GPU (MIG) shares units with others, which may not be counted",
-        "use a compute instance as large as its GPU instance, or the whole GPU: as root, "
-        "`nvidia-smi -mig 0`",
+        "this slice of a GPU (MIG) shares units with others, which may not be counted: use a "
+        "compute instance as large as its GPU instance, or as root `nvidia-smi -mig 0`",
     ),
     (
-        r"Failed to find metric (?:regex:)?\^?([\w.]+)",
-        "this GPU or this ncu has no metric {0}",
-        "install the newest Nsight Compute; if it lacks the metric too, `mlproject counters` "
-        "reads what you collect by hand",
+        r"Failed to find metric (?:regex:)?\^?(?P<name>[\w.]+)",
+        "this GPU or this ncu has no metric {name}: install the newest Nsight Compute, or count by "
+        "hand and use `mlproject counters`",
     ),
     (
         r"Insufficient driver version",
-        "the NVIDIA driver is too old for this ncu",
-        "update the driver, or install the Nsight Compute of its CUDA version",
+        "the NVIDIA driver is too old for this ncu: update the driver, or install the Nsight "
+        "Compute of its CUDA version",
     ),
     (
         r"uses the Windows Subsystem for Linux",
-        "ncu does not count under this WSL",
-        permission_remedy,
+        "ncu does not count under this WSL: {permission}",
     ),
     (
         r"part of an active SLI group",
-        "ncu does not count on GPUs in SLI",
-        "switch SLI off in the driver's settings",
+        "ncu does not count on GPUs in SLI: switch SLI off in the driver's settings",
     ),
     (
         r"[Cc]onfidential computing|Protected memory",
-        "the GPU is in confidential-computing mode, in which nobody may read its counters",
-        _ELSEWHERE,
+        "nobody may read the counters of a GPU in confidential-computing mode: profile on another "
+        "machine; `mlproject run` works here",
     ),
     (
         r"ERR_NVCMPGPU",
-        "mining cards (CMP) have no counters to read",
-        _ELSEWHERE,
+        "mining cards (CMP) have no counters: profile on another machine; `mlproject run` works "
+        "here",
     ),
     (
         r"Profiling is not supported on|unsupported architecture",
-        "this ncu does not know this GPU",
-        "install a newer Nsight Compute (`ncu --list-chips` lists what one knows); before Turing, "
-        "none counts any more",
+        "this ncu does not know this GPU: install a newer Nsight Compute (`ncu --list-chips`); "
+        "before Turing, none counts any more",
     ),
     (
         r"failed to connect to the CUDA driver|Driver could not be loaded",
-        "ncu finds no working CUDA driver",
-        "see that nvidia-smi works, and take folders named `stubs` out of LD_LIBRARY_PATH",
+        "ncu finds no working CUDA driver: see that nvidia-smi works, and take folders named "
+        "`stubs` out of LD_LIBRARY_PATH",
     ),
     (
-        r"lock file:? *\(?'?([^\s')]*nsight-compute-lock)|nsight-compute-lock",
-        "another user's lock file {0} is in ncu's way",
-        "if nobody else profiles here, `sudo rm /tmp/nsight-compute-lock`, or set TMPDIR to a "
-        "folder of your own",
+        r"lock file:? *\(?'?(?P<name>[^\s')]*nsight-compute-lock)|nsight-compute-lock",
+        "another user's lock file {name} is in ncu's way: if nobody else profiles here, `sudo rm "
+        "/tmp/nsight-compute-lock`, or set TMPDIR to a folder of your own",
     ),
     (
         r"Failed to access the temporary directory|temporary directory is writable",
-        "ncu cannot write its temporary files",
-        "set TMPDIR to a folder that you may write to",
+        "ncu cannot write its temporary files: set TMPDIR to a folder that you may write to",
     ),
     (
         r"Insufficient free memory|Insufficient memory and disk space",
-        "the GPU's memory has no room for ncu beside the step",
-        "profile with a smaller batch_size",
+        "the GPU's memory has no room for ncu beside the step: profile with a smaller batch_size",
     ),
     (
         r"Library(?:NotFound|NotLoaded)|Incompatible PerfWorks library",
-        "a library of ncu or of the driver does not load",
-        "unset LD_LIBRARY_PATH; if that does not help, reinstall Nsight Compute",
+        "a library of ncu or of the driver does not load: unset LD_LIBRARY_PATH, or reinstall "
+        "Nsight Compute",
     ),
     (
-        r"unrecogni[sz]ed option '?([\w-]+)",
-        "this ncu does not know the option {0}",
-        "install a newer Nsight Compute",
+        r"unrecogni[sz]ed option '?(?P<name>[\w-]+)",
+        "this ncu does not know the option {name}: install a newer Nsight Compute",
     ),
 )
 _STEP_FAILED = "The application returned an error code"
@@ -240,10 +225,10 @@ def explain(console: str, root: Path = ROOT) -> str | None:
     # ==PROF== lines name kernels, which may be called anything.
     lines = [line for line in console.splitlines() if not line.startswith("==PROF==")]
     said = "\n".join(lines)
-    for words, what, remedy in _COMPLAINTS:
+    for words, explanation in _COMPLAINTS:
         if found := re.search(words, said):
-            wrong = what.format(*(group or "" for group in found.groups()))
-            return f"{wrong}: {remedy if isinstance(remedy, str) else remedy(root)}"
+            facts = {"let_go": _let_go(), "permission": permission_remedy(root)}
+            return explanation.format(**facts, **found.groupdict(""))
     errors = _ERROR_LINE.findall(said)
     if any(error.startswith(_STEP_FAILED) for error in errors):
         others = [error for error in errors if not error.startswith((_STEP_FAILED, _FOLLOWS))]

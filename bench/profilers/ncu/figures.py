@@ -33,8 +33,12 @@ _USUAL = "ga100"
 class MetricTotal(NamedTuple):
     """The sum of a metric over launches, and over how many of them."""
 
-    launches: int
-    total: Decimal
+    launches: int = 0
+    total: Decimal = Decimal()
+
+    def plus(self, launches: int, total: Decimal) -> MetricTotal:
+        """The sum over these launches too."""
+        return MetricTotal(self.launches + launches, EXACT.add(self.total, total))
 
 
 @dataclass
@@ -50,25 +54,29 @@ class ProfileTotals:
 
     def add(self, kernel: str, metric: str, launches: int, total: Decimal) -> None:
         """Add a metric of more launches."""
-        before = self.metrics.get((kernel, metric), MetricTotal(0, Decimal()))
-        total = EXACT.add(before.total, total)
-        self.metrics[kernel, metric] = MetricTotal(before.launches + launches, total)
+        before = self.metrics.get((kernel, metric), MetricTotal())
+        self.metrics[kernel, metric] = before.plus(launches, total)
 
 
 def counters_of(totals: ProfileTotals) -> Counters:
     """Return the record; every figure that the files do not give is None with its metric."""
     chip = next(iter(totals.chips & {*CHIPS}), None) if len(totals.chips) == 1 else None
-    by_metric: dict[str, MetricTotal] = {}
-    by_kernel: dict[str, dict[str, MetricTotal]] = defaultdict(dict)
-    for (kernel, metric), (launches, total) in totals.metrics.items():
-        before = by_metric.get(metric, MetricTotal(0, Decimal()))
-        by_metric[metric] = MetricTotal(before.launches + launches, EXACT.add(before.total, total))
-        by_kernel[kernel][metric] = MetricTotal(launches, total)
-    whole = _Figures(by_metric, sum(totals.launches.values()), chip, totals.names)
+    by_metric: defaultdict[str, MetricTotal] = defaultdict(MetricTotal)
+    by_kernel: defaultdict[str, dict[str, MetricTotal]] = defaultdict(dict)
+    for (kernel, metric), total in totals.metrics.items():
+        by_metric[metric] = by_metric[metric].plus(*total)
+        by_kernel[kernel][metric] = total
+    whole = _Figures(dict(by_metric), totals.launches.total(), chip, totals.names)
     values, missing = whole.values_and_reasons()
     if chip is None:
         seen = ", ".join(sorted(totals.chips))
         missing["chip"] = f"not one chip that is known: {seen}" if seen else "not in the file"
+    kernels = []
+    for kernel, launches in totals.launches.items():
+        own = _Figures(by_kernel[kernel], launches, chip, totals.names, whole)
+        if launches:
+            kernels.append(own.of_kernel(kernel, missing))
+    kernels.sort(key=lambda row: (-(row.duration_s or 0), -row.launches, row.name))
     return Counters(
         source=totals.source,
         files=totals.files,
@@ -76,31 +84,8 @@ def counters_of(totals: ProfileTotals) -> Counters:
         kernels=whole.launches,
         **values,
         missing=missing,
-        per_kernel=_per_kernel(totals, by_kernel, whole, missing),
+        per_kernel=tuple(kernels),
     )
-
-
-def _per_kernel(
-    totals: ProfileTotals,
-    by_kernel: Mapping[str, Mapping[str, MetricTotal]],
-    whole: _Figures,
-    reasons_of_all: Mapping[str, str],
-) -> tuple[KernelTotals, ...]:
-    rows = []
-    for kernel, launches in totals.launches.items():
-        if not launches:
-            continue
-        figures = _Figures(by_kernel.get(kernel, {}), launches, whole.chip, totals.names, whole)
-        values, reasons = figures.values_and_reasons()
-        values.pop("pcie_bytes")
-        missing = {
-            name: "as in the total" if reason == reasons_of_all.get(name) else reason
-            for name, reason in reasons.items()
-            if name in values
-        }
-        rows.append(KernelTotals(name=kernel, launches=launches, **values, missing=missing))
-    rows.sort(key=lambda row: (-(row.duration_s or 0), -row.launches, row.name))
-    return tuple(rows)
 
 
 class _Figures:
@@ -116,9 +101,20 @@ class _Figures:
     ) -> None:
         self.metrics = metrics
         self.launches = launches
-        self.chip = chip
+        self._chip = chip
         self._names = names
         self._whole = whole or self
+
+    def of_kernel(self, name: str, reasons_of_all: Mapping[str, str]) -> KernelTotals:
+        """The kernel's record."""
+        values, reasons = self.values_and_reasons()
+        del values["pcie_bytes"]
+        missing = {
+            field: "as in the total" if why == reasons_of_all.get(field) else why
+            for field, why in reasons.items()
+            if field in values
+        }
+        return KernelTotals(name=name, launches=self.launches, **values, missing=missing)
 
     def values_and_reasons(self) -> tuple[dict[str, Any], dict[str, str]]:
         """The figures by field, and why those that are None are."""
@@ -126,20 +122,15 @@ class _Figures:
         missing: dict[str, str] = {}
         for name, ways in WAYS.items():
             way = next((way for way in ways if all(map(self._complete, way))), None)
+            values[name] = way and sum((self.metrics[metric].total for metric in way), Decimal())
             if way is None:
                 nearest = max(ways, key=lambda way: sum(metric in self.metrics for metric in way))
-                values[name], missing[name] = None, self._why(nearest)
-            else:
-                values[name] = sum((self.metrics[metric].total for metric in way), Decimal())
+                missing[name] = self._why(nearest)
         values["tensor_flops"], reason, others = self._tensor()
-        if reason:
-            missing["tensor_flops"] = reason
-        if others:
-            missing[OTHER_TENSOR] = others
-        values["flops_at_least"], reason = self._flops(reason)
-        values["flops"] = None if reason else values["flops_at_least"]
-        if reason:
-            missing["flops"] = reason
+        values["flops_at_least"], of_flops = self._flops(reason)
+        values["flops"] = None if of_flops else values["flops_at_least"]
+        reasons = {"tensor_flops": reason, OTHER_TENSOR: others, "flops": of_flops}
+        missing |= {name: why for name, why in reasons.items() if why}
         for name, value in values.items():
             if value is not None:
                 values[name] = float(value) if name == "duration_s" else round(value)
@@ -153,32 +144,26 @@ class _Figures:
         A total of 0 proves nothing while a kind of input is uncounted: fp32 that silently runs as
         TF32 counts 0 fp16.
         """
-        if self._has_no_tensor_work():
+        sees_all = self._chip not in SECOND_TENSOR_PIPE and self._complete(TENSOR_INSTRUCTIONS)
+        if sees_all and not self.metrics[TENSOR_INSTRUCTIONS].total:
             return Decimal(), "", ""
         counted = {metric for metric in TENSOR if metric in self._whole.metrics}
         uncounted = self._uncounted(counted)
         if not counted:
             return None, self._why(uncounted), ""
-        asked = counted.union(self._names).intersection(
-            tensor_metrics(self.chip) if self.chip else ()
-        )
-        if not all(map(self._complete, counted | asked)):
-            return None, self._why(tuple(sorted(counted | asked))), ""
-        others = self._why(uncounted) if uncounted else ""
+        of_chip = tensor_metrics(self._chip) if self._chip else ()
+        asked = sorted(counted | ({*of_chip} & {*self._names}))
+        if not all(map(self._complete, asked)):
+            return None, self._why(asked), ""
+        others = self._why(uncounted)
         if others and not any(self._whole.metrics[metric].total for metric in counted):
             return None, f"0 in the kinds counted, but {others}", ""
         total = sum((self.metrics[metric].total for metric in counted), Decimal())
         return total, "", others if self is self._whole else ""
 
-    def _has_no_tensor_work(self) -> bool:
-        """Whether the tensor pipe is known to have executed nothing."""
-        if self.chip in SECOND_TENSOR_PIPE or not self._complete(TENSOR_INSTRUCTIONS):
-            return False
-        return not self.metrics[TENSOR_INSTRUCTIONS].total
-
     def _uncounted(self, counted: set[str]) -> tuple[str, ...]:
         """The tensor metrics that the chip has besides; an unknown one is the likeliest."""
-        chips = [self.chip] if self.chip else CHIPS if counted else [_USUAL]
+        chips = [self._chip] if self._chip else CHIPS if counted else [_USUAL]
         kinds = [set(tensor_metrics(chip)) for chip in chips]
         likeliest = max(kinds, key=lambda kind: (len(kind & counted), -len(kind - counted)))
         return tuple(metric for metric in TENSOR if metric in likeliest - counted)
@@ -197,21 +182,18 @@ class _Figures:
             known = [m for m in metrics if m in self.metrics]
             count = max((self.metrics[m].total for m in known), default=Decimal())
             total = EXACT.add(total, EXACT.multiply(count, Decimal(flops)))
-            asked = op in sass_ops(self.chip) or any(m in self._whole.metrics for m in metrics)
+            asked = op in sass_ops(self._chip) or any(m in self._whole.metrics for m in metrics)
             if asked and not any(map(self._complete, known)):
                 absent.append(next(iter(known), metrics[0]))
-        reasons = [self._why(tuple(absent)) + self._legacy()] if absent else []
+        reasons = [self._why(absent)] if absent else []
+        if absent and (olds := sorted(n for n in self._names if n.startswith("flop_count"))):
+            reasons[0] += f" ({', '.join(olds)}: {NO_SUCH_METRIC})"
         return total, "; ".join(filter(None, [*reasons, no_tensor]))
-
-    def _legacy(self) -> str:
-        """A note on nvprof's names, which ncu answers with n/a."""
-        olds = sorted(name for name in self._names if name.startswith("flop_count"))
-        return f" ({', '.join(olds)}: {NO_SUCH_METRIC})" if olds else ""
 
     def _complete(self, metric: str) -> bool:
         return metric in self.metrics and self.metrics[metric].launches == self.launches
 
-    def _why(self, metrics: tuple[str, ...]) -> str:
+    def _why(self, metrics: Iterable[str]) -> str:
         """Why a figure made of `metrics` is missing, each by its full name."""
         reasons: dict[str, list[str]] = {}
         for metric in metrics:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 #: The ways to a sum: each a set of metrics to add up, in the order of preference.
@@ -25,27 +24,25 @@ DRAM = "dram__bytes.sum"
 L2 = "lts__t_bytes.sum"
 L1 = "l1tex__t_bytes.sum"
 PCIE = ("pcie__read_bytes.sum", "pcie__write_bytes.sum")
-WAYS: Mapping[str, Ways] = MappingProxyType(
-    {
-        "duration_s": ((DURATION,), (DURATION_LABEL,)),
-        "dram_bytes": (
-            (DRAM,),
-            ("dram__bytes_read.sum", "dram__bytes_write.sum"),
-            ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),  # consumer Blackwell's names
-        ),
-        "l2_bytes": ((L2,),),
-        "l1_bytes": ((L1,),),
-        "pcie_bytes": (PCIE,),
-    }
-)
+WAYS: Mapping[str, Ways] = {
+    "duration_s": ((DURATION,), (DURATION_LABEL,)),
+    "dram_bytes": (
+        (DRAM,),
+        ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+        ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),  # consumer Blackwell's names
+    ),
+    "l2_bytes": ((L2,),),
+    "l1_bytes": ((L1,),),
+    "pcie_bytes": (PCIE,),
+}
 
 #: FLOP per count. Whether a packed half instruction (`hadd2`, `hfma2`) counts once or twice per
 #: thread is documented nowhere; one count is taken for one operation (docs/profile.md).
-SASS_FLOPS: Mapping[str, int] = MappingProxyType(
-    {f"{width}{op}": flops for width in "fhd" for op, flops in (("add", 1), ("mul", 1), ("fma", 2))}
-)
+SASS_FLOPS: Mapping[str, int] = {
+    f"{width}{op}": flops for width in "fhd" for op, flops in (("add", 1), ("mul", 1), ("fma", 2))
+}
 #: Data-centre Blackwell's packed fp32: two operations per thread.
-PACKED_FLOPS: Mapping[str, int] = MappingProxyType({"fadd2": 2, "fmul2": 2, "ffma2": 4})
+PACKED_FLOPS: Mapping[str, int] = {"fadd2": 2, "fmul2": 2, "ffma2": 4}
 _PACKING = ("gb100", "gb110")
 #: Instructions of the tensor pipe, of any kind of input: 0 proves that there are no tensor FLOP.
 TENSOR_INSTRUCTIONS = "sm__inst_executed_pipe_tensor.sum"
@@ -61,34 +58,34 @@ _AMPERE = (
 )
 _FP8 = ("src_fp8_dst_fp16", "src_fp8_dst_fp32")
 #: Tensor-core metrics of floating-point inputs, by chip.
-_TENSOR: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "tu10x": ("src_fp16_bf16_tf32_dst_fp32", "src_fp16_dst_fp16"),
-        "ga100": _AMPERE,
-        "ga10x": _AMPERE,
-        "ad10x": (*_AMPERE, "src_fp8"),
-        "gh100": ("src_fp16", "src_bf16_dst_fp32", "src_tf32_dst_fp32", "src_fp64", "src_fp8"),
-        "gb100": (*_AMPERE, "src_fp4_fp6_fp8_dst_fp16", "src_fp4_fp6_fp8_dst_fp32"),
-        "gb110": (*_AMPERE, *_FP8),
-        "gb20x": (*_AMPERE, *_FP8),
-    }
-)
-CHIPS = tuple(_TENSOR)
-_CAPABILITIES = {
-    (7, 5): "tu10x",
-    (8, 0): "ga100",
-    (8, 6): "ga10x",
-    (8, 9): "ad10x",
-    (9, 0): "gh100",
-    (10, 0): "gb100",
-    (10, 3): "gb110",
-    (12, 0): "gb20x",
+_TENSOR: Mapping[str, tuple[str, ...]] = {
+    "tu10x": ("src_fp16_bf16_tf32_dst_fp32", "src_fp16_dst_fp16"),
+    "ga100": _AMPERE,
+    "ga10x": _AMPERE,
+    "ad10x": (*_AMPERE, "src_fp8"),
+    "gh100": ("src_fp16", "src_bf16_dst_fp32", "src_tf32_dst_fp32", "src_fp64", "src_fp8"),
+    "gb100": (*_AMPERE, "src_fp4_fp6_fp8_dst_fp16", "src_fp4_fp6_fp8_dst_fp32"),
+    "gb110": (*_AMPERE, *_FP8),
+    "gb20x": (*_AMPERE, *_FP8),
 }
+CHIPS = tuple(_TENSOR)
+#: Compute capability -> chip, and one of its family by ncu's name, for asking without the device.
+_BY_CAPABILITY = {
+    (7, 5): ("tu10x", "tu102"),
+    (8, 0): ("ga100", "ga100"),
+    (8, 6): ("ga10x", "ga102"),
+    (8, 9): ("ad10x", "ad102"),
+    (9, 0): ("gh100", "gh100"),
+    (10, 0): ("gb100", "gb100"),
+    (10, 3): ("gb110", "gb110"),
+    (12, 0): ("gb20x", "gb202"),
+}
+MEMBERS: Mapping[str, str] = dict(_BY_CAPABILITY.values())
 
 
 def chip_of_capability(capability: tuple[int, int]) -> str | None:
     """The chip, as `metrics_for_chip` knows it, of a CUDA compute capability; None if unknown."""
-    return _CAPABILITIES.get(capability)
+    return _BY_CAPABILITY.get(capability, (None, None))[0]
 
 
 def sass_metric(op: str, unit: str = "smsp") -> str:
@@ -106,9 +103,10 @@ def sass_ops(chip: str | None) -> Mapping[str, int]:
     return {**SASS_FLOPS, **PACKED_FLOPS} if chip in _PACKING else SASS_FLOPS
 
 
-def metrics_for_chip(chip: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The metrics to collect on `chip`: of the hardware, and of executed instructions (SASS)."""
-    return (DURATION, DRAM, L2, L1, *tensor_metrics(chip)), tuple(map(sass_metric, sass_ops(chip)))
+def metrics_for_chip(chip: str) -> tuple[str, ...]:
+    """The metrics to collect on `chip`: of the hardware, then of executed instructions (SASS)."""
+    sass = map(sass_metric, sass_ops(chip))
+    return (DURATION, DRAM, L2, L1, *tensor_metrics(chip), *sass)
 
 
 TENSOR = tuple(dict.fromkeys(metric for chip in CHIPS for metric in tensor_metrics(chip)))
@@ -138,31 +136,28 @@ def _flop_counts() -> dict[str, tuple[str, ...]]:
     return replacements
 
 
-REPLACEMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    _flop_counts()
-    | {
-        "achieved_occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
-        "dram_read_bytes": ("dram__bytes_read.sum",),
-        "dram_read_throughput": ("dram__bytes_read.sum.per_second",),
-        "dram_read_transactions": ("dram__sectors_read.sum",),
-        "dram_write_bytes": ("dram__bytes_write.sum",),
-        "dram_write_throughput": ("dram__bytes_write.sum.per_second",),
-        "dram_write_transactions": ("dram__sectors_write.sum",),
-        "elapsed_cycles_sm": ("smsp__cycles_elapsed.sum",),
-        "gld_transactions": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",),
-        "gst_transactions": ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",),
-        "inst_executed": ("smsp__inst_executed.sum",),
-        "inst_fp_16": ("smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",),
-        "inst_fp_32": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",),
-        "inst_fp_64": ("smsp__sass_thread_inst_executed_op_fp64_pred_on.sum",),
-        "ipc": ("smsp__inst_executed.avg.per_cycle_active",),
-        "l2_read_transactions": ("lts__t_sectors_op_read.sum",),
-        "l2_write_transactions": ("lts__t_sectors_op_write.sum",),
-        "pcie_total_data_received": ("pcie__read_bytes.sum",),
-        "pcie_total_data_transmitted": ("pcie__write_bytes.sum",),
-        "sm_efficiency": ("smsp__cycles_active.avg.pct_of_peak_sustained_elapsed",),
-    }
-)
+REPLACEMENTS: Mapping[str, tuple[str, ...]] = _flop_counts() | {
+    "achieved_occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+    "dram_read_bytes": ("dram__bytes_read.sum",),
+    "dram_read_throughput": ("dram__bytes_read.sum.per_second",),
+    "dram_read_transactions": ("dram__sectors_read.sum",),
+    "dram_write_bytes": ("dram__bytes_write.sum",),
+    "dram_write_throughput": ("dram__bytes_write.sum.per_second",),
+    "dram_write_transactions": ("dram__sectors_write.sum",),
+    "elapsed_cycles_sm": ("smsp__cycles_elapsed.sum",),
+    "gld_transactions": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",),
+    "gst_transactions": ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",),
+    "inst_executed": ("smsp__inst_executed.sum",),
+    "inst_fp_16": ("smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",),
+    "inst_fp_32": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",),
+    "inst_fp_64": ("smsp__sass_thread_inst_executed_op_fp64_pred_on.sum",),
+    "ipc": ("smsp__inst_executed.avg.per_cycle_active",),
+    "l2_read_transactions": ("lts__t_sectors_op_read.sum",),
+    "l2_write_transactions": ("lts__t_sectors_op_write.sum",),
+    "pcie_total_data_received": ("pcie__read_bytes.sum",),
+    "pcie_total_data_transmitted": ("pcie__write_bytes.sum",),
+    "sm_efficiency": ("smsp__cycles_active.avg.pct_of_peak_sustained_elapsed",),
+}
 
 
 class Translation(NamedTuple):
@@ -177,23 +172,17 @@ def translate(names: Iterable[str]) -> Translation:
     metrics: dict[str, None] = {}
     warnings = []
     for name in names:
-        replacement = REPLACEMENTS.get(name, (name,))
-        metrics |= dict.fromkeys(replacement)
-        if name in REPLACEMENTS:
-            warnings.append(
-                f"{name} is nvprof's name, which ncu has on no chip: {_formula(name, replacement)}"
-            )
+        if replacement := REPLACEMENTS.get(name, ()):
+            use = f"use {replacement[0]}"
+            if len(replacement) > 1:
+                use = "it is {} + {} + 2 * {}".format(*replacement)
+            warnings.append(f"{name} is nvprof's name, which ncu has on no chip: {use}")
         elif name.startswith("flop_count"):
             warnings.append(f"{name} is nvprof's name; ncu has no metric for it, so it is left out")
-            metrics.pop(name)
+        else:
+            replacement = (name,)
+        metrics |= dict.fromkeys(replacement)
     return Translation(tuple(metrics), tuple(warnings))
-
-
-def _formula(name: str, replacement: tuple[str, ...]) -> str:
-    if name.startswith("flop_count") and len(replacement) > 1:
-        add, mul, fma = replacement
-        return f"it is {add} + {mul} + 2 * {fma}"
-    return f"use {replacement[0]}"
 
 
 def metrics_listed_in(text: str) -> tuple[str, ...]:
@@ -203,10 +192,5 @@ def metrics_listed_in(text: str) -> tuple[str, ...]:
     """
     lines = (line.split("#")[0] for line in text.splitlines())
     names = tuple(name for line in lines for name in re.split(r"[,\s]+", line) if name)
-    if all(_NAME.fullmatch(name) for name in names) and any(map(_is_metric, names)):
-        return names
-    return ()
-
-
-def _is_metric(name: str) -> bool:
-    return name in REPLACEMENTS or bool(_METRIC.fullmatch(name))
+    known = any(name in REPLACEMENTS or _METRIC.fullmatch(name) for name in names)
+    return names if known and all(map(_NAME.fullmatch, names)) else ()

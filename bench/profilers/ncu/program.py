@@ -1,4 +1,4 @@
-"""The program `ncu`: where it is, what it knows, and the command lines that are given to it."""
+"""The program `ncu`: where it is, its command lines, and which metrics it has for a device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.errors import UserError
-from bench.machine.probes import ROOT, UnknownFactError, output_of
+from bench.machine.probes import ROOT, UnknownFactError, output_of, value_or_none
+from bench.profilers.ncu.metrics import (
+    CHIPS,
+    DRAM,
+    DURATION,
+    MEMBERS,
+    WAYS,
+    chip_of_capability,
+    metrics_for_chip,
+)
 from bench.records.folders import write_atomically
 
 
@@ -143,3 +153,83 @@ def _version(program: str) -> tuple[int, ...]:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))
+
+
+class Choice(NamedTuple):
+    """What is collected, and which metrics of the table are not there, with the reason.
+
+    `chip` is None for a compute capability that the table does not have. ncu replays a kernel as
+    often as all metrics need: of two runs of the step, cuDNN might choose other kernels in each.
+    """
+
+    chip: str | None
+    metrics: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def choose_metrics(ncu: Ncu, capability: tuple[int, int]) -> Choice:
+    """Return the chip's metrics that `ncu` has; for an unknown chip, whichever exist.
+
+    Raises `RefusalError` where this ncu does not know the device.
+    """
+    require_chip(ncu, capability)
+    chip = chip_of_capability(capability)
+    known = _metrics_here(ncu, chip)
+    if known is None and chip is None:
+        raise RefusalError(
+            "{} does not tell the metrics of compute capability {}.{}".format(ncu, *capability),
+            f"see that `{ncu.path} --query-metrics` lists them",
+        )
+    wanted = [name for one in ([chip] if chip else CHIPS) for name in metrics_for_chip(one)]
+    if known is None:
+        return Choice(chip, tuple(wanted), {})
+    found = {name: None for name in wanted if _has(known, name)}
+    absent = [name for name in wanted if name not in found]
+    if DRAM in absent:  # some chips count reads and writes alone
+        ways = (way for way in WAYS["dram_bytes"] if all(_has(known, name) for name in way))
+        found |= dict.fromkeys(next(ways, ()))
+    if chip is None:
+        # That a foreign chip lacks what others have is no loss. What another metric counts too is
+        # left out: `src_fp16_dst_fp32` is a part of `src_fp16`.
+        wholes = tuple(f"{name.rpartition('.')[0]}_" for name in found)
+        return Choice(None, tuple(name for name in found if not name.startswith(wholes)), {})
+    return Choice(chip, tuple(found), dict.fromkeys(absent, f"{ncu} has none here"))
+
+
+def require_chip(ncu: Ncu, capability: tuple[int, int]) -> None:
+    """Raise `RefusalError` if `ncu` is older than the chip of that compute capability."""
+    chip = chip_of_capability(capability)
+    chips = value_or_none(ncu.chips)
+    if chip is not None and chips and MEMBERS[chip] not in chips:
+        raise RefusalError(
+            "{} is older than this GPU (compute capability {}.{}, {})".format(
+                ncu, *capability, chip
+            ),
+            "install a newer Nsight Compute; Blackwell needs that of CUDA 12.8 or newer",
+        )
+
+
+def _metrics_here(ncu: Ncu, chip: str | None) -> frozenset[str] | None:
+    """Base names that the device has, or a chip of its family; None where ncu names neither.
+
+    The device goes first if it is ncu's first too: chips of one compute capability may differ
+    (TU116 lacks the tensor cores of TU102).
+    """
+    questions = [("--devices", "0")]
+    if chip is not None:
+        # Where CUDA is told to see another device first, ncu's first one may be of another chip.
+        first_is_ours = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() == "0"
+        questions.insert(len(questions) if first_is_ours else 0, ("--chips", MEMBERS[chip]))
+    for question in questions:
+        try:
+            known = ncu.metrics(*question)
+        except UnknownFactError:
+            continue
+        if _has(known, DURATION):  # else it is no list of metrics
+            return known
+    return None
+
+
+def _has(known: frozenset[str], metric: str) -> bool:
+    """Whether the base name of `metric`, which ends with `.sum`, is among those that ncu lists."""
+    return metric.rpartition(".")[0] in known

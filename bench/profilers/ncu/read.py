@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.profilers.ncu.figures import MetricTotal, ProfileTotals, counters_of
+from bench.profilers.ncu.figures import ProfileTotals, counters_of
 from bench.profilers.ncu.metrics import chip_of_capability
-from bench.profilers.ncu.rows import Form
-from bench.profilers.ncu.scan import DoubtfulError, NcuCsv, RefusedError, scan
+from bench.profilers.ncu.tables import Form, RefusedError, Table, tables_of
 from bench.records import Counters
 
 _MAGIC = b"NVR\0"
+_MOST_ERRORS = 3
+_LONGEST_ERROR = 300
 _FORMS: dict[Form, str] = {
     "long": "a row per metric",
     "raw": "a column per metric",
@@ -43,28 +44,26 @@ def read_counters_of(paths: Sequence[Path]) -> Counters:
 def read_totals(path: Path) -> ProfileTotals:
     """Read one file, before figures are made of its metrics."""
     try:
-        if _is_report(path):
+        with path.open("rb") as file:
+            is_report = path.suffix == ".ncu-rep" or file.read(len(_MAGIC)) == _MAGIC
+        if is_report:
             raise UserError(
                 f"{path}: a report of ncu: turn it into CSV: LC_ALL=C ncu --import {path.name}"
                 " --csv --page raw --print-units base"
             )
-        return _totals(path, scan(path))
+        return _totals(path, *tables_of(path))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except RefusedError as error:
-        remedy = "copy or write the file again"
-        if isinstance(error, DoubtfulError):
-            remedy = "write the file again with LC_ALL=C ncu"
-        raise UserError(f"{path}:{error.line}: {error}; {remedy}") from None
+        raise UserError(f"{path}:{error.line}: {error}; {error.remedy}") from None
 
 
-def _totals(path: Path, found: NcuCsv) -> ProfileTotals:
-    launches = sum(table.launches.total() for table in found.tables)
-    if not launches:
-        raise UserError(_nothing_in(path, found))
-    forms = dict.fromkeys(_FORMS[table.form] for table in found.tables)
+def _totals(path: Path, tables: Sequence[Table], errors: Sequence[str]) -> ProfileTotals:
+    if not any(table.launches.total() for table in tables):
+        raise UserError(f"{path}: {_nothing(tables, errors)}")
+    forms = dict.fromkeys(_FORMS[table.form] for table in tables)
     totals = ProfileTotals(source=f"ncu CSV, {' and '.join(forms)}", files=(str(path),))
-    for table in found.tables:
+    for table in tables:
         totals.launches.update(table.launches)
         totals.names |= table.names
         totals.chips |= {_chip(capability) for capability in table.capabilities}
@@ -80,14 +79,15 @@ def _chip(capability: str) -> str:
     return chip or capability
 
 
-def _nothing_in(path: Path, found: NcuCsv) -> str:
-    if found.errors:
-        return f"{path}: ncu failed: {'; '.join(found.errors)}; mlproject doctor names the remedy"
-    if found.tables:
-        return f"{path}: a header and no launch below it: profile a step that launches kernels"
+def _nothing(tables: Sequence[Table], errors: Sequence[str]) -> str:
+    if errors:
+        said = "; ".join(error[:_LONGEST_ERROR] for error in errors[:_MOST_ERRORS])
+        return f"ncu failed: {said}; mlproject doctor names the remedy"
+    if tables:
+        return "a header and no launch below it: profile a step that launches kernels"
     return (
-        f'{path}: no table of Nsight Compute (no line begins with "ID"); write one with'
-        " ncu --csv, or ncu --import FILE --csv --page raw"
+        'no table of Nsight Compute (no line begins with "ID"); write one with ncu --csv, or'
+        " ncu --import FILE --csv --page raw"
     )
 
 
@@ -97,50 +97,30 @@ def _merged(passes: Sequence[ProfileTotals]) -> ProfileTotals:
     Raises `UserError` where the passes differ in their launches or their chip.
     """
     first, *others = passes
-    for other in others:
-        _refuse_other_work(first, other)
+    files = tuple(file for part in passes for file in part.files)
+    for launches in (other.launches for other in others):
+        differing = [k for k in first.launches | launches if first.launches[k] != launches[k]]
+        if differing:
+            kernel = min(differing)
+            raise UserError(
+                f"{' and '.join(files)}: not the same work: {len(differing)} kernels differ, such"
+                f" as {kernel[:80]!r}, launched {first.launches[kernel]} times and"
+                f" {launches[kernel]}; profile all passes again"
+            )
     chips = set().union(*(part.chips for part in passes))
     if len(chips) > max(len(part.chips) for part in passes):
-        raise UserError(
-            f"{_files(passes)}: collected on different chips: {', '.join(sorted(chips))}"
-        )
+        found = ", ".join(sorted(chips))
+        raise UserError(f"{' and '.join(files)}: collected on different chips: {found}")
     result = ProfileTotals(
         source="; ".join(dict.fromkeys(part.source for part in passes)),
-        files=tuple(file for part in passes for file in part.files),
+        files=files,
         chips=chips,
         launches=first.launches,
         names=set().union(*(part.names for part in passes)),
     )
     for part in passes:
-        for (kernel, metric), total in part.metrics.items():
-            before = result.metrics.get((kernel, metric), MetricTotal(0, total.total))
-            if total.launches > before.launches:
-                result.metrics[kernel, metric] = total
+        for key, total in part.metrics.items():
+            before = result.metrics.get(key)
+            if before is None or total.launches > before.launches:
+                result.metrics[key] = total
     return result
-
-
-def _refuse_other_work(first: ProfileTotals, other: ProfileTotals) -> None:
-    """Raise unless both launched the same kernels equally often."""
-    differing = {
-        kernel: (first.launches[kernel], other.launches[kernel])
-        for kernel in first.launches | other.launches
-        if first.launches[kernel] != other.launches[kernel]
-    }
-    if differing:
-        kernel, (here, there) = min(differing.items())
-        raise UserError(
-            f"{_files([first, other])}: not the same work: {len(differing)} kernels differ, such as"
-            f" {kernel[:80]!r}, launched {here} times and {there}; profile both passes again"
-        )
-
-
-def _files(passes: Sequence[ProfileTotals]) -> str:
-    return " and ".join(file for part in passes for file in part.files)
-
-
-def _is_report(path: Path) -> bool:
-    """Whether `path` is a report rather than text, by its name or its first bytes."""
-    if path.suffix == ".ncu-rep":
-        return True
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC

@@ -12,9 +12,8 @@ from bench.errors import UserError
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.probes import ROOT, UnknownFactError
 from bench.profilers.base import Attempt, Tool
-from bench.profilers.ncu.choice import Choice, choose_metrics
 from bench.profilers.ncu.complaints import counter_permission, explain
-from bench.profilers.ncu.program import Ncu, RefusalError, find_ncu
+from bench.profilers.ncu.program import Choice, Ncu, RefusalError, choose_metrics, find_ncu
 from bench.records import Backend, Counters, ProfiledStep, ToolName
 from bench.records.kernel_names import kernel_name
 

@@ -1,10 +1,9 @@
 import pytest
 from scripted_ncu import CHIPS
 
-from bench.profilers.ncu.choice import MEMBERS, choose_metrics
 from bench.profilers.ncu.metrics import CHIPS as FAMILIES
-from bench.profilers.ncu.metrics import metrics_for_chip
-from bench.profilers.ncu.program import RefusalError, find_ncu
+from bench.profilers.ncu.metrics import MEMBERS, metrics_for_chip
+from bench.profilers.ncu.program import RefusalError, choose_metrics, find_ncu
 
 
 def choose(capability, root):
@@ -13,21 +12,21 @@ def choose(capability, root):
 
 def test_a_known_chip_gets_its_table(ncu, tree):
     choice = choose((9, 0), tree({}))
-    assert (choice.hardware, choice.sass) == metrics_for_chip("gh100")
+    assert choice.metrics == metrics_for_chip("gh100")
     assert (choice.chip, choice.left_out) == ("gh100", {})
 
 
 def test_without_a_driver_ncu_is_asked_for_a_chip_of_the_family(ncu, tree):
     ncu.script(device=None)
     choice = choose((8, 9), tree({}))
-    assert (choice.hardware, choice.sass) == metrics_for_chip("ad10x")
+    assert choice.metrics == metrics_for_chip("ad10x")
     assert ["--query-metrics", "--chips", "ad102"] in ncu.asked
 
 
 def test_the_device_at_hand_may_lack_what_its_family_has(ncu, tree):
     ncu.script(device="tu116")  # 7.5 as tu102, without tensor cores
     choice = choose((7, 5), tree({}))
-    assert not any("tensor" in name for name in choice.hardware)
+    assert not any("tensor" in name for name in choice.metrics)
     assert choice.left_out == {
         f"sm__ops_path_tensor_{kind}.sum": "ncu 2024.1.1 has none here"
         for kind in ("src_fp16_bf16_tf32_dst_fp32", "src_fp16_dst_fp16")
@@ -41,7 +40,7 @@ def test_ncus_first_device_may_be_another_than_the_one_that_cuda_sees(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     ncu.script(device="tu116")
     choice = choose((9, 0), tree({}))
-    assert (choice.hardware, choice.sass) == metrics_for_chip("gh100")
+    assert choice.metrics == metrics_for_chip("gh100")
 
 
 def test_an_unknown_chip_gets_whatever_exists_and_nothing_twice(ncu, tree):
@@ -51,10 +50,8 @@ def test_an_unknown_chip_gets_whatever_exists_and_nothing_twice(ncu, tree):
     ]
     ncu.script(chips={"gr100": [*CHIPS["gh100"], *parts]}, device="gr100")
     choice = choose((13, 0), tree({}))
-    hopper, sass = metrics_for_chip("gh100")
     assert choice.chip is None
-    assert set(choice.hardware) == set(hopper)
-    assert set(choice.sass) == {*sass, f"{parts[1]}.sum"}
+    assert set(choice.metrics) == {*metrics_for_chip("gh100"), f"{parts[1]}.sum"}
     assert choice.left_out == {}
 
 
@@ -74,7 +71,7 @@ def test_where_ncu_lists_nothing_of_use_the_table_stands(ncu, tree, script):
     found = find_ncu(tree({}))
     ncu.program.write_text(f"#!/bin/sh\ncase $1 in --query*) {script};; *) exit 1;; esac\n")
     choice = choose_metrics(found, (9, 0))
-    assert (choice.hardware, choice.sass) == metrics_for_chip("gh100")
+    assert choice.metrics == metrics_for_chip("gh100")
 
 
 def test_every_family_of_the_table_has_a_member_that_ncu_can_be_asked_for():
@@ -85,5 +82,5 @@ def test_a_chip_without_a_total_of_dram_bytes_counts_reads_and_writes(ncu, tree)
     halves = ["dram__bytes_op_read", "dram__bytes_op_write"]
     metrics = [name for name in CHIPS["gh100"] if name != "dram__bytes"]
     ncu.script(chips={"gb10b": [*metrics, *halves]}, device="gb10b")
-    hardware = choose((12, 1), tree({})).hardware
+    hardware = choose((12, 1), tree({})).metrics
     assert [name for name in hardware if "dram" in name] == [f"{half}.sum" for half in halves]

@@ -108,13 +108,13 @@ def test_every_chip_has_its_metrics_and_nothing_else_of_the_others():
     assert chip_of_capability((9, 0)) == "gh100"
     assert chip_of_capability((7, 0)) is None
     for chip in CHIPS:
-        hardware, sass = metrics_for_chip(chip)
-        assert {*hardware, *sass} <= WANTED
-        assert len(sass) == (12 if chip in ("gb100", "gb110") else 9)
-        assert ("sm__ops_path_tensor_src_fp16_dst_fp32.sum" in hardware) == (
+        metrics = metrics_for_chip(chip)
+        assert {*metrics} <= WANTED
+        assert sum("sass" in name for name in metrics) == (12 if chip in ("gb100", "gb110") else 9)
+        assert ("sm__ops_path_tensor_src_fp16_dst_fp32.sum" in metrics) == (
             chip not in ("gh100", "tu10x")
         )
-        assert ("sm__ops_path_tensor_src_fp16.sum" in hardware) == (chip == "gh100")
+        assert ("sm__ops_path_tensor_src_fp16.sum" in metrics) == (chip == "gh100")
 
 
 def test_nvprofs_names_are_replaced_with_a_warning_each():
@@ -156,6 +156,6 @@ def test_launches_are_known_again_whatever_their_order(tmp_path, again):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.profilers.ncu.scan._LONGEST_LINE", 1000)
+    monkeypatch.setattr("bench.profilers.ncu.tables._LONGEST_LINE", 1000)
     with pytest.raises(UserError, match="no table of Nsight Compute"):
         read_counters(write(tmp_path / "ncu.csv", "x" * 5000))
