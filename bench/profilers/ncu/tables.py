@@ -290,7 +290,8 @@ class Table:
         if found is None:
             found = self.sums[key] = Sum(line, text)
         found.launches += weight
-        found.total = EXACT.add(found.total, EXACT.multiply(number.value, Decimal(weight)))
+        value = number.value if weight == 1 else EXACT.multiply(number.value, Decimal(weight))
+        found.total = EXACT.add(found.total, value)
 
     # What the table's own locale decides
 
