@@ -107,7 +107,8 @@ def uplift_rows(runs: Configurations) -> Iterator[Row]:
             doubt = f"; {undecided} of {len(rated)} undecided" if undecided else ""
             past = ", ".join(f"{one.low.batch_size}" for one in found if one.spilled)
             note = f" Left out, as memory spilled there: batch {past}." if past else ""
-            says = f"{rated[0].b.precision_label}{how} is {speed} {BASELINE}{doubt}.{note}"
+            verb = "measured" if undecided == len(rated) else "is"
+            says = f"{rated[0].b.precision_label}{how} {verb} {speed} {BASELINE}{doubt}.{note}"
         elif sound:
             says = f"no uplift of amp. {(sound[0].note or '').capitalize()}."
         else:

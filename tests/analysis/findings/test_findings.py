@@ -268,7 +268,7 @@ BOTTLENECKS = [
      lambda: placed(*flat(), on_gpu("g", 4.0, 20, cuda_graphs=True))),
 ]  # fmt: skip
 DIFFERENCES = [
-    ("precision uplift", "lab, resnet18: amp is 2.5 times as fast as fp32; 1 of 1 undecided.",
+    ("precision uplift", "lab, resnet18: amp measured 2.5 times as fast as fp32; 1 of 1 undecided.",
      lambda: [observation("f", 100), observation("h", 250, precision="amp")],
      lambda: [observation("f", 100), observation("h", 250, precision="amp", batch_size=64)],
      lambda: [observation("f", 100), observation("h", 250, precision="amp", env="other")]),

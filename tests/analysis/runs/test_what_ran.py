@@ -151,7 +151,7 @@ def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
     ("asked", "uplift", "words"),
     [
         ("amp", None, "no uplift of amp. Emulated"),
-        ("amp-bf16", "1", "amp-bf16 (emulated) measured as fast as fp32, undecided"),
+        ("amp-bf16", "1", "amp-bf16 (emulated) measured as fast as fp32; 1 of 1 undecided"),
     ],
 )
 def test_an_emulation_is_rated_only_where_it_was_asked_for(asked, uplift, words):
