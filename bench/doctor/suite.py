@@ -31,7 +31,7 @@ def run_checks(groups: Mapping[str, Group]) -> list[Check]:
     checks: list[Check] = []
     for name, group in groups.items():
         try:
-            checks += group()
+            checks += list(group())
         except Exception as error:
             remedy = "install the project's packages: uv pip install -r requirements.txt"
             failure = Problem(f"the check itself failed: {reason_of(error)}", remedy)
