@@ -32,11 +32,18 @@ from bench.records import Environment, ProfileRecord, RunRecord
 from bench.records.folders import readable_records
 from bench.records.journal import Event
 from bench.records.metrics import summary
-from campaigns.sweep.local import Executor, LocalExecutor, SweepOrder, SweepWatch, Turn
+from campaigns.sweep.local import (
+    Executor,
+    LocalExecutor,
+    SweepOrder,
+    SweepWatch,
+    Turn,
+    in_precisions,
+    measure_roofs,
+)
 from campaigns.sweep.local_devices import Durations, environment_of, identify_machine
 from campaigns.sweep.matrix import Matrix, read_matrix
 from campaigns.sweep.plan import Plan, PlannedBlock, plan_runs
-from campaigns.sweep.roofs_first import in_precisions, measure_roofs
 from commands.console.options import Count, Seconds, Tracked, argument, option, set_values
 from commands.console.output import Formatted, Result, duration_text, table_of
 from commands.console.progress import Bar, WorkerProgress

@@ -9,7 +9,7 @@ from fakes import ScriptedClock
 
 from bench.config import RunConfig
 from bench.records.journal import Event
-from campaigns.sweep import local, roofs_first
+from campaigns.sweep import local
 from campaigns.sweep.local import SweepOrder, SweepWatch
 from campaigns.sweep.plan import Plan
 
@@ -36,24 +36,24 @@ def roofs(gflops):
 )
 def test_only_the_arithmetic_that_the_device_has_is_planned(gflops, expected):
     record = roofs(gflops)
-    assert roofs_first.precisions(record) == expected
+    assert local.precisions(record) == expected
     runs = [
         RunConfig(backend=backend, precision=precision)
         for precision in ("fp32", "tf32", "amp", "amp-fp16")
         for backend in ("auto", "cpu")
     ]
     plan = Plan(tuple(runs), {}, ())
-    kept = roofs_first.in_precisions(plan, {"cpu": record}, (samples.environment(),))
+    kept = local.in_precisions(plan, {"cpu": record}, (samples.environment(),))
     assert kept.runs == tuple(run for run in runs if run.precision in expected)
 
 
 def test_roofs_are_measured_where_none_are_known(monkeypatch, tmp_path):
     known, new = roofs({"fp32": 200}), roofs({"fp32": 100})
-    monkeypatch.setattr(roofs_first, "find_ceilings", lambda _, name: {"cpu": known}.get(name))
-    monkeypatch.setattr(roofs_first, "launch_ceilings", lambda *_: new)
-    monkeypatch.setattr(roofs_first, "device_names", lambda backend: ())
+    monkeypatch.setattr(local, "find_ceilings", lambda _, name: {"cpu": known}.get(name))
+    monkeypatch.setattr(local, "launch_ceilings", lambda *_: new)
+    monkeypatch.setattr(local, "device_names", lambda backend: ())
     delivered = []
-    found = roofs_first.measure_roofs(
+    found = local.measure_roofs(
         ["cpu", "cuda"], tmp_path, lambda _, record: delivered.append(record), print, print
     )
     assert found == {"cpu": known, "cuda": new}
