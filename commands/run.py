@@ -50,9 +50,9 @@ class Run(Configured, Measuring):
         done: list[RunRecord] = []
 
         def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
-            meanwhile = import_upload if self.tracked else None
+            upload = import_upload if self.tracked else None
             repeat = config.model_copy(update={"repeat": config.repeat + len(done)})
-            done.append(launch_measurement(repeat, folder, on_event, meanwhile=meanwhile))
+            done.append(launch_measurement(repeat, folder, on_event, while_preparing=upload))
             return done[-1]
 
         codes: list[int] = []

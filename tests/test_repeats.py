@@ -17,7 +17,7 @@ def repeats(tmp_path, monkeypatch, capsys):
     def run(*outcomes, options=()):
         left = list(outcomes)
 
-        def measured(config, folder, on_event, meanwhile=None):
+        def measured(config, folder, on_event, while_preparing=None):
             outcome = left.pop(0)
             why = {} if outcome == "ok" else {"outcome": outcome, "reason": "so"}
             # half as fast again from repeat to repeat

@@ -40,12 +40,12 @@ def launch_measurement(
     folder: RecordFolder,
     on_event: OnEvent = ignore,
     *,
-    meanwhile: Callable[[], object] | None = None,
+    while_preparing: Callable[[], object] | None = None,
 ) -> RunRecord:
     """Measure `config` in a fresh process and leave the record in `folder`.
 
-    `meanwhile` is called in a thread while a worker on one device imports and prepares; its warm-up
-    begins once that has returned. It must not raise. With several devices it is not called.
+    `while_preparing` is called in a thread while a worker on one device imports and prepares; its
+    warm-up begins once that has returned. It must not raise. With several devices it is not called.
 
     Always returns a record that is safe on disk, whatever became of the worker; Ctrl-C ends the
     worker, keeps what it had measured, and gives a record with the outcome `interrupted`.
@@ -58,7 +58,7 @@ def launch_measurement(
     if config.world_size == 1:
         environment = allocator_settings(config)
         watch = WorkerWatch(
-            "measure", folder, on_event, environment=environment, meanwhile=meanwhile
+            "measure", folder, on_event, environment=environment, while_preparing=while_preparing
         )
     else:
         watch = RanksWatch(config, folder, on_event)

@@ -62,7 +62,7 @@ class WorkerWatch:
 
     The worker runs in its own session: a Ctrl-C in the terminal reaches the launcher alone,
     which then asks the worker to write what it has measured. `prefix` is the command of a tool
-    under which the worker runs. `meanwhile` is called in a thread while the worker prepares, and
+    under which the worker runs. `while_preparing` is called in a thread as the worker prepares, and
     must not raise; a worker of the kind `measure` begins its warm-up when it has returned.
     """
 
@@ -74,7 +74,7 @@ class WorkerWatch:
         *,
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        meanwhile: Callable[[], object] | None = None,
+        while_preparing: Callable[[], object] | None = None,
     ) -> None:
         self.started = datetime.now(timezone.utc)
         self._folder = folder
@@ -91,15 +91,17 @@ class WorkerWatch:
         with folder.console.open("wb") as console:
             popen = subprocess.Popen(
                 [*prefix, sys.executable, str(_WORKER), kind, str(folder.path.resolve())],
-                stdin=subprocess.PIPE if meanwhile else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if while_preparing else subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
                 env={**project_environment(), **(environment or {})},
                 start_new_session=True,
                 pass_fds=held_locks(),
             )
-        if meanwhile is not None:
-            threading.Thread(target=_call_and_close, args=(meanwhile, popen), daemon=True).start()
+        if while_preparing is not None:
+            threading.Thread(
+                target=_call_and_close, args=(while_preparing, popen), daemon=True
+            ).start()
         self._popen = popen
         self._process = WatchedProcess(popen)
         folder.claim(os.getpid(), popen.pid)
@@ -183,10 +185,10 @@ def _last_words(console: str) -> str:
     return (thrown or said or [""])[-1]
 
 
-def _call_and_close(meanwhile: Callable[[], object], popen: subprocess.Popen[bytes]) -> None:
+def _call_and_close(while_preparing: Callable[[], object], popen: subprocess.Popen[bytes]) -> None:
     """Call it, then close the worker's standard input, which it reads before its warm-up."""
     with cast(IO[bytes], popen.stdin):
-        meanwhile()
+        while_preparing()
 
 
 def project_environment() -> dict[str, str]:

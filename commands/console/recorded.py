@@ -116,7 +116,7 @@ class Measuring(Recording):
     ) -> Result:
         """Have `launch` make a record in a new folder, show how it goes on, and `finish` it.
 
-        The `devices` are held meanwhile, after waiting for who has them unless `wait` or the
+        The `devices` are held until it ends, after waiting for who has them unless `wait` or the
         user's --wait says otherwise. The folder remembers the run that `mlflow run` made for it.
         """
         with exclusive(devices, wait=wait and self.wait):

@@ -67,12 +67,12 @@ def test_the_warm_up_waits_for_what_the_launcher_does_meanwhile(tmp_path):
         if seen is not None:
             seen.set()
 
-    def meanwhile():
+    def while_preparing():
         opened.wait(300)
         early.append(warming.wait(3))
 
     folder = RecordFolder.create(tmp_path)
-    record = launch_measurement(small_run(), folder, on_event, meanwhile=meanwhile)
+    record = launch_measurement(small_run(), folder, on_event, while_preparing=while_preparing)
     assert record.outcome == "ok", record.reason
     assert early == [False]
 
@@ -87,7 +87,7 @@ def test_a_worker_that_waits_for_its_launcher_can_be_interrupted(tmp_path):
             raise KeyboardInterrupt
 
     folder = RecordFolder.create(tmp_path)
-    record = launch_measurement(small_run(), folder, on_event, meanwhile=never.wait)
+    record = launch_measurement(small_run(), folder, on_event, while_preparing=never.wait)
     never.set()
     assert (record.outcome, record.measurement) == ("interrupted", None)
 
