@@ -45,7 +45,7 @@ def pytest_addoption(parser):
         action="store_true",
         help="fail what would be skipped because a program or a library is missing",
     )
-    parser.addoption("--golden", action="store_true", help="write the files in tests/golden anew")
+    parser.addoption("--golden", action="store_true", help="rewrite the files in tests/golden")
 
 
 def _not_skipped(report, config):

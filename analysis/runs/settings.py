@@ -1,4 +1,4 @@
-"""The settings by which runs are told apart: those in effect, and those that were asked for.
+"""The settings by which runs differ: those in effect, and those that were asked for.
 
 Two runs are of one configuration where all that ran is equal. Across machines, and for a run that
 ended before `auto` had a value, it is enough that both asked for the same.
@@ -6,6 +6,7 @@ ended before `auto` had a value, it is enough that both asked for the same.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -82,7 +83,7 @@ class _Setting:
         return one.identity.ran.get(self._name, "unknown")
 
 
-class Configured:
+class Configured(ABC):
     """What is said of a configuration, and so of each of its runs, by its settings."""
 
     env = _Setting()  #: the machine's label
@@ -92,9 +93,9 @@ class Configured:
     backend = _Setting()  #: that was used, else the one asked for
 
     @property
+    @abstractmethod
     def identity(self) -> Identity:
-        """The settings by which it is told from others."""
-        raise NotImplementedError
+        """The settings by which it differs from others."""
 
     @property
     def distinction(self) -> str:

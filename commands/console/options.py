@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -88,7 +89,7 @@ def _settings_of(hint: Any) -> dict[str, Any]:
     return {"is_flag": True} if hint is bool else {"type": hint}
 
 
-class Command:
+class Command(ABC):
     """A subcommand: a class whose docstring is its help, and whose fields are its options.
 
     A field's value is an `option` or an `argument`, and its annotation the type: `Literal[...]` is
@@ -101,9 +102,9 @@ class Command:
     #: The commands that it consists of, if it is a group.
     parts: ClassVar[tuple[type[Command], ...]] = ()
 
+    @abstractmethod
     def run(self) -> int | None:
         """Do what the command does, and return the exit code."""
-        raise NotImplementedError
 
     @classmethod
     def command(cls) -> click.Command:

@@ -63,7 +63,7 @@ def kills_itself():
 
 
 def doubled_when_asked():
-    """Another model under the same name, for whoever sets the variable."""
+    """Another model under the same name, where the variable is set."""
     model = Small()
     if os.environ.get("CRASHING_MODELS_DOUBLED"):
         model.body = torch.nn.Sequential(model.body, torch.nn.ReLU())

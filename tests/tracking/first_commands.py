@@ -34,7 +34,7 @@ def first_command(folder):
 
 
 def main(place, count, seed):
-    """Exit code: 0 whoever was not killed could open its store."""
+    """Exit code: 0 if every process that was not killed could open its store."""
     import_store()
     dice = random.Random(seed)
     failed = 0

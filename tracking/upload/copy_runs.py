@@ -83,7 +83,7 @@ class Copier:
     def _check_readable(self, repository: ArtifactRepository, path: str) -> None:
         """Refuse a file of this machine that the store names and that does not lie with it.
 
-        Whoever made the store chose the names; through it any file could be sent to the target.
+        The store's maker chose the names; through them any file could be sent to the target.
         The store of MLflow's own settings is the user's.
         """
         source = self._from.uri

@@ -132,8 +132,8 @@ def _let_go() -> str:
 _COMPLAINTS = (
     (
         r"target vGPU device",
-        "this virtual GPU keeps its counters from the virtual machine: ask whoever runs the host "
-        "to set enable_profiling=1 for this vGPU",
+        "this virtual GPU keeps its counters from the virtual machine: ask its host's "
+        "administrator to set enable_profiling=1 for this vGPU",
     ),
     (
         r"driver resource was unavailable or the user",

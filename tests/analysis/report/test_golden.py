@@ -1,6 +1,6 @@
 """A whole report, and what commands say of runs like its own, against the files in tests/golden.
 
-`pytest tests/analysis/report/test_golden.py --golden` writes the files anew; look at the diff.
+`pytest tests/analysis/report/test_golden.py --golden` rewrites the files; look at the diff.
 Numbers have nine digits there, since further ones differ between processors. Figures are kept as
 the data that a page draws.
 """
