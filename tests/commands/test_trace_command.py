@@ -11,7 +11,7 @@ import samples
 from bench.records.folders import RecordFolder
 from tracking import schema
 
-TRACES = Path(__file__).parent / "data" / "traces"
+TRACES = Path(__file__).parent.parent / "data" / "traces"
 WORKERS = [TRACES / f"v100_resnet50_b32_workers{count}.pt.trace.json.gz" for count in (0, 4)]
 MI300X = TRACES / "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
 PEAKS = (

@@ -15,7 +15,7 @@ from bench.machine import read_environment
 from bench.records import Verdict
 from tracking import log_record
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.slow
 
 SMALL = ["--arch=small_models:batch_normed", "--batch-size=2", "--image-size=32", "--iters=3"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 ANSWERED = ("loss scaling", "precisions", "warm-up", "switches of a model's file")
 NEEDS_A_GPU = ("captured accumulation", "counters", "warm-up of a tuning", "clocks")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-BARE_LOOP = Path(__file__).resolve().parent.parent / "benchmarks" / "bare_loop.py"
+BARE_LOOP = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "bare_loop.py"
 
 
 @pytest.mark.slow

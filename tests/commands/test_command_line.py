@@ -14,7 +14,7 @@ from worker_processes import output_of
 import mlproject
 from bench.config import RunConfig
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parent.parent
 PROJECT = TESTS.parent
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bootstrap.setup import INPUTS, OURS, STAMP, child_environment
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are shell scripts")
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from servers import mlflow_server
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = PROJECT / "examples" / "ci"
 WORKFLOW = yaml.safe_load((EXAMPLES / "training_speed.yml").read_text("utf-8"))
 [JOB] = WORKFLOW["jobs"].values()

@@ -27,7 +27,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 KIT = {
     "python_version": ".".join(map(str, sys.version_info[:2])),
     "machine": platform.machine(),

@@ -17,7 +17,7 @@ from tracking import schema
 from tracking.projects import link_environment
 from tracking.reading.tracked_runs import download_record, search_runs
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 SMALL = {"batch_size": 2, "image_size": 64, "warmup_iters": 1, "iters": 2}
 TINY = {**SMALL, "arch": "crashing_models:small", "backend": "cpu", "image_size": 32}
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from programs import program
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 
 #: Notes what it is asked, with what it needs of the environment; answers from files in $FACTS.
 MLPROJECT = """#!/bin/bash
