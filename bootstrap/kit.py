@@ -52,7 +52,8 @@ from packaging.requirements import Requirement
 from bench.machine.repository import code_id, repository_facts
 asked = map(Requirement, importlib.metadata.requires("mlproject"))
 carried = [one.name for one in asked if "extra" not in str(one.marker) and one.name not in sys.argv]
-print(json.dumps([{**repository_facts().values, "code_id": code_id()}, carried]))
+facts = {**repository_facts(), "code_id": code_id()}
+print(json.dumps([facts, carried], default=lambda unknown: None))
 """
 #: Tried at the end of a set-up: what a worker imports first.
 _WORKS = (

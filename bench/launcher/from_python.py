@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.config import RunConfig
 from bench.config.parsing import node_rank
@@ -14,7 +15,7 @@ from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_ceilings, launch_measurement
 from bench.machine.cpu import cpu_model, cpu_signature
 from bench.machine.gpu_drivers import device_uuid, management_facts
-from bench.machine.probes import ProbedFacts, value_or_none
+from bench.machine.probes import value_or_none
 from bench.records import CeilingsRecord, DeviceInfo, RunRecord
 from bench.records.environment import instruction_limits, same_power_limit
 from bench.records.folders import DEFAULT_RECORDS, RecordFolder, readable_records
@@ -109,7 +110,7 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
     return None
 
 
-def _is_of(backend: str, card: ProbedFacts | None, device: DeviceInfo) -> bool:
+def _is_of(backend: str, card: Mapping[str, Any] | None, device: DeviceInfo) -> bool:
     """Whether `device` is what `backend` means here."""
     if backend == "auto":
         meant = device.backend == "cuda" if card is not None else device.backend != "cuda"
@@ -119,6 +120,6 @@ def _is_of(backend: str, card: ProbedFacts | None, device: DeviceInfo) -> bool:
         return meant
     return (
         card is not None
-        and (device.uuid, device.driver) == (card.values["uuid"], card.values["driver"])
-        and same_power_limit(device.power_limit_w, card.values["power_limit_w"])
+        and (device.uuid, device.driver) == (card["uuid"], card["driver"] or None)
+        and same_power_limit(device.power_limit_w, card["power_limit_w"] or None)
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from bench.machine.probes import UnknownFactError, gather, text_of, value_or_none
+from bench.machine.probes import UnknownFactError, probe, text_of, value_or_none
 from bench.records import ProcessFigures
 from bench.records.folders import is_running
 from bench.records.journal import Clock
@@ -66,15 +66,11 @@ class WatchedProcess:
         self.poll()
         if self._end_s is None:
             raise RuntimeError("the process has not ended: poll until it has")
-        found = gather(
-            {
-                "user_s": lambda: self._used().ru_utime,
-                "system_s": lambda: self._used().ru_stime,
-                "max_rss_bytes": self._max_rss_bytes,
-            }
-        )
         return ProcessFigures(
-            real_s=self._end_s - self._start_s, missing=found.missing, **found.values
+            real_s=self._end_s - self._start_s,
+            user_s=probe(lambda: self._used().ru_utime),
+            system_s=probe(lambda: self._used().ru_stime),
+            max_rss_bytes=probe(self._max_rss_bytes),
         )
 
     def _reap(self) -> int | None:

@@ -7,8 +7,7 @@ from bench.machine.cpu import (
     others_cpu_s,
     usable_cores,
 )
-from bench.machine.environment import read_environment
-from bench.machine.gpu import cuda_device_info, mps_device_info
+from bench.machine.environment import cuda_device_info, mps_device_info, read_environment
 
 __all__ = [
     "cpu_caches",

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import psutil
 
+from bench.errors import Unknown
 from bench.machine.limits import cgroup_limits, memory_bytes
 from bench.machine.probes import (
     ROOT,
     UnknownFactError,
-    absent,
-    gather,
     output_of,
+    probe,
     registry_text,
     sysctl,
     text_of,
@@ -115,23 +115,19 @@ _CPU_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 def cpu_device_info(root: Path = ROOT) -> DeviceInfo:
     """Return the CPU as a device: the cores, memory and last-level cache usable here."""
-    found = gather(
-        {
-            "memory_bytes": lambda: memory_bytes(root),
-            "last_level_cache_bytes": lambda: last_level_cache_bytes(_allowed_cpus(), root),
-            "max_clock_mhz": _max_clock_mhz,
-            "cores": lambda: usable_physical_cores(root),
-        }
-    ) | absent(
-        {
-            "uuid": "a CPU has no UUID",
-            "compute_capability": "not an NVIDIA device",
-            "driver": "a CPU has no driver",
-            "power_limit_w": "not read for CPUs",
-        }
+    return DeviceInfo(
+        backend="cpu",
+        name=probe(cpu_model, root) or f"{platform.machine()} CPU",
+        memory_bytes=probe(memory_bytes, root),
+        last_level_cache_bytes=probe(last_level_cache_bytes, _allowed_cpus(), root),
+        max_clock_mhz=probe(_max_clock_mhz),
+        cores=probe(usable_physical_cores, root),
+        uuid=Unknown("a CPU has no UUID"),
+        compute_capability=Unknown("not an NVIDIA device"),
+        driver=Unknown("a CPU has no driver"),
+        power_limit_w=Unknown("not read for CPUs"),
+        pcie=Unknown("not asked of this device"),
     )
-    name = value_or_none(lambda: cpu_model(root)) or f"{platform.machine()} CPU"
-    return DeviceInfo(backend="cpu", name=name, missing=found.missing, **found.values)
 
 
 def cpu_caches(root: Path = ROOT) -> dict[int, CacheLevel]:

@@ -1,4 +1,4 @@
-"""All facts of the machine and the software for one record, and the names made of them."""
+"""All facts of the machine, its GPU and the software for one record, and names made of them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,39 @@ import os
 import platform
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from bench.errors import Unknown
 from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
+from bench.machine.gpu_drivers import (
+    amd_management_facts,
+    amd_uuid,
+    management_facts,
+    open_amdsmi,
+)
 from bench.machine.limits import memory_bytes
-from bench.machine.probes import ROOT, ProbedFacts, UnknownFactError, gather, value_or_none
+from bench.machine.probes import (
+    ROOT,
+    UnknownFactError,
+    open_nvml,
+    output_of,
+    probe,
+    value_or_none,
+)
 from bench.machine.repository import NO_MODEL_CODE, repository_facts
 from bench.machine.surroundings import METADATA_SERVER, cloud_facts, container, host, virtualization
-from bench.records import DeviceInfo, Environment
+from bench.records import DeviceInfo, Environment, ModelCode
 
 
 def read_environment(
     device: DeviceInfo,
     records_folder: Path,
     label: str,
-    code: ProbedFacts = NO_MODEL_CODE,
+    code: ModelCode | Unknown = NO_MODEL_CODE,
     root: Path = ROOT,
     metadata_server: tuple[str, int] = METADATA_SERVER,
 ) -> Environment:
@@ -34,25 +48,7 @@ def read_environment(
     What cannot be read is None with its reason: no error of a probe comes out. Takes about
     0.1 s, and up to 3 s more on a cloud whose metadata server does not answer.
     """
-    virtual = gather({"virtualization": lambda: virtualization(root)})
-    found = (
-        virtual
-        | gather(
-            {
-                "cpu_model": lambda: cpu_model(root),
-                "cpu_signature": lambda: cpu_signature(root),
-                "cpu_cores_physical": physical_cores,
-                "storage": lambda: storage(records_folder),
-                "container": lambda: container(root),
-                "host": lambda: host(root),
-                "power_source": lambda: power_source(virtual.values["virtualization"]),
-            }
-        )
-        | software_facts()
-        | repository_facts()
-        | code
-        | cloud_facts(root, metadata_server)
-    )
+    hypervisor = probe(virtualization, root)
     return Environment(
         label=environment_label(device) if label == "auto" else label,
         os=os_name(),
@@ -62,8 +58,18 @@ def read_environment(
         memory_bytes=memory_bytes(root),
         variables=speed_variables(),
         device=device,
-        missing=found.missing,
-        **found.values,
+        virtualization=hypervisor,
+        cpu_model=probe(cpu_model, root),
+        cpu_signature=probe(cpu_signature, root),
+        cpu_cores_physical=probe(physical_cores),
+        storage=probe(storage, records_folder),
+        container=probe(container, root),
+        host=probe(host, root),
+        power_source=probe(power_source, hypervisor or None),
+        model_code=code,
+        **software_facts(),
+        **repository_facts(),
+        **cloud_facts(root, metadata_server),
     )
 
 
@@ -182,42 +188,96 @@ def power_source(hypervisor: str | None) -> str:
 _PACKAGES = ("mlflow", "numpy", "pillow", "triton")
 
 
-def software_facts() -> ProbedFacts:
+def software_facts() -> dict[str, Any]:
     """Return `python`, `torch`, `torchvision`, `packages`, `cuda` and `cudnn`.
 
     NCCL is one of the packages, since torch brings it.
     """
     import torch
 
-    versions = gather({name: partial(_installed, name) for name in _PACKAGES})
-    known = {name: found for name, found in versions.values.items() if found is not None}
+    packages = {name: text for name in _PACKAGES if (text := _installed(name)) is not None}
     if torch.version.cuda is not None and (nccl := value_or_none(torch.cuda.nccl.version)):
-        known["nccl"] = ".".join(map(str, nccl))
-    always = {
+        packages["nccl"] = ".".join(map(str, nccl))
+    hip = torch.version.hip and f"HIP {torch.version.hip}"  # AMD's, which torch calls cuda too
+
+    cudnn_version: Callable[[], int | None] = torch.backends.cudnn.version
+
+    def cudnn() -> str | Unknown:
+        return str(cudnn_version() or "") or Unknown("this build of torch has no cuDNN")
+
+    return {
         "python": platform.python_version(),
         # By its metadata too, which can be compared without importing torch; the CUDA that it was
         # built for, which torch's own version may add, is a separate fact.
-        "torch": value_or_none(partial(_installed, "torch")) or str(torch.__version__),
-        "torchvision": value_or_none(partial(_installed, "torchvision")) or "not installed",
-        "packages": known,
+        "torch": _installed("torch") or str(torch.__version__),
+        "torchvision": _installed("torchvision") or "not installed",
+        "packages": packages,
+        "cuda": torch.version.cuda or hip or Unknown("this build of torch has no CUDA"),
+        "cudnn": probe(cudnn),
     }
-    hip = torch.version.hip and f"HIP {torch.version.hip}"  # AMD's, which torch calls cuda too
-    cudnn_version: Callable[[], int | None] = torch.backends.cudnn.version
-    libraries = {
-        "cuda": lambda: _within_torch("CUDA", torch.version.cuda or hip),
-        "cudnn": lambda: _within_torch("cuDNN", cudnn_version()),
-    }
-    return ProbedFacts(always, versions.missing) | gather(libraries)
 
 
-def _installed(package: str) -> str:
+def _installed(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        raise UnknownFactError("not installed") from None
+        return None
 
 
-def _within_torch(name: str, found: str | int | None) -> str:
-    if found is None:
-        raise UnknownFactError(f"this build of torch has no {name}")
-    return str(found)
+def cuda_device_info(
+    index: int,
+    nvml_opener: Callable[[], Any] = open_nvml,
+    smi_opener: Callable[[], Any] = open_amdsmi,
+) -> DeviceInfo:
+    """Return the device `index` of CUDA, or of a torch for ROCm, which calls AMD's devices so too.
+
+    Raises what torch raises where there is none.
+    """
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    name, uuid = str(properties.name), str(properties.uuid)
+    if torch.version.hip is not None:
+        capability = str(properties.gcnArchName).partition(":")[0]  # its architecture, `gfx942`
+        facts = amd_management_facts(amd_uuid(uuid), smi_opener)
+    else:
+        capability = f"{properties.major}.{properties.minor}"
+        facts = management_facts(uuid, nvml_opener, name=name)
+    return DeviceInfo(
+        backend="cuda",
+        name=name,
+        memory_bytes=properties.total_memory,
+        last_level_cache_bytes=probe(lambda: properties.L2_cache_size),
+        compute_capability=capability,
+        cores=properties.multi_processor_count,
+        **facts,
+    )
+
+
+def mps_device_info() -> DeviceInfo:
+    """Return the GPU of Apple silicon; `memory_bytes` is what Metal recommends to use at most."""
+    import torch
+
+    return DeviceInfo(
+        backend="mps",
+        name=value_or_none(cpu_model) or "Apple GPU",
+        memory_bytes=probe(torch.mps.recommended_max_memory),
+        cores=probe(_apple_gpu_cores),
+        uuid=Unknown("Apple GPUs have no UUID"),
+        last_level_cache_bytes=Unknown("Apple does not publish the system cache's size"),
+        compute_capability=Unknown("not an NVIDIA device"),
+        driver=Unknown("part of macOS"),
+        pcie=Unknown("not asked of this device"),
+        power_limit_w=Unknown("Apple does not publish a limit"),
+        max_clock_mhz=Unknown("only root can read it, by powermetrics"),
+    )
+
+
+def _apple_gpu_cores() -> int:
+    """Chips of one name are sold with different numbers of them."""
+    cores = re.search(
+        r'"gpu-core-count" = (\d+)', output_of("ioreg", "-rc", "AGXAccelerator", "-d", "1")
+    )
+    if cores is None:
+        raise UnknownFactError("ioreg does not list gpu-core-count")
+    return int(cores[1])

@@ -12,14 +12,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from bench.machine.probes import (
-    ProbedFacts,
-    UnknownFactError,
-    gather,
-    nvml_device,
-    open_nvml,
-    reason_of,
-)
+from bench.errors import Unknown
+from bench.machine.probes import UnknownFactError, nvml_device, open_nvml, probe
 
 #: CUdevice_attribute of cuda.h.
 _CAPABILITY_MAJOR = 75
@@ -58,14 +52,14 @@ def device_uuid(opener: Callable[[], Any] = open_driver, number: int = 0) -> str
     return str(uuid.UUID(bytes=bytes(found)))
 
 
-#: What NVML knows of a device beside its UUID.
-_NVML_FACTS = ("driver", "power_limit_w", "max_clock_mhz", "pcie")
+#: What a management library knows of a device beside its UUID.
+_FACTS = ("driver", "power_limit_w", "max_clock_mhz", "pcie")
 
 
 def management_facts(
     uuid: str, nvml_opener: Callable[[], Any] = open_nvml, *, name: str = ""
-) -> ProbedFacts:
-    """Return `uuid` and `_NVML_FACTS` of the device, by NVML.
+) -> dict[str, Any]:
+    """Return `uuid`, `driver`, `power_limit_w`, `max_clock_mhz` and `pcie` of the device, by NVML.
 
     Without NVML the UUID is still CUDA's, which then means a whole GPU. Nothing is said of a slice
     of a GPU, by its `name`, for which CUDA gives the UUID of the whole: that has other power.
@@ -74,26 +68,23 @@ def management_facts(
         nvml = nvml_opener()
         full_uuid, handle = nvml_device(nvml, uuid)
     except UnknownFactError as error:
-        reasons = dict.fromkeys(_NVML_FACTS, str(error))
-        return ProbedFacts({"uuid": f"GPU-{uuid}", **dict.fromkeys(reasons)}, reasons)
+        return {"uuid": f"GPU-{uuid}", **dict.fromkeys(_FACTS, Unknown(str(error)))}
     if " MIG " in name and full_uuid.startswith("GPU-"):
-        why = "the UUID that CUDA gives this slice of a GPU is that of the whole GPU"
-        reasons = dict.fromkeys(("uuid", *_NVML_FACTS), why)
-        return ProbedFacts(dict.fromkeys(reasons), reasons)
-    return ProbedFacts({"uuid": full_uuid}, {}) | gather(
-        {
-            "driver": lambda: str(nvml.nvmlSystemGetDriverVersion()),
-            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,  # mW
-            "max_clock_mhz": lambda: float(
-                nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
-            ),
-            # At most: an idle link falls back to its first generation.
-            "pcie": lambda: (
-                f"gen {nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)} "
-                f"x{nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)}"
-            ),
-        }
-    )
+        why = Unknown("the UUID that CUDA gives this slice of a GPU is that of the whole GPU")
+        return dict.fromkeys(("uuid", *_FACTS), why)
+
+    def pcie() -> str:
+        """At most: an idle link falls back to its first generation."""
+        generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        return f"gen {generation} x{nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)}"
+
+    return {
+        "uuid": full_uuid,
+        "driver": probe(nvml.nvmlSystemGetDriverVersion),
+        "power_limit_w": probe(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3),  # mW
+        "max_clock_mhz": probe(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+        "pcie": probe(pcie),
+    }
 
 
 def _device(driver: Any, number: int) -> ctypes.c_int:
@@ -159,21 +150,24 @@ def amd_clock_mhz(smi: Any, handle: Any, *names: str) -> float:
 
 def amd_management_facts(
     device_uuid: str, smi_opener: Callable[[], Any] = open_amdsmi
-) -> ProbedFacts:
+) -> dict[str, Any]:
     """Return `uuid`, `driver`, `power_limit_w` and `max_clock_mhz` of the device, by amdsmi."""
-    named = ProbedFacts({"uuid": device_uuid}, {})
-    try:
+
+    def opened() -> tuple[Any, Any]:
         smi = smi_opener()
-        handle = amd_device(smi, device_uuid)
-    except Exception as error:
-        reasons = dict.fromkeys(("driver", "power_limit_w", "max_clock_mhz"), reason_of(error))
-        return named | ProbedFacts(dict.fromkeys(reasons), reasons)
-    return named | gather(
-        {
-            "driver": lambda: str(smi.amdsmi_get_gpu_driver_info(handle)["driver_version"]),
-            "power_limit_w": lambda: (
-                number_of(smi.amdsmi_get_power_cap_info(handle)["power_cap"]) / 1e6  # microwatts
-            ),
-            "max_clock_mhz": lambda: amd_clock_mhz(smi, handle, "max_clk"),
-        }
-    )
+        return smi, amd_device(smi, device_uuid)
+
+    found = probe(opened)
+    if isinstance(found, Unknown):
+        return {"uuid": device_uuid, **dict.fromkeys(_FACTS[:3], found)}
+    smi, handle = found
+
+    def power_limit_w() -> float:
+        return number_of(smi.amdsmi_get_power_cap_info(handle)["power_cap"]) / 1e6  # microwatts
+
+    return {
+        "uuid": device_uuid,
+        "driver": probe(lambda: str(smi.amdsmi_get_gpu_driver_info(handle)["driver_version"])),
+        "power_limit_w": probe(power_limit_w),
+        "max_clock_mhz": probe(amd_clock_mhz, smi, handle, "max_clk"),
+    }

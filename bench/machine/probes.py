@@ -1,4 +1,4 @@
-"""Reading facts that may not be there: each is a value, or None with the reason."""
+"""Reading facts that may not be there: each is a value, or `Unknown` with the reason."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from typing_extensions import ParamSpec
+
+from bench.errors import Unknown
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: The file system that facts are read from; tests give a folder that looks like one.
@@ -21,40 +25,20 @@ class UnknownFactError(Exception):
     """A fact cannot be known here; the message is the reason, fit for a record's `missing`."""
 
 
-@dataclass(frozen=True)
-class ProbedFacts:
-    """Facts by name; each None in `values` has its reason in `missing`."""
-
-    values: dict[str, Any]
-    missing: dict[str, str]
-
-    def __or__(self, other: ProbedFacts) -> ProbedFacts:
-        return ProbedFacts(self.values | other.values, self.missing | other.missing)
+def probe(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unknown:
+    """Return what `read` returns; where it raises, whatever it raises, the reason."""
+    try:
+        return read(*args, **kwargs)
+    except Exception as error:
+        return Unknown(reason_of(error))
 
 
-def gather(probes: Mapping[str, Callable[[], object]]) -> ProbedFacts:
-    """Ask every probe. One that raises, whatever it raises, gives None and its reason."""
-    values: dict[str, Any] = {}
-    missing: dict[str, str] = {}
-    for name, probe in probes.items():
-        try:
-            values[name] = probe()
-        except Exception as error:
-            values[name], missing[name] = None, reason_of(error)
-    return ProbedFacts(values, missing)
-
-
-def value_or_none(probe: Callable[[], T]) -> T | None:
+def value_or_none(read: Callable[[], T]) -> T | None:
     """Return the fact, or None where the reason does not matter."""
     try:
-        return probe()
+        return read()
     except Exception:
         return None
-
-
-def absent(reasons: dict[str, str]) -> ProbedFacts:
-    """Return facts known to be unknowable here, each with its reason."""
-    return ProbedFacts(dict.fromkeys(reasons), reasons)
 
 
 def reason_of(error: Exception) -> str:

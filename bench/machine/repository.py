@@ -13,14 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.config import split_arch
-from bench.machine.probes import (
-    ProbedFacts,
-    UnknownFactError,
-    absent,
-    gather,
-    output_of,
-    value_or_none,
-)
+from bench.errors import Unknown
+from bench.machine.probes import UnknownFactError, output_of, probe, value_or_none
 from bench.records import ModelCode
 
 #: The folder that holds the packages.
@@ -29,7 +23,7 @@ TREE = Path(__file__).resolve().parents[2]
 _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
-def repository_facts(tree: Path = TREE) -> ProbedFacts:
+def repository_facts(tree: Path = TREE) -> dict[str, Any]:
     """Return `git_commit` and `git_dirty` (tracked files changed) of `tree`.
 
     A kit, which has no work tree, is dirty where the clone was that it was packed from, or where
@@ -38,39 +32,27 @@ def repository_facts(tree: Path = TREE) -> ProbedFacts:
     packed = kit_facts(tree)
     if packed is not None:
         dirty = packed["git_dirty"] or code_id(tree / "bench") != packed["code_id"]
-        return ProbedFacts({"git_commit": packed["git_commit"], "git_dirty": dirty}, {})
+        return {"git_commit": packed["git_commit"], "git_dirty": dirty}
     return _git_facts(tree, "bench/__init__.py", f"{tree} is installed, not a git work tree")
 
 
-def _git_facts(tree: Path, file: str, why_not_tracked: str) -> ProbedFacts:
+def _git_facts(tree: Path, file: str, why_not_tracked: str) -> dict[str, Any]:
     """Return commit and state of the repository that tracks `file`, relative to `tree`.
 
     An environment, or a new file, may lie in a work tree that does not have it.
     """
 
-    def asked(*arguments: str) -> str:
-        try:
-            _git(tree, "ls-files", "--error-unmatch", file)
-        except UnknownFactError as error:
-            if "did not match" in str(error):
-                raise UnknownFactError(why_not_tracked) from None
-            raise
-        return _git(tree, *arguments)
+    def git(*arguments: str) -> str:
+        command = ("git", "--no-optional-locks", "-C", str(tree), *arguments)
+        return output_of(*command, unset=_HOOK_VARIABLES)
 
-    changes = ("status", "--porcelain", "--untracked-files=no")
-    return gather(
-        {
-            "git_commit": lambda: asked("rev-parse", "HEAD"),
-            "git_dirty": lambda: bool(asked(*changes)),
-        }
-    )
-
-
-def _git(tree: Path, *arguments: str) -> str:
-    """Git's answer, without the locks it takes for its own convenience."""
-    return output_of(
-        "git", "--no-optional-locks", "-C", str(tree), *arguments, unset=_HOOK_VARIABLES
-    )
+    tracked = probe(git, "ls-files", "--error-unmatch", file)
+    if isinstance(tracked, Unknown):
+        why = Unknown(why_not_tracked) if "did not match" in tracked.reason else tracked
+        return {"git_commit": why, "git_dirty": why}
+    changes = probe(git, "status", "--porcelain", "--untracked-files=no")
+    dirty = changes if isinstance(changes, Unknown) else bool(changes)
+    return {"git_commit": probe(git, "rev-parse", "HEAD"), "git_dirty": dirty}
 
 
 def kit_facts(tree: Path = TREE) -> dict[str, Any] | None:
@@ -99,18 +81,18 @@ def _digest(files: Iterable[tuple[str, Path]]) -> str:
     return digest.hexdigest()[:12]
 
 
-NO_MODEL_CODE = absent({"model_code": "no model of a user's own"})
+NO_MODEL_CODE = Unknown("no model of a user's own")
 
 
-def model_code(arch: str) -> ProbedFacts:
-    """Return `model_code`: the source of a user's own model, `module:callable`, without running it.
+def model_code(arch: str) -> ModelCode | Unknown:
+    """Return the source of a user's own model, `module:callable`, without running it.
 
     That is the module's file, and the modules that it and these import from the working folder or
     from PYTHONPATH; of an installed package all of its files.
     """
     if split_arch(arch)[0] != "own":
         return NO_MODEL_CODE
-    return gather({"model_code": lambda: _model_code(arch.partition(":")[0])})
+    return probe(_model_code, arch.partition(":")[0])
 
 
 def code_digest(arch: str) -> str | None:
@@ -129,12 +111,7 @@ def _model_code(module: str) -> ModelCode:
     files = _sources(module)
     own = files.get(module) or next(iter(files.values()))
     facts = _git_facts(own.parent, own.name, f"git does not track {own.name}")
-    return ModelCode(
-        digest=_digest(files.items()),
-        modules=tuple(sorted(files)),
-        missing=facts.missing,
-        **facts.values,
-    )
+    return ModelCode(digest=_digest(files.items()), modules=tuple(sorted(files)), **facts)
 
 
 def _sources(module: str) -> dict[str, Path]:

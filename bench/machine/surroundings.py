@@ -13,14 +13,12 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import ProxyHandler, Request, build_opener
 
-from bench.errors import one_line
+from bench.errors import Unknown, one_line
 from bench.machine.probes import (
     ROOT,
-    ProbedFacts,
     UnknownFactError,
-    absent,
-    gather,
     output_of,
+    probe,
     registry_text,
     sysctl,
     text_of,
@@ -169,20 +167,21 @@ _TIMEOUT_S = 1.0
 Ask = Callable[..., str]
 
 
-def cloud_facts(root: Path = ROOT, server: tuple[str, int] = METADATA_SERVER) -> ProbedFacts:
+def cloud_facts(
+    root: Path = ROOT, server: tuple[str, int] = METADATA_SERVER
+) -> dict[str, str | Unknown]:
     """Return `cloud_provider`, `cloud_machine_type` and `cloud_zone`, asking at most 3 s."""
-    found = gather({"cloud_provider": lambda: _provider(root)})
-    provider = found.values["cloud_provider"]
-    names = ("cloud_machine_type", "cloud_zone")
-    metadata = _CLOUDS[provider][2] if provider else None
-    if metadata is None:
-        reason = f"not asked for on {provider}" if provider else "no cloud provider is known"
-        return found | absent(dict.fromkeys(names, reason))
-    try:
-        answers = metadata(partial(_request, server))
-        return found | ProbedFacts(dict(zip(names, answers, strict=True)), {})
-    except UnknownFactError as error:
-        return found | absent(dict.fromkeys(names, str(error)))
+    provider = probe(_provider, root)
+    where: tuple[str | Unknown, str | Unknown]
+    if isinstance(provider, Unknown):
+        where = (Unknown("no cloud provider is known"),) * 2
+    elif (metadata := _CLOUDS[provider][2]) is None:
+        where = (Unknown(f"not asked for on {provider}"),) * 2
+    else:
+        found = probe(metadata, partial(_request, server))
+        where = (found, found) if isinstance(found, Unknown) else found
+    names = ("cloud_provider", "cloud_machine_type", "cloud_zone")
+    return dict(zip(names, (provider, *where), strict=True))
 
 
 def _provider(root: Path) -> str:

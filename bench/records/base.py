@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from bench.config import ResolvedConfig, RunConfig, legacy_defaults, recorded_config
+from bench.errors import Unknown
 
 #: refused: an input found unusable only once the worker had opened it (a corrupt image, a model
 #: that is not a module). unsupported: valid, but not on this device.
@@ -45,7 +46,10 @@ class Record(BaseModel):
 
 
 class Facts(Record):
-    """A record whose facts may be unknown: every None has its reason in `missing`."""
+    """A record whose facts may be unknown: every None has its reason in `missing`.
+
+    A fact given as `Unknown` is None with that reason.
+    """
 
     missing: dict[str, str] = {}
 
@@ -69,6 +73,16 @@ class Facts(Record):
         """
         reasons = {name: why for name, why in self.missing.items() if name not in facts}
         return type(self)(**{**dict(self), **facts, "missing": {**reasons, **(missing or {})}})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unknown_is_none(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        reasons = {name: fact.reason for name, fact in data.items() if isinstance(fact, Unknown)}
+        if not reasons:
+            return data
+        return {**data, **dict.fromkeys(reasons), "missing": {**data.get("missing", {}), **reasons}}
 
     @model_validator(mode="after")
     def _none_has_reason(self) -> Self:

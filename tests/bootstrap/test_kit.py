@@ -78,10 +78,10 @@ def unpacked(tmp_path):
 
 
 def test_records_name_the_commit_of_a_kit_and_say_that_it_was_changed(unpacked):
-    assert repository_facts(unpacked).values == {"git_commit": "c" * 40, "git_dirty": False}
+    assert repository_facts(unpacked) == {"git_commit": "c" * 40, "git_dirty": False}
     with (unpacked / "bench" / "__init__.py").open("a") as file:
         file.write("changed = True\n")
-    assert repository_facts(unpacked).values == {"git_commit": "c" * 40, "git_dirty": True}
+    assert repository_facts(unpacked) == {"git_commit": "c" * 40, "git_dirty": True}
 
 
 def test_the_doctor_asks_for_nothing_that_a_kit_leaves_out(unpacked, monkeypatch):

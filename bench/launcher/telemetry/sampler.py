@@ -7,9 +7,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from bench.errors import Unknown
 from bench.launcher.telemetry.base import DEVICE_FACTS, AbsentDevice, Reading, Source
-from bench.machine.probes import UnknownFactError, gather, reason_of
+from bench.machine.probes import UnknownFactError, probe, reason_of
 from bench.records import Series, Telemetry
 from bench.records.journal import Clock
 
@@ -159,20 +161,21 @@ class Sampler:
         unknown: Source = AbsentDevice("the worker never reported its device")
         device = next((each for each in self._samples if each.measures_device), unknown)
         seen = self._samples.get(device, [])
-        facts = gather(
-            {
-                "energy_j": lambda: energy_j(seen, span),
-                "throttle_share": lambda: throttle_share(seen, span),
-                "slowed_share": lambda: slowed_share(seen, span),
-                "foreign_processes": device.foreign_processes,
-            }
-        )
+        facts: dict[str, Any] = {
+            "energy_j": probe(energy_j, seen, span),
+            "throttle_share": probe(throttle_share, seen, span),
+            "slowed_share": probe(slowed_share, seen, span),
+            "foreign_processes": probe(device.foreign_processes),
+        }
         found = Telemetry.of(
             "unknown on this device",
-            facts.missing | device.missing,
+            device.missing,
             interval_s=self._interval_s,
             series=tuple(series),
-            **facts.values,
+            **{
+                name: None if isinstance(fact, Unknown) and name in device.missing else fact
+                for name, fact in facts.items()
+            },
         )
         return found.replaced(self._missing(series))
 

@@ -12,7 +12,7 @@ from bench.errors import UnsupportedError
 from bench.launcher import from_python
 from bench.launcher.from_python import find_ceilings
 from bench.machine.cpu import cpu_model, cpu_signature
-from bench.machine.probes import ProbedFacts, UnknownFactError, value_or_none
+from bench.machine.probes import UnknownFactError, value_or_none
 from bench.records import Verdict
 from bench.records.folders import RecordFolder
 
@@ -93,7 +93,7 @@ def test_roofs_of_another_card_are_not_known(tmp_path, monkeypatch, change, aske
             raise UnknownFactError("no CUDA driver here")
         return "1"
 
-    found = ProbedFacts({**CARD, **(change or {})}, {})
+    found = {**CARD, **(change or {})}
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+cu132")
     monkeypatch.setattr(from_python, "device_uuid", uuid)
     monkeypatch.setattr(from_python, "management_facts", lambda uuid: found)
@@ -114,7 +114,7 @@ def test_the_roofs_of_the_processor_are_known_and_are_those_of_auto_where_torch_
 ):
     monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
     monkeypatch.setattr(from_python, "device_uuid", lambda: "1")  # a card is here
-    monkeypatch.setattr(from_python, "management_facts", lambda uuid: ProbedFacts(CARD, {}))
+    monkeypatch.setattr(from_python, "management_facts", lambda uuid: CARD)
     here = samples.environment(
         cpu_model=value_or_none(cpu_model),
         cpu_signature=value_or_none(cpu_signature),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from worker_processes import output_of
 
-from bench.machine import cpu, gpu
+from bench.machine import cpu, mps_device_info
 from bench.machine.cpu import (
     cpu_device_info,
     cpu_model,
@@ -157,7 +157,7 @@ def test_an_apple_gpu_has_the_chips_name_and_its_own_cores(program, on_macos, mo
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 28_991_029_248)
     program("sysctl", SYSCTL)
     program("ioreg", 'echo "    \\"gpu-core-count\\" = 40"')
-    info = gpu.mps_device_info()
+    info = mps_device_info()
     assert (info.backend, info.name, info.cores) == ("mps", "Apple M3 Max", 40)
     assert info.memory_bytes == 28_991_029_248
     assert "system cache" in info.missing["last_level_cache_bytes"]
@@ -167,7 +167,7 @@ def test_an_apple_gpu_has_the_chips_name_and_its_own_cores(program, on_macos, mo
 def test_an_apple_gpu_that_tells_nothing_has_reasons(program, on_macos, monkeypatch):
     program("ioreg", "echo nothing")
     program("sysctl", "exit 1")
-    info = gpu.mps_device_info()
+    info = mps_device_info()
     assert info.name == "Apple GPU"
     assert info.cores is None
     assert "gpu-core-count" in info.missing["cores"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scripted_smi import ScriptedSmi
 
-from bench.machine.gpu import cuda_device_info
+from bench.machine import cuda_device_info
 from bench.machine.probes import UnknownFactError, nvml_device
 from bench.records import DeviceInfo
 

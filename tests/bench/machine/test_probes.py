@@ -2,41 +2,30 @@ import os
 
 import pytest
 
+from bench.errors import Unknown
 from bench.machine.probes import (
     UnknownFactError,
-    absent,
-    gather,
     output_of,
+    probe,
     registry_text,
     text_of,
 )
 
 
-def _raise(error):
-    raise error
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (UnknownFactError("nobody tells"), "nobody tells"),
+        (ZeroDivisionError("division by zero\nat line 2"), "ZeroDivisionError: division by zero"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_a_probe_that_raises_gives_its_reason(error, reason):
+    def fails(name, *, twice):
+        raise error
 
-
-def test_a_probe_that_raises_gives_none_and_its_reason():
-    found = gather(
-        {
-            "known": lambda: 3,
-            "unknown": lambda: _raise(UnknownFactError("nobody tells")),
-            "broken": lambda: _raise(ZeroDivisionError("division by zero\nat line 2")),
-            "mute": lambda: _raise(KeyError()),
-        }
-    )
-    assert found.values == {"known": 3, "unknown": None, "broken": None, "mute": None}
-    assert found.missing == {
-        "unknown": "nobody tells",
-        "broken": "ZeroDivisionError: division by zero",
-        "mute": "KeyError",
-    }
-
-
-def test_facts_known_to_be_absent_join_the_others():
-    found = gather({"cores": lambda: 2}) | absent({"uuid": "a CPU has no UUID"})
-    assert found.values == {"cores": 2, "uuid": None}
-    assert found.missing == {"uuid": "a CPU has no UUID"}
+    assert probe(fails, "it", twice=True) == Unknown(reason)
+    assert probe(max, 2, 3) == 3
 
 
 def test_text_loses_the_device_trees_nul_and_an_unreadable_file_is_named(tmp_path):

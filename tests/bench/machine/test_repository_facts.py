@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from bench.errors import Unknown
 from bench.machine.repository import code_digest, model_code, repository_facts
 
 
@@ -34,34 +35,31 @@ def project(tmp_path):
 def test_a_changed_file_is_dirty_and_a_new_one_is_not(project):
     (project / "records.json").write_text("{}")
     commit = git(project, "rev-parse", "HEAD")
-    assert repository_facts(project).values == {"git_commit": commit, "git_dirty": False}
+    assert repository_facts(project) == {"git_commit": commit, "git_dirty": False}
     (project / "bench/__init__.py").write_text("changed = True")
-    assert repository_facts(project).values == {"git_commit": commit, "git_dirty": True}
+    assert repository_facts(project) == {"git_commit": commit, "git_dirty": True}
 
 
 def test_an_environment_inside_another_repository_has_no_commit(project):
     installed = project / ".venv/site-packages"
     (installed / "bench").mkdir(parents=True)
     (installed / "bench/__init__.py").write_text("")
-    found = repository_facts(installed)
-    assert found.values == {"git_commit": None, "git_dirty": None}
-    assert "not a git work tree" in found.missing["git_commit"]
+    why = Unknown(f"{installed} is installed, not a git work tree")
+    assert repository_facts(installed) == {"git_commit": why, "git_dirty": why}
 
 
 def test_a_plain_folder_has_no_commit(tmp_path):
-    found = repository_facts(tmp_path)
-    assert found.values["git_commit"] is None
-    assert "not a git repository" in found.missing["git_commit"]
+    assert "not a git repository" in repository_facts(tmp_path)["git_commit"].reason
 
 
 def test_without_git_the_reason_is_git(project, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert repository_facts(project).missing["git_dirty"] == "no program git here"
+    assert repository_facts(project)["git_dirty"] == Unknown("no program git here")
 
 
 def test_a_hooks_variables_do_not_lead_astray(project, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    assert repository_facts(project).values["git_commit"] is not None
+    assert repository_facts(project)["git_commit"]
 
 
 @pytest.fixture
@@ -83,7 +81,7 @@ def model(tmp_path, monkeypatch):
 
 
 def code_of(arch="nets.net:net"):
-    return model_code(arch).values["model_code"]
+    return model_code(arch)
 
 
 def test_the_code_of_a_model_is_its_module_and_what_that_imports_from_here(model):
@@ -146,7 +144,5 @@ def test_of_an_installed_package_all_files_are_its_code(model):
 
 @pytest.mark.parametrize(("arch", "reason"), [("resnet18", "no model"), ("no_such:net", "no file")])
 def test_a_model_without_a_file_has_no_code_and_the_reason(model, arch, reason):
-    found = model_code(arch)
-    assert found.values == {"model_code": None}
-    assert reason in found.missing["model_code"]
+    assert reason in model_code(arch).reason
     assert code_digest(arch) is None

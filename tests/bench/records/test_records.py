@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from bench.errors import Unknown
 from bench.records import (
     CeilingsRecord,
     CpuCounters,
@@ -54,6 +55,7 @@ def test_a_none_needs_its_reason():
             ProcessFigures(**known, user_s=user_s, missing=missing)
     found = ProcessFigures.of("gone", {"user_s": "no rights"}, real_s=1, system_s=1)
     assert found.missing == {"user_s": "no rights", "max_rss_bytes": "gone"}
+    assert ProcessFigures(**known, user_s=Unknown("gone")).missing == {"user_s": "gone"}
 
 
 @pytest.mark.parametrize(
