@@ -120,7 +120,7 @@ def _amp() -> str:
 def _cuda_checks() -> Iterator[Check]:
     import torch
 
-    from bench.training.devices.cuda import missing_kernels
+    from bench.training.devices import missing_kernels
 
     if not torch.cuda.is_available():
         yield check("cuda", _why_no_cuda(torch.version.cuda))

@@ -1,6 +1,6 @@
 """Fetches and unpacks Imagenette, ten easy classes of ImageNet, from its publisher or a mirror.
 
-A download goes on where an earlier attempt stopped.
+A download continues where an earlier attempt stopped.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ _ALGORITHMS = {32: "md5", 64: "sha256"}
 #: Called with the bytes on disk and the bytes in all, where the server says so.
 OnBytes = Callable[[int, "int | None"], None]
 
-CONNECT_TIMEOUT_S = 10
-SILENCE_TIMEOUT_S = 60
+CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S = 10, 60
 ATTEMPTS = 5  # in a row, of which at most the first brought something
 CHUNK_BYTES = 1 << 16
-OFFLINE_REMEDY = "check the network, or make images without one: mlproject dataset generate"
+_OTHER = "or make images without a network: mlproject dataset generate"
 
 
 class _BrokenOffError(Exception):
@@ -54,22 +53,26 @@ def fetch_imagenette(
     size: Size = "320",
     url: str | None = None,
     checksum: str | None = None,
-    on_bytes: OnBytes | None = None,
+    on_bytes: OnBytes = lambda have, total: None,
 ) -> Path:
     """Download, verify and unpack Imagenette under `out`; return its folder of train and val.
 
     `url` and `checksum` (MD5 or SHA-256) stand in for the published ones of `size`. A folder that
-    is there already is left alone, and a download that broke off goes on where it stopped. Raises
-    `UserError` without network, for a wrong checksum, a damaged archive, and a full disk.
+    is there already is left alone. Raises `UserError` without network, for a wrong checksum, a
+    damaged archive, and a full disk.
     """
     published_url, published_checksum = PUBLISHED[size]
-    url, checksum = url or published_url, checksum or published_checksum
+    url, checksum = url or published_url, (checksum or published_checksum).lower()
     name = PurePosixPath(urlsplit(url).path).name
     stem = re.sub(r"\.(tgz|tar\.gz|tar)$", "", name)
     if not re.fullmatch(r"[\w-][\w.-]*", stem):
         example = PurePosixPath(published_url).name
         raise UserError(f"url={url!r}: names no archive: give an address that ends like {example}")
-    _algorithm_of(checksum)
+    algorithm = _ALGORITHMS.get(len(checksum))
+    if algorithm is None or not re.fullmatch("[0-9a-f]+", checksum):
+        raise UserError(
+            f"checksum={checksum!r}: give an MD5 (32) or SHA-256 (64 hexadecimal digits)"
+        )
     root = user_path(out)
     with disk_errors_named(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,7 @@ def fetch_imagenette(
         if not archive.exists():
             _download(url, part, on_bytes)
             part.rename(archive)
-        if not _matches(archive, checksum):
+        if _digest(archive, algorithm) != checksum:
             archive.unlink()
             raise UserError(
                 f"url={url!r}: the file does not have the checksum {checksum} and was deleted: "
@@ -94,39 +97,35 @@ def fetch_imagenette(
     return root / stem
 
 
-def _algorithm_of(checksum: str) -> str:
-    """Name the algorithm of a hexadecimal `checksum`; raises `UserError` if it is none."""
-    algorithm = _ALGORITHMS.get(len(checksum))
-    if algorithm is None or set(checksum.lower()) - set("0123456789abcdef"):
-        raise UserError(
-            f"checksum={checksum!r}: give an MD5 (32) or SHA-256 (64 hexadecimal digits)"
-        )
-    return algorithm
-
-
-def _matches(file: Path, checksum: str) -> bool:
-    """Whether `file` has this MD5 or SHA-256 `checksum`."""
-    digest = hashlib.new(_algorithm_of(checksum), usedforsecurity=False)
+def _digest(file: Path, algorithm: str) -> str:
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest() == checksum.lower()
+    return digest.hexdigest()
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive so that its one top folder becomes `folder`, which must not exist.
+    """Unpack a tar archive so that its one top folder becomes `folder`, which appears when whole.
 
-    `folder` appears when it is whole. Raises `UserError` if the archive is damaged, or holds a
-    link, a device, or a path that leads out of it.
+    Raises `UserError` if the archive is damaged, or holds a link, a device, or a path that leads
+    out of it.
     """
     unfinished = folder.with_name(f".{folder.name}.unpacking")
-    if unfinished.exists():
-        shutil.rmtree(unfinished)
+    shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
-                _unpack_member(tar, member, unfinished)
+                # Our own test: early Pythons 3.10 and 3.11 lack tarfile's data filter.
+                target = (unfinished / member.name).resolve()
+                inside = target.is_relative_to(unfinished.resolve())
+                if not inside or not (member.isfile() or member.isdir()):
+                    raise UserError(
+                        f"{tar.name!r}: refused, its member {member.name!r} is a link or a device "
+                        "or leads out of the archive: get it from another --url"
+                    )
+                tar.extract(member, unfinished, set_attrs=False)
         tops = list(unfinished.iterdir())
         (tops[0] if len(tops) == 1 and tops[0].is_dir() else unfinished).rename(folder)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -138,28 +137,10 @@ def _unpack(archive: Path, folder: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> None:
-    # Our own test, because tarfile's data filter is missing from early Pythons 3.10 and 3.11.
-    target = (root / member.name).resolve()
-    if not target.is_relative_to(root.resolve()) or not (member.isfile() or member.isdir()):
-        raise UserError(
-            f"{tar.name!r}: refused, its member {member.name!r} is a link or a device or leads "
-            "out of the archive: get it from another --url"
-        )
-    if member.isdir():
-        target.mkdir(parents=True, exist_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    content = tar.extractfile(member)
-    assert content is not None  # noqa: S101 - a regular file always has content
-    with content, target.open("wb") as stream:
-        shutil.copyfileobj(content, stream, 1 << 20)
-
-
-def _download(url: str, part: Path, on_bytes: OnBytes | None) -> None:
+def _download(url: str, part: Path, on_bytes: OnBytes) -> None:
     """Download `url` into `part`, keeping what `part` already holds.
 
-    A transfer that breaks off is taken up again after a second, then twice as long, and so on.
+    A transfer that breaks off is resumed after a second, then after twice as long, and so on.
     Raises `UserError` without network, for an HTTP error, and when attempts bring nothing more;
     `part` stays for the next call. Raises `OSError` if `part` cannot be written.
     """
@@ -169,24 +150,25 @@ def _download(url: str, part: Path, on_bytes: OnBytes | None) -> None:
         try:
             _transfer(url, part, on_bytes)
             return
-        except requests.ConnectionError as error:
-            if not failures and _size(part) == before:
-                raise UserError(f"url={url!r}: {_cause(error)}: {OFFLINE_REMEDY}") from None
-            problem: Exception = error
-        except (requests.Timeout, _BrokenOffError) as error:
-            problem = error
+        except (requests.ConnectionError, requests.Timeout, _BrokenOffError) as error:
+            problem = one_line(error)[:200]
+            unreached = isinstance(error, requests.ConnectionError) and _size(part) == before
+            if unreached and not failures and not isinstance(error, requests.Timeout):
+                cause = getattr(error.args[0], "reason", error) if error.args else error
+                why = one_line(cause)[:200].split(": ", 1)[-1]  # without urllib3's layers
+                raise UserError(f"url={url!r}: {why}: check the network, {_OTHER}") from None
         except requests.RequestException as error:
             raise UserError(f"url={url!r}: {one_line(error)[:200]}: give another --url") from None
         failures = 1 if _size(part) > before else failures + 1
         if failures >= ATTEMPTS:
             raise UserError(
                 f"url={url!r}: broken off at {_size(part)} bytes, {failures} times "
-                f"({one_line(problem)[:200]}): run the same command again to go on from there"
+                f"({problem}): run the same command again to continue from there"
             )
         time.sleep(2.0 ** (failures - 1))
 
 
-def _transfer(url: str, part: Path, on_bytes: OnBytes | None) -> None:
+def _transfer(url: str, part: Path, on_bytes: OnBytes) -> None:
     """Make one request and write what it brings."""
     have = _size(part)
     headers = {"Accept-Encoding": "identity"}  # bytes as stored, so that ranges count alike
@@ -195,55 +177,38 @@ def _transfer(url: str, part: Path, on_bytes: OnBytes | None) -> None:
     with requests.get(
         url, headers=headers, stream=True, timeout=(CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S)
     ) as response:
-        if response.status_code == requests.codes.requested_range_not_satisfiable:
-            if _range_numbers(response)[-1:] != [have]:
-                _start_over(part)
+        status, codes = response.status_code, requests.codes
+        # start, end and total of `bytes 5-9/10`; total alone of `bytes */10`
+        numbers = re.findall(r"\d+", response.headers.get("Content-Range", ""))
+        if status == codes.requested_range_not_satisfiable and numbers[-1:] == [str(have)]:
             return  # the whole file is here already
-        if response.status_code >= 500:
-            raise _BrokenOffError(f"the server answered {response.status_code}")
-        if response.status_code >= 400:
+        is_part = status == codes.partial_content
+        if status == codes.requested_range_not_satisfiable or (
+            is_part and numbers[:1] != [str(have)]
+        ):
+            part.unlink()
+            raise _BrokenOffError("what was downloaded before does not belong to this file")
+        if status >= 500:
+            raise _BrokenOffError(f"the server answered {status}")
+        if status >= 400:
             raise UserError(
-                f"url={url!r}: the server answered {response.status_code} {response.reason}: "
-                "give another --url, or make images without a network: mlproject dataset generate"
+                f"url={url!r}: the server answered {status} {response.reason}: "
+                f"give another --url, {_OTHER}"
             )
-        resumed = response.status_code == requests.codes.partial_content
-        if resumed and _range_numbers(response)[:1] != [have]:
-            _start_over(part)
-        _write(response, part, have if resumed else 0, on_bytes)
-
-
-def _write(response: requests.Response, part: Path, have: int, on_bytes: OnBytes | None) -> None:
-    length = response.headers.get("Content-Length", "")
-    total = have + int(length) if length.isdecimal() else None
-    with part.open("ab" if have else "wb") as stream:
-        try:
-            for chunk in response.iter_content(CHUNK_BYTES):
-                stream.write(chunk)
-                have += len(chunk)
-                if on_bytes is not None:
+        have = have if is_part else 0
+        length = response.headers.get("Content-Length", "")
+        total = have + int(length) if length.isdecimal() else None
+        with part.open("ab" if have else "wb") as stream:
+            try:
+                for chunk in response.iter_content(CHUNK_BYTES):
+                    stream.write(chunk)
+                    have += len(chunk)
                     on_bytes(have, total)
-        except requests.RequestException as error:
-            raise _BrokenOffError(one_line(error)) from None
-    if total is not None and have < total:
-        raise _BrokenOffError(f"{total - have} bytes are missing")
-
-
-def _range_numbers(response: requests.Response) -> list[int]:
-    """Start, end and total of `Content-Range: bytes 5-9/10`; total alone of `bytes */10`."""
-    found = re.findall(r"\d+", response.headers.get("Content-Range", ""))
-    return [int(number) for number in found]
-
-
-def _start_over(part: Path) -> None:
-    part.unlink()
-    raise _BrokenOffError("what was downloaded before does not belong to this file")
+            except requests.RequestException as error:
+                raise _BrokenOffError(one_line(error)) from None
+        if total is not None and have < total:
+            raise _BrokenOffError(f"{total - have} bytes are missing")
 
 
 def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
-
-
-def _cause(error: requests.ConnectionError) -> str:
-    """What stood in the way, without the layers of urllib3 around it."""
-    reason = getattr(error.args[0], "reason", error) if error.args else error
-    return one_line(reason)[:200].split(": ", 1)[-1]

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from bench.errors import UnsupportedError
 from bench.records.journal import Clock
 from bench.training.devices import Device
-from bench.training.inputs.base import NextBatch
+from bench.training.inputs import NextBatch
 from bench.training.precision import Fp32
 from bench.training.workloads import Batch, Workload
 

@@ -15,7 +15,7 @@ from bench.config import MIN_ITERATIONS, TimeLimits, rounded_s
 from bench.records import Measurement
 from bench.records.journal import Clock
 from bench.training.devices import Device, IterationTimer
-from bench.training.inputs.base import NextBatch
+from bench.training.inputs import NextBatch
 from bench.training.step import Phases
 from bench.training.workloads import Batch
 

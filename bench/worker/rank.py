@@ -16,7 +16,7 @@ from bench.config import RunConfig
 from bench.records import DistributedFigures, Outcome, RankAccount, RankFigures
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.training.team.ddp import DdpTeam
+from bench.training.team import DdpTeam
 from bench.worker.measurement import WorkerMeasurement, write_account
 from bench.worker.outcome import attempt
 from bench.worker.profile import StepProfile, asked_config

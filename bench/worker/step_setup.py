@@ -24,8 +24,7 @@ from bench.records.complexity import DEFAULT_CACHE_BYTES
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
-from bench.training.inputs import open_batches
-from bench.training.inputs.base import NextBatch
+from bench.training.inputs import NextBatch, open_batches
 from bench.training.precision import Fp32, keep_depthwise_in_fp32, open_precision
 from bench.training.resolve import resolve
 from bench.training.step import (

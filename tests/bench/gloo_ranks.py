@@ -9,7 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from bench.config import RunConfig
 from bench.training.precision import Fp32
 from bench.training.step import TrainingStep, make_optimizer
-from bench.training.team.ddp import DdpTeam
+from bench.training.team import DdpTeam
 
 RANKS, STEPS, ACCUMULATED, IMAGES = 2, 3, 2, 2
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import ResolvedConfig
-from bench.training.inputs.base import ALL, Batches, ImageBatch, Shard
+from bench.training.inputs import ALL, Batches, ImageBatch, Shard
 from bench.training.inputs.transfer import Normalise, open_transfer
 from bench.training.workloads import ImageInput
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bench.training.inputs.base import Batches, ImageBatch, NextBatch
+from bench.training.inputs import Batches, ImageBatch, NextBatch
 from bench.training.workloads import ImageInput
 
 

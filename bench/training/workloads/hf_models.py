@@ -11,7 +11,7 @@ import torch
 
 from bench.config.model_names import HfModel, Task, find_hf_model
 from bench.errors import UserError, one_line
-from bench.training.workloads.base import Batch, ImageInput, Workload
+from bench.training.workloads import Batch, ImageInput, Workload
 from bench.training.workloads.images import (
     DEFAULT_CLASSES,
     DEFAULT_IMAGE_SIZE,

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from bench.errors import UserError, one_line
-from bench.training.workloads.base import Batch, ImageInput, Workload
+from bench.training.workloads import Batch, ImageInput, Workload
 
 #: Pixels a side and classes where a model does not say them: ImageNet-1k's.
 DEFAULT_IMAGE_SIZE, DEFAULT_CLASSES = 224, 1000

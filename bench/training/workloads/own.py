@@ -13,7 +13,7 @@ import torch
 
 from bench.config import Sample
 from bench.errors import UserError, one_line
-from bench.training.workloads.base import Batch, ImageInput, Workload
+from bench.training.workloads import Batch, ImageInput, Workload
 from bench.training.workloads.images import DEFAULT_IMAGE_SIZE, ImageClassification
 
 _STEP = ("model", "batch", "loss")

@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.records import DeviceInfo
-from bench.training.devices.cuda import CudaDevice
+from bench.training.devices import CudaDevice
 
 MIB = 2**20
 aten = torch.ops.aten

@@ -12,9 +12,7 @@ from torch.nn import functional
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.training.devices import cpu, open_device
-from bench.training.devices.cuda import CudaDevice
-from bench.training.devices.mps import MpsDevice
+from bench.training.devices import CudaDevice, MpsDevice, open_device
 from bench.training.precision import AmpFp16, Fp32, Tf32, open_precision
 from bench.training.step import (
     LEARNING_RATE,
@@ -167,7 +165,9 @@ def test_amp_is_what_the_device_computes_natively_and_emulation_is_asked_for_by_
     ],
 )
 def test_a_processor_has_the_instructions_that_the_kernels_may_use(monkeypatch, variables, native):
-    monkeypatch.setattr(cpu, "_capability", lambda name: name in ("avx512_bf16", "avx512_fp16"))
+    monkeypatch.setattr(
+        "bench.training.devices._capability", lambda name: name in ("avx512_bf16", "avx512_fp16")
+    )
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

@@ -8,8 +8,7 @@ from fakes import QueueingDevice, ScriptedClock
 
 from bench.config import MIN_ITERATIONS, RunConfig, TimeLimits
 from bench.records.journal import ignore
-from bench.training.devices.cuda import CudaDevice
-from bench.training.devices.mps import MpsDevice
+from bench.training.devices import CudaDevice, MpsDevice
 from bench.training.step import TimedPhases
 from bench.training.window import Window, WindowPlan
 

@@ -40,7 +40,7 @@ def test_a_run_whose_profiler_fails_went_well(tmp_path, monkeypatch, work_set, w
 
 @pytest.mark.parametrize(
     ("where", "fact"),
-    [("bench.training.devices.cpu.CpuDevice.hidden_syncs", "hidden_syncs"),
+    [("bench.training.devices.CpuDevice.hidden_syncs", "hidden_syncs"),
      ("bench.worker.measurement.WorkerMeasurement.compare_ranks", "ranks")],
 )  # fmt: skip
 def test_a_probe_that_fails_after_the_window_leaves_its_reason(tmp_path, monkeypatch, where, fact):

@@ -4,8 +4,7 @@ import torch
 
 from bench.config import RunConfig
 from bench.training.devices import open_device
-from bench.training.inputs import open_batches
-from bench.training.inputs.base import Shard
+from bench.training.inputs import Shard, open_batches
 from bench.training.precision import Fp32
 from bench.training.resolve import resolve
 from bench.training.workloads import workload_of

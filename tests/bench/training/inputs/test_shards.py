@@ -12,7 +12,7 @@ from small_models import resolved
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.training.devices import open_device
-from bench.training.inputs.base import Shard
+from bench.training.inputs import Shard
 from bench.training.inputs.loader import ShuffledDraws
 from bench.training.precision import Fp32
 
