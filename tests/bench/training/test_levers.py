@@ -27,7 +27,7 @@ PLAIN = {
     "depthwise_fp32": "false",
 }
 #: Of what the loss falls by: sums in another order in fp32, and the 8 bits of a bf16 number.
-TOLERANCE = {"fp32": 2**-12, "amp": 2**-6}
+TOLERANCE = {"fp32": 2**-12, "amp-bf16": 2**-6}
 
 
 def losses(**knobs):
@@ -67,7 +67,7 @@ def plain():
         ("fp32", {"fused_optimizer": "true"}),
         ("fp32", {"threads": 2}),
         ("fp32", {"deterministic": True}),
-        ("amp", {"channels_last": "true", "fused_optimizer": "true", "deterministic": True}),
+        ("amp-bf16", {"channels_last": "true", "fused_optimizer": "true", "deterministic": True}),
     ],
 )
 @pytest.mark.slow
@@ -76,14 +76,14 @@ def test_a_lever_trains_the_same_function(plain, precision, lever):
 
 
 def test_depthwise_in_fp32_trains_the_same_function(plain):
-    kept = losses(precision="amp", depthwise_fp32="true")
-    assert distance(kept, plain) < TOLERANCE["amp"]
-    assert kept != losses(precision="amp") != plain
+    kept = losses(precision="amp-bf16", depthwise_fp32="true")
+    assert distance(kept, plain) < TOLERANCE["amp-bf16"]
+    assert kept != losses(precision="amp-bf16") != plain
 
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("precision", ["fp32", "amp"])
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
 def test_a_compiled_step_trains_the_same_function(precision):
     known = {"arch": "small_models:batch_normed", "precision": precision}
     compiled = losses(**known, compile="default")
@@ -93,4 +93,4 @@ def test_a_compiled_step_trains_the_same_function(precision):
 @pytest.mark.parametrize("other", [{"seed": 8}, {"grad_accum_steps": 2, "batch_size": 7}])
 def test_another_function_is_seen(plain, other):
     assert plain[-1] < plain[0] - 0.1
-    assert distance(losses(**other), plain) > TOLERANCE["amp"]
+    assert distance(losses(**other), plain) > TOLERANCE["amp-bf16"]
