@@ -167,8 +167,6 @@ def test_amp_is_what_the_device_computes_natively_and_emulation_is_asked_for_by_
 def test_a_processor_has_the_instructions_that_the_kernels_may_use(monkeypatch, variables, native):
     here = ("avx512_bf16", "avx512_fp16")
     monkeypatch.setattr("bench.training.devices._capability", here.__contains__)
-        "bench.training.devices._capability", lambda name: name in ("avx512_bf16", "avx512_fp16")
-    )
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
