@@ -15,9 +15,8 @@ from functools import cache
 from typing import Any
 
 from analysis.traces.timeline import StepSpans
-from bench.profilers.ops.device_time import DeviceTime
 from bench.profilers.ops.op_join import CallsInOrder, Share, join
-from bench.profilers.ops.op_nest import Kind, Nest, SeenOp
+from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp
 from bench.profilers.traces import HostSpan, Trace
 from bench.records import TracedOp
 from bench.records.complexity import CalledOp, CallWork, OpWork, plain_label

@@ -19,7 +19,7 @@ from bench.machine.limits import allocator_settings
 from bench.profilers.base import Attempt, Section, Tool
 from bench.profilers.ncu import NcuTool
 from bench.profilers.ncu.read import read_counters, read_counters_of
-from bench.profilers.ops.torch_tool import TorchTool
+from bench.profilers.ops import TorchTool
 from bench.profilers.perf import PerfTool
 from bench.records import (
     Backend,

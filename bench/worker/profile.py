@@ -15,8 +15,7 @@ import torch
 from bench.config import RunConfig
 from bench.cost.estimate import op_work
 from bench.errors import UnsupportedError, UserError
-from bench.profilers.ops.op_times import profile_ops
-from bench.profilers.ops.torch_profiler import work_set
+from bench.profilers.ops.torch_profiler import profile_ops, work_set
 from bench.profilers.perf.program import counting
 from bench.records import Outcome, ProfiledStep, ToolName
 from bench.records.complexity import CallWork

@@ -1,4 +1,7 @@
-"""Seen ops joined with known work: each op once, each call of the cost model once."""
+"""Seen ops joined with known work: each op once, each call of the cost model once.
+
+`op_times` adds up what was joined in several steps.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,38 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Protocol
+from statistics import median, median_low
+from typing import Any, Protocol
 
 from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.profilers.traces import DeviceSpan
-from bench.records.complexity import CallWork, OpWork, is_attention
+from bench.records import OpTime, Phase
+from bench.records.complexity import WORK, CallWork, OpWork, is_attention, plain_label
+from bench.records.profile import COMMUNICATION
 
-_Shapes = Sequence[tuple[int, ...]]
-
-#: The same mathematics under a backend's own name, and how many of the leading shapes they share.
-_SAME: dict[str, tuple[str, int]] = {
-    **dict.fromkeys(
-        (
-            "native_batch_norm",
-            "_native_batch_norm_legit",
-            "_batch_norm_with_update",
-            "cudnn_batch_norm",
-            "miopen_batch_norm",
-        ),
-        ("batch_norm", 1),
-    ),
-    **dict.fromkeys(
-        (
-            "native_batch_norm_backward",
-            "batch_norm_backward",
-            "cudnn_batch_norm_backward",
-            "miopen_batch_norm_backward",
-        ),
-        ("batch_norm_backward", 1),
-    ),
-    **dict.fromkeys(("index_put", "_index_put_impl_"), ("index_put", 1)),
+#: The same mathematics under a backend's own name; the first of their shapes are alike.
+_SAME = {
+    name: same
+    for same, names in {
+        "batch_norm": "native_batch_norm _native_batch_norm_legit _batch_norm_with_update "
+        "cudnn_batch_norm miopen_batch_norm",
+        "batch_norm_backward": "native_batch_norm_backward batch_norm_backward "
+        "cudnn_batch_norm_backward miopen_batch_norm_backward",
+        "index_put": "index_put _index_put_impl_",
+    }.items()
+    for name in names.split()
 }
-
-
-#: Gradients of a convolution, and where gradient, input and weight stand among their shapes.
-_CONVOLUTION_BACKWARD = {
-    "convolution_backward": (0, 1, 2),
-    **dict.fromkeys(
-        (
-            "cudnn_convolution_backward",
-            "miopen_convolution_backward",
-            "mkldnn_convolution_backward",
-        ),
-        (1, 0, 2),
-    ),
+#: Gradients of a convolution that have input and gradient in the other order.
+_INPUT_FIRST = tuple(f"{name}_convolution_backward" for name in ("cudnn", "miopen", "mkldnn"))
+_WORK = (*WORK, "causal_skipped_flops")
+_WHY_NO_WORK = {
+    Kind.OP: "not a call of the cost model: a view, an allocation, or the backend's own way",
+    Kind.REGION: "compiled: ops fused into the graph have no times of their own",
+    Kind.KERNEL: "launched by no op: part of a compiled graph or of a CUDA graph",
 }
+_WHY_NO_PHASE = "autograd's engine did not run in the step: a CUDA graph replays it whole"
+#: What the shares of one record have in common: label, op, phase, why its work is not known.
+_Name = tuple[str, str, Phase | None, str | None]
 
 
 class Work(Protocol):
@@ -117,7 +107,7 @@ class CallsInOrder:
         return self._calls[op.phase, _identity(op.name, op.shapes)]
 
 
-def _identity(name: str, shapes: _Shapes) -> Hashable:
+def _identity(name: str, shapes: Sequence[tuple[int, ...]]) -> Hashable:
     """Return what a timed op and a modelled call have in common if they are the same."""
     if (sizes := _product_sizes(name, shapes)) is not None:
         return "product", *sizes
@@ -125,16 +115,15 @@ def _identity(name: str, shapes: _Shapes) -> Hashable:
         is_backward = name.endswith("_backward")
         return "attention", is_backward, tuple(shapes[: 3 + is_backward])
     if name in _SAME:
-        same, leading = _SAME[name]
-        return same, tuple(shapes[:leading])
-    if name in _CONVOLUTION_BACKWARD:
-        return "convolution_backward", tuple(shapes[i] for i in _CONVOLUTION_BACKWARD[name]
-                                             if i < len(shapes))  # fmt: skip
+        return _SAME[name], tuple(shapes[:1])
+    if name in ("convolution_backward", *_INPUT_FIRST):  # gradient, input and weight
+        first = (*reversed(shapes[:2]),) if name in _INPUT_FIRST else tuple(shapes[:2])
+        return "convolution_backward", (*first, *shapes[2:3])
     # The sum of two gradients is made in place of one of them where nothing else holds it.
     return name.rstrip("_"), tuple(shapes)
 
 
-def _product_sizes(name: str, shapes: _Shapes) -> tuple[int, int, int] | None:
+def _product_sizes(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, int, int] | None:
     """Return (rows, summed over, columns) of a linear layer's product, however it is dispatched.
 
     `linear` has the weight as (out, in), after images of any dimensions; `addmm` has a bias first.
@@ -173,3 +162,57 @@ def _shares(op: SeenOp, work: Work) -> Iterator[Share]:
     else:
         yield Share(op, None, (op,))
         yield from inner
+
+
+def op_times(steps: Sequence[Iterable[Share]]) -> tuple[OpTime, ...]:
+    """Return one record per kind, op and phase, longest first: medians of the steps' sums.
+
+    A kind that a step lacks counts as zero in it. Where only some calls of an op are among the cost
+    model's, they are a record of their own. Ops without work and time are left out.
+    """
+    summed = [_summed(shares) for shares in steps]
+    names = dict.fromkeys(name for sums in summed for name in sums)
+    nothing: dict[str, float] = defaultdict(int)
+    times = [_op_time(name, [sums.get(name, nothing) for sums in summed]) for name in names]
+    kept = [time for time in times if time.calls and (time.flops is not None or time.time_s)]
+    return tuple(sorted(kept, key=lambda time: -time.time_s))
+
+
+def _summed(shares: Iterable[Share]) -> dict[_Name, dict[str, float]]:
+    sums: defaultdict[_Name, dict[str, float]] = defaultdict(lambda: defaultdict(int))
+    for share in shares:
+        total = sums[_name(share)]
+        total["calls"] += 1
+        total["time_s"] += share.time_s
+        total["exclusive_s"] += share.exclusive_s
+        for field in _WORK:
+            total[field] += getattr(share.call, field, 0)
+    return sums
+
+
+def _name(share: Share) -> _Name:
+    if isinstance(call := share.call, CallWork):
+        return call.label, call.op, call.phase, None
+    seen = share.seen
+    if seen.runs and all(run.communicates for run in seen.runs):
+        return COMMUNICATION, seen.name, seen.phase, "communication: also waits for other ranks"
+    label = {Kind.OP: plain_label(seen.name), Kind.REGION: "compiled graph"}
+    return label.get(seen.kind, seen.name), seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
+
+
+def _op_time(name: _Name, steps: list[dict[str, float]]) -> OpTime:
+    label, op, phase, why_no_work = name
+    work: dict[str, Any] = {}
+    if why_no_work is None:
+        work = {field: median_low(step[field] for step in steps) for field in _WORK}
+    return OpTime.of(
+        why_no_work or "",
+        {"phase": _WHY_NO_PHASE},
+        label=label,
+        op=op,
+        phase=phase,
+        calls=int(median_low(step["calls"] for step in steps)),
+        time_s=median(step["time_s"] for step in steps),
+        exclusive_s=median(step["exclusive_s"] for step in steps),
+        **work,
+    )

@@ -1,15 +1,15 @@
-"""From a trace's intervals to nested ops, with their phases."""
+"""From a trace's intervals to nested ops: phases, own times, and the device's time of each."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from bench.profilers.traces import DeviceSpan, HostSpan
 from bench.profilers.traces.trace import HostKind
@@ -20,141 +20,12 @@ _BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*(Backward\d*|Accu
 _UPDATE = "Optimizer.step#"
 #: The mark that inductor's code sets around a graph; its hash follows.
 _COMPILED = "## Call CompiledFxGraph"
-
-
-@dataclass(slots=True)
-class _Open:
-    """An op of a thread, and the one around it."""
-
-    end_us: float
-    op: SeenOp
-    around: _Open | None
-
-
-class Nest:
-    """The host's intervals of one step as trees of ops; `tops` are the outermost, in order.
-
-    `by_id` finds the op of an external id. An op that autograd called is backward's, and so is what
-    runs in a thread that autograd began: sums of gradients have no node. The optimizer's are those
-    in torch's mark around its step, unless that runs the model too, and what ran after autograd's
-    last; anything else is the forward pass's. Without autograd and without the mark no phase is
-    known. Where `timed` is False the ops have no time of their own.
-    """
-
-    def __init__(self, spans: Iterable[HostSpan], *, timed: bool) -> None:
-        host = [span for span in spans if span.kind != "call"]
-        backward = [span for span in host if _is_backward(span)]
-        self._backward_begins = sorted(span.begin_us for span in backward)
-        self._backward_end = max((span.end_us for span in backward), default=None)
-        self._timed = timed
-        self.by_id: dict[int, SeenOp] = {}
-        self.tops: list[SeenOp] = []
-        self._threads: dict[Any, tuple[list[float], list[_Open]]] = {}
-        threads: defaultdict[Any, list[HostSpan]] = defaultdict(list)
-        for span in sorted(host, key=_order):
-            threads[span.thread].append(span)
-        self._of_autograd = {
-            thread for thread, (first, *_) in threads.items() if _is_backward(first)
-        }
-        for thread, in_order in threads.items():
-            self._threads[thread] = self._add(in_order)
-
-    def at(self, thread: Any, time_us: float) -> SeenOp | None:
-        """Return the innermost op that `thread` was in."""
-        begins_us, entries = self._threads.get(thread, ([], []))
-        position = bisect_right(begins_us, time_us) - 1
-        entry = entries[position] if position >= 0 else None
-        while entry is not None and time_us >= entry.end_us:
-            entry = entry.around
-        return None if entry is None else entry.op
-
-    def _add(self, spans: Sequence[HostSpan]) -> tuple[list[float], list[_Open]]:
-        around: _Open | None = None
-        entries = []
-        for span in spans:
-            while around is not None and span.begin_us >= around.end_us:
-                around = around.around
-            op = self._op(span, None if around is None else around.op)
-            if around is None:
-                self.tops.append(op)
-            else:
-                outer = around.op
-                outer.inner.append(op)
-                outer.own_s = outer.exclusive_s = max(0.0, outer.own_s - op.own_s)
-            around = _Open(span.end_us, op, around)
-            entries.append(around)
-        return [span.begin_us for span in spans], entries
-
-    def _op(self, span: HostSpan, around: SeenOp | None) -> SeenOp:
-        name, kind = _name_and_kind(span.name, span.kind)
-        own_s = (span.end_us - span.begin_us) / 1e6 if self._timed else 0.0
-        op = SeenOp(
-            name=name,
-            kind=kind,
-            phase=self._phase(span, around),
-            shapes=_shapes(span.dims or ()),
-            own_s=own_s,
-            exclusive_s=own_s,
-            span=span,
-        )
-        if span.external_id is not None:
-            self.by_id[span.external_id] = op
-        return op
-
-    def _phase(self, span: HostSpan, around: SeenOp | None) -> Phase | None:
-        if around is not None and around.phase == "backward":
-            return "backward"
-        if _is_backward(span) or span.thread in self._of_autograd:
-            return "backward"
-        if (around is not None and around.phase == "optimizer") or self._updates(span):
-            return "optimizer"
-        if self._backward_end is None:
-            return None
-        return "optimizer" if span.begin_us >= self._backward_end else "forward"
-
-    def _updates(self, span: HostSpan) -> bool:
-        """Whether `span` is an optimizer's step; one with a closure runs the model inside."""
-        first_after = bisect_right(self._backward_begins, span.begin_us)
-        ran_model = self._backward_begins[first_after : first_after + 1]
-        return span.name.startswith(_UPDATE) and not (ran_model and ran_model[0] < span.end_us)
-
-
-def op_names(spans: Iterable[HostSpan]) -> list[str]:
-    """Return the name of every op among `spans`, however deep it is nested."""
-    named = (_name_and_kind(span.name, span.kind) for span in spans if span.kind != "call")
-    return [name for name, kind in named if kind is Kind.OP]
-
-
-def _is_backward(span: HostSpan) -> bool:
-    return span.kind == "op" and _autograd_ran(span.name)
-
-
-@cache
-def _autograd_ran(name: str) -> bool:
-    return _BACKWARD.match(name) is not None
-
-
-def _order(span: HostSpan) -> tuple[float, float, int]:
-    """The outer of two intervals first; ops are numbered as they begin."""
-    return span.begin_us, -span.end_us, span.external_id or 0
-
-
-@cache
-def _name_and_kind(printed: str, kind: HostKind) -> tuple[str, Kind]:
-    if printed.startswith(_COMPILED):
-        return "CompiledFxGraph", Kind.REGION
-    is_autograds = printed.startswith(("autograd::", "torch::autograd::"))
-    if kind == "op" and "::" in printed and not is_autograds:
-        return printed.removeprefix("aten::").replace("::", "."), Kind.OP
-    return printed, Kind.WRAPPER
-
-
-@cache
-def _shapes(printed: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
-    """The arguments that are tensors with dimensions; some versions nest those of lists."""
-    return tuple(
-        tuple(shape) for shape in printed if shape and all(isinstance(n, int) for n in shape)
-    )
+#: As a copy's name has them.
+_DIRECTIONS: dict[Literal["host to device", "device to host", "device to device"], str] = {
+    "host to device": "HtoD",
+    "device to host": "DtoH",
+    "device to device": "DtoD|PtoP",
+}
 
 
 class Kind(Enum):
@@ -192,30 +63,218 @@ class SeenOp:
             yield from op.everything()
 
 
-#: Fields of `bench.records.OpProfile` that only a tool which sees the device can tell.
-DEVICE_FIGURES = ("device_busy_share", "launch_gap_s", "copies")
+@dataclass(slots=True)
+class _Open:
+    """An op of a thread, and the one around it."""
+
+    end_us: float
+    op: SeenOp
+    around: _Open | None
 
 
-@dataclass
-class TimedStep:
-    """One step under a tool; `missing` says why one of `DEVICE_FIGURES` is None.
+class Nest:
+    """The host's intervals of one step as trees of ops; `tops` are the outermost, in order.
 
-    `kernels` is the number of those that the device ran, 0 where it has none.
+    `by_id` finds the op of an external id. An op that autograd called is backward's, and so is what
+    runs in a thread that autograd began: sums of gradients have no node. The optimizer's are those
+    in torch's mark around its step, unless that runs the model too, and what ran after autograd's
+    last; anything else is the forward pass's. Without autograd and without the mark no phase is
+    known. Where `timed` is False the ops have no time of their own.
     """
 
-    wall_s: float
-    ops: Sequence[SeenOp]
-    kernels: int = 0
-    busy_s: float | None = None
-    launch_gap_s: float | None = None
-    copies: tuple[Copies, ...] | None = None
-    missing: dict[str, str] = field(default_factory=dict)
+    def __init__(self, spans: Iterable[HostSpan], *, timed: bool) -> None:
+        host = [span for span in spans if span.kind != "call"]
+        backward = [span for span in host if _is_backward(span)]
+        self._backward_begins = sorted(span.begin_us for span in backward)
+        self._backward_end = max((span.end_us for span in backward), default=None)
+        self._timed = timed
+        self.by_id: dict[int, SeenOp] = {}
+        self.tops: list[SeenOp] = []
+        threads: defaultdict[Any, list[HostSpan]] = defaultdict(list)
+        # The outer of two intervals first; ops are numbered as they begin.
+        for span in sorted(host, key=lambda s: (s.begin_us, -s.end_us, s.external_id or 0)):
+            threads[span.thread].append(span)
+        self._of_autograd = {name for name, (first, *_) in threads.items() if _is_backward(first)}
+        self._threads = {name: self._add(in_order) for name, in_order in threads.items()}
+
+    def at(self, thread: Any, time_us: float) -> SeenOp | None:
+        """Return the innermost op that `thread` was in."""
+        begins_us, entries = self._threads.get(thread, ([], []))
+        position = bisect_right(begins_us, time_us) - 1
+        entry = entries[position] if position >= 0 else None
+        while entry is not None and time_us >= entry.end_us:
+            entry = entry.around
+        return None if entry is None else entry.op
+
+    def _add(self, spans: Sequence[HostSpan]) -> tuple[list[float], list[_Open]]:
+        around: _Open | None = None
+        entries = []
+        for span in spans:
+            while around is not None and span.begin_us >= around.end_us:
+                around = around.around
+            op = self._op(span, None if around is None else around.op)
+            if around is None:
+                self.tops.append(op)
+            else:
+                outer = around.op
+                outer.inner.append(op)
+                outer.own_s = outer.exclusive_s = max(0.0, outer.own_s - op.own_s)
+            around = _Open(span.end_us, op, around)
+            entries.append(around)
+        return [span.begin_us for span in spans], entries
+
+    def _op(self, span: HostSpan, around: SeenOp | None) -> SeenOp:
+        name, kind = _name_and_kind(span.name, span.kind)
+        own_s = (span.end_us - span.begin_us) / 1e6 if self._timed else 0.0
+        phase, shapes = self._phase(span, around), _shapes(span.dims or ())
+        op = SeenOp(name, kind, phase, shapes, own_s, exclusive_s=own_s, span=span)
+        if span.external_id is not None:
+            self.by_id[span.external_id] = op
+        return op
+
+    def _phase(self, span: HostSpan, around: SeenOp | None) -> Phase | None:
+        outer = None if around is None else around.phase
+        if outer == "backward" or _is_backward(span) or span.thread in self._of_autograd:
+            return "backward"
+        if outer == "optimizer" or self._updates(span):
+            return "optimizer"
+        if self._backward_end is None:
+            return None
+        return "optimizer" if span.begin_us >= self._backward_end else "forward"
+
+    def _updates(self, span: HostSpan) -> bool:
+        """Whether `span` is an optimizer's step; one with a closure runs the model inside."""
+        first_after = bisect_right(self._backward_begins, span.begin_us)
+        ran_model = self._backward_begins[first_after : first_after + 1]
+        return span.name.startswith(_UPDATE) and not (ran_model and ran_model[0] < span.end_us)
 
 
-class Recorder(Protocol):
-    """Runs one step and times its ops."""
+def op_names(spans: Iterable[HostSpan]) -> list[str]:
+    """Return the name of every op among `spans`, however deep it is nested."""
+    named = (_name_and_kind(span.name, span.kind) for span in spans if span.kind != "call")
+    return [name for name, kind in named if kind is Kind.OP]
 
-    method: str
 
-    def record(self) -> TimedStep:
-        """Run the step once, the device synchronised at both ends."""
+def _is_backward(span: HostSpan) -> bool:
+    return span.kind == "op" and _autograd_ran(span.name)
+
+
+@cache
+def _autograd_ran(name: str) -> bool:
+    return _BACKWARD.match(name) is not None
+
+
+@cache
+def _name_and_kind(printed: str, kind: HostKind) -> tuple[str, Kind]:
+    if printed.startswith(_COMPILED):
+        return "CompiledFxGraph", Kind.REGION
+    is_autograds = printed.startswith(("autograd::", "torch::autograd::"))
+    if kind == "op" and "::" in printed and not is_autograds:
+        return printed.removeprefix("aten::").replace("::", "."), Kind.OP
+    return printed, Kind.WRAPPER
+
+
+@cache
+def _shapes(printed: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
+    """The arguments that are tensors with dimensions; some versions nest those of lists."""
+    return tuple(
+        tuple(shape) for shape in printed if shape and all(isinstance(n, int) for n in shape)
+    )
+
+
+class DeviceTime:
+    """When devices were busy: kernels, copies and fills on any stream; times in seconds.
+
+    `busy_s` and `gap_s`, the idle time between first and last interval, are sums over devices.
+    """
+
+    def __init__(self, runs: Iterable[DeviceSpan]) -> None:
+        # Communication beside computing, and a copy beside a kernel, cost the step only what
+        # nothing hides.
+        self._runs = sorted(
+            runs, key=lambda run: (run.kind != "kernel", run.communicates, run.begin_us)
+        )
+        covered: defaultdict[int | str | None, _Covered] = defaultdict(_Covered)
+        self._exclusive_us = {
+            id(run): covered[run.device].add(run.begin_us, run.end_us) for run in self._runs
+        }
+        self.busy_s = sum(self._exclusive_us.values()) / 1e6
+        self.gap_s = sum(each.gaps() for each in covered.values()) / 1e6
+
+    @property
+    def kernels(self) -> list[str]:
+        """Names of the kernels, as `bench.records.kernel_names` spells them."""
+        return [run.short_name for run in self._runs if run.kind == "kernel"]
+
+    def give_to(
+        self,
+        nest: Nest,
+        launches: Mapping[int, HostSpan],
+        runs: Iterable[DeviceSpan] | None = None,
+    ) -> None:
+        """Add each interval to the op of `nest` that launched it; `launches` by correlation.
+
+        `runs` are those of the step that `nest` is of, by default all.
+
+        An op's time is what its intervals took, whatever ran beside them. Of intervals at the same
+        time the first alone adds to the exclusive time. What no operator launched becomes an op of
+        its own, named after the kernel.
+        """
+        for run in self._runs if runs is None else runs:
+            op = _launcher(run, nest, launches)
+            if op is None or op.kind is not Kind.OP:
+                siblings = nest.tops if op is None else op.inner
+                op = SeenOp(run.short_name, Kind.KERNEL, None if op is None else op.phase, ())
+                siblings.append(op)
+            op.own_s += run.duration_us / 1e6
+            op.exclusive_s += self._exclusive_us[id(run)] / 1e6
+            op.runs.append(run)
+
+    def copies(self) -> tuple[Copies, ...] | None:
+        """Return the copies by direction, longest first; None if the trace lacks their bytes."""
+        copied = [run for run in self._runs if run.kind == "copy"]
+        if any(run.size_bytes is None for run in copied):
+            return None
+        copies = [
+            Copies(
+                direction=direction,
+                calls=len(runs),
+                bytes=sum(run.size_bytes or 0 for run in runs),
+                time_s=sum(run.duration_us for run in runs) / 1e6,
+            )
+            for direction, word in _DIRECTIONS.items()
+            if (runs := [run for run in copied if re.search(word, run.name)])
+        ]
+        return tuple(sorted(copies, key=lambda copy: -copy.time_s))
+
+
+def _launcher(run: DeviceSpan, nest: Nest, launches: Mapping[int, HostSpan]) -> SeenOp | None:
+    """The op that the run or its launch names, else the one that was open as it was launched."""
+    launch = launches.get(run.correlation) if run.correlation is not None else None
+    for identity in (run.external_id, launch and launch.external_id):
+        if identity is not None and identity in nest.by_id:
+            return nest.by_id[identity]
+    return nest.at(launch.thread, launch.begin_us) if launch is not None else None
+
+
+class _Covered:
+    """A union of intervals, kept as disjoint ones in order."""
+
+    def __init__(self) -> None:
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+
+    def add(self, begin: float, end: float) -> float:
+        """Add an interval; return how much of it was not covered yet."""
+        first, last = bisect_left(self._ends, begin), bisect_right(self._begins, end)
+        begins, ends = self._begins[first:last], self._ends[first:last]
+        inside = zip(begins, ends, strict=True)
+        overlap = sum(min(end, there) - max(begin, here) for here, there in inside)
+        self._begins[first:last] = [min([begin, *begins])]
+        self._ends[first:last] = [max([end, *ends])]
+        return end - begin - overlap
+
+    def gaps(self) -> float:
+        """Return the length of what lies between the intervals."""
+        inner = zip(self._ends, self._begins[1:], strict=False)
+        return sum(begin - end for end, begin in inner)

@@ -1,4 +1,4 @@
-"""Times ops with torch.profiler: on the host for a CPU, by their kernels for a GPU.
+"""Times a step's ops with torch.profiler: on the host for a CPU, by their kernels for a GPU.
 
 A step is read from the trace that torch.profiler exports (`bench.profilers.traces`). The trace's
 format has been stable for years, every viewer reads it, and it alone has the bytes of a copy.
@@ -13,19 +13,22 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from statistics import median
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.cost.op_calls import OpMode, bind
 from bench.errors import UserError
-from bench.profilers.ops.device_time import DeviceTime
-from bench.profilers.ops.op_nest import DEVICE_FIGURES, Kind, Nest, SeenOp, TimedStep, op_names
+from bench.profilers.ops.op_join import CallsInOrder, Share, join, op_times
+from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, op_names
 from bench.profilers.traces import Trace, read_trace
-from bench.records import Phase, WorkSet
+from bench.records import Copies, OpProfile, Phase, WorkSet
+from bench.records.complexity import CallWork
 from bench.training.devices import Device
 
 #: The mark that torch.profiler's own schedule sets around a step.
@@ -61,10 +64,32 @@ def traced(
         return read_trace(keep or file)
 
 
+#: Fields of `bench.records.OpProfile` that only a tool which sees the device can tell.
+DEVICE_FIGURES = ("device_busy_share", "launch_gap_s", "copies")
+
+
+@dataclass
+class TimedStep:
+    """One step under a tool; `missing` says why one of `DEVICE_FIGURES` is None.
+
+    `kernels` is the number of those that the device ran, 0 where it has none.
+    """
+
+    wall_s: float
+    ops: Sequence[SeenOp]
+    kernels: int = 0
+    busy_s: float | None = None
+    launch_gap_s: float | None = None
+    copies: tuple[Copies, ...] | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+
 class Profiled:
     """The base: ops run on the host, and an op's time is its wall time there."""
 
-    method = f"torch.profiler of torch {torch.__version__}: wall time of each op on the host"
+    method: ClassVar[str] = (
+        f"torch.profiler of torch {torch.__version__}: wall time of each op on the host"
+    )
 
     def __init__(
         self, step: Callable[[], object], device: Device, keep: Path | None = None
@@ -72,34 +97,36 @@ class Profiled:
         self._step = step
         self._device = device
         self._keep = keep
-        self._wall_s = 0.0
 
     def record(self) -> TimedStep:
-        """Run the step once under the profiler."""
-        return self._read(traced(self._timed, self._device, keep=self._keep))
+        """Run the step once under the profiler, the device synchronised at both ends."""
+        walls_s = []
 
-    def _timed(self) -> None:
-        self._device.synchronize()
-        begin = time.perf_counter()
-        with record_function(STEP_MARK):
-            self._step()
+        def timed() -> None:
             self._device.synchronize()
-        self._wall_s = time.perf_counter() - begin
+            begin = time.perf_counter()
+            with record_function(STEP_MARK):
+                self._step()
+                self._device.synchronize()
+            walls_s.append(time.perf_counter() - begin)
 
-    def _read(self, trace: Trace) -> TimedStep:
+        trace = traced(timed, self._device, keep=self._keep)
+        return self._read(trace, *walls_s)
+
+    def _read(self, trace: Trace, wall_s: float) -> TimedStep:
         why_not = dict.fromkeys(DEVICE_FIGURES, "ops run on the host itself")
-        return TimedStep(self._wall_s, Nest(trace.host, timed=True).tops, missing=why_not)
+        return TimedStep(wall_s, Nest(trace.host, timed=True).tops, missing=why_not)
 
 
 class ProfiledOnDevice(Profiled):
     """An op's time is that of the kernels and copies which it launched."""
 
-    method = (
+    method: ClassVar[str] = (
         f"torch.profiler of torch {torch.__version__}: device time of the kernels and copies "
         "that each op launched"
     )
 
-    def _read(self, trace: Trace) -> TimedStep:
+    def _read(self, trace: Trace, wall_s: float) -> TimedStep:
         nest, on_device = Nest(trace.host, timed=False), DeviceTime(trace.device)
         if not on_device.kernels:
             raise UserError(
@@ -109,15 +136,8 @@ class ProfiledOnDevice(Profiled):
         on_device.give_to(nest, trace.launches)
         copies = on_device.copies()
         missing = {} if copies is not None else {"copies": "the trace lacks the bytes of copies"}
-        return TimedStep(
-            self._wall_s,
-            nest.tops,
-            len(on_device.kernels),
-            on_device.busy_s,
-            on_device.gap_s,
-            copies,
-            missing,
-        )
+        figures = (len(on_device.kernels), on_device.busy_s, on_device.gap_s, copies)
+        return TimedStep(wall_s, nest.tops, *figures, missing)
 
 
 def pack_trace(file: Path) -> str | None:
@@ -152,24 +172,17 @@ def work_set(step: Callable[[], object], device: Device) -> WorkSet | None:
     return WorkSet(unit=unit, counts=Counter(names)) if names else None
 
 
-_WHY_NOT = "each op was waited for, so the device ran differently from a step"
-
-
-class Synchronized:
+class Synchronized(Profiled):
     """An op's time is from its call to the device's end of it: launch and wait are in it.
 
     What overlaps in a step does not here, and torch.compile is not in effect: the mode sees every
     op, so nothing is fused.
     """
 
-    method = (
+    method: ClassVar[str] = (
         "every dispatched op waited for: its time includes its launch and the wait, which "
         "overlap in a real step; torch.compile is without effect"
     )
-
-    def __init__(self, step: Callable[[], object], device: Device) -> None:
-        self._step = step
-        self._device = device
 
     def record(self) -> TimedStep:
         """Run the step once, op by op."""
@@ -179,7 +192,8 @@ class Synchronized:
             self._step()
         self._device.synchronize()
         wall_s = time.perf_counter() - begin
-        return TimedStep(wall_s, watch.ops(), missing=dict.fromkeys(DEVICE_FIGURES, _WHY_NOT))
+        why_not = "each op was waited for, so the device ran differently from a step"
+        return TimedStep(wall_s, watch.ops(), missing=dict.fromkeys(DEVICE_FIGURES, why_not))
 
 
 class _Stopwatch(OpMode):
@@ -208,3 +222,74 @@ class _Stopwatch(OpMode):
             if backward and op.phase is None:
                 op.phase = "optimizer" if index > backward[-1] else "forward"
         return self._ops
+
+
+def profile_ops(
+    step: Callable[[], object],
+    device: Device,
+    work: Sequence[CallWork],
+    iterations: int = 5,
+    trace_file: Path | None = None,
+) -> OpProfile:
+    """Run `step` once for the tool to start up, then `iterations` times to time its ops.
+
+    Before each timed step goes one that is not: reading the last trace has taken the memory that
+    the allocator keeps from step to step, and a step that pays for new pages is up to a third
+    slower.
+
+    `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
+    the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
+    The trace of the last step is kept, compressed, as `trace_file` with `.gz` after it.
+    """
+    recorders = {"cpu": Profiled, "cuda": ProfiledOnDevice, "mps": Synchronized}
+    recorder = recorders[device.backend](step, device, trace_file)
+    recorder.record()
+    steps = []
+    for _ in range(iterations):
+        step()
+        steps.append(recorder.record())
+    found = _profile(recorder.method, steps, work)
+    if trace_file is not None and trace_file.exists() and (why := pack_trace(trace_file)):
+        return found.replaced({"trace": why})
+    return found
+
+
+def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
+    """Sum up the steps, but for those of which the profiler lost kernels (pytorch#192021)."""
+    most = max(step.kernels for step in timed)
+    steps = [step for step in timed if step.kernels == most]
+    if lost := len(timed) - len(steps):
+        method += f"; {lost} of {len(timed)} steps left out, of which it lost kernels"
+    shares = [join(step.ops, CallsInOrder(work)) for step in steps]
+    facts: dict[str, Any] = {
+        "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),
+        "launch_gap_s": _median(step.launch_gap_s for step in steps),
+        "copies": steps[-1].copies,
+    }
+    missing = {name: steps[-1].missing[name] for name, fact in facts.items() if fact is None}
+    if unseen := _unseen(shares[-1], work):
+        missing["unseen"] = unseen
+    return OpProfile(
+        method=method,
+        iterations=len(steps),
+        step_time_s=median(step.wall_s for step in steps),
+        ops=op_times(shares),
+        missing=missing,
+        **facts,
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _unseen(shares: Iterable[Share], work: Sequence[CallWork]) -> str | None:
+    """Say which calls of the cost model no timed op was joined with."""
+    calls = (share.call for share in shares)
+    seen = Counter((call.op, call.phase) for call in calls if isinstance(call, CallWork))
+    rest = Counter((call.op, call.phase) for call in work) - seen
+    if not rest:
+        return None
+    named = ", ".join(f"{count} {op} ({phase})" for (op, phase), count in rest.most_common(5))
+    return f"{rest.total()} of the cost model's {len(work)} calls were not seen, such as {named}"

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import TraceWriter
 
-from bench.profilers.ops.device_time import DeviceTime
-from bench.profilers.ops.op_nest import Kind, Nest
+from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest
 
 US = 1e-6
 

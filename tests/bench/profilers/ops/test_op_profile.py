@@ -13,11 +13,9 @@ from traces import TraceWriter, gpu_step
 
 from bench.cost.estimate import op_work, step_complexity
 from bench.errors import UserError
-from bench.profilers.ops import torch_profiler
-from bench.profilers.ops.op_nest import Kind, SeenOp, TimedStep
-from bench.profilers.ops.op_times import _profile, profile_ops
-from bench.profilers.ops.torch_profiler import Synchronized
-from bench.profilers.ops.torch_tool import TorchTool
+from bench.profilers.ops import TorchTool, torch_profiler
+from bench.profilers.ops.op_nest import Kind, SeenOp
+from bench.profilers.ops.torch_profiler import Synchronized, TimedStep, _profile, profile_ops
 from bench.profilers.traces import read_trace
 from bench.records import OpProfile, ProfiledStep, StepSpec
 from bench.records.profile import COMMUNICATION
