@@ -155,12 +155,16 @@ complexity = sample(
     arch="resnet18",
     batch_size=8,
     image_size=224,
+    sample="image",
+    tokens_per_sample=None,
     precision="fp32",
     math_mode="fp32",
     parameters=100,
     activations=100,
     forward_macs=10**9 // 2,
     step_flops=10**9,
+    recomputed_flops=0,
+    causal_skipped_flops=0,
     elementwise_flops=0,
     eager_bytes=10**8,
     fused_bytes=5 * 10**7,
@@ -236,19 +240,21 @@ def failed_record(outcome="crashed", why="RuntimeError: no", config=None, **chan
 
 
 #: 100 GFLOP/s at 10 FLOP per eager byte and 20 per fused one.
-op_time = sample(
+_op_time = sample(
     OpTime,
-    *("label", "phase", "time_s"),
-    label="convolution 1x1",
+    *("label", "phase", "time_s", "exclusive_s"),
     op="convolution",
-    phase="forward",
     calls=4,
-    time_s=0.01,
     flops=10**9,
     elementwise_flops=0,
     eager_bytes=10**8,
     fused_bytes=5 * 10**7,
 )
+
+
+def op_time(label="convolution 1x1", phase="forward", time_s=0.01, exclusive_s=None, **changes):
+    """Return an op's time; all of it is exclusive by default."""
+    return _op_time(label, phase, time_s, time_s if exclusive_s is None else exclusive_s, **changes)
 
 
 def op_profile(*ops, **changes):

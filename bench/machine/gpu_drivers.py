@@ -159,7 +159,7 @@ def amd_management_facts(
 
     found = probe(opened)
     if isinstance(found, Unknown):
-        return {"uuid": device_uuid, **dict.fromkeys(_FACTS[:3], found)}
+        return {"uuid": device_uuid, **dict.fromkeys(_FACTS, found)}
     smi, handle = found
 
     def power_limit_w() -> float:
@@ -170,4 +170,5 @@ def amd_management_facts(
         "driver": probe(lambda: str(smi.amdsmi_get_gpu_driver_info(handle)["driver_version"])),
         "power_limit_w": probe(power_limit_w),
         "max_clock_mhz": probe(amd_clock_mhz, smi, handle, "max_clk"),
+        "pcie": Unknown("not asked of this device"),
     }

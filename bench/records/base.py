@@ -126,34 +126,14 @@ class Verdict(Record):
         return cls(level=worst(finding.level for finding in findings), findings=tuple(findings))
 
 
-_NOT_ASKED = "recorded by a version that did not ask"
-#: By part of a record, facts that it may lack, with the reason.
-_Reasons = Mapping[str, Mapping[str, str]]
-#: Schema 2 has profiles, several devices and the processor's own numbers.
-_NOT_IN_SCHEMA_1: _Reasons = {
-    "environment": {"cpu_signature": _NOT_ASKED},
-    "measurement": {"work": _NOT_ASKED, "ranks": "one device"},
-}
-#: Facts that came without a new schema.
-_ADDED: _Reasons = {
-    "environment": dict.fromkeys(("variables", "host", "model_code"), _NOT_ASKED),
-    "measurement": {
-        "warmup_ended_early": "no warm-up ended early in that version",
-        "other_cpu_cores": _NOT_ASKED,
-        "warmup_peak_memory_bytes": "that version kept one peak of warm-up and window",
-        "changed_switches": _NOT_ASKED,
-    },
-    "telemetry": {"slowed_share": _NOT_ASKED},
-}
-#: What older records say of features that went: dropped where it says nothing of the run.
-_GONE = (("config", "decoder", "cpu"), ("cpu_counters", "dram_bytes", None))
-#: Facts that have another name since not every sample is an image: the part, then old and new.
-_RENAMED = (("measurement", "images_per_iteration", "samples_per_iteration"),)
 _CONFIGS: dict[str, type[BaseModel]] = {"config": RunConfig, "resolved": ResolvedConfig}
 
 
 class KeptRecord(Facts):
-    """A record that outlives the version that wrote it: a file `record.json`."""
+    """A record that outlives the version that wrote it: a file `record.json`.
+
+    A setting that is newer than the record has the value that reproduces what was measured.
+    """
 
     schema_version: Literal[2] = 2
     record_id: str
@@ -164,45 +144,13 @@ class KeptRecord(Facts):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_today(cls, data: Any) -> Any:
+    def _with_newer_settings(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         data = dict(data)
-        if data.get("schema_version") == 1:
-            data = _explained(data, _NOT_IN_SCHEMA_1) | {"schema_version": 2}
-        for part, name, value in _GONE:
-            facts = data.get(part)
-            if isinstance(facts, dict) and facts.get(name, value) == value:
-                data[part] = {key: fact for key, fact in facts.items() if key != name}
         for name, model in _CONFIGS.items():
             if isinstance(data.get(name), dict):
                 data[name] = {**legacy_defaults(model), **data[name]}
         if isinstance(data.get("config"), dict):
             data["config"] = recorded_config(data["config"])
-        for part, old, new in _RENAMED:
-            facts = data.get(part)
-            if isinstance(facts, dict) and old in facts:
-                data[part] = {new if name == old else name: fact for name, fact in facts.items()}
-        return _explained(data, _ADDED)
-
-
-def _explained(data: dict[str, Any], reasons: _Reasons) -> dict[str, Any]:
-    """Return `data` whose parts have None, and the reason, for each fact that they lack.
-
-    Parts that are no facts stay as they are, for the validation to refuse.
-    """
-    data = dict(data)
-    for part, missing in reasons.items():
-        facts = data.get(part)
-        if isinstance(facts, dict):
-            data[part] = lacking(facts, missing)
-    return data
-
-
-def lacking(facts: dict[str, Any], missing: Mapping[str, str]) -> dict[str, Any]:
-    """Return `facts` with None, and the reason, for each fact of `missing` that is not there."""
-    known = facts.get("missing", {})
-    if not isinstance(known, dict):
-        return facts
-    absent = {name: why for name, why in missing.items() if name not in facts}
-    return {**facts, **dict.fromkeys(absent), "missing": {**known, **absent}}
+        return data

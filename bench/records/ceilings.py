@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from bench.config.resolved import Backend, MathMode
-from bench.records.base import Count, Facts, KeptRecord, PositiveRate, Record, lacking
+from bench.records.base import Count, Facts, KeptRecord, PositiveRate, Record
 from bench.records.environment import Environment, Telemetry
-
-#: Figures beside the two peaks, which tell a fault from what a device does for a moment.
-_MORE = dict.fromkeys(("burst_flops_per_s", "one_way_bytes_per_s"), "not measured with the peaks")
 
 
 class Ceiling(Facts):
@@ -27,12 +24,6 @@ class Ceiling(Facts):
     kind: Literal["measured", "datasheet"]
     source: str
     date: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_today(cls, data: Any) -> Any:
-        """Say of a ceiling of an older version, or of a datasheet's, what it does not have."""
-        return lacking(data, _MORE) if isinstance(data, dict) else data
 
 
 class CeilingSample(Record):

@@ -175,16 +175,16 @@ class Complexity(Record):
     arch: str
     batch_size: PositiveCount
     image_size: PositiveCount | None
-    sample: Sample = "image"  # as of the records that do not say
-    tokens_per_sample: PositiveCount | None = None
+    sample: Sample
+    tokens_per_sample: PositiveCount | None
     precision: str
     math_mode: MathMode
     parameters: Count
     activations: Count  # elements saved for the backward pass, per sample
     forward_macs: Count
     step_flops: Count  # algorithmic: convolution, linear, matrix product, attention
-    recomputed_flops: Count | None = None  # by checkpoints, not in step_flops; None: old records
-    causal_skipped_flops: Count | None = None  # part of step_flops that fused attention may skip
+    recomputed_flops: Count  # by checkpoints, not in step_flops
+    causal_skipped_flops: Count  # part of step_flops that fused attention may skip
     elementwise_flops: Count
     eager_bytes: Count
     fused_bytes: Count
@@ -234,8 +234,8 @@ class Complexity(Record):
         counts = {
             f"forward_macs_{each}": self.forward_macs,
             f"step_flops_{each}": self.step_flops,
-            f"recomputed_flops_{each}": self.recomputed_flops or 0,
-            f"causal_skipped_flops_{each}": self.causal_skipped_flops or 0,
+            f"recomputed_flops_{each}": self.recomputed_flops,
+            f"causal_skipped_flops_{each}": self.causal_skipped_flops,
             f"elementwise_flops_{each}": self.elementwise_flops,
             f"bytes_{each}_min": self.fused_bytes,
             f"bytes_{each}_max": self.eager_bytes,

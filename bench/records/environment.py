@@ -7,13 +7,13 @@ import json
 import statistics
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import model_validator
 from typing_extensions import Self
 
 from bench.config.resolved import Backend
-from bench.records.base import Count, Facts, PositiveRate, Record, Seconds, lacking
+from bench.records.base import Count, Facts, PositiveRate, Record, Seconds
 
 #: Variables with which a processor computes as one without its widest instructions: oneDNN's, by
 #: both of its names, and that of torch's own kernels.
@@ -51,13 +51,6 @@ class DeviceInfo(Facts):
     max_clock_mhz: PositiveRate | None
     cores: Count | None  # CPU: physical cores usable here; CUDA: multiprocessors
     pcie: str | None  # of an NVIDIA GPU, at most: "gen 5 x16"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_today(cls, data: Any) -> Any:
-        """Say of a device without a link, or recorded before it was asked, that it has none."""
-        link = {"pcie": "not asked of this device"}
-        return lacking(data, link) if isinstance(data, dict) else data
 
 
 class ModelCode(Facts):

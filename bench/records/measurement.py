@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -21,7 +21,6 @@ from bench.records.base import (
     Record,
     Seconds,
     Verdict,
-    lacking,
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment, ProcessFigures, Telemetry
@@ -225,12 +224,6 @@ class ImportedRecord(Facts):
     params: dict[str, str] = Field(default_factory=dict)
     metrics: dict[str, float] = Field(default_factory=dict)
     extra: dict[str, str] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_today(cls, data: Any) -> Any:
-        why = dict.fromkeys(("complexity", "verdict"), "imported by a version that did not count")
-        return lacking(data, why) if isinstance(data, dict) else data
 
     @property
     def devices(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from bench.config import ResolvedConfig, RunConfig, energy_metric, rate_metric
 from bench.records import (
@@ -15,7 +16,6 @@ from bench.records import (
     OpProfile,
     ProfileRecord,
     RunRecord,
-    Telemetry,
     TraceRecord,
 )
 from bench.records.base import ratio
@@ -39,20 +39,24 @@ MEAN_SERIES = (
 )
 #: Phases of an iteration whose mean time is a metric, `<phase>_time_s`.
 PHASES = ("data", "forward", "backward", "optimizer")
-
-
-#: What of a step's work depends on its precision.
-_OF_PRECISION = (
-    "step_gb_eager",
-    "step_gb_fused",
-    "step_gb_compulsory",
-    "intensity_min",
-    "intensity_max",
-    "weights_mb",
-    "gradients_mb",
-    "optimizer_mb",
-    "activations_mb",
-)
+#: Metrics of one batch's step on one device, by the cost model: the fact of `Complexity`, its unit.
+_STEP_WORK = {
+    "step_gflop": ("step_flops", 1e9),
+    "parameters": ("parameters", 1),
+    "forward_gmac": ("forward_macs", 1e9),
+}
+#: The same, where they depend on the precision.
+_OF_PRECISION = {
+    "step_gb_eager": ("eager_bytes", 1e9),
+    "step_gb_fused": ("fused_bytes", 1e9),
+    "step_gb_compulsory": ("compulsory_bytes", 1e9),
+    "intensity_min": ("intensity_min", 1),
+    "intensity_max": ("intensity_max", 1),
+    "weights_mb": ("memory.weights_bytes", 1e6),
+    "gradients_mb": ("memory.gradients_bytes", 1e6),
+    "optimizer_mb": ("memory.optimizer_bytes", 1e6),
+    "activations_mb": ("memory.activations_bytes", 1e6),
+}
 
 
 def percentiles(values: Sequence[float], *percents: int) -> tuple[float, ...]:
@@ -90,48 +94,14 @@ def steps(record: RunRecord) -> int:
     return len(record.measurement.iteration_times_s) if record.measurement else 0
 
 
-def phase_times_s(measurement: Measurement) -> dict[str, float]:
-    """Return the mean seconds per iteration of each phase that was timed, as `forward_time_s`."""
-    timed = measurement.phase_times_s or {}
-    return {f"{name}_time_s": statistics.fmean(timed[name]) for name in PHASES if name in timed}
-
-
-def telemetry_means(telemetry: Telemetry) -> dict[str, float]:
-    """Return the means over the window of what was sampled, as `gpu_power_w_mean`.
-
-    On several devices those of the lowest rank's; the others are in the record.
-    """
-    return {
-        f"{series.name}_mean": statistics.fmean(series.values)
-        for series in telemetry.series
-        if series.name in MEAN_SERIES and series.values
-    }
-
-
-def step_work(complexity: Complexity) -> dict[str, float]:
-    """Return FLOP, bytes and size of one batch's step on one device, by the cost model."""
-    return {
-        "step_gflop": complexity.step_flops / 1e9,
-        "step_gb_eager": complexity.eager_bytes / 1e9,
-        "step_gb_fused": complexity.fused_bytes / 1e9,
-        "step_gb_compulsory": complexity.compulsory_bytes / 1e9,
-        "intensity_min": complexity.intensity_min,
-        "intensity_max": complexity.intensity_max,
-        **model_size(complexity),
-    }
-
-
-def model_size(complexity: Complexity) -> dict[str, float]:
-    """Return parameters, multiply-adds and memory of one batch's step on one device."""
-    memory = complexity.memory
-    return {
-        "parameters": complexity.parameters,
-        "forward_gmac": complexity.forward_macs / 1e9,
-        "weights_mb": memory.weights_bytes / 1e6,
-        "gradients_mb": memory.gradients_bytes / 1e6,
-        "optimizer_mb": memory.optimizer_bytes / 1e6,
-        "activations_mb": memory.activations_bytes / 1e6,
-    }
+def _of_complexity(
+    complexity: Complexity | None, metrics: Mapping[str, tuple[str, float]]
+) -> dict[str, float]:
+    if complexity is None:
+        return {}
+    facts = {name: attrgetter(fact)(complexity) for name, (fact, _) in metrics.items()}
+    return {name: fact / unit if (unit := metrics[name][1]) != 1 else fact
+            for name, fact in facts.items()}  # fmt: skip
 
 
 def attained_flops_per_s(record: RunRecord) -> float | None:
@@ -152,19 +122,23 @@ def rate_name(config: RunConfig, resolved: ResolvedConfig) -> str:
 
 
 def summary(record: RunRecord) -> dict[str, float]:
-    """Return the metrics of `record` by their names in the schema; what is unknown is left out."""
+    """Return the metrics of `record` by their names in the schema; what is unknown is left out.
+
+    On several devices the means of what was sampled are the lowest rank's; the others are in the
+    record.
+    """
     found: dict[str, float | None] = {}
-    measured, model, process = record.measurement, record.complexity, record.process
-    resolved = record.resolved
+    measured, process, resolved = record.measurement, record.process, record.resolved
     if resolved is not None:
         found["batch_size"] = resolved.batch_size
     if measured is not None:
+        timed = measured.phase_times_s or {}
         found |= {
             "window_s": measured.window_s,
             "iterations": steps(record),
             "data_wait_share": data_wait_share(measured),
             **iteration_statistics_ms(measured.iteration_times_s),
-            **phase_times_s(measured),
+            **{f"{name}_time_s": statistics.fmean(timed[name]) for name in PHASES if name in timed},
             "peak_memory_mb": _scaled(measured.peak_memory_allocated_bytes, 1e-6),
             "compile_time_s": measured.compile_time_s,
             "communication_share": measured.ranks.communication_share if measured.ranks else None,
@@ -174,14 +148,13 @@ def summary(record: RunRecord) -> dict[str, float]:
         found[rate_name(record.config, resolved)] = samples_per_s
         if resolved.tokens_per_sample is not None:
             found["throughput_tokens_per_s"] = resolved.tokens_per_sample * samples_per_s
-    if model is not None:
-        found |= step_work(model)
+    found |= _of_complexity(record.complexity, _STEP_WORK | _OF_PRECISION)
     found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
     if process is not None:
         found |= {name: getattr(process, name) for name in ("real_s", "user_s", "system_s")}
         found["max_rss_mb"] = _scaled(process.max_rss_bytes, 1e-6)
     if record.telemetry is not None:
-        found |= telemetry_means(record.telemetry)
+        found |= {f"{name}_mean": record.telemetry.mean(name) for name in MEAN_SERIES}
         found["energy_j"] = energy_j = record.telemetry.energy_j
         if measured is not None and resolved is not None:
             found[energy_metric(resolved.sample)] = ratio(energy_j, measured.samples)
@@ -218,7 +191,7 @@ def step_cost(complexity: Complexity, batches: int, devices: int = 1) -> StepCos
     eager = complexity.eager_bytes + more * sum(op.eager_bytes for op in per_batch)
     return StepCost(
         flops=devices * batches * complexity.step_flops,
-        causal_skipped_flops=devices * batches * (complexity.causal_skipped_flops or 0),
+        causal_skipped_flops=devices * batches * complexity.causal_skipped_flops,
         fused_bytes=devices * fused,
         eager_bytes=devices * eager,
         compulsory_bytes=devices * complexity.compulsory_bytes,
@@ -285,9 +258,8 @@ def imported_summary(record: ImportedRecord) -> dict[str, float]:
     found["throughput_images_per_s"] = record.throughput_images_per_s
     found["batch_size"] = record.batch_size
     if record.complexity is not None:
-        found |= step_work(record.complexity)
-        if record.precision is None:
-            found |= dict.fromkeys(_OF_PRECISION)
+        of_precision = {} if record.precision is None else _OF_PRECISION
+        found |= _of_complexity(record.complexity, _STEP_WORK | of_precision)
         rate = record.throughput_images_per_s
         work = record.complexity.step_flops_per_sample
         found["attained_gflops"] = None if rate is None else rate * work / 1e9

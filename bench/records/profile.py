@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from pydantic import model_validator
+from typing import Literal
 
 from bench.config import ResolvedConfig, RunConfig
 from bench.records.base import (
@@ -16,17 +14,11 @@ from bench.records.base import (
     Record,
     Seconds,
     Share,
-    lacking,
     ratio,
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment, Telemetry
 from bench.records.measurement import WorkSet
-
-_ONE_TIME = {
-    "exclusive_s": "recorded by a version that kept one time per op: it is the exclusive one"
-}
-
 
 #: The label of ops whose kernels exchange data with other ranks.
 COMMUNICATION = "communication"
@@ -48,18 +40,12 @@ class OpTime(Facts):
     phase: Phase | None  # None where a CUDA graph replays the step whole
     calls: Count
     time_s: Seconds
-    exclusive_s: Seconds | None
+    exclusive_s: Seconds
     flops: Count | None
     elementwise_flops: Count | None
     eager_bytes: Count | None
     fused_bytes: Count | None
     causal_skipped_flops: Count = 0  # of `flops`, what a fused attention may leave out
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_today(cls, data: Any) -> Any:
-        """An older version kept one time, which of overlapping kernels had only the first's."""
-        return lacking(data, _ONE_TIME) if isinstance(data, dict) else data
 
 
 class Copies(Record):
@@ -99,7 +85,7 @@ class OpProfile(Facts):
         """
         if self.device_busy_share is None:
             return None
-        return sum(op.exclusive_s or 0.0 for op in self.ops if op.label == COMMUNICATION)
+        return sum(op.exclusive_s for op in self.ops if op.label == COMMUNICATION)
 
     @property
     def computing_s(self) -> float | None:
@@ -111,7 +97,7 @@ class OpProfile(Facts):
     @property
     def exclusive_s(self) -> float:
         """The part of the step in which any op ran."""
-        return sum(op.time_s if op.exclusive_s is None else op.exclusive_s for op in self.ops)
+        return sum(op.exclusive_s for op in self.ops)
 
 
 class KernelTotals(Facts):
@@ -195,10 +181,6 @@ class CpuCounters(Facts):
 ToolName = Literal["torch", "ncu", "perf"]
 
 
-#: What a profile of an older version lacks.
-_TELEMETRY = {"tool_telemetry": "recorded by a version that sampled none around a profile"}
-
-
 class ProfiledStep(Facts):
     """One worker's account of the step that it ran under one tool: `worker.json`."""
 
@@ -235,8 +217,3 @@ class ProfileRecord(KeptRecord):
     counters: Counters | None
     cpu_counters: CpuCounters | None
     tool_telemetry: dict[ToolName, Telemetry] | None  # while each tool's worker had its device
-
-    @model_validator(mode="before")
-    @classmethod
-    def _was_not_sampled(cls, data: Any) -> Any:
-        return lacking(data, _TELEMETRY) if isinstance(data, dict) else data

@@ -13,7 +13,7 @@ from bench.config import RunConfig
 from bench.machine import cpu_device_info, read_environment
 from bench.machine.environment import environment_label, speed_variables
 from bench.machine.probes import UnknownFactError, open_nvml
-from bench.records import DeviceInfo, Environment, RunRecord
+from bench.records import DeviceInfo, Environment
 
 
 def test_this_machine(tmp_path, monkeypatch):
@@ -96,15 +96,6 @@ def test_what_libraries_compute_by_is_kept_and_nothing_else():
             "(left out)",
         ),
     }
-
-
-def test_a_record_from_before_does_not_say_that_none_were_set():
-    record = samples.run_record(environment=samples.environment())
-    kept = record.model_dump(mode="json")
-    del kept["environment"]["variables"]
-    read = RunRecord.model_validate(kept).environment
-    assert read.variables is read.variables_set is None
-    assert read.missing["variables"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there does the root hold the facts")

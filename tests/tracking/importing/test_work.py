@@ -70,17 +70,6 @@ def test_a_model_of_another_size_is_not_torchvisions(read):
     assert "its model has 11.9 million parameters" in refused.missing["complexity"]
 
 
-def test_results_imported_before_work_was_counted_are_read(read):
-    (record,) = read(f"{HEADER}\nresnet18,9,fp32,8,cpu,").records
-    old = record.model_dump(mode="json")
-    for name in ("complexity", "verdict", "assumed"):
-        del old[name]
-        old["missing"].pop(name, None)
-    again = ImportedRecord.model_validate(old)
-    assert again.missing["complexity"] == "imported by a version that did not count"
-    assert again.throughput_images_per_s == 9
-
-
 GIGA = 10**9
 #: A step of 10 images: 10 GFLOP an image, 3.4 of them in the forward pass (1.7 GMAC).
 WORK = {"batch_size": 10, "step_flops": 100 * GIGA, "forward_macs": 17 * GIGA}
