@@ -3,7 +3,6 @@
 
 PYTHON ?= python3
 UI_PORT ?= 5001
-SERVER_PORT ?= 5002
 UPGRADE ?=
 # of the machine that a kit is for
 PYTHON_VERSION ?= 3.12
@@ -31,7 +30,7 @@ TESTS = $(ACTIVATED) env -u MLFLOW_TRACKING_URI -u PYTHONDONTWRITEBYTECODE pytho
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run ui server test test-fast test-slow mutants lint format setup setup-dev kit lock clean
+.PHONY: help run ui test test-fast test-slow mutants lint format setup setup-dev kit lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -59,9 +58,6 @@ ui: setup ## open the tracked runs in MLflow's web pages
 	   $(TRACKED) MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server \
 	     --backend-store-uri $(URI) --port $(UI_PORT) --workers 1 ;; \
 	esac
-
-server: setup-dev ## the shared server on this machine, for a look (needs Postgres; docs/server.md)
-	@$(ACTIVATED) exec python -m tracking.server look --port $(SERVER_PORT)
 
 test: setup-dev ## set up, then run the tests (all but those of test-slow)
 	@$(TESTS) $(AT_ONCE) -m "not long and not cluster"

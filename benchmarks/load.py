@@ -34,7 +34,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:1] = [str(PROJECT), str(PROJECT / "tests")]
 
 import samples  # noqa: E402
-from servers import free_port, mlflow_server  # noqa: E402
+from servers import free_port, mlflow_server, postgres_server  # noqa: E402
 from stored_runs import Store, assert_one_run, filed  # noqa: E402
 
 from bench.config import RunConfig  # noqa: E402
@@ -42,7 +42,6 @@ from bench.records import RunRecord, Series  # noqa: E402
 from bench.records.folders import RecordFolder  # noqa: E402
 from bench.records.metrics import percentiles  # noqa: E402
 from tracking import schema  # noqa: E402
-from tracking.server import postgres  # noqa: E402
 
 SIDES = ("ours", "bare")
 #: A request may hold two connections, and forty run at once: with MLflow's own pool of fifteen they
@@ -76,7 +75,7 @@ def main() -> int:
         port, os.environ["PGPASSWORD"] = free_port(), secrets.token_hex(16)
         place = f"mlflow@127.0.0.1:{port}/mlflow"
         with (
-            postgres.running(folder, port, os.environ["PGPASSWORD"]),
+            postgres_server(folder, port, os.environ["PGPASSWORD"]),
             mlflow_server(folder, database=f"postgresql+psycopg://{place}", **SETTINGS) as uri,
         ):
             question = f"{uri}/api/2.0/mlflow/experiments/get?experiment_id=0"

@@ -1,5 +1,5 @@
 """The shared tracking server: MLflow on Postgres, behind a proxy; `docs/server.md`.
 
-Runs where mlproject itself is not installed: standard library, click, requests and the MLflow
-server's own packages alone.
+Runs where mlproject itself is not installed: the standard library and the packages of MLflow's
+server alone.
 """

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import subprocess
 import tarfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from bench.errors import UserError
-from tracking.server.postgres import MAINTENANCE, answer
 from tracking.server.settings import POSTGRES_NAME, ServerSettings
 
 _DATABASE = "database.dump"
@@ -17,6 +19,10 @@ _ARTIFACTS = "artifacts.tar"
 _WHOLE = "backup.json"
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _NEW_DATABASE = f"{POSTGRES_NAME}_restoring"
+#: The database that Postgres always has, to stand in while another is made or renamed.
+_MAINTENANCE = "postgres"
+#: Where the packages of Debian, Fedora and Homebrew put what is not on the path.
+_FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
 
 
 def back_up(settings: ServerSettings) -> Path:
@@ -25,41 +31,29 @@ def back_up(settings: ServerSettings) -> Path:
     The server may run: the database is dumped as of one instant, and before the artifacts, so
     that every artifact which the dump knows is in the archive. Raises UserError.
     """
-    stamp = _now()
-    folder = settings.backups / f"{stamp}.partial"
+    now = datetime.now(timezone.utc)
+    folder = settings.backups / f"{now:{_STAMP}}.partial"
     try:
         settings.backups.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _remove_cut_ones(settings.backups)
+        for cut in settings.backups.glob("*.partial"):  # one of today may still be written
+            if cut.name < f"{now - timedelta(days=1):{_STAMP}}":
+                shutil.rmtree(cut, ignore_errors=True)
         folder.mkdir(mode=0o700)
-        _fill(settings, folder)
+        dump = ("--format=custom", f"--file={folder / _DATABASE}")
+        _postgres(settings, "pg_dump", f"--dbname={POSTGRES_NAME}", *dump)
+        if settings.artifacts_folder is not None:
+            with tarfile.open(folder / _ARTIFACTS, "w") as archive:
+                archive.add(settings.artifacts_folder, arcname=".")
+        (folder / _WHOLE).write_text(json.dumps({"artifacts": settings.artifacts}))
     except OSError as error:
         raise UserError(f"{folder}: {error.strerror}; no back-up was made") from error
     finally:
         if not (folder / _WHOLE).exists():
             shutil.rmtree(folder, ignore_errors=True)
-    whole = folder.rename(settings.backups / stamp)
-    for whole_one in sorted(settings.backups.glob(f"*/{_WHOLE}"))[: -settings.backups_kept]:
-        shutil.rmtree(whole_one.parent)
+    whole = folder.rename(folder.with_suffix(""))
+    for old in sorted(settings.backups.glob(f"*/{_WHOLE}"))[: -settings.backups_kept]:
+        shutil.rmtree(old.parent)
     return whole
-
-
-def _remove_cut_ones(backups: Path) -> None:
-    """Remove what a reboot or a kill left of back-ups; one of today may still be written."""
-    yesterday = f"{datetime.now(timezone.utc) - timedelta(days=1):{_STAMP}}"
-    for cut in backups.glob("*.partial"):
-        if cut.name < yesterday:
-            shutil.rmtree(cut, ignore_errors=True)
-
-
-def _fill(settings: ServerSettings, folder: Path) -> None:
-    _postgres(
-        *(settings, "pg_dump", f"--dbname={POSTGRES_NAME}", "--format=custom"),
-        f"--file={folder / _DATABASE}",
-    )
-    if settings.artifacts_folder is not None:
-        with tarfile.open(folder / _ARTIFACTS, "w") as archive:
-            archive.add(settings.artifacts_folder, arcname=".")
-    (folder / _WHOLE).write_text(json.dumps({"artifacts": settings.artifacts}))
 
 
 def restore(settings: ServerSettings, folder: Path, *, replace: bool) -> None:
@@ -75,59 +69,46 @@ def restore(settings: ServerSettings, folder: Path, *, replace: bool) -> None:
     if _psql(settings, POSTGRES_NAME, tables) != "0" and not replace:
         raise UserError("the database is not empty: `--replace` puts the back-up in its place")
     users = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{POSTGRES_NAME}'"  # noqa: S608
-    if _psql(settings, MAINTENANCE, users) != "0":
+    if _psql(settings, _MAINTENANCE, users) != "0":
         raise UserError("the database is in use: stop the MLflow server first")
-    new = _unpacked(settings, folder)
-    _restored_database(settings, folder / _DATABASE)
-    stamp = _now()
+    artifacts = settings.artifacts_folder
+    new = None
+    if artifacts is not None and (folder / _ARTIFACTS).exists():
+        new = Path(f"{artifacts}.restoring")
+        _unpack(folder / _ARTIFACTS, new)
+    _psql(settings, _MAINTENANCE, f"DROP DATABASE IF EXISTS {_NEW_DATABASE}")
+    _psql(settings, _MAINTENANCE, f"CREATE DATABASE {_NEW_DATABASE} TEMPLATE template0")
+    _postgres(
+        *(settings, "pg_restore", "--single-transaction", "--exit-on-error", "--no-owner"),
+        *(f"--dbname={_NEW_DATABASE}", str(folder / _DATABASE)),
+    )
+    stamp = f"{datetime.now(timezone.utc):{_STAMP}}"
     _psql(
-        *(settings, MAINTENANCE),
+        *(settings, _MAINTENANCE),
         f"ALTER DATABASE {POSTGRES_NAME} RENAME TO {POSTGRES_NAME}_replaced_{stamp.lower()}",
         f"ALTER DATABASE {_NEW_DATABASE} RENAME TO {POSTGRES_NAME}",
     )
-    if new is not None and settings.artifacts_folder is not None:
-        if settings.artifacts_folder.exists():
-            settings.artifacts_folder.rename(f"{settings.artifacts_folder}.replaced-{stamp}")
-        new.rename(settings.artifacts_folder)
+    if new is not None and artifacts is not None:
+        if artifacts.exists():
+            artifacts.rename(f"{artifacts}.replaced-{stamp}")
+        new.rename(artifacts)
 
 
-def _restored_database(settings: ServerSettings, dump: Path) -> None:
-    _psql(settings, MAINTENANCE, f"DROP DATABASE IF EXISTS {_NEW_DATABASE}")
-    _psql(settings, MAINTENANCE, f"CREATE DATABASE {_NEW_DATABASE} TEMPLATE template0")
-    _postgres(
-        *(settings, "pg_restore", "--single-transaction", "--exit-on-error", "--no-owner"),
-        *(f"--dbname={_NEW_DATABASE}", str(dump)),
-    )
-
-
-def _unpacked(settings: ServerSettings, folder: Path) -> Path | None:
-    """Unpack the artifacts beside their place, before anything is replaced."""
-    if not (folder / _ARTIFACTS).exists() or settings.artifacts_folder is None:
-        return None
-    new = Path(f"{settings.artifacts_folder}.restoring")
-    shutil.rmtree(new, ignore_errors=True)
+def _unpack(file: Path, folder: Path) -> None:
+    """Unpack the archive to a new folder; refuses links, and members outside of it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    root = folder.resolve()
     try:
-        with tarfile.open(folder / _ARTIFACTS) as archive:
-            _refuse_outsiders(archive, new)
+        with tarfile.open(file) as archive:
+            for member in archive:
+                inside = (root / member.name).resolve().is_relative_to(root)
+                if not inside or not (member.isfile() or member.isdir()):
+                    raise UserError(f"{file}: {member.name!r} is a link, or outside its folder")
             # Debian's Python 3.11 has no such filter; newer ones warn without
             archive.extraction_filter = getattr(tarfile, "data_filter", None)
-            archive.extractall(new)  # noqa: S202
+            archive.extractall(folder)  # noqa: S202
     except (tarfile.TarError, OSError) as error:
-        raise UserError(f"{folder / _ARTIFACTS}: {error}") from error
-    return new
-
-
-def _refuse_outsiders(archive: tarfile.TarFile, folder: Path) -> None:
-    """Raise TarError for a member that would be written outside `folder`, and for links."""
-    root = folder.resolve()
-    for member in archive:
-        inside = (root / member.name).resolve().is_relative_to(root)
-        if not inside or not (member.isfile() or member.isdir()):
-            raise tarfile.TarError(f"{member.name!r} is a link, or outside the artifacts' folder")
-
-
-def _now() -> str:
-    return f"{datetime.now(timezone.utc):{_STAMP}}"
+        raise UserError(f"{file}: {error}") from error
 
 
 def _psql(settings: ServerSettings, database: str, *statements: str) -> str:
@@ -140,5 +121,31 @@ def _psql(settings: ServerSettings, database: str, *statements: str) -> str:
 
 
 def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
-    where = {"host": settings.postgres_host, "password": settings.postgres_password}
-    return answer(name, *words, port=settings.postgres_port, **where)
+    """What a program of Postgres prints; raises UserError with its last line if it fails."""
+    where = {
+        "PGHOST": settings.postgres_host,
+        "PGPORT": str(settings.postgres_port),
+        "PGUSER": POSTGRES_NAME,
+        "PGPASSWORD": settings.postgres_password,
+    }
+    done = subprocess.run(
+        [program(name), *words], env=os.environ | where, capture_output=True, text=True
+    )
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(f"{name}: {why}")
+    return done.stdout
+
+
+def program(name: str) -> str:
+    """Return the path of a program of Postgres, the newest; raises UserError without one."""
+    found = [file for folder in _FOLDERS for file in Path("/").glob(f"{folder[1:]}/{name}")]
+    if found:
+        return str(max(found, key=lambda file: [int(n) for n in re.findall(r"\d+", str(file))]))
+    on_path = shutil.which(name)
+    if on_path is None:
+        raise UserError(
+            f"no {name} here: install Postgres, e.g. `sudo apt-get install postgresql` or "
+            "`brew install postgresql@17`"
+        )
+    return on_path

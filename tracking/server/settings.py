@@ -6,8 +6,10 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from bench.errors import UserError
 
@@ -27,46 +29,57 @@ _PLACEHOLDERS = (
     *("mlproject", "postgres", "admin", "12345678", "abcdefgh"),
 )
 #: A DNS name. `*` would let any Host header in, a blank or brace would end Caddy's line.
+_NAME = r"^{0}(\.{0})*$".format(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _NEEDED_NAME = "the public DNS name, such as mlflow.lab.org"
-_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
-_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-#: Settings that are whole numbers, and the largest of each.
-_NUMBERS = dict.fromkeys(("MLFLOW_PORT", "POSTGRES_PORT"), 65_535) | dict.fromkeys(
-    ("BACKUPS_KEPT", "MAX_REQUESTS"), 99_999
-)
-_SIZE = re.compile(r"[1-9][0-9]*(KB|MB|GB)")
-
-
+_STATE = "/var/lib/mlproject-server"
 #: What compose, a shell and we read alike: no quotes, blanks, dollars, backslashes or hashes.
 _PLAIN = re.compile(r"[A-Za-z0-9._~:/@+=,%-]*")
 
 
-@dataclass(frozen=True)
-class ServerSettings:
+def _setting(variable: str, default: Any = "", needed: str = "", **limits: Any) -> Any:
+    """A field that an environment variable sets; `needed` says what fits."""
+    return Field(default, alias=variable, description=needed, **limits)
+
+
+def _number(variable: str, default: int, most: int) -> Any:
+    return _setting(variable, default, f"a whole number from 1 to {most}", ge=1, le=most)
+
+
+class ServerSettings(BaseModel, frozen=True, hide_input_in_errors=True):
     """What a server needs to know; made by `checked`, so that none exists with a weak secret."""
 
-    name: str
-    bind: str
-    port: int
-    admin: str
-    admin_password: str
-    flask_key: str
-    postgres_host: str
-    postgres_port: int
-    postgres_password: str
-    artifacts: str
-    state: Path
-    backups: Path
-    backups_kept: int
-
-    def __repr__(self) -> str:
-        """Name the server only: a settings object in a traceback must not show its secrets."""
-        return f"ServerSettings({self.name!r})"
+    name: str = _setting("SERVER_NAME", needed=_NEEDED_NAME, pattern=_NAME)
+    admin_password: str = _setting(ADMIN_PASSWORD, repr=False)
+    flask_key: str = _setting("MLFLOW_FLASK_SERVER_SECRET_KEY", repr=False)
+    postgres_password: str = _setting("POSTGRES_PASSWORD", repr=False)
+    bind: str = _setting("MLFLOW_BIND", "127.0.0.1")
+    port: int = _number("MLFLOW_PORT", 5000, 65_535)
+    admin: str = _setting("MLFLOW_AUTH_ADMIN_USERNAME", "admin")
+    postgres_host: str = _setting("POSTGRES_HOST", "127.0.0.1")
+    postgres_port: int = _number("POSTGRES_PORT", 5432, 65_535)
+    state: Path = _setting("STATE_FOLDER", _STATE)
+    artifacts: str = _setting(
+        *("ARTIFACTS", "", "an absolute folder, s3://bucket or gs://bucket"),
+        pattern="^(/|s3://|gs://)",
+    )
+    backups: Path = _setting("BACKUP_FOLDER", "/var/backups/mlproject-server")
+    backups_kept: int = _number("BACKUPS_KEPT", 14, 99_999)
+    #: The proxy reads these two.
+    max_upload: str = _setting(
+        "MAX_UPLOAD", "2GB", "a size such as 512MB or 2GB", pattern="^[1-9][0-9]*(KB|MB|GB)$"
+    )
+    max_requests: int = _number("MAX_REQUESTS", 64, 99_999)
 
     @property
     def url(self) -> str:
         """Where MLflow itself answers on this machine, behind the proxy."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def database_uri(self) -> str:
+        """The address of the database; the password goes by `PGPASSWORD`, never in here."""
+        place = f"{self.postgres_host}:{self.postgres_port}"
+        return f"postgresql+psycopg://{POSTGRES_NAME}@{place}/{POSTGRES_NAME}"
 
     @property
     def artifacts_folder(self) -> Path | None:
@@ -76,34 +89,23 @@ class ServerSettings:
 
 def checked(given: Mapping[str, str]) -> ServerSettings:
     """Make settings of variables; raises UserError for all that is missing or weak, in one line."""
-    wrong = [*_weak_secrets(given), *_wrong_values(given)]
-    if wrong:
-        raise UserError("the server does not start: " + "; ".join(wrong))
-    state = Path(given.get("STATE_FOLDER") or "/var/lib/mlproject-server")
-    return ServerSettings(
-        name=given["SERVER_NAME"],
-        bind=given.get("MLFLOW_BIND") or "127.0.0.1",
-        port=int(given.get("MLFLOW_PORT") or 5000),
-        admin=given.get("MLFLOW_AUTH_ADMIN_USERNAME") or "admin",
-        admin_password=given[ADMIN_PASSWORD],
-        flask_key=given["MLFLOW_FLASK_SERVER_SECRET_KEY"],
-        postgres_host=given.get("POSTGRES_HOST") or "127.0.0.1",
-        postgres_port=int(given.get("POSTGRES_PORT") or 5432),
-        postgres_password=given["POSTGRES_PASSWORD"],
-        artifacts=given.get("ARTIFACTS") or str(state / "artifacts"),
-        state=state,
-        backups=Path(given.get("BACKUP_FOLDER") or "/var/backups/mlproject-server"),
-        backups_kept=int(given.get("BACKUPS_KEPT") or 14),
-    )
-
-
-def _weak_secrets(given: Mapping[str, str]) -> list[str]:
     wrong = [f"{name} {why}" for name in SECRETS if (why := weakness(given.get(name, "")))]
     for index, name in enumerate(SECRETS):
         for other in SECRETS[:index]:
             if given.get(name) and given.get(name) == given.get(other):
                 wrong.append(f"{name} is the same as {other}: give each its own")
-    return wrong
+    # compose passes what its file leaves out as empty
+    texts = {"SERVER_NAME": ""} | {name: text for name, text in given.items() if text}
+    texts.setdefault("ARTIFACTS", f"{texts.get('STATE_FOLDER', _STATE)}/artifacts")
+    try:
+        settings = ServerSettings.model_validate(texts)
+    except ValidationError as error:
+        needed = {one.alias: one.description for one in ServerSettings.model_fields.values()}
+        names = [str(each["loc"][0]) for each in error.errors()]
+        wrong += [f"{name} is {texts[name]!r}: {needed[name]}" for name in names]
+    if wrong:
+        raise UserError("the server does not start: " + "; ".join(wrong))
+    return settings
 
 
 def weakness(secret: str) -> str | None:
@@ -119,24 +121,6 @@ def weakness(secret: str) -> str | None:
     if any(word in plain or word in undisguised for word in _PLACEHOLDERS):
         return "is or holds a placeholder: `openssl rand -hex 24` makes a good one"
     return None
-
-
-def _wrong_values(given: Mapping[str, str]) -> list[str]:
-    wrong = []
-    name = given.get("SERVER_NAME", "")
-    if not _NAME.fullmatch(name):
-        wrong.append(f"SERVER_NAME is {name!r}: {_NEEDED_NAME}")
-    for number, most in _NUMBERS.items():
-        text = given.get(number, "")
-        if text and not (re.fullmatch(r"[1-9][0-9]{0,4}", text) and int(text) <= most):
-            wrong.append(f"{number} is {text!r}: a whole number from 1 to {most}")
-    size = given.get("MAX_UPLOAD", "")
-    if size and not _SIZE.fullmatch(size):
-        wrong.append(f"MAX_UPLOAD is {size!r}: a size such as 512MB or 2GB")
-    artifacts = given.get("ARTIFACTS", "")
-    if artifacts and not artifacts.startswith(("/", "s3://", "gs://")):
-        wrong.append(f"ARTIFACTS is {artifacts!r}: an absolute folder, s3://bucket or gs://bucket")
-    return wrong
 
 
 def read_file(path: Path) -> dict[str, str]:
@@ -172,9 +156,9 @@ def write_settings(file: Path, name: str) -> None:
     Raises UserError for a name that no server could have, before anything is written.
     """
     name = name.lower()
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise UserError(f"{name!r} is no name of a server: give {_NEEDED_NAME}")
-    lines = [f"SERVER_NAME={name}", *(f"{secret}={new_secret()}" for secret in SECRETS)]
+    lines = [f"SERVER_NAME={name}", *(f"{secret}={secrets.token_hex(24)}" for secret in SECRETS)]
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -183,8 +167,3 @@ def write_settings(file: Path, name: str) -> None:
         raise UserError(f"{file}: {error.strerror}") from error
     with os.fdopen(descriptor, "w", encoding="utf-8") as output:
         output.write("\n".join(lines) + "\n")
-
-
-def new_secret() -> str:
-    """Return 48 characters that `weakness` finds nothing wrong with."""
-    return secrets.token_hex(24)

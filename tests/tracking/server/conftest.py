@@ -1,35 +1,38 @@
-"""One real server for all tests of this folder, as `make server` starts it."""
+"""One real server for all tests of this folder: Postgres, and MLflow as its operator starts it."""
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field, replace
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 import requests
-from servers import free_port
+from servers import free_port, postgres_server
 
-from bench.errors import UserError
-from tracking.server import postgres
-from tracking.server.mlflow_process import settings_in
-from tracking.server.settings import ServerSettings, new_secret
+from tracking.server.__main__ import healthy
+from tracking.server.settings import SECRETS, ServerSettings, checked, read_file, write_settings
 
 PROJECT = Path(__file__).resolve().parents[3]
+#: What docs/server.md gives the roles: kind of resource and permission. EDIT deletes nothing.
+ROLES = {
+    "writer": (("workspace", "USE"), ("experiment", "EDIT")),
+    "reader": (("experiment", "READ"),),
+}
+#: Of users as docs/server.md makes them, and of a stranger without a role.
+PASSWORDS = {name: f"{name}-k3u9f8w2n4v7" for name in ("writer", "reader", "stranger")}
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; `passwords` by user: admin, writer, reader, and stranger without role."""
+    """A running server, its users' passwords, and its process."""
 
     settings: ServerSettings
+    process: subprocess.Popen
     passwords: dict = field(repr=False)
-    said: str
-    processes: list
 
     @property
     def url(self):
@@ -40,29 +43,15 @@ class Server:
         auth = (user, self.passwords[user]) if isinstance(user, str) else user
         return requests.request(method, f"{self.url}{path}", auth=auth, timeout=60, **kwargs)
 
-
-def look(folder, port):
-    """Start what `make server` starts; its output comes line by line."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tracking.server", "look", f"--folder={folder}", f"--port={port}"],
-        cwd=PROJECT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # as in a terminal: Ctrl-C reaches its process group alone
-    )
+    def log_in(self, monkeypatch, user, url=None):
+        """Give MLflow's client the address and the login, by MLflow's own variables."""
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url or self.url)
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", user)
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", self.passwords[user])
 
 
-@pytest.fixture(scope="session")
-def postgres_programs():
-    try:
-        postgres.program("postgres")
-    except UserError as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="module")
-def open_folder():
+@contextmanager
+def own_folder():
     """A folder that the user `postgres` can enter too: pytest's own are root's alone."""
     folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
     folder.chmod(0o755)
@@ -70,11 +59,38 @@ def open_folder():
     shutil.rmtree(folder)
 
 
-#: What docs/server.md gives the roles: kind of resource and permission. EDIT deletes nothing.
-ROLES = {
-    "writer": (("workspace", "USE"), ("experiment", "EDIT")),
-    "reader": (("experiment", "READ"),),
-}
+def settings_in(folder):
+    """Write the settings of a server in `folder`, and return them."""
+    file = folder / "server.env"
+    write_settings(file, "localhost")
+    with file.open("a") as more:
+        more.write(f"STATE_FOLDER={folder}\nBACKUP_FOLDER={folder}/backups\n")
+        more.write(f"MLFLOW_PORT={free_port()}\nPOSTGRES_PORT={free_port()}\n")
+    return checked(read_file(file))
+
+
+def postgres_of(settings):
+    return postgres_server(settings.state, settings.postgres_port, settings.postgres_password)
+
+
+@contextmanager
+def running(settings):
+    """Start MLflow with these settings, over a Postgres that runs; it has ended afterwards."""
+    words = ["--settings", settings.state / "server.env", "start"]
+    with (settings.state / "mlflow.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tracking.server", *words], cwd=PROJECT, stdout=log, stderr=log
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while not healthy(settings):
+            assert process.poll() is None, (settings.state / "mlflow.log").read_text()[-2000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def make_users(server):
@@ -85,8 +101,8 @@ def make_users(server):
         assert answer.ok, answer.text
         return answer.json() if answer.content else {}
 
-    for name in ("writer", "reader", "stranger"):
-        call("2.0/mlflow/users/create", username=name, password=server.passwords[name])
+    for name, password in PASSWORDS.items():
+        call("2.0/mlflow/users/create", username=name, password=password)
     for name, permissions in ROLES.items():
         made = call("3.0/mlflow/roles/create", workspace="default", name=name)["role"]["id"]
         for kind, permission in permissions:
@@ -96,39 +112,20 @@ def make_users(server):
 
 
 @pytest.fixture(scope="session")
-def server(postgres_programs):
-    """The server; Ctrl-C ends it, and nothing of it is left running."""
-    folder = Path(tempfile.mkdtemp(prefix="mlproject-server-"))
-    folder.chmod(0o755)
-    port = free_port()
-    process = look(folder, port)
-    said = ""
-    while "password:" not in said:
-        line = process.stdout.readline()
-        assert line, said
-        said += line
-    started = psutil.Process(process.pid).children(recursive=True)
-    postgres_port = int((folder / "postgres" / "postmaster.pid").read_text().splitlines()[3])
-    settings = replace(settings_in(folder, port), postgres_port=postgres_port)
-    passwords = {name: new_secret() for name in ("writer", "reader", "stranger")}
-    try:
-        passwords[settings.admin] = settings.admin_password
-        made = Server(settings, passwords, said, started)
-        make_users(made)
-        yield made
-    finally:
-        os.killpg(process.pid, signal.SIGINT)
-        rest = process.communicate(timeout=300)[0]
-        shutil.rmtree(folder)
-    assert process.returncode == 0, rest
-    assert "Traceback" not in rest
-    assert not [child for child in started if child.is_running()]
+def server():
+    with own_folder() as folder:
+        settings = settings_in(folder)
+        with postgres_of(settings), running(settings) as process:
+            made = Server(settings, process, PASSWORDS | {"admin": settings.admin_password})
+            make_users(made)
+            yield made
+            log = (folder / "mlflow.log").read_text()
+        secrets = [read_file(folder / "server.env")[name] for name in SECRETS]
+        assert not [secret for secret in (*secrets, *PASSWORDS.values()) if secret in log]
 
 
 @pytest.fixture
 def as_writer(server, monkeypatch):
     """MLflow's client writes to the server, with MLflow's own variables."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "writer")
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", server.passwords["writer"])
+    server.log_in(monkeypatch, "writer")
     return server

@@ -1,30 +1,20 @@
 """Postgres goes away under a server: what is told, and that nothing is lost or doubled."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
+from conftest import own_folder, postgres_of, running, settings_in
 from mlflow.tracking import MlflowClient
-from servers import free_port
 from stored_runs import filed
 
 from tracking import schema
 from tracking.connection import Server, TrackingError
 from tracking.content import content_of
-from tracking.server import mlflow_process, postgres
 from tracking.upload.upload import ARTIFACTS, upload
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def settings(postgres_programs, open_folder, monkeypatch):
-    """A server of this test's own, and its client's variables."""
-    made = mlflow_process.settings_in(open_folder, free_port())
-    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", made.admin)
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", made.admin_password)
-    with mlflow_process.running(made):
-        yield made
 
 
 def kill_postgres(settings):
@@ -57,26 +47,31 @@ def assert_stored_once(client, folder, record):
 class CutOff(Server):
     """Postgres crashes once the run is made and not yet filled."""
 
-    def __init__(self, settings):
-        super().__init__(settings.url, 1.0)
-        self._settings = settings
+    settings = None
 
     def log(self, *content, **named):
-        kill_postgres(self._settings)
+        kill_postgres(self.settings)
         super().log(*content, **named)
 
 
-def test_what_a_crashed_postgres_cut_is_there_once_when_it_is_back(settings, tmp_path):
+def test_what_a_crashed_postgres_cut_is_there_once_when_it_is_back(tmp_path, monkeypatch):
     kept, cut, late = (filed(tmp_path) for _ in range(3))
-    upload(*kept, Server(settings.url))
-    for (folder, record), server in ((cut, CutOff(settings)), (late, Server(settings.url, 1.0))):
-        with pytest.raises(TrackingError, match=r"the server fails \(50[03]\)") as told:
-            upload(folder, record, server)
-        assert told.value.away
-        assert "\n" not in str(told.value)
-    client = MlflowClient(settings.url)
-    with postgres.running(settings.state, settings.postgres_port, settings.postgres_password):
-        for folder, record in (cut, late):
-            upload(folder, record, Server(settings.url))
-        for folder, record in (kept, cut, late):
-            assert_stored_once(client, folder, record)
+    with own_folder() as folder, ExitStack() as stack:
+        settings = settings_in(folder)
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", settings.admin)
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", settings.admin_password)
+        stack.enter_context(postgres_of(settings))
+        stack.enter_context(running(settings))
+        upload(*kept, Server(settings.url))
+        crashing = CutOff(settings.url, 1.0)
+        crashing.settings = settings
+        for files, server in ((cut, crashing), (late, Server(settings.url, 1.0))):
+            with pytest.raises(TrackingError, match=r"the server fails \(50[03]\)") as told:
+                upload(*files, server)
+            assert told.value.away
+            assert "\n" not in str(told.value)
+        with postgres_of(settings):
+            for files in (cut, late):
+                upload(*files, Server(settings.url))
+            for files in (kept, cut, late):
+                assert_stored_once(MlflowClient(settings.url), *files)

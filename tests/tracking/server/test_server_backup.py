@@ -6,34 +6,30 @@ import subprocess
 import sys
 import tarfile
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
-from conftest import PROJECT
+from conftest import PROJECT, own_folder, postgres_of, settings_in
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
-from servers import free_port
 
 from bench.errors import UserError
-from tracking.server import backup, postgres
-from tracking.server.mlflow_process import database_uri, healthy, settings_in
+from tracking.server import backup
+from tracking.server.__main__ import healthy
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def cluster(postgres_programs, open_folder):
+def cluster():
     """A Postgres with three runs in a database to copy from."""
-    made = settings_in(open_folder, free_port())
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        postgres.running(open_folder, made.postgres_port, made.postgres_password),
-    ):
+    with own_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        made = settings_in(folder)
         patch.setenv("PGPASSWORD", made.postgres_password)
-        with store(made) as client:
-            some_runs(client, 3)
-        sql(made, "ALTER DATABASE mlflow RENAME TO three_runs")
-        yield made
+        with postgres_of(made):
+            with store(made) as client:
+                some_runs(client, 3)
+            sql(made, "ALTER DATABASE mlflow RENAME TO three_runs")
+            yield made
 
 
 @pytest.fixture
@@ -45,31 +41,26 @@ def settings(cluster, tmp_path, monkeypatch):
     file = tmp_path / "artifacts" / "workspaces" / "default" / "a file.csv"
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(range(256)))
-    return replace(cluster, artifacts=str(tmp_path / "artifacts"), backups=tmp_path / "backups")
+    places = {"artifacts": str(tmp_path / "artifacts"), "backups": tmp_path / "backups"}
+    return cluster.model_copy(update=places)
 
 
 def sql(settings, statement):
-    subprocess.run(
-        [
-            *(postgres.program("psql"), "-qAt", "-h", "127.0.0.1", "-U", "mlflow"),
-            *("-p", str(settings.postgres_port), "-d", "postgres", "-c", statement),
-        ],
-        env={**os.environ, "PGPASSWORD": settings.postgres_password},
-        check=True,
-    )
+    backup._psql(settings, "postgres", statement)
 
 
 @contextmanager
 def store(settings):
     """MLflow's client on the database itself, and no connection left when the block ends."""
-    client = MlflowClient(database_uri(settings))
+    client = MlflowClient(settings.database_uri)
     yield client
     client._tracking_client.store.engine.dispose()
 
 
-def stored(settings):
+def held(settings):
+    """Every run of the database with its points, and the bytes of every artifact."""
     with store(settings) as client:
-        return [
+        runs = [
             (
                 dict(run.info),
                 run.data.to_dictionary(),
@@ -77,6 +68,8 @@ def stored(settings):
             )
             for run in client.search_runs(["0"], order_by=["attributes.run_id"])
         ]
+    files = settings.artifacts_folder.rglob("*")
+    return runs, {path.name: path.read_bytes() for path in files if path.is_file()}
 
 
 def some_runs(client, count):
@@ -84,11 +77,6 @@ def some_runs(client, count):
         run = client.create_run("0", tags={"number": str(number)})
         client.log_batch(run.info.run_id, [Metric("m", step / 3, step, step) for step in range(9)])
         client.set_terminated(run.info.run_id)
-
-
-def files(settings):
-    root = settings.artifacts_folder
-    return {path.name: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(params=["new", pytest.param("old", marks=pytest.mark.long)])
@@ -99,47 +87,45 @@ def python(request, monkeypatch):
 
 
 def test_all_is_equal_after_everything_was_dropped_and_again_after_that(settings, python):
-    before = stored(settings)
-    assert len(before) == 3
+    before = held(settings)
+    assert len(before[0]) == 3
+    assert before[1] == {"a file.csv": bytes(range(256))}
     made = backup.back_up(settings)
+    assert made.stat().st_mode & 0o077 == 0
     sql(settings, "DROP DATABASE mlflow")
     sql(settings, "CREATE DATABASE mlflow")
     shutil.rmtree(settings.artifacts_folder)
     backup.restore(settings, made, replace=False)
-    assert stored(settings) == before
-    assert files(settings) == {"a file.csv": bytes(range(256))}
+    assert held(settings) == before
     shutil.rmtree(made)
     backup.restore(settings, backup.back_up(settings), replace=True)
-    assert stored(settings) == before
+    assert held(settings) == before
 
 
 def test_what_is_there_goes_only_when_asked_and_is_kept_even_then(settings):
-    made = backup.back_up(settings)
+    before, made = held(settings), backup.back_up(settings)
     with store(settings) as client:
         some_runs(client, 1)
     (settings.artifacts_folder / "newer.txt").write_text("newer")
+    newer = held(settings)
     with pytest.raises(UserError, match="--replace"):
         backup.restore(settings, made, replace=False)
-    assert len(stored(settings)) == 4
+    assert held(settings) == newer
     backup.restore(settings, made, replace=True)
-    assert len(stored(settings)) == 3
-    assert "newer.txt" not in files(settings)
+    assert held(settings) == before
     [aside] = settings.artifacts_folder.parent.glob("artifacts.replaced-*")
-    assert (aside / "newer.txt").read_text() == "newer"
     sql(settings, "DROP DATABASE mlflow")
     sql(settings, f"ALTER DATABASE mlflow_{aside.suffix[1:].replace('-', '_')} RENAME TO mlflow")
-    assert len(stored(settings)) == 4
+    assert held(settings.model_copy(update={"artifacts": str(aside)})) == newer
 
 
 def test_a_damaged_back_up_changes_nothing(settings):
-    before = stored(settings)
-    made = backup.back_up(settings)
+    before, made = held(settings), backup.back_up(settings)
     dump = made / "database.dump"
     dump.write_bytes(dump.read_bytes()[:-2000])
     with pytest.raises(UserError, match="pg_restore"):
         backup.restore(settings, made, replace=True)
-    assert stored(settings) == before
-    assert files(settings) == {"a file.csv": bytes(range(256))}
+    assert held(settings) == before
 
 
 @pytest.mark.parametrize("evil", ["../escaped.txt", "FOLDER/escaped.txt", "link"])
@@ -158,32 +144,24 @@ def test_an_archive_cannot_write_outside_the_artifacts(settings, tmp_path, pytho
 def test_a_running_server_is_backed_up_and_never_restored_into(server):
     made = backup.back_up(server.settings)
     assert (made / "database.dump").stat().st_size > 10_000
-    assert made.stat().st_mode & 0o077 == 0
     with pytest.raises(UserError, match="in use: stop"):
         backup.restore(server.settings, made, replace=True)
     assert healthy(server.settings)
 
 
-def test_the_oldest_back_ups_go(server, tmp_path):
-    settings = replace(server.settings, backups=tmp_path / "backups", backups_kept=2)
-    for name in ("20260101T000000Z", "20260102T000000Z"):
+def test_the_oldest_back_ups_and_what_a_reboot_left_of_one_go_with_the_next(settings):
+    settings = settings.model_copy(update={"backups_kept": 2})
+    for name in ("20260101T000000Z", "20260102T000000Z", "20260101T000000000000Z.partial"):
         (settings.backups / name).mkdir(parents=True)
-        (settings.backups / name / "backup.json").write_text("{}")
+        if "partial" not in name:
+            (settings.backups / name / "backup.json").write_text("{}")
     (settings.backups / "something of mine").mkdir()
     made = backup.back_up(settings)
     kept = {path.name for path in settings.backups.iterdir()}
     assert kept == {"20260102T000000Z", made.name, "something of mine"}
 
 
-def test_what_a_reboot_left_of_a_back_up_goes_with_the_next(settings):
-    cut = settings.backups / "20260101T000000000000Z.partial"
-    cut.mkdir(parents=True)
-    (cut / "database.dump").write_bytes(b"0")
-    whole = backup.back_up(settings)
-    assert list(settings.backups.iterdir()) == [whole]
-
-
-def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings, tmp_path):
+def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no whole back-up"):
         backup.restore(settings, tmp_path, replace=True)
     sql(settings, "DROP DATABASE mlflow")
@@ -192,25 +170,18 @@ def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings, tmp_p
     assert list(settings.backups.iterdir()) == []
     (tmp_path / "a file").touch()
     with pytest.raises(UserError, match="no back-up was made"):
-        backup.back_up(replace(settings, backups=tmp_path / "a file" / "y"))
+        backup.back_up(settings.model_copy(update={"backups": tmp_path / "a file" / "y"}))
+    monkeypatch.setattr(backup, "_FOLDERS", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"no pg_dump here: install .*apt-get install postgresql"):
+        backup.back_up(settings)
 
 
 @pytest.mark.long
 def test_an_upgrade_of_a_database_that_needs_none_keeps_the_runs(settings):
-    before = stored(settings)
-    given = {
-        "SERVER_NAME": settings.name,
-        "MLFLOW_AUTH_ADMIN_PASSWORD": settings.admin_password,
-        "MLFLOW_FLASK_SERVER_SECRET_KEY": settings.flask_key,
-        "POSTGRES_PASSWORD": settings.postgres_password,
-        "POSTGRES_PORT": str(settings.postgres_port),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "tracking.server", "upgrade"],
-        cwd=PROJECT,
-        env={**os.environ, **given},
-        capture_output=True,
-        text=True,
-    )
+    before = held(settings)
+    words = ["--settings", settings.state / "server.env", "upgrade"]
+    command = [sys.executable, "-m", "tracking.server", *words]
+    done = subprocess.run(command, cwd=PROJECT, env=os.environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert stored(settings) == before
+    assert held(settings) == before

@@ -3,7 +3,6 @@
 The pictures lie in the test's temporary folder.
 """
 
-import json
 import math
 import shutil
 
@@ -65,9 +64,7 @@ def campaign(server, tmp_path_factory):
     """A swept campaign and its report in an experiment of their own; run ids by name."""
     folder = tmp_path_factory.mktemp("campaign")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", server.url)
-        patch.setenv("MLFLOW_TRACKING_USERNAME", "writer")
-        patch.setenv("MLFLOW_TRACKING_PASSWORD", server.passwords["writer"])
+        server.log_in(patch, "writer")
         patch.setenv("MLFLOW_EXPERIMENT_NAME", "night")
         upload(*filed(folder / "records", samples.ceilings_record()))
         runs = {
@@ -169,18 +166,6 @@ def test_the_table_sorts_runs_by_their_share_of_the_roof(opened, page):
     page.wait_for_function(DRAWN_ORDER, arg=wanted)
 
 
-def test_three_runs_side_by_side(opened, page, campaign):
-    ids = json.dumps([campaign[name] for name in THREE]).replace(" ", "")
-    path = f'/compare-runs?runs={ids}&experiments=["{campaign["experiment"]}"]&workspace=default'
-    opened(path.replace("{", "{{").replace("}", "}}"))
-    page.get_by_text("Comparing 3 Runs from 1 Experiment").wait_for()
-    for arch in ("mobilenet_v2", "resnet18", "vgg16"):
-        page.get_by_role("cell", name=arch, exact=True).first.wait_for()
-    page.get_by_text("Visualizations", exact=True).click()  # away: the tables say more
-    page.get_by_text("Show diff only").first.click()
-    page.get_by_role("cell", name="precision", exact=True).wait_for(state="hidden")
-
-
 def test_iteration_times_of_three_runs_in_one_chart(opened, page, campaign):
     wanted = "tags.`mlproject.campaign` = 'night' AND params.precision = 'fp32' "
     wanted += "AND params.repeat = '1'"
@@ -203,12 +188,6 @@ def test_the_load_of_the_machine_during_a_run(opened, page):
     assert set(busy_percent) == {92}
     [used_bytes] = chart(page, "memory_used_bytes").values()
     assert len(used_bytes) == 41
-
-
-def test_a_run_says_what_it_is(opened, page):
-    opened(f"/experiments/{{experiment}}/runs/{{{ONE}}}?workspace=default")
-    page.get_by_text("Finished", exact=True).wait_for()
-    page.get_by_text("mlproject.device").first.wait_for()
 
 
 def test_the_report_is_shown_in_the_page(opened, page):
