@@ -104,8 +104,7 @@ class Counters(Recording):
 def _row(file: Path) -> dict[str, Any]:
     from bench.profilers.ncu.metrics import metrics_listed_in, translate
     from bench.profilers.ncu.read import read_counters
-    from bench.profilers.perf.rows import is_perf_stat
-    from bench.profilers.perf.stat import read_perf_stat
+    from bench.profilers.perf.stat import is_perf_stat, read_perf_stat
 
     try:
         with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""perf's command line, and short trials of it: only perf knows what this machine can count."""
+"""perf's command line, a short trial of it, and what switches it on and off from within."""
 
 from __future__ import annotations
 
@@ -9,33 +9,27 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.errors import UserError
 from bench.machine.probes import UnknownFactError
-from bench.profilers.perf.rows import PerfRow, read_rows
+from bench.profilers.perf.stat import PerfRow, read_rows
 
-
-@dataclass(frozen=True)
-class Gate:
-    """perf reads commands from `control` and answers each in `acknowledge`."""
-
-    control: Path
-    acknowledge: Path
-
-    @classmethod
-    def make(cls, folder: Path, name: str) -> Gate:
-        """Make both in `folder`. Raises `OSError` where its file system has no FIFOs."""
-        gate = cls(folder / f"{name}.control", folder / f"{name}.acknowledge")
-        os.mkfifo(gate.control)
-        os.mkfifo(gate.acknowledge)
-        return gate
-
+#: FIFOs by name: perf reads commands from `control` and answers each in `acknowledge`.
+Gate = Mapping[str, str]
 
 #: Names of events may hold commas, so that perf's fields had better not be parted by them.
 _SEPARATOR = ";"
 _LIMIT_S = 20.0
+
+
+def make_gate(folder: Path) -> dict[str, str]:
+    """Make the FIFOs in `folder`. Raises `OSError` where its file system has none."""
+    gate = {name: str(folder / f"perf.{name}") for name in ("control", "acknowledge")}
+    for fifo in gate.values():
+        os.mkfifo(fifo)
+    return gate
 
 
 def perf_stat(output: Path, events: Sequence[str], gate: Gate | None = None) -> tuple[str, ...]:
@@ -43,7 +37,7 @@ def perf_stat(output: Path, events: Sequence[str], gate: Gate | None = None) -> 
 
     With a gate nothing is counted until it is opened.
     """
-    control = f"fifo:{gate.control},{gate.acknowledge}" if gate else ""
+    control = "fifo:{control},{acknowledge}".format(**gate) if gate else ""
     return (
         *("perf", "stat", "-x", _SEPARATOR, "-o", str(output)),
         *(("-D", "-1", "--control", control) if gate else ()),
@@ -52,18 +46,17 @@ def perf_stat(output: Path, events: Sequence[str], gate: Gate | None = None) -> 
     )
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A perf that counted a program which does nothing: what it printed, and what it said."""
 
-    rows: tuple[PerfRow, ...]
+    rows: list[PerfRow]
     exit_code: int
     complaint: str
 
     @property
-    def counts(self) -> bool:
-        """Whether perf took every event, and this machine can count it."""
-        return self.exit_code == 0 and all(row.why != "not supported" for row in self.rows)
+    def unsupported(self) -> list[bool]:
+        """Of each row, whether this machine cannot count its event."""
+        return [row.count == "not supported" for row in self.rows]
 
 
 def try_events(events: Sequence[str], *, gated: bool = False) -> Trial:
@@ -75,7 +68,7 @@ def try_events(events: Sequence[str], *, gated: bool = False) -> Trial:
     with tempfile.TemporaryDirectory(prefix="mlproject-perf-") as folder:
         output = Path(folder) / "trial.csv"
         try:
-            gate = Gate.make(Path(folder), "trial") if gated else None
+            gate = make_gate(Path(folder)) if gated else None
         except OSError as error:
             raise UnknownFactError(
                 f"no FIFO can be made in {tempfile.gettempdir()} ({error.strerror})"
@@ -90,12 +83,11 @@ def try_events(events: Sequence[str], *, gated: bool = False) -> Trial:
                 timeout=_LIMIT_S,
                 env={**os.environ, "LC_ALL": "C"},
             )
+            rows = read_rows(output) if output.exists() else []
         except subprocess.TimeoutExpired:
             raise UnknownFactError(f"perf did not end in {_LIMIT_S:g} s") from None
         except OSError as error:
             raise UnknownFactError(f"perf does not start ({error.strerror})") from None
-        try:
-            rows = tuple(read_rows(output)) if output.exists() else ()
         except UserError as error:
             raise UnknownFactError(str(error)) from None
         return Trial(rows, done.returncode, done.stderr.strip())
@@ -106,15 +98,15 @@ ANSWER_S = 30.0
 
 
 @contextmanager
-def counting(task: Mapping[str, str], answer_s: float = ANSWER_S) -> Iterator[None]:
+def counting(gate: Gate, answer_s: float = ANSWER_S) -> Iterator[None]:
     """Let the perf that listens count while the body runs, and only then.
 
-    `task` names its FIFOs: `control` and `acknowledge`. Raises `UserError` where it does not answer
-    within `answer_s`. A body that raises leaves it counting: its counts are of no use.
+    Raises `UserError` where it does not answer within `answer_s`. A body that raises leaves it
+    counting: its counts are of no use.
     """
     with (
-        _opened(task["control"], os.O_WRONLY) as commands,
-        _opened(task["acknowledge"], os.O_RDONLY) as answers,
+        _opened(gate["control"], os.O_WRONLY) as commands,
+        _opened(gate["acknowledge"], os.O_RDONLY) as answers,
     ):
         _send("enable", commands, answers, answer_s)
         yield

@@ -1,55 +1,31 @@
-"""perf as a tool of a profile: one worker whose whole measured window is counted."""
+"""perf as a tool of a profile: one worker whose whole measured window is counted.
+
+Where perf cannot count here, perf itself says so, asked with the very options of a profile: a
+version, a package, a setting of the kernel, a container and a hypervisor may each stand in its way.
+"""
 
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from bench.errors import UserError
+from bench.errors import Problem, UserError
+from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
+from bench.machine.surroundings import container, virtualization
 from bench.profilers.base import Attempt, Tool
-from bench.profilers.perf.obstacle import find_obstacle, of_complaint
-from bench.profilers.perf.program import Gate, perf_stat, try_events
+from bench.profilers.perf.program import Trial, make_gate, perf_stat, try_events
 from bench.profilers.perf.stat import CORE_EVENTS, FLOP_EVENTS, Collection, read_perf_stat
 from bench.records import Backend, CpuCounters, ProfiledStep, ResolvedConfig, ToolName
 
 _MAKERS = {"x86_64": ("Intel", "AMD"), "aarch64": ("Arm",)}
-_NO_FLOPS = "perf knows no floating-point events of this processor"
-
-
-def choose_events() -> tuple[str, ...]:
-    """Return the events of this machine; perf is asked for each that is not of every processor.
-
-    Names of floating-point events come from perf's own lists for the very processor, so that one
-    which it knows counts what it is believed to. One that it knows and the machine does not
-    support is asked for all the same: without it the FLOP would be too few. Takes up to a second.
-    """
-    makers = _MAKERS.get(platform.machine(), ())
-    known = [event for each in FLOP_EVENTS if each.maker in makers for event in each.weights]
-    return (*(names[0] for names in CORE_EVENTS.values()), *filter(_is_known, known))
-
-
-def _is_known(event: str) -> bool:
-    try:
-        return try_events((event,)).exit_code == 0
-    except UnknownFactError:
-        return False
-
-
-def vector_bits(root: Path = ROOT) -> int | None:
-    """Return the length of Arm's scalable vectors in a new process, or None where there are none.
-
-    Linux, Documentation/arch/arm64/sve.rst: /proc/sys/abi/sve_default_vector_length, in bytes.
-    """
-    length = root / "proc/sys/abi/sve_default_vector_length"
-    return value_or_none(lambda: 8 * int(text_of(length)))
-
-
 _ATTEMPT = "perf"
 _COUNTS = "perf_stat.csv"
 
@@ -67,7 +43,7 @@ class PerfTool(Tool):
         if backend != "cpu":
             return _elsewhere(backend)
         found = find_obstacle()
-        return str(found) if found else None
+        return found and str(found)
 
     def attempts(self, folder: Path) -> Sequence[Attempt]:
         """Return the one worker, under perf."""
@@ -75,15 +51,14 @@ class PerfTool(Tool):
         fifos = Path(tempfile.mkdtemp(prefix="mlproject-perf-"))
         weakref.finalize(self, shutil.rmtree, fifos, ignore_errors=True)
         self._events = choose_events()
-        gate = Gate.make(fifos, "perf")
+        gate = make_gate(fifos)
         prefix = perf_stat((folder / _ATTEMPT).resolve() / _COUNTS, self._events, gate)
-        task = {"control": str(gate.control), "acknowledge": str(gate.acknowledge)}
-        return (Attempt(_ATTEMPT, prefix, {"LC_ALL": "C"}, task),)
+        return (Attempt(_ATTEMPT, prefix, {"LC_ALL": "C"}, gate),)
 
     def explain(self, console: str) -> str | None:
         """Return the obstacle that perf's words in `console` name, or None."""
-        found = of_complaint(console)
-        return str(found) if found else None
+        found = _of_complaint(console, ROOT)
+        return found and str(found)
 
     def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> CpuCounters:
         """Return what was counted in the window of the one step.
@@ -97,34 +72,177 @@ class PerfTool(Tool):
         if step.iterations is None or step.window_s is None:
             raise UserError(f"{folder / _ATTEMPT}: the window did not end; its counts mean nothing")
         version = value_or_none(lambda: output_of("perf", "--version")) or "perf"
-        return read_perf_stat(
-            folder / _ATTEMPT / _COUNTS,
+        collection = Collection(
+            version.replace("perf version", "perf"),
             step.iterations,
             step.window_s,
-            Collection(
-                source=version.replace("perf version", "perf"),
-                whole=True,
-                computed=True,
-                vector_bits=vector_bits(),
-                withheld=_uncounted(self._events, step.resolved),
-            ),
+            vector_bits(),
+            _uncounted(self._events, step.resolved),
         )
+        return read_perf_stat(folder / _ATTEMPT / _COUNTS, collection)
 
 
 def _elsewhere(backend: Backend) -> str:
     return f"perf counts the processor, and the step runs on {backend}; profile with backend=cpu"
 
 
+def choose_events() -> tuple[str, ...]:
+    """Return the events of this machine; perf is asked for each that is not of every processor.
+
+    Names of floating-point events come from perf's own lists for the very processor, so that one
+    which it knows counts what it is believed to. One that it knows and the machine does not
+    support is asked for all the same: without it the FLOP would be too few. Takes up to a second.
+    """
+    makers = _MAKERS.get(platform.machine(), ())
+    known = [event for each in FLOP_EVENTS if each.maker in makers for event in each.weights]
+    flops = []
+    for event in known:
+        with suppress(UnknownFactError):
+            if try_events((event,)).exit_code == 0:
+                flops.append(event)
+    return (*(names[0] for names in CORE_EVENTS.values()), *flops)
+
+
+def vector_bits(root: Path = ROOT) -> int | None:
+    """Return the length of Arm's scalable vectors in a new process, or None where there are none.
+
+    Linux, Documentation/arch/arm64/sve.rst: /proc/sys/abi/sve_default_vector_length, in bytes.
+    """
+    length = root / "proc/sys/abi/sve_default_vector_length"
+    return value_or_none(lambda: 8 * int(text_of(length)))
+
+
 def _uncounted(asked: Sequence[str], resolved: ResolvedConfig | None) -> dict[str, str]:
     """Why the FLOP are not all: no events, or 16-bit products that are in none of them."""
     events = next((each for each in FLOP_EVENTS if each.weights.keys() & set(asked)), None)
     if events is None:
-        return {"flops": _NO_FLOPS}
+        return {"flops": "perf knows no floating-point events of this processor"}
     if resolved is None or resolved.math_mode in ("fp32", "tf32") or not resolved.native_math:
         return {}
     if resolved.math_mode == "bf16" and events.counts_bf16:
         return {}
-    return {
-        "flops": f"{events.maker}'s floating-point events do not count products of "
-        f"{resolved.math_mode}"
-    }
+    mode = resolved.math_mode
+    return {"flops": f"{events.maker}'s floating-point events do not count products of {mode}"}
+
+
+# What stands in the way, and the remedy: shown before a profile, by doctor, and after
+
+#: Up to this level users may count their own processes in user mode (kernel,
+#: Documentation/admin-guide/perf-security.rst); Debian's and Ubuntu's higher ones forbid it.
+_HIGHEST_PARANOIA = 2
+#: What perf says (tools/perf/util/evsel.c); a worker's own output may lie beside it.
+_NO_PERMISSION = re.compile(
+    "No permission to enable|Access to performance monitoring|permission to collect"
+)
+_OPS = "time per op needs no counters: mlproject profile --tool torch"
+_ELSEWHERE = {
+    "Darwin": f"Xcode's Instruments has a template CPU Counters; {_OPS}",
+    "Windows": f"use WSL2, or Intel VTune or AMD uProf by hand; {_OPS}",
+}
+_CANNOT_START = (
+    "try `perf stat -e instructions -- true` by hand; a perf of the running kernel, and TMPDIR on "
+    "a file system of Linux, are what it needs"
+)
+_GUEST = (
+    "a virtual machine has those its host passes on: on Google Cloud set "
+    "advancedMachineFeatures.performanceMonitoringUnit (STANDARD), on Amazon take a .metal size or "
+    "one that fills a socket, in libvirt use <cpu mode='host-passthrough'/> and <pmu state='on'/>; "
+    "else use a machine of your own"
+)
+_GUESTS = {
+    "none": "this kernel does not know its processor: see `dmesg | grep PMU`, use a newer kernel",
+    "wsl2": (
+        "wsl --update, and remove hardwarePerformanceCounters=false from .wslconfig; some "
+        "processors pass none on to WSL2: then start Linux itself"
+    ),
+    "vmware": "switch on `Virtualize CPU performance counters` in the virtual machine's settings",
+    "hyperv": "on the host, Set-VMProcessor NAME -Perfmon @('pmu'); on Azure use another machine",
+    "virtualbox": "VirtualBox passes none on: use another hypervisor or the machine itself",
+}
+
+
+def find_obstacle(root: Path = ROOT) -> Problem | None:
+    """Return why perf cannot count the processor's events here, or None if it can."""
+    system = platform.system()
+    if system != "Linux":
+        remedy = _ELSEWHERE.get(system, _OPS)
+        return Problem(f"perf is a tool of Linux, and this is {system}", remedy)
+    if shutil.which("perf") is None:
+        return Problem(
+            "perf is not installed",
+            "install it: sudo apt install linux-perf (Debian), linux-tools-common and "
+            "linux-tools-$(uname -r) (Ubuntu), sudo dnf install perf (Fedora, Red Hat)",
+        )
+    try:
+        # task-clock needs no counter: it works where counters are absent and perf is allowed.
+        trial = try_events(("task-clock", "instructions"), gated=True)
+    except UnknownFactError as error:
+        return Problem(str(error), _CANNOT_START)
+    if trial.exit_code == 0 and trial.rows and not any(trial.unsupported):
+        return None
+    return _of_complaint(trial.complaint, root) or _of_counts(trial, root)
+
+
+def _of_complaint(complaint: str, root: Path) -> Problem | None:
+    """The obstacle that perf's own words name."""
+    if found := re.search(r"perf not found for kernel \S+", complaint):
+        what = f"{found[0]}: this perf is only a script that looks for it"
+        first = "and put /usr/lib/linux-tools/<version> first on PATH"
+        if value_or_none(lambda: virtualization(root)) == "wsl2":
+            return Problem(what, f"sudo apt install linux-tools-generic, {first}")
+        return Problem(
+            what,
+            "sudo apt install linux-tools-$(uname -r); in a container, whose kernel is the host's, "
+            f"linux-tools-generic, {first}",
+        )
+    if re.search(r"option `(control|delay)'", complaint):
+        return Problem(
+            "this perf cannot be switched on and off (--control)",
+            "install that of Linux 5.10 or later: sudo apt install linux-perf, sudo dnf upgrade "
+            "perf",
+        )
+    return _forbidden(root) if _NO_PERMISSION.search(complaint) else None
+
+
+def _of_counts(trial: Trial, root: Path) -> Problem:
+    if trial.exit_code or not trial.rows:
+        lines = (line.strip() for line in trial.complaint.splitlines())
+        said = (line for line in lines if line.strip(" :") not in ("", "Error"))
+        words = next(said, f"exit code {trial.exit_code}")
+        return Problem(f"perf cannot count: {words}", _CANNOT_START)
+    if all(trial.unsupported):
+        return Problem(
+            "the kernel does not let perf count anything, not even time",
+            "in a container, start it with --security-opt seccomp=unconfined or without gVisor; "
+            "else use a kernel with CONFIG_PERF_EVENTS",
+        )
+    hypervisor = value_or_none(lambda: virtualization(root)) or "unidentified"
+    return Problem("this machine shows no hardware counters", _GUESTS.get(hypervisor, _GUEST))
+
+
+def _forbidden(root: Path) -> Problem:
+    """The kernel said no: by its own setting, or by a filter in front of it."""
+    level = value_or_none(lambda: int(text_of(root / "proc/sys/kernel/perf_event_paranoid"))) or 0
+    around = value_or_none(lambda: container(root)) or "none"
+    if level > _HIGHEST_PARANOIA and not profiling_capabilities(root):
+        where = "on the host, " if around != "none" else ""
+        return Problem(
+            f"perf_event_paranoid is {level}: users may not count",
+            f"{where}sudo sysctl kernel.perf_event_paranoid={_HIGHEST_PARANOIA} (a file in "
+            "/etc/sysctl.d keeps it over a restart), or profile as root",
+        )
+    if around == "none":
+        return Problem(
+            "a seccomp filter or a security module forbids perf_event_open",
+            "profile as root, or outside the sandbox that runs this",
+        )
+    remedy = (
+        "start it with --cap-add=PERFMON (where that is unknown, --cap-add=SYS_ADMIN), "
+        "and as root in it"
+    )
+    if around == "kubernetes":
+        remedy = (
+            "give the pod securityContext.capabilities.add: [PERFMON] and "
+            "seccompProfile.type: Unconfined, and run it as root"
+        )
+    return Problem(f"the {around} container forbids perf_event_open", remedy)

@@ -14,8 +14,8 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.profile import launch_profile
 from bench.profilers.perf import tool as perf_tool
-from bench.profilers.perf.program import Gate, counting, perf_stat
-from bench.profilers.perf.rows import read_rows
+from bench.profilers.perf.program import counting, make_gate, perf_stat
+from bench.profilers.perf.stat import read_rows
 from bench.records.folders import RecordFolder
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -56,15 +56,11 @@ print(json.dumps({"inside": inside, "whole": time.process_time()}))
 """
 
 
-def task_of(gate):
-    return {"control": str(gate.control), "acknowledge": str(gate.acknowledge)}
-
-
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
 @pytest.mark.slow
 def test_the_real_perf_counts_all_threads_in_the_window_and_nothing_else(tmp_path):
-    gate, output = Gate.make(tmp_path, "perf"), tmp_path / "counts.csv"
-    worker = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(task_of(gate))]
+    gate, output = make_gate(tmp_path), tmp_path / "counts.csv"
+    worker = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(gate)]
     command = [*perf_stat(output, ("task-clock",), gate), *worker]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -101,11 +97,9 @@ def test_the_real_perf_around_a_real_worker(tmp_path, monkeypatch):
 class Listener:
     """perf's side: both FIFOs open for reading and writing; gives `answers`."""
 
-    def __init__(self, folder, name="perf", answers=((b"ack\n\0",), (b"ack\n\0",))):
-        self.gate = Gate.make(folder, name)
-        self._ends = [
-            os.open(path, os.O_RDWR) for path in (self.gate.control, self.gate.acknowledge)
-        ]
+    def __init__(self, folder, answers=((b"ack\n\0",), (b"ack\n\0",))):
+        self.gate = make_gate(folder)
+        self._ends = [os.open(path, os.O_RDWR) for path in self.gate.values()]
         self.heard = []
         self._thread = threading.Thread(target=self._listen, args=(answers,), daemon=True)
         self._thread.start()
@@ -136,7 +130,7 @@ def open_descriptors():
 def test_commands_are_sent_around_the_body(tmp_path, answers):
     listener = Listener(tmp_path, answers=answers)
     descriptors = open_descriptors()
-    with counting(task_of(listener.gate)):
+    with counting(listener.gate):
         assert listener.heard == [b"enable\n"]
     assert listener.heard == [b"enable\n", b"disable\n"]
     assert open_descriptors() == descriptors
@@ -145,8 +139,8 @@ def test_commands_are_sent_around_the_body(tmp_path, answers):
 @pytest.mark.parametrize(
     ("gate_of", "words"),
     [
-        (lambda folder: Gate(folder / "a", folder / "b"), r"listen at .*/a \(No such file"),
-        (lambda folder: Gate.make(folder, "p"), r"listen at .*p\.control \(No such device"),
+        (lambda folder: {"control": f"{folder}/a"}, r"listen at .*/a \(No such file"),
+        (make_gate, r"listen at .*perf\.control \(No such device"),
         *(
             (
                 lambda folder, answers=answers: Listener(folder, answers=answers).gate,
@@ -159,7 +153,7 @@ def test_commands_are_sent_around_the_body(tmp_path, answers):
 def test_without_an_answer_the_body_does_not_run(tmp_path, gate_of, words):
     gate = gate_of(tmp_path)
     descriptors = open_descriptors()
-    with pytest.raises(UserError, match=words), counting(task_of(gate), answer_s=0.05):
+    with pytest.raises(UserError, match=words), counting(gate, answer_s=0.05):
         pytest.fail("there was no answer")
     assert open_descriptors() == descriptors
 
@@ -168,13 +162,13 @@ def test_a_perf_that_dies_in_the_window_is_an_error(tmp_path):
     listener = Listener(tmp_path, answers=((b"ack\n\0",),))
     with (
         pytest.raises(UserError, match="perf has ended before 'disable'"),
-        counting(task_of(listener.gate)),
+        counting(listener.gate),
     ):
         listener.end()
 
 
 def test_an_error_in_the_body_comes_out_as_it_is(tmp_path):
     listener = Listener(tmp_path)
-    with pytest.raises(ValueError, match="of the step"), counting(task_of(listener.gate)):
+    with pytest.raises(ValueError, match="of the step"), counting(listener.gate):
         raise ValueError("of the step")
     assert listener.heard == [b"enable\n"]
