@@ -43,7 +43,8 @@ _SCOPES = {(True, False): "user", (False, True): "kernel"}
 _MOST_DIGITS = 25
 
 
-class PerfRow(NamedTuple):
+@dataclass(frozen=True)
+class PerfRow:
     """One event: its count, or perf's own word why there is none.
 
     The count is what perf prints: scaled up to the whole time where the event was counted for a
@@ -296,8 +297,8 @@ def read_perf_stat(path: Path, collection: Collection | None = None) -> CpuCount
         source=collection.source if collection else "perf stat",
         scope=cores.scope(),
         running_share=cores.shares(),
-        iterations=collection and collection.iterations,
-        window_s=collection and collection.window_s,
+        iterations=collection.iterations if collection else None,
+        window_s=collection.window_s if collection else None,
         **{name: round(value) for name, value in found.items() if not isinstance(value, str)},
     )
 
@@ -378,7 +379,7 @@ class _CoreCounts:
         absent = sorted(events.weights.keys() - asked)
         if absent and collection is None:
             return f"perf was not asked for {', '.join(absent)}: their FLOP would be lacking"
-        vector_bits = collection and collection.vector_bits
+        vector_bits = collection.vector_bits if collection else None
         total = 0.0
         for event in sorted(asked & events.weights.keys()):
             count = self.total((event,))

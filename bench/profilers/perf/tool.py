@@ -43,7 +43,7 @@ class PerfTool(Tool):
         if backend != "cpu":
             return _elsewhere(backend)
         found = find_obstacle()
-        return found and str(found)
+        return str(found) if found else None
 
     def attempts(self, folder: Path) -> Sequence[Attempt]:
         """Return the one worker, under perf."""
@@ -58,7 +58,7 @@ class PerfTool(Tool):
     def explain(self, console: str) -> str | None:
         """Return the obstacle that perf's words in `console` name, or None."""
         found = _of_complaint(console, ROOT)
-        return found and str(found)
+        return str(found) if found else None
 
     def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> CpuCounters:
         """Return what was counted in the window of the one step.
