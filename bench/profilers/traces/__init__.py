@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bench.errors import UserError, one_line
-from bench.profilers.traces.contents import unpacked
-from bench.profilers.traces.kineto import counter_totals, kineto_trace, read_counters
+from bench.profilers.traces.kineto import kineto_trace, read_counters, unpacked
 from bench.profilers.traces.nsys import MAGIC, nsys_trace
 from bench.profilers.traces.trace import CounterRange, DeviceSpan, HostSpan, Trace
 
@@ -18,7 +17,6 @@ __all__ = [
     "DeviceSpan",
     "HostSpan",
     "Trace",
-    "counter_totals",
     "read_counters",
     "read_trace",
 ]
@@ -35,8 +33,7 @@ def read_trace(path: Path) -> Trace:
     """Return the trace in the file `path`.
 
     Raises `UserError`, one line with the path, for a file that cannot be read, is cut or damaged,
-    holds no interval, or is too large: `bench.profilers.traces.contents` has the limits. A trace
-    takes about three times its unpacked size of memory, and no file more than 12 GB.
+    holds no interval, or is too large.
     """
     if path.suffix in _REPORTS:
         raise UserError(

@@ -8,45 +8,158 @@ characters, which JSON forbids: they are cleaned where the strict parser refuses
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Sequence
 from decimal import Decimal
+from functools import cache
+from io import BufferedReader
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from bench.errors import UserError, printable
 from bench.profilers.ncu.figures import ProfileTotals, counters_of
 from bench.profilers.ncu.metrics import DURATION, WANTED, chip_of_capability
-from bench.profilers.traces.contents import (
-    DEVICE_ARGS,
-    HOST_ARGS,
-    NOTHING,
-    DeviceArgs,
-    Event,
-    File,
-    HostArgs,
-    Scalar,
-    parsed,
-)
 from bench.profilers.traces.trace import (
+    MOST_BYTES,
     CounterRange,
     DeviceKind,
     DeviceSpan,
     HostKind,
     HostSpan,
     Trace,
+    TracedDevice,
     in_order,
     without_ambiguous_ids,
 )
 from bench.records import Counters
 from bench.records.kernel_names import kernel_name
 
-#: Bytes of the different lists of arguments together.
-MOST_LIST_BYTES = 250_000_000
+# The text of a file
+
+_CHUNK_BYTES = 1 << 24
+_GZIP = b"\x1f\x8b"
+#: Every control character becomes a space, which JSON allows between its tokens too.
+_CONTROL = bytes(0x20 if byte < 0x20 else byte for byte in range(256))
+_NO_NUMBER = re.compile(rb"(?<=[:,\[\s])[-+]?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
+
+
+def unpacked(file: BufferedReader) -> bytearray:
+    """Return what `file` holds, unpacked if it is gzip's, without a mark in front.
+
+    Raises `ValueError` with a reason for one that is empty, begins as no JSON does, holds over
+    `MOST_BYTES`, or is cut or damaged as gzip sees it.
+    """
+    is_gzip = file.peek(2)[:2] == _GZIP
+    stream: IO[bytes] = gzip.GzipFile(fileobj=file) if is_gzip else file  # type: ignore[assignment]
+    try:
+        contents = bytearray(stream.read(_CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
+        if contents.lstrip()[:1] not in (b"{", b"[", b""):
+            raise ValueError("it begins as no JSON does")
+        while len(contents) <= MOST_BYTES and (chunk := stream.read(_CHUNK_BYTES)):
+            contents += chunk
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"gzip: {error}") from None
+    if len(contents) > MOST_BYTES:
+        raise ValueError(f"over {MOST_BYTES / 1e9:g} GB unpacked: record fewer steps")
+    if not contents or contents.isspace():
+        raise ValueError("it is empty")
+    return contents
+
+
+#: What ids and times are, or it is no event.
+Scalar = int | float | str | None
+_NOTHING = msgspec.Raw()
+
+
+class _Event(msgspec.Struct, gc=False):
+    """One event of any kind; `args` are parsed when it is of use."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
+    args: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Args(msgspec.Struct, gc=False):
+    external: Scalar = msgspec.field(default=None, name="External id")
+    old_external: Scalar = msgspec.field(default=None, name="external id")
+    correlation: Scalar = None
+
+
+class _HostArgs(_Args, gc=False):
+    """Arguments of an op, a mark or a call; lists stay text until they are asked for."""
+
+    sequence: Scalar = msgspec.field(default=None, name="Sequence number")
+    forward_thread: Scalar = msgspec.field(default=None, name="Fwd thread id")
+    dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
+    old_dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input dims")
+    types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
+    concrete: msgspec.Raw = msgspec.field(default=_NOTHING, name="Concrete Inputs")
+    strides: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Strides")
+
+
+class _DeviceArgs(_Args, gc=False):
+    """Arguments of a kernel, a copy or a fill."""
+
+    device: Scalar = None
+    stream: Scalar = None
+    size_bytes: Scalar = msgspec.field(default=None, name="bytes")
+
+
+class _File(msgspec.Struct):
+    events: list[_Event] = msgspec.field(name="traceEvents")
+    devices: msgspec.Raw = msgspec.field(default=_NOTHING, name="deviceProperties")
+    distributed: msgspec.Raw = msgspec.field(default=_NOTHING, name="distributedInfo")
+    record_shapes: Scalar = None
+    schema_version: Scalar = msgspec.field(default=None, name="schemaVersion")
+    cuda_runtime_version: Scalar = None
+    hip_runtime_version: Scalar = None
+
+
+_FILE = msgspec.json.Decoder(_File)
+_EVENTS = msgspec.json.Decoder(list[_Event])
+_HOST_ARGS = msgspec.json.Decoder(_HostArgs | None)
+_DEVICE_ARGS = msgspec.json.Decoder(_DeviceArgs | None)
+
+
+def _parsed(contents: bytearray) -> _File:
+    """The events; those that JSON forbids in small ways are read too."""
+    try:
+        return _decoded(contents)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        clean = _NO_NUMBER.sub(b"null", contents.translate(_CONTROL))
+        return _decoded(clean.decode("utf-8", "replace").encode())
+
+
+def _decoded(contents: bytes | bytearray) -> _File:
+    if contents[:4096].lstrip()[:1] != b"[":
+        return _FILE.decode(contents)
+    # Chrome's format lets a writer leave out the bracket at the end of a list.
+    text = contents.rstrip()
+    return _File(_EVENTS.decode(text if text[-1:] == b"]" else text.removesuffix(b",") + b"]"))
+
+
+def _value_in(written: bytes | msgspec.Raw) -> Any:
+    """The value of a piece of JSON; None where there is none."""
+    # The parser that found the end of the value did not look into its characters.
+    text = bytes(written).decode("utf-8", "replace")
+    return msgspec.json.decode(text) if text else None
+
+
+# Events and spans
 
 _DEVICE: dict[str, DeviceKind] = {
     "kernel": "kernel",
@@ -72,8 +185,8 @@ _FAR_US = 1e9
 #: In 2021 marks were Operators too. Operators are of a library (`aten::add`) or torch's own
 #: `detach`; autograd's nodes are named after them.
 _OPERATOR = re.compile(r"^[A-Za-z_]\w*::|Backward\d*$|AccumulateGrad$|^detach_?$")
-
-_NO_HOST_ARGS, _NO_DEVICE_ARGS = HostArgs(), DeviceArgs()
+#: Of a tensor: torch counts them in signed 64 bits.
+_MOST_ELEMENTS = 2**63 - 1
 
 
 def kineto_trace(path: str, contents: bytearray) -> Trace:
@@ -81,49 +194,124 @@ def kineto_trace(path: str, contents: bytearray) -> Trace:
 
     Raises `ValueError`, `msgspec.DecodeError` or `RecursionError` for what is no such trace.
     """
-    file = parsed(contents)
-    facts, devices = _facts(file), dict(_devices(value_in(file.devices)))
-    host, device, counters = _spans(file.events)
-    return Trace(
-        path,
-        host,
-        device,
-        counters,
-        {number: str(one["name"])[:200] for number, one in devices.items() if one.get("name")},
-        facts,
-        {number: found for number, one in devices.items() if (found := _capability(one))},
-        {number: one["numSms"] for number, one in devices.items() if _is_count(one, "numSms")},
+    file = _parsed(contents)
+    facts, listed = _facts(file), _value_in(file.devices)
+    devices = {
+        one["id"]: _device(one)
+        for one in (listed if isinstance(listed, list) else ())
+        if isinstance(one, dict) and isinstance(one.get("id"), int)
+    }
+    return Trace(path, *_Spans().of(file.events), devices=devices, facts=facts)
+
+
+def _facts(file: _File) -> dict[str, Any]:
+    names = ("schema_version", "record_shapes", "cuda_runtime_version", "hip_runtime_version")
+    facts = {name: getattr(file, name) for name in names}
+    distributed = _value_in(file.distributed)
+    for name in ("rank", "world_size"):
+        facts[name] = _whole(distributed.get(name)) if isinstance(distributed, dict) else None
+    return {
+        name: value
+        for name, value in facts.items()
+        if isinstance(value, str) or (isinstance(value, int) and value >= 0)
+    }
+
+
+def _device(one: dict[str, Any]) -> TracedDevice:
+    major, minor, count = (one.get(key) for key in ("computeMajor", "computeMinor", "numSms"))
+    return TracedDevice(
+        str(one["name"])[:200] if one.get("name") else None,
+        (major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
+        count if isinstance(count, int) and count > 0 else None,
     )
 
 
-def _spans(
-    events: list[Event],
-) -> tuple[list[HostSpan], list[DeviceSpan], list[CounterRange]]:
-    """Turn events into spans, and empty the list on the way: a long trace has millions."""
-    host: list[HostSpan] = []
-    device: list[DeviceSpan] = []
-    counters: list[CounterRange] = []
-    shared = _Shared()
-    events.reverse()
-    for number in range(len(events)):
-        event = events.pop()
-        if event.ph != "X" or event.cat is None:
-            continue
-        category = event.cat.lower()
-        try:
-            if category in _HOST:
-                host.append(_host_span(event, category, shared))
-            elif category in _DEVICE:
-                device.append(_device_span(event, _DEVICE[category], shared))
-            elif category == _RANGES:
-                counters.append(_counter_range(event))
-        except (msgspec.DecodeError, ValueError) as error:
-            raise ValueError(f"event {number}: {error}") from None
-    in_order(host, device)
-    _check_times(host, device)
-    if len({thread[0] for thread in shared.threads.values()}) > 1:
-        without_ambiguous_ids(host, device)
-    return host, device, counters
+class _Spans:
+    """Turns events into spans. What many have in common is kept once: names, threads, lists."""
+
+    def __init__(self) -> None:
+        self._name = cache(printable)
+        self._thread = cache(lambda process, thread: (_plain(process), _plain(thread)))
+        self._list = cache(_list_in)
+        self._shapes = cache(_shapes_in)
+
+    def of(
+        self, events: list[_Event]
+    ) -> tuple[list[HostSpan], list[DeviceSpan], list[CounterRange]]:
+        """Return the spans of `events`; that list is emptied: a long trace has millions."""
+        host: list[HostSpan] = []
+        device: list[DeviceSpan] = []
+        counters: list[CounterRange] = []
+        events.reverse()
+        for number in range(len(events)):
+            event = events.pop()
+            if event.ph != "X" or event.cat is None:
+                continue
+            category = event.cat.lower()
+            try:
+                if category in _HOST:
+                    host.append(self._host_span(event, category))
+                elif category in _DEVICE:
+                    device.append(self._device_span(event, _DEVICE[category]))
+                elif category == _RANGES:
+                    counters.append(_counter_range(event))
+            except (msgspec.DecodeError, ValueError) as error:
+                raise ValueError(f"event {number}: {error}") from None
+        in_order(host, device)
+        _check_times(host, device)
+        if len({span.thread[0] for span in host}) > 1:
+            without_ambiguous_ids(host, device)
+        return host, device, counters
+
+    def _host_span(self, event: _Event, category: str) -> HostSpan:
+        args = _HOST_ARGS.decode(event.args) or _HostArgs()
+        begin_us, end_us = _interval(event)
+        name = self._name(event.name or "")
+        kind = _HOST[category]
+        if category == "operator" and not _OPERATOR.search(name):
+            kind = "mark"
+        return HostSpan(
+            name,
+            kind,
+            begin_us,
+            end_us,
+            self._thread(event.pid, event.tid),
+            _whole(args.external, args.old_external),
+            _whole(args.correlation),
+            _whole(args.sequence),
+            _whole(args.forward_thread),
+            self._shapes(bytes(args.dims) or bytes(args.old_dims)),
+            self._list(bytes(args.types)),
+            self._list(bytes(args.concrete)),
+            self._list(bytes(args.strides)),
+        )
+
+    def _device_span(self, event: _Event, kind: DeviceKind) -> DeviceSpan:
+        args = _DEVICE_ARGS.decode(event.args) or _DeviceArgs()
+        begin_us, end_us = _interval(event)
+        row = _plain(event.pid)
+        return DeviceSpan(
+            self._name(event.name or ""),
+            kind,
+            begin_us,
+            end_us,
+            # Kineto's row is the device; who merges the traces of several ranks gives each its own.
+            _plain(args.device) if row is None else row,
+            _plain(event.tid if args.stream is None else args.stream),
+            _whole(args.correlation),
+            _whole(args.external, args.old_external),
+            _whole(args.size_bytes),
+        )
+
+
+def _interval(event: _Event) -> tuple[float, float]:
+    """Begin and end. Kineto writes 0 for a negative duration; a trace that holds one is damaged."""
+    begin_us, duration_us = _number(event.ts), _number(event.dur)
+    if begin_us is None or duration_us is None or duration_us < 0:
+        which = "ts" if begin_us is None else "dur"
+        negative = "" if duration_us is None or begin_us is None else f": {duration_us:g} us"
+        raise ValueError(f"{(event.name or '')[:60]!r} has no usable {which}{negative}")
+    return begin_us, begin_us + duration_us
 
 
 def _check_times(*ordered: Sequence[HostSpan | DeviceSpan]) -> None:
@@ -139,164 +327,8 @@ def _check_times(*ordered: Sequence[HostSpan | DeviceSpan]) -> None:
         raise ValueError(f"{sum(lost)} of {total} events have 0 for their times: record it again")
 
 
-class _Shared:
-    """What many spans have in common, kept once: names, threads, lists of arguments."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-        self.threads: dict[tuple[Scalar, Scalar], tuple[Any, Any]] = {}
-        self._lists: dict[bytes, tuple[Any, ...] | None] = {}
-        self._list_bytes = 0
-
-    def name(self, name: str | None) -> str:
-        if not name:
-            return ""
-        found = self._names.get(name)
-        if found is None:
-            found = self._names[name] = printable(name)
-        return found
-
-    def thread(self, event: Event) -> tuple[Any, Any]:
-        key = event.pid, event.tid
-        thread = self.threads.get(key)
-        if thread is None:
-            thread = self.threads[key] = plain(event.pid), plain(event.tid)
-        return thread
-
-    def arguments(
-        self, written: msgspec.Raw, check: Callable[[Any], None] | None = None
-    ) -> tuple[Any, ...] | None:
-        """Return a list as tuples; None where there is none, or something else.
-
-        Raises `ValueError` where `check` does.
-        """
-        if written is NOTHING:
-            return None
-        text = bytes(written)
-        try:
-            return self._lists[text]
-        except KeyError:
-            self._list_bytes += len(text)
-            if self._list_bytes > MOST_LIST_BYTES:
-                limit = f"{MOST_LIST_BYTES / 1e6:g} MB"
-                raise ValueError(f"over {limit} of different shapes: record fewer steps") from None
-        found = list_in(text)
-        if check is not None:
-            check(found)
-        self._lists[text] = found
-        return found
-
-
-def _host_span(event: Event, category: str, shared: _Shared) -> HostSpan:
-    args = HOST_ARGS.decode(event.args) or _NO_HOST_ARGS
-    begin_us, end_us = _interval(event)
-    name = shared.name(event.name)
-    dims = shared.arguments(args.old_dims if args.dims is NOTHING else args.dims, check_shapes)
-    kind = _HOST[category]
-    if category == "operator" and not _OPERATOR.search(name):
-        kind = "mark"
-    return HostSpan(
-        name,
-        kind,
-        begin_us,
-        end_us,
-        shared.thread(event),
-        whole_in(args.external, args.old_external),
-        whole_in(args.correlation),
-        whole_in(args.sequence),
-        whole_in(args.forward_thread),
-        dims,
-        shared.arguments(args.types),
-        shared.arguments(args.concrete),
-        shared.arguments(args.strides),
-    )
-
-
-def _device_span(event: Event, kind: DeviceKind, shared: _Shared) -> DeviceSpan:
-    args = DEVICE_ARGS.decode(event.args) or _NO_DEVICE_ARGS
-    begin_us, end_us = _interval(event)
-    row, number = plain(event.pid), plain(args.device)
-    return DeviceSpan(
-        shared.name(event.name),
-        kind,
-        begin_us,
-        end_us,
-        # Kineto's row is the device; who merges the traces of several ranks gives each its own.
-        number if row is None else row,
-        plain(event.tid if args.stream is None else args.stream),
-        whole_in(args.correlation),
-        whole_in(args.external, args.old_external),
-        whole_in(args.size_bytes),
-    )
-
-
-def _counter_range(event: Event) -> CounterRange:
-    args = value_in(event.args)
-    values: dict[str, float] = {}
-    missing: dict[str, str] = {}
-    for name, value in args.items() if isinstance(args, dict) else ():
-        if "__" not in name or not name.isprintable():
-            continue  # correlation, graph id and the like
-        number = value if type(value) is int else number_in(value)
-        if number is None or not 0 <= number < 2**64:
-            missing[name] = f"no count: {str(value)[:40]!r}"
-        else:
-            values[name] = number
-    lost = event.name in (None, "", "__missing__")
-    return CounterRange(None if lost else event.name, values, missing, plain(event.pid))
-
-
-def _interval(event: Event) -> tuple[float, float]:
-    """Begin and end. Kineto writes 0 for a negative duration; a trace that holds one is damaged."""
-    begin_us, duration_us = number_in(event.ts), number_in(event.dur)
-    if begin_us is None or duration_us is None or duration_us < 0:
-        which = "ts" if begin_us is None else "dur"
-        negative = "" if duration_us is None or begin_us is None else f": {duration_us:g} us"
-        raise ValueError(f"{(event.name or '')[:60]!r} has no usable {which}{negative}")
-    return begin_us, begin_us + duration_us
-
-
-def _devices(properties: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    for one in properties if isinstance(properties, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("id"), int):
-            yield one["id"], one
-
-
-def _is_count(device: dict[str, Any], name: str) -> bool:
-    return isinstance(device.get(name), int) and device[name] > 0
-
-
-def _capability(device: dict[str, Any]) -> tuple[int, int] | None:
-    major, minor = device.get("computeMajor"), device.get("computeMinor")
-    return (major, minor) if isinstance(major, int) and isinstance(minor, int) else None
-
-
-def _facts(file: File) -> dict[str, Any]:
-    distributed = value_in(file.distributed)
-    if not isinstance(distributed, dict):
-        distributed = {}
-    asked: Iterable[tuple[str, Any]] = (
-        ("schema_version", file.schema),
-        ("record_shapes", file.with_shapes),
-        ("cuda_runtime_version", file.cuda),
-        ("hip_runtime_version", file.hip),
-        *((name, whole_in(distributed.get(name))) for name in ("rank", "world_size")),
-    )
-    known = {name: value for name, value in asked if isinstance(value, (int, str))}
-    return {name: value for name, value in known.items() if isinstance(value, str) or value >= 0}
-
-
-#: Bytes of one list or one fact.
-MOST_VALUE_BYTES = 1_000_000
-#: Of a tensor: torch counts them in signed 64 bits.
-_MOST_ELEMENTS = 2**63 - 1
-
-_LIST = msgspec.json.Decoder(list[Any])
-_ANY = msgspec.json.Decoder()
-
-
-def number_in(value: Any) -> float | None:
-    """Return a finite number, also where it is written as a string; else None."""
+def _number(value: Any) -> float | None:
+    """A finite number, also where it is written as a string; else None."""
     if type(value) is float:
         return value
     try:
@@ -306,49 +338,30 @@ def number_in(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def whole_in(value: Scalar, other: Scalar = None) -> int | None:
-    """Return a whole number that `value` or else `other` is, also as a string; else None."""
+def _whole(value: Scalar, other: Scalar = None) -> int | None:
+    """A whole number that `value` or else `other` is, also as a string; else None."""
     if type(value) is int:
         return value
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         return int(value)
-    return None if other is None else whole_in(other)
+    return None if other is None else _whole(other)
 
 
-def plain(value: Scalar) -> int | str | None:
-    """Return a number or a word.
-
-    A thread is `123` in some events of a file and `"123"` in others.
-    """
-    number = whole_in(value)
-    if number is not None:
-        return number
-    return value if value is None else str(value)[:200]
+def _plain(value: Scalar) -> int | str | None:
+    """A number or a word. A thread is `123` in some events of a file and `"123"` in others."""
+    number = _whole(value)
+    return number if number is not None or value is None else str(value)[:200]
 
 
-def value_in(written: msgspec.Raw) -> Any:
-    """Return the value of a piece of JSON; None where there is none, or too much."""
-    text = bytes(written)
-    return _ANY.decode(_text(text)) if 0 < len(text) <= MOST_VALUE_BYTES else None
+def _list_in(written: bytes) -> tuple[Any, ...] | None:
+    """The list of a piece of JSON as tuples; None where it is no list."""
+    return _frozen(_value_in(written)) if written[:1] == b"[" else None
 
 
-def list_in(written: bytes) -> tuple[Any, ...] | None:
-    """Return the list of a piece of JSON as tuples; None where it is no list, or too long."""
-    if written[:1] != b"[" or len(written) > MOST_VALUE_BYTES:
-        return None
-    return tuple(map(_frozen, _LIST.decode(_text(written))))
-
-
-def check_shapes(value: Any) -> None:
-    """Raise `ValueError` for a shape, anywhere in `value`, that no tensor can have."""
-    if not isinstance(value, tuple):
-        return
-    lengths = [one for one in value if isinstance(one, (int, float))]
-    if any(one < 0 for one in lengths) or math.prod(lengths) > _MOST_ELEMENTS:
-        shape = "x".join(str(one)[:20] for one in lengths[:8])
-        raise ValueError(f"a tensor of shape {shape}")
-    for one in value:
-        check_shapes(one)
+def _shapes_in(written: bytes) -> tuple[Any, ...] | None:
+    shapes = _list_in(written)
+    _check_shapes(shapes)
+    return shapes
 
 
 def _frozen(value: Any) -> Any:
@@ -358,15 +371,39 @@ def _frozen(value: Any) -> Any:
     return None if isinstance(value, dict) else value
 
 
-def _text(written: bytes) -> str:
-    """The parser that found the end of a value did not look into its characters."""
-    return written.decode("utf-8", "replace")
+def _check_shapes(value: Any) -> None:
+    """Raise `ValueError` for a shape, anywhere in `value`, that no tensor can have."""
+    if not isinstance(value, tuple):
+        return
+    lengths = [one for one in value if isinstance(one, (int, float))]
+    if any(one < 0 for one in lengths) or math.prod(lengths) > _MOST_ELEMENTS:
+        shape = "x".join(str(one)[:20] for one in lengths[:8])
+        raise ValueError(f"a tensor of shape {shape}")
+    for one in value:
+        _check_shapes(one)
 
+
+# Counters within a trace
 
 NAMELESS = "(no name in the trace)"
-#: Kineto's range over all kernels, and why such sums belong to no kernel.
+#: Kineto's range over all kernels.
 _WHOLE_RANGE = "__profile__"
-_NO_DURATION = "the trace splits one span evenly among the kernels, so theirs are not in it"
+
+
+def _counter_range(event: _Event) -> CounterRange:
+    args = _value_in(event.args)
+    values: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    for name, value in args.items() if isinstance(args, dict) else ():
+        if "__" not in name or not name.isprintable():
+            continue  # correlation, graph id and the like
+        number = value if type(value) is int else _number(value)
+        if number is None or not 0 <= number < 2**64:
+            missing[name] = f"no count: {str(value)[:40]!r}"
+        else:
+            values[name] = number
+    lost = event.name in (None, "", "__missing__")
+    return CounterRange(None if lost else event.name, values, missing, _plain(event.pid))
 
 
 def read_counters(trace: Trace) -> Counters:
@@ -377,7 +414,8 @@ def read_counters(trace: Trace) -> Counters:
     record = counters_of(counter_totals(trace))
     if record.duration_s is not None:
         return record
-    missing = {**record.missing, "duration_s": f"{record.missing['duration_s']}; {_NO_DURATION}"}
+    why = "the trace splits one span evenly among the kernels, so theirs are not in it"
+    missing = {**record.missing, "duration_s": f"{record.missing['duration_s']}; {why}"}
     return record.model_copy(update={"missing": missing})
 
 
@@ -388,27 +426,23 @@ def counter_totals(trace: Trace) -> ProfileTotals:
             f"{trace.path}: holds no counters; count with ncu and read its file, or with a torch "
             "built with CUPTI's range profiler"
         )
+    if any(one.name == _WHOLE_RANGE for one in trace.counters):
+        raise UserError(
+            f"{trace.path}: its counters are of one range over many kernels: record it with "
+            "profiler_measure_per_kernel=True"
+        )
     totals = ProfileTotals("CUPTI's range profiler in a trace", (Path(trace.path).name,))
-    for device in {one.device for one in trace.counters}:
-        capability = trace.capabilities.get(device) if isinstance(device, int) else None
-        if capability is not None:
-            totals.chips.add(chip_of_capability(capability) or "sm_{}{}".format(*capability))
+    for number in {one.device for one in trace.counters}:
+        device = trace.devices.get(number) if isinstance(number, int) else None
+        if device and device.capability:
+            chip = chip_of_capability(device.capability)
+            totals.chips.add(chip or "sm_{}{}".format(*device.capability))
     for one in trace.counters:
-        if one.name == _WHOLE_RANGE:
-            raise UserError(
-                f"{trace.path}: its counters are of one range over many kernels: record it with "
-                "profiler_measure_per_kernel=True"
-            )
-        _add(totals, one)
-    return totals
-
-
-def _add(totals: ProfileTotals, one: CounterRange) -> None:
-    kernel = NAMELESS if one.name is None else printable(kernel_name(one.name))
-    totals.launches[kernel] += 1
-    totals.names.update(one.values, one.missing)
-    for metric, value in one.values.items():
-        if metric in WANTED:
-            amount = Decimal(str(value))
+        kernel = NAMELESS if one.name is None else printable(kernel_name(one.name))
+        totals.launches[kernel] += 1
+        totals.names.update(one.values, one.missing)
+        for metric in one.values.keys() & WANTED:
             # CUPTI counts time in nanoseconds.
-            totals.add(kernel, metric, 1, amount.scaleb(-9) if metric == DURATION else amount)
+            power = -9 if metric == DURATION else 0
+            totals.add(kernel, metric, 1, Decimal(str(one.values[metric])).scaleb(power))
+    return totals

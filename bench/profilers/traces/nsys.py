@@ -16,17 +16,17 @@ from typing import Any
 
 from bench.errors import printable
 from bench.profilers.traces.trace import (
+    MOST_BYTES,
     DeviceKind,
     DeviceSpan,
     HostKind,
     HostSpan,
     Trace,
+    TracedDevice,
     in_order,
 )
 
 MAGIC = b"SQLite format 3\0"
-#: A span takes about 400 bytes of memory.
-MOST_SPANS = 20_000_000
 _MOST_NAME = 8192
 _CUPTI = "CUPTI_ACTIVITY_KIND_"
 _DEVICE: dict[str, DeviceKind] = {
@@ -50,9 +50,11 @@ _VERSION = re.compile(r"_v\d{4,5}$")
 def nsys_trace(path: Path) -> Trace:
     """Return the trace in the database `path`.
 
-    Raises `sqlite3.Error` for a damaged one, and `ValueError` for one with an unusable time or with
-    over `MOST_SPANS`.
+    Raises `sqlite3.Error` for a damaged one, and `ValueError` for one with an unusable time or of
+    over `MOST_BYTES`.
     """
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"over {MOST_BYTES / 1e9:g} GB: record fewer steps")
     # Immutable: neither locks nor journals are looked for, and nothing is ever written.
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -69,7 +71,6 @@ class _Database:
             "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
         )
         self._tables = {name for (name,) in found}
-        self._spans = 0
         self._names = dict(self._rows("StringIds", "id", "value"))
         self._memory = dict(self._rows("ENUM_CUDA_MEM_KIND", "id", "label"))
         processes = {_process(one) for (one,) in self._rows(f"{_CUPTI}RUNTIME", "globalTid")}
@@ -87,19 +88,19 @@ class _Database:
         host = [span for table, kind in _HOST.items() for span in self._host(table, kind)]
         device = [run for table, kind in _DEVICE.items() for run in self._device(table, kind)]
         in_order(host, device)
-        names, capabilities, cores = {}, {}, {}
-        for gpu, name, count, *capability in self._rows(
-            "TARGET_INFO_GPU", "id", "name", "smCount", "computeMajor", "computeMinor"
-        ):
-            if isinstance(gpu, int) and isinstance(count, int) and count > 0:
-                cores[gpu] = count
-            if isinstance(gpu, int) and name:
-                names[gpu] = str(name)[:200]
-            if isinstance(gpu, int) and all(isinstance(one, int) for one in capability):
-                capabilities[gpu] = (capability[0], capability[1])
+        columns = ("id", "name", "smCount", "computeMajor", "computeMinor")
+        devices = {
+            gpu: TracedDevice(
+                str(name)[:200] if name else None,
+                (major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
+                count if isinstance(count, int) and count > 0 else None,
+            )
+            for gpu, name, count, major, minor in self._rows("TARGET_INFO_GPU", *columns)
+            if isinstance(gpu, int)
+        }
         version = dict(self._rows("META_DATA_EXPORT", "name", "value")).get("EXPORT_SCHEMA_VERSION")
         facts = {} if version is None else {"schema_version": str(version)[:40]}
-        return Trace(self._path, host, device, (), names, facts, capabilities, cores)
+        return Trace(self._path, host, device, devices=devices, facts=facts)
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a table, none if it is not there; a column that it lacks is None."""
@@ -116,9 +117,6 @@ class _Database:
                 continue
             if not isinstance(start, int) or not isinstance(end, int):
                 raise ValueError(f"{table}: a row has no usable {'end' if end is None else 'time'}")
-            self._spans += 1
-            if self._spans > MOST_SPANS:
-                raise ValueError(f"over {MOST_SPANS / 1e6:g} million spans: record fewer steps")
             yield start / 1e3, max(start, end) / 1e3, *others
 
     def _host(self, table: str, kind: HostKind) -> Iterator[HostSpan]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,8 @@ from bench.records.kernel_names import kernel_name
 #: user or by torch, such as `ProfilerStep#5`. call: one of the CUDA or HIP runtime or driver.
 HostKind = Literal["op", "mark", "call"]
 DeviceKind = Literal["kernel", "copy", "fill"]
-T = TypeVar("T", str, int)
+#: Of a file, unpacked; a larger one is not read. A trace takes about three times as much memory.
+MOST_BYTES = 2_000_000_000
 
 #: Kernels of NCCL, RCCL, MSCCL, oneCCL, torch's symmetric memory, NVSHMEM and DeepEP, and the
 #: all-reduces that vLLM, SGLang and TensorRT-LLM bring. What they wait for is another rank.
@@ -95,6 +96,14 @@ class CounterRange:
     device: int | str | None = None
 
 
+class TracedDevice(NamedTuple):
+    """What a trace says of one device; None where it does not."""
+
+    name: str | None = None
+    capability: tuple[int, int] | None = None  # CUDA's
+    multiprocessors: int | None = None
+
+
 @dataclass
 class Trace:
     """All that is used of one trace; spans are in the order of their beginning.
@@ -106,10 +115,8 @@ class Trace:
     host: Sequence[HostSpan]
     device: Sequence[DeviceSpan]
     counters: Sequence[CounterRange] = ()
-    device_names: Mapping[int, str] = field(default_factory=dict)
+    devices: Mapping[int, TracedDevice] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)  # versions, rank, world size
-    capabilities: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # of devices, CUDA's
-    multiprocessors: Mapping[int, int] = field(default_factory=dict)  # of devices
 
     @cached_property
     def launches(self) -> dict[int, HostSpan]:
@@ -133,19 +140,23 @@ class Trace:
     @property
     def device_name(self) -> str | None:
         """The name of the device that ran something; None where none did, or it is not said."""
-        name = self._of_the_device(self.device_names)
+        name = self._of_the_device("name")
         return name and printable(name)
 
     @property
     def device_cores(self) -> int | None:
         """The multiprocessors of that device."""
-        return self._of_the_device(self.multiprocessors)
+        cores: int | None = self._of_the_device("multiprocessors")
+        return cores
 
-    def _of_the_device(self, facts: Mapping[int, T]) -> T | None:
+    def _of_the_device(self, fact: str) -> Any:
         """The fact of the devices that ran something, if it is one; of all, if none is known."""
+        known = {index: getattr(one, fact) for index, one in self.devices.items()}
+        known = {index: value for index, value in known.items() if value is not None}
         used = {span.device for span in self.device}
-        known = used and used <= facts.keys()
-        found = {fact for index, fact in facts.items() if index in used or not known}
+        if used and used <= known.keys():
+            known = {index: value for index, value in known.items() if index in used}
+        found = set(known.values())
         return found.pop() if len(found) == 1 else None
 
 

@@ -5,7 +5,8 @@ from trace_files import ALEXNET, event, published, read
 
 from bench.errors import UserError
 from bench.profilers.ncu.metrics import DRAM, DURATION, sass_metric, sass_ops, tensor_metrics
-from bench.profilers.traces import counter_totals, read_counters
+from bench.profilers.traces import read_counters
+from bench.profilers.traces.kineto import counter_totals
 
 A100 = {"id": 0, "name": "A100", "computeMajor": 8, "computeMinor": 0}
 
@@ -59,13 +60,7 @@ def test_whole_counters_make_whole_figures(tmp_path):
     assert {row.name: row.launches for row in record.per_kernel} == {"k": 2, "other": 1}
 
 
-def test_a_duration_that_was_counted_is_in_nanoseconds(tmp_path):
-    record = read_counters(read(tmp_path, counted(args={DURATION: 1500})))
-    assert record.duration_s == 1.5e-6
-    assert record.chip is None
-
-
-@pytest.mark.parametrize("value", [None, "n/a", -1, float("nan"), [], True, 1e300, 10**30])
+@pytest.mark.parametrize("value", ["n/a", -1, float("nan"), [], True, 10**30])
 def test_a_counter_without_a_value_is_told_and_no_zero(tmp_path, value):
     ranges = [counted(args=whole()), counted(args=whole() | {DRAM: value})]
     record = read_counters(read(tmp_path, *ranges, deviceProperties=[A100]))
@@ -74,22 +69,18 @@ def test_a_counter_without_a_value_is_told_and_no_zero(tmp_path, value):
     assert record.flops == 2 * (3 * 4 * 2 + 5)
 
 
-def test_counts_beyond_a_float_stay_exact(tmp_path):
-    ranges = [counted(args={DRAM: 2**63 + 1}), counted(args={DRAM: "4"})]
+def test_counts_beyond_a_float_stay_exact_and_small_fractions_do_no_harm(tmp_path):
+    ranges = [counted(args={DRAM: value}) for value in (2**63 + 1, "4", 5e-324)]
     assert read_counters(read(tmp_path, *ranges)).dram_bytes == 2**63 + 5
 
 
-def test_fractions_however_small_do_no_harm(tmp_path):
-    ranges = [counted(args={DRAM: 5e-324}), counted(args={DRAM: 2**63})]
-    assert read_counters(read(tmp_path, *ranges)).dram_bytes == 2**63
-
-
-def test_devices_of_two_chips(tmp_path):
-    ranges = [counted(args=whole(), pid=number) for number in range(2)]
+def test_devices_of_two_chips_and_a_duration_that_was_counted(tmp_path):
+    ranges = [counted(args={DURATION: 1500}, pid=number) for number in range(2)]
     devices = [A100, {"id": 1, "computeMajor": 9, "computeMinor": 0}]
     record = read_counters(read(tmp_path, *ranges, deviceProperties=devices))
     assert record.chip is None
     assert record.missing["chip"] == "not one chip that is known: ga100, gh100"
+    assert record.duration_s == 3e-6  # of nanoseconds
 
 
 def test_a_trace_without_counters_or_with_one_range_over_all_kernels(tmp_path):

@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from bench.errors import UserError
 from bench.profilers.traces import read_trace
 
 PUBLISHED = Path(__file__).parents[3] / "data" / "traces"
@@ -61,3 +63,13 @@ def read(folder, *events, **others):
     path = folder / "trace.json"
     path.write_text(json.dumps({"traceEvents": events, **others}), encoding="utf-8")
     return read_trace(path)
+
+
+def refusal(path):
+    """The one line that refuses `path`."""
+    with pytest.raises(UserError) as raised:
+        read_trace(path)
+    message = str(raised.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
