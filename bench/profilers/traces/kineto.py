@@ -60,7 +60,7 @@ def unpacked(file: BufferedReader) -> bytearray:
     stream: IO[bytes] = gzip.GzipFile(fileobj=file) if is_gzip else file  # type: ignore[assignment]
     try:
         contents = bytearray(stream.read(_CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
-        if contents.lstrip()[:1] not in (b"{", b"[", b""):
+        if contents.lstrip()[:1] not in b"{[":
             raise ValueError("it begins as no JSON does")
         while len(contents) <= MOST_BYTES and (chunk := stream.read(_CHUNK_BYTES)):
             contents += chunk
