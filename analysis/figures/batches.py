@@ -24,7 +24,7 @@ from analysis.figures.chart import (
     rule,
 )
 from analysis.figures.rows import group_hover
-from analysis.prediction.curve import PredictedCurve
+from analysis.prediction import PredictedCurve
 from analysis.runs.frame import Row, point_row
 from analysis.runs.groups import Group, batch_curves
 from analysis.runs.run import Run

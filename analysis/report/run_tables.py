@@ -14,8 +14,7 @@ from analysis.comparison.kinds import on_one_device
 from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import Uplift, scatter_rows, uplifts
-from analysis.prediction import PredictedCurve, fit_curve
-from analysis.prediction.curve import FEWEST_SIZES
+from analysis.prediction import FEWEST_SIZES, PredictedCurve, fit_curve
 from analysis.runs.frame import (
     Row,
     configuration_row,

@@ -10,8 +10,7 @@ import samples
 from observed import curve, invoke, observation, records_on_disk, repeated
 
 import commands.predict
-from analysis.prediction import fit_curve, memory_of, predict_batch
-from analysis.prediction.curve import fit_step, leverage
+from analysis.prediction import fit_curve, fit_step, memory_of, predict_batch
 from analysis.runs.groups import batch_curves
 from analysis.runs.place import place_runs
 from bench.errors import UserError
@@ -59,12 +58,6 @@ def test_errors_are_relative():
     assert model.step_s(100) / 1.01 == pytest.approx(1, abs=0.001)
 
 
-def test_leverage_by_hand():
-    """Of two points and two terms each point is fitted exactly: leverage 1."""
-    assert leverage([8, 16], [0.18, 0.26], 8, 0.18) == pytest.approx(1)
-    assert leverage([8, 16], [0.18, 0.26], 64, 0.74) > 1
-
-
 def test_a_prediction_without_noise_is_exact_and_says_so():
     found = fit_curve(measured([8, 16, 32, 64]))
     assert found.model.samples_per_s(48) == pytest.approx(48 / 0.58)
@@ -94,6 +87,10 @@ def test_the_scatter_of_repeats_is_the_least_deviation():
     found = predict_batch(curve, 24)
     assert found.curve.deviation == pytest.approx(0.05 * math.sqrt(2))
     assert found.interval.low < found.samples_per_s < found.interval.high
+    # the leverages of the sizes that were fitted add up to the number of terms
+    intervals = [found.curve.interval(size) for size in (8, 16, 32)]
+    widths = [math.log(ends.high / ends.low) / 2 / 12.7062 for ends in intervals]  # t of 1 degree
+    assert sum((w / found.curve.deviation) ** 2 - 1 for w in widths) == pytest.approx(2, rel=1e-4)
 
 
 RATES = {8: 8 / 0.18, 16: 16 / 0.26, 32: 32 / 0.42}

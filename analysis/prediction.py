@@ -18,12 +18,12 @@ batch size that it was not fitted to.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize
 
 from analysis.findings.batches import least_failed_batch
@@ -34,6 +34,9 @@ from analysis.statistics.repeats import Interval, LogError
 from analysis.words import three_digits
 from bench.config import a_sample, column_noun, rate_column
 from bench.errors import Unknown, UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Two terms need two sizes, and an error a third.
 FEWEST_SIZES = 3
@@ -63,29 +66,18 @@ class StepModel:
 def fit_step(
     batch_sizes: Sequence[float], steps_s: Sequence[float], least_per_sample_s: float = 0.0
 ) -> StepModel:
-    """Fit the two terms; `least_per_sample_s` is what the roof asks for each sample.
+    """Fit the two terms to two batch sizes or more.
 
-    Needs two batch sizes. A roof that the measured steps outrun is left out: it is wrong.
+    `least_per_sample_s` is what the roof asks for each sample. A roof that the measured steps
+    outrun is wrong and left out.
     """
     batches, times = np.asarray(batch_sizes, dtype=float), np.asarray(steps_s, dtype=float)
     if np.any(least_per_sample_s * batches > times):
         least_per_sample_s = 0.0
     target = (times - least_per_sample_s * batches) / times
-    (fixed, above), _ = optimize.nnls(_design(batches, times), target)
+    design = np.column_stack([1 / times, batches / times])
+    (fixed, above), _ = optimize.nnls(design, target)
     return StepModel(float(fixed), float(above) + least_per_sample_s)
-
-
-def _design(batches: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.column_stack([np.ones_like(batches), batches]) / times[:, None]
-
-
-def leverage(
-    batch_sizes: Sequence[float], steps_s: Sequence[float], at: float, at_s: float
-) -> float:
-    """Return x' (X'X)^-1 x of the relative fit: how far from the measured sizes `at` lies."""
-    design = _design(np.asarray(batch_sizes, dtype=float), np.asarray(steps_s, dtype=float))
-    row = np.array([1.0, at]) / at_s
-    return float(row @ np.linalg.pinv(design.T @ design) @ row)
 
 
 @dataclass(frozen=True)
@@ -114,13 +106,16 @@ class PredictedCurve:
     def interval(self, batch_size: int) -> Interval:
         """Return the interval of samples/s that are measured at `batch_size`."""
         sizes, steps_s = _sizes_and_steps(self.measured)
-        spread = leverage(sizes, steps_s, batch_size, self.model.step_s(batch_size))
-        error = LogError(self.deviation * math.sqrt(1 + spread), len(sizes) - _TERMS)
+        design = np.array([sizes, np.ones(len(sizes))]).T / np.array(steps_s)[:, None]
+        row = np.array([batch_size, 1.0]) / self.model.step_s(batch_size)
+        # x' (X'X)^-1 x of the relative fit: how far from the measured sizes this one lies
+        leverage = float(row @ np.linalg.pinv(design.T @ design) @ row)
+        error = LogError(self.deviation * math.sqrt(1 + leverage), len(sizes) - _TERMS)
         return error.interval(math.log(self.model.samples_per_s(batch_size)))
 
 
 def fit_curve(curve: BatchCurve) -> PredictedCurve:
-    """Fit the model to a curve, as far as no memory spilled, and leave each batch size out once.
+    """Fit the model to a curve before memory spills, and once without each batch size.
 
     Raises `UserError` for fewer than three sizes.
     """
@@ -146,16 +141,19 @@ def fit_curve(curve: BatchCurve) -> PredictedCurve:
 
 
 def _least_sample_s(curve: Sequence[Group]) -> float:
-    """The least time of a sample by the roof that the curve's runs stand under, else 0.
+    """The least time of a sample by the roof of the curve's runs, else 0.
 
     Of arithmetic alone: the bytes of a step hold its parameters too, which are not of a sample.
     """
-    found = []
-    for run in (run for group in curve for run in group.runs):
-        measurement = run.record.measurement if run.record else None
-        if run.point is not None and measurement is not None:
-            found.append(run.point.times.compute_s / measurement.samples_per_iteration)
-    return min(found, default=0.0)
+    return min(
+        (
+            run.point.times.compute_s / run.record.measurement.samples_per_iteration
+            for group in curve
+            for run in group.runs
+            if run.point and run.record and run.record.measurement
+        ),
+        default=0.0,
+    )
 
 
 def _sizes_and_steps(groups: Sequence[Group]) -> tuple[list[int], list[float]]:
@@ -169,11 +167,10 @@ def choose_curve(
     env: str | None = None,
     seq_len: int | None = None,
 ) -> BatchCurve:
-    """Return the only curve of that model; what else is given matters too.
+    """Return the only curve of that model and of what else is given.
 
-    A precision is the one that ran, such as amp-bf16, or the one asked for.
-
-    Raises `UserError` where none fits, and where several do: in which settings they differ.
+    A precision is the one that ran, such as amp-bf16, or the one asked for. Raises `UserError`
+    where none fits, and where several do: in which settings they differ.
     """
     tokens = None if seq_len is None else f"{seq_len}"
     asked = {"arch": arch, "precision": precision, "env": env, "seq_len": tokens}
@@ -243,8 +240,8 @@ def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) 
     """Predict a batch size from a curve (smallest batch first).
 
     `runs` are searched for those of the same configuration that ran out of memory. Raises
-    `UserError`, with the reason, for too few sizes, for a batch that memory does not hold or may
-    not hold, and for one too far from what was measured.
+    `UserError` for too few sizes, a batch that may not fit into memory, and one too far from what
+    was measured.
     """
     fitted = fit_curve(curve)
     sizes = [group.batch_size or 0 for group in fitted.measured]
@@ -260,7 +257,7 @@ def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) 
 
 
 def _fits(curve: BatchCurve, batch_size: int, largest: int, runs: Sequence[Run]) -> str | Unknown:
-    """Return why the batch fits into memory, or why it does not or may not."""
+    """Why the batch fits into memory, or why it does not or may not."""
     if batch_size <= largest:
         return f"batch {largest} was measured, so a smaller one fits"
     if curve.cliff is not None:
@@ -286,10 +283,9 @@ def _fits(curve: BatchCurve, batch_size: int, largest: int, runs: Sequence[Run])
 class MemoryModel:
     """Bytes of a step and of the device: need(b) = fixed + per_sample * b.
 
-    Weights, gradients and optimizer state are needed once, activations for each sample. Measured
-    peaks of two batch sizes or more give both terms, workspaces included. With one, or none, the
-    model of the records' complexity does, raised to the one measured peak where that is higher;
-    `source` says which.
+    Measured peaks of two batch sizes or more give both terms. With one or none, the cost model
+    does (weights, gradients and optimizer state once, activations for each sample), raised to the
+    one measured peak where that is higher; `source` says which.
     """
 
     fixed_bytes: float
@@ -343,3 +339,33 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | Unknown:
     raised = max(1.0, peak / (fixed + per_sample * batch))
     source = "the cost model" if raised == 1 else "the cost model, raised to the measured peak"
     return MemoryModel(fixed * raised, per_sample * raised, device_bytes, source)
+
+
+def predict(
+    runs: Sequence[Run],
+    arch: str,
+    batch_sizes: int | Iterable[int],
+    *,
+    precision: str | None = None,
+    env: str | None = None,
+    seq_len: int | None = None,
+) -> pd.DataFrame:
+    """Predict samples/s at batch sizes that were not measured, as `mlproject predict` does.
+
+    `runs` are of three batch sizes or more, such as `pull_records(campaign="night-1").runs()`.
+    `precision`, `env` (the machine's label) and `seq_len` in tokens are needed where the runs have
+    several of the model.
+
+    Columns: `label`, `batch_size`; `images_per_s` with the 95 % interval `low` and `high` of a new
+    measurement; `fixed_s` and `per_image_s`, the terms of the model (`samples_per_s` and
+    `per_sample_s` where it does not train on images); `held_out_error`, by what share the model
+    misses the measured batch sizes when it is fitted without them; `memory`, what the batch needs.
+
+    Raises `UserError` where no prediction can be made.
+    """
+    import pandas as pd
+
+    curve = choose_curve(runs, arch, precision, env, seq_len)
+    wanted = batch_sizes if isinstance(batch_sizes, Iterable) else [batch_sizes]
+    table: pd.DataFrame = pd.DataFrame(predict_batch(curve, int(n), runs).facts for n in wanted)
+    return table
