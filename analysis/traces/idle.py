@@ -15,7 +15,8 @@ counts is where a thread that launches was, up to the beginning of that call:
   ran where Python did, or what the profiler does not record;
 - launches: the host launched one by one.
 
-If several hold, the first one counts. A call costs more than the gap that it ends in: without it
+If several hold, the first one counts. Only threads that launch work of the device count: what a
+communication library's watchdog waits for does not hold launches up. A call costs more than the gap that it ends in: without it
 the host would be ahead by as long as it took. So if the device ran dry inside a call of the
 allocator, a copy or a synchronisation, idle time after it that would be host or launches is put
 down to this call too, until all idle time since the device ran dry is as long as the call was.
@@ -37,14 +38,43 @@ Four causes are not the host's:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from analysis.traces.device_work import DeviceWork, Flags, Numbers, Thread, Times, span_times
-from analysis.traces.host_waits import IdleCause, ThreadWaits, Wait, paint, painted_at
+from bench.profilers.traces import DeviceSpan, HostSpan, Trace
 
+Thread = tuple[Any, Any]
+Times = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+#: Torch's mark of a step, `ProfilerStep#5`.
+STEP_MARK = "ProfilerStep"
+#: What idle time is put down to. The call is the runtime's, a loader's mark, or a graph; the op is
+#: the one around the call, or what the host ran.
+IdleCause = tuple[str, str | None, str | None]  # cause, call, op
+_Copy = tuple[HostSpan, DeviceSpan]  # the call, and what it started
+
+_CALL = r"^(?:cuda|hip|cu)"
+_ALLOCATOR = re.compile(
+    _CALL + r"(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
+    r"|Mem(?:Alloc|Free|Host|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree))"
+)
+_WAITS = re.compile(_CALL + r"(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)")
+_TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host To Device", re.IGNORECASE)
+#: Of torch, of Lightning, and what people call their own marks.
+_INPUT = re.compile(
+    r"DataLoader.*__next__|dataloader_next|\b(?:train|val)_next\b"
+    r"|\b(?:data|batch)[ _-]?(?:load|fetch|wait)|\b(?:load|fetch|get|next)[ _-](?:data|batch)\b",
+    re.IGNORECASE,
+)
+_OPERATOR = re.compile(r"^(?!autograd::)\w+::")
 #: A launch on an empty queue begins 10 to 20 us after the call began (V100, torch 1.9: 10 to 28).
 LATENCY_US = 20.0
 #: Eager PyTorch launches within this time: 99 % of pauses are below 0.3 ms in a V100's, 0.2 ms in
@@ -74,7 +104,7 @@ def idle_causes(
     named = list(dict.fromkeys([*_OTHERS, *(one.cause for one in (*waits, *long_ops))]))
     numbers = {cause: number for number, cause in enumerate(named)}
     wait_at, op_at = (
-        paint([(numbers[cause], begin_us, end_us) for cause, begin_us, end_us in some])
+        _paint((numbers[cause], begin_us, end_us) for cause, begin_us, end_us in some)
         for some in (waits, long_ops)
     )
     credit = _Credit.of(gaps, waits, numbers)
@@ -90,7 +120,7 @@ def idle_causes(
 
     # What the host did once the work was launched did not hold it up.
     until_launch = np.minimum(times, gaps.launches[gap])
-    wait, op = painted_at(wait_at, until_launch), painted_at(op_at, until_launch)
+    wait, op = _painted_at(wait_at, until_launch), _painted_at(op_at, until_launch)
     paused = _number(*pauses, until_launch) >= 0
     credited = credit.at(gaps, gap, times)
     causes = np.where(paused, np.where(op >= 0, op, _HOST), _LAUNCHES)
@@ -208,7 +238,7 @@ class _Credit:
 
 
 def _pauses(work: DeviceWork) -> tuple[Times, Times]:
-    """Begins and ends of times in which nothing was launched, in microseconds."""
+    """Begins and ends of times in which nothing was launched."""
     begins = np.array([*(call.begin_us for call in work.calls), np.inf])
     ends = np.array([-np.inf, *(call.end_us + LATENCY_US for call in work.calls)])
     ends = np.maximum.accumulate(ends)
@@ -220,3 +250,226 @@ def _number(begins: Times, ends: Times, times: Times) -> Numbers:
     """The number of the interval that holds each time; -1 where none does."""
     number = np.searchsorted(begins, times, side="right") - 1
     return np.where((number >= 0) & (times < np.append(ends, -np.inf)[number]), number, -1)
+
+
+# What the device ran
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals that do not overlap, in rising order. Times are of any one unit."""
+
+    begins: Times
+    ends: Times
+
+    @classmethod
+    def union(cls, begins: Times, ends: Times) -> Intervals:
+        """Return the union of intervals in any order; those that touch become one."""
+        order = np.argsort(begins, kind="stable")
+        begins, ends = begins[order], np.maximum.accumulate(ends[order])
+        first = np.ones(len(begins), dtype=bool)
+        first[1:] = begins[1:] > ends[:-1]
+        last = np.append(first[1:], True)[: len(begins)]
+        return cls(begins[first], ends[last])
+
+    @property
+    def length(self) -> float:
+        """What they cover."""
+        return float(np.sum(self.ends - self.begins))
+
+    def outside(self, other: Intervals) -> float:
+        """Return the length of what the other ones do not cover."""
+        covered = other._covered_until(self.ends) - other._covered_until(self.begins)
+        return self.length - float(np.sum(covered))
+
+    def __or__(self, other: Intervals) -> Intervals:
+        begins = np.concatenate((self.begins, other.begins))
+        return Intervals.union(begins, np.concatenate((self.ends, other.ends)))
+
+    def _covered_until(self, times: Times) -> Times:
+        if not len(self.begins):
+            return np.zeros(len(times))
+        before = np.concatenate(([0.0], np.cumsum(self.ends - self.begins)))
+        number = np.searchsorted(self.begins, times, side="right")
+        beyond = np.maximum(self.ends[np.maximum(number - 1, 0)] - times, 0.0)
+        covered: Times = before[number] - np.where(number > 0, beyond, 0.0)
+        return covered
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """Kernels, copies and fills of one device, in the order of their beginning."""
+
+    spans: Sequence[DeviceSpan]
+    launches: Sequence[HostSpan | None]  # of each span; None where the trace does not have it
+
+    @classmethod
+    def of(cls, trace: Trace, device: int | str | None) -> DeviceWork:
+        """Return what `device` ran in the whole trace."""
+        spans = [span for span in trace.device if span.device == device]
+        return cls(spans, [trace.launch_of(span) for span in spans])
+
+    @cached_property
+    def calls(self) -> list[HostSpan]:
+        """The known launches, in order."""
+        known = [call for call in self.launches if call is not None]
+        return sorted(known, key=lambda call: call.begin_us)
+
+    @property
+    def threads(self) -> list[Thread]:
+        """Those that launched kernels."""
+        pairs = zip(self.spans, self.launches, strict=True)
+        return list({call.thread: None for span, call in pairs if call and span.kind == "kernel"})
+
+    @property
+    def copies(self) -> dict[int | None, DeviceSpan]:
+        """Copies whose call is known, by its correlation."""
+        pairs = zip(self.spans, self.launches, strict=True)
+        return {call.correlation: span for span, call in pairs if call and span.kind == "copy"}
+
+
+def by_kind(spans: Sequence[DeviceSpan]) -> tuple[Intervals, ...]:
+    """Return the unions of all spans, then of computation, communication and copies.
+
+    Spans may be in any order and overlap. Computation is kernels that do not communicate, and
+    fills.
+    """
+    begins, ends = span_times(spans)
+    copies = np.array([span.kind == "copy" for span in spans], dtype=bool)
+    communicates = np.array([span.communicates for span in spans], dtype=bool)
+    kinds = np.ones(len(spans), dtype=bool), ~copies & ~communicates, communicates, copies
+    return tuple(Intervals.union(begins[kind], ends[kind]) for kind in kinds)
+
+
+def span_times(spans: Sequence[DeviceSpan | HostSpan]) -> tuple[Times, Times]:
+    """When each span begins and ends, in microseconds."""
+    begins = np.array([span.begin_us for span in spans], dtype=np.float64)
+    return begins, np.array([span.end_us for span in spans], dtype=np.float64)
+
+
+# What the host did
+
+
+class Wait(NamedTuple):
+    """An interval of a launching thread in which it launches nothing."""
+
+    cause: IdleCause
+    begin_us: float
+    end_us: float
+
+
+def thread_waits(trace: Trace, own_marks: Set[str] = frozenset()) -> dict[Thread, ThreadWaits]:
+    """Return the waits of each thread of the host.
+
+    `own_marks` are names of marks that say nothing about a wait, such as the steps' own.
+    """
+    by_thread: defaultdict[Thread, list[HostSpan]] = defaultdict(list)
+    for span in trace.host:
+        by_thread[span.thread].append(span)
+    return {thread: ThreadWaits(spans, own_marks) for thread, spans in by_thread.items()}
+
+
+class ThreadWaits:
+    """One thread's waits, and the ops around them."""
+
+    def __init__(self, spans: Sequence[HostSpan], own_marks: Set[str]) -> None:
+        self._spans, self._own_marks = spans, own_marks
+
+    def long_ops(self, longer_us: float) -> list[Wait]:
+        """Return the outermost operators that take longer than that."""
+        return [
+            Wait(("host", None, op.name), op.begin_us, op.end_us)
+            for op in self._ops
+            if op.end_us - op.begin_us > longer_us
+        ]
+
+    def waits(self, copies: Mapping[int | None, DeviceSpan]) -> Iterator[Wait]:
+        """Yield what held launches up; `copies` are the device's by correlation."""
+        last_copy: _Copy | None = None
+        for span in self._spans:
+            if span.kind == "call":
+                if (copy := copies.get(span.correlation)) is not None:
+                    last_copy = span, copy
+                if (kind := self._kind_of_call(span, last_copy)) is not None:
+                    yield Wait((kind, span.name, self._around(span)), span.begin_us, span.end_us)
+            elif is_loader(span):
+                yield Wait(("input", span.name, None), span.begin_us, span.end_us)
+
+    def _kind_of_call(self, call: HostSpan, last_copy: _Copy | None) -> str | None:
+        if _matches(_ALLOCATOR, call.name):
+            return "allocator"
+        waits = _matches(_WAITS, call.name)
+        if last_copy is None:
+            return "synchronisation" if waits else None
+        copying, copy = last_copy
+        of_copy = "copies" if _matches(_TO_DEVICE, copy.name) else "synchronisation"
+        if copying is call:
+            # A call that is still running when its copy begins waits, whatever its name says.
+            return of_copy if waits or copy.begin_us < call.end_us else None
+        if not waits:
+            return None
+        op = self._operator_around(call)
+        return "synchronisation" if op is None or copying.begin_us < op.begin_us else of_copy
+
+    @cached_property
+    def _ops(self) -> list[HostSpan]:
+        """Operators that no other operator surrounds."""
+        kept: list[HostSpan] = []
+        for span in self._spans:
+            begins_outside = not kept or span.begin_us >= kept[-1].end_us
+            if span.kind == "op" and begins_outside and _matches(_OPERATOR, span.name):
+                kept.append(span)
+        return kept
+
+    def _operator_around(self, call: HostSpan) -> HostSpan | None:
+        number = bisect_right(self._ops, call.begin_us, key=lambda op: op.begin_us) - 1
+        around = number >= 0 and self._ops[number].end_us >= call.end_us
+        return self._ops[number] if around else None
+
+    def _around(self, call: HostSpan) -> str | None:
+        """The outermost operator around the call, else the innermost mark."""
+        if (op := self._operator_around(call)) is not None:
+            return op.name
+        number = int(_painted_at(self._marks, np.array([call.begin_us]))[0])
+        return None if number < 0 else self._spans[number].name
+
+    @cached_property
+    def _marks(self) -> tuple[Times, Numbers]:
+        """The innermost mark at each time."""
+        return _paint(
+            (number, span.begin_us, span.end_us)
+            for number, span in enumerate(self._spans)
+            if span.kind == "mark"
+            and span.name not in self._own_marks
+            and not span.name.startswith(STEP_MARK)
+        )
+
+
+def is_loader(span: HostSpan) -> bool:
+    """Whether the span is a mark of a data loader, by its name."""
+    return span.kind == "mark" and _matches(_INPUT, span.name)
+
+
+def _paint(intervals: Iterable[tuple[int, float, float]]) -> tuple[Times, Numbers]:
+    """Bounds and the number that holds from each to the next; -1 is none.
+
+    `intervals` are (number, begin, end); where they overlap, the later is seen.
+    """
+    numbers, begins, ends = np.array([*intervals]).reshape(-1, 3).T
+    bounds: Times = np.unique((begins, ends))
+    painted = np.full(len(bounds), -1)
+    firsts, lasts = np.searchsorted(bounds, begins), np.searchsorted(bounds, ends)
+    for number, first, last in zip(numbers, firsts, lasts, strict=True):
+        painted[first:last] = number
+    return bounds, painted
+
+
+def _painted_at(bounds_and_numbers: tuple[Times, Numbers], times: Times) -> Numbers:
+    bounds, numbers = bounds_and_numbers
+    at_times: Numbers = np.append(numbers, -1)[np.searchsorted(bounds, times, side="right") - 1]
+    return at_times
+
+
+@cache
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.search(name) is not None

@@ -29,30 +29,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-import numpy as np
-
-from analysis.traces.device_work import DeviceWork, Intervals, Times, by_kind, span_times
-from analysis.traces.host_waits import STEP_MARK, IdleCause, is_loader, thread_waits
-from analysis.traces.idle import idle_causes
+from analysis.traces.idle import (
+    STEP_MARK,
+    DeviceWork,
+    IdleCause,
+    Intervals,
+    by_kind,
+    idle_causes,
+    is_loader,
+    span_times,
+    thread_waits,
+)
 from bench.errors import UserError
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace
 from bench.records import IdleTime, TracedStep
 
 WHOLE = "whole trace"
-#: What `TracedStep` has of a device's work.
-_BUSY = (
-    "device_busy_s",
-    "computation_s",
-    "exposed_communication_s",
-    "exposed_copies_s",
-    "communication_s",
-)
 NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
 
 
 @dataclass
 class StepSpans:
-    """What belongs to one step: host spans that began in it, and what the device ran for them."""
+    """Host spans that began in one step, and what the device ran for them."""
 
     name: str
     begin_us: float
@@ -98,7 +96,6 @@ def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
 
 
 def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
-    """Give the steps what belongs to them."""
     begins = [step.begin_us for step in steps]
 
     def at(time_us: float) -> StepSpans | None:
@@ -129,31 +126,33 @@ def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[TracedStep]:
         return [TracedStep.of(NO_DEVICE, name=s.name, wall_s=s.wall_s, idle=()) for s in steps]
     windows = device_windows(trace, steps)
     threads = thread_waits(trace, {step.name for step in steps})
-    busy_us = np.zeros((len(steps), len(_BUSY)))
+    busy_us: list[defaultdict[str, float]] = [defaultdict(float) for _ in steps]
     idle_us: list[defaultdict[IdleCause, float]] = [defaultdict(float) for _ in steps]
     for device in devices:
         work = DeviceWork.of(trace, device)
-        busy_us += _busy_us(work, device, steps)
-        for causes_us, more in zip(idle_us, idle_causes(work, windows, threads), strict=True):
-            for cause, time_us in more.items():
+        _, computes, communicates, _ = by_kind(work.spans)
+        works = computes | communicates
+        of_steps = zip(steps, busy_us, idle_us, idle_causes(work, windows, threads), strict=True)
+        for step, parts_us, causes_us, more_us in of_steps:
+            ran = [span for span in step.device if span.device == device]
+            busy, computation, communication, copies = by_kind(ran)
+            parts_us["device_busy_s"] += busy.length
+            parts_us["computation_s"] += computation.length
+            parts_us["exposed_communication_s"] += communication.outside(computes)
+            parts_us["exposed_copies_s"] += copies.outside(works)
+            parts_us["communication_s"] += communication.length
+            for cause, time_us in more_us.items():
                 causes_us[cause] += time_us
     per_s = 1e6 * len(devices)
     found = []
-    for step, row_us, causes_us in zip(steps, busy_us, idle_us, strict=True):
+    for step, parts_us, causes_us in zip(steps, busy_us, idle_us, strict=True):
         idle = tuple(
             IdleTime(cause=cause, time_s=time_us / per_s, call=call, op=op)
             for (cause, call, op), time_us in sorted(causes_us.items(), key=lambda one: -one[1])
         )
-        found.append(
-            TracedStep.of(
-                "not in the trace",
-                name=step.name,
-                wall_s=step.wall_s,
-                **dict(zip(_BUSY, (row_us / per_s).tolist(), strict=True)),
-                idle_s=sum(one.time_s for one in idle),
-                idle=idle,
-            )
-        )
+        times_s = {name: time_us / per_s for name, time_us in parts_us.items()}
+        times_s |= {"wall_s": step.wall_s, "idle_s": sum(one.time_s for one in idle)}
+        found.append(TracedStep.of("not in the trace", name=step.name, **times_s, idle=idle))
     return found
 
 
@@ -180,17 +179,3 @@ def loader_share(steps: Sequence[StepSpans]) -> float:
         if step.wall_s > 0
     ]
     return statistics.median(shares) if shares else 0.0
-
-
-def _busy_us(work: DeviceWork, device: int | str | None, steps: Sequence[StepSpans]) -> Times:
-    """Microseconds of each step, in the order of `_BUSY`."""
-    _, computes, communicates, _ = by_kind(work.spans)
-    works = computes | communicates
-    rows = []
-    for step in steps:
-        busy, computation, communication, copies = by_kind(
-            [span for span in step.device if span.device == device]
-        )
-        exposed_us = communication.outside(computes), copies.outside(works)
-        rows.append((busy.length, computation.length, *exposed_us, communication.length))
-    return np.array(rows)
