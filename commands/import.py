@@ -134,8 +134,7 @@ def _count(step: StepSpec) -> Complexity | str:
 
 def _place_lines(results: Sequence[ImportedRecord], records: Path) -> Iterator[str]:
     """Under which roofs the results stand, why others have none, and what cannot be true."""
-    from analysis.runs.imported import MODELLED
-    from analysis.runs.place import place
+    from analysis.runs.place import MODELLED, place
 
     ceilings = [one for _, one in readable_records(records) if isinstance(one, CeilingsRecord)]
     runs = [place(result, ceilings) for result in results]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.runs.imported import known_settings
+from analysis.runs.place import known_settings
 from analysis.runs.run import Run, distinguished
 from analysis.server.pull import RecordSet, pull_records
 from analysis.words import whole_number
