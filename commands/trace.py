@@ -192,7 +192,7 @@ def _facts(trace: PlacedTrace) -> dict[str, Any]:
     }
     if isinstance(trace.ceiling, Unknown):
         record["missing"]["roof"] = trace.ceiling.reason
-    for op, place in zip(record["ops"], trace.ops.ops, strict=True):
+    for op, place in zip(record["ops"], trace.ops, strict=True):
         op["attained_flops_per_s"] = place.flops_per_s
         op["eager_bytes_per_s"] = ratio(op["eager_bytes"], op["time_s"])
     return record

@@ -31,7 +31,7 @@ from analysis.figures.chart import (
 from analysis.figures.interactive import interactive_chart
 from analysis.figures.roofline import ROOF_GREYS, roof_lines, roofline_chart, under_roof
 from analysis.figures.static import draw_chart, draw_panel
-from analysis.profiles.places import shortened
+from analysis.profiles import shortened
 from analysis.runs.frame import MODELLED, Row, run_row
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run

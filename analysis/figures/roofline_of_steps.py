@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Series, hover, key
 from analysis.figures.roofline import legend_of, roof_lines, roofline_chart, under_roof
-from analysis.profiles.places import KernelPlace, KernelPlaces, MemoryLevel, OpPlace, OpPlaces
+from analysis.profiles import KernelPlace, MemoryLevel, OpPlace, Places, time_share
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.words import percent
 from bench.records import MathMode
@@ -84,22 +84,24 @@ def op_chart(places: OpPlaces, used: UsedCeiling | None, *, colour: str = OTHER_
         [key("eager to fused bytes", colour, line_pt=0.9)],
         shaded=(dram[0], "faster than DRAM: from a cache") if dram and cached else None,
         title=(
-            f"Placed: {percent(sum(op.share for op in places.placed))} of the ops' time. "
-            f"Ops without FLOP (copies, fills): {percent(places.without_flops_share)}. "
-            f"Not in the cost model: {percent(places.unmatched_share)}."
+            f"Placed: {percent(time_share(places.placed))} of the ops' time. "
+            f"Ops without FLOP (copies, fills): {percent(time_share(places.without_flops))}. "
+            f"Not in the cost model: {percent(time_share(places.unknown))}."
         ),
     )
 
 
-def kernel_chart(places: KernelPlaces, used: UsedCeiling | None, *, math_mode: MathMode) -> Chart:
+def kernel_chart(
+    places: Places[KernelPlace], used: UsedCeiling | None, *, math_mode: MathMode
+) -> Chart:
     """Return the roofline of a profile's kernels under the roofs of `used`.
 
     A memory level that was not measured has no slope.
     """
     shape, placed = SHAPES[math_mode], places.placed
     words = (
-        f"Placed: {percent(sum(one.share or 0.0 for one in placed))} of the kernels' time. Kernels "
-        f"without FLOP ({len(places.without_flops)} names): {percent(places.without_flops_share)}."
+        f"Placed: {percent(time_share(placed))} of the kernels' time. Kernels "
+        f"without FLOP ({len(places.without_flops)} names): {percent(time_share(places.without_flops))}."
     )
     if places.unknown:
         words += f" FLOP or time not counted: {len(places.unknown)} names."

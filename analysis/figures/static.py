@@ -35,7 +35,7 @@ from analysis.figures.chart import (
     end_labels,
 )
 from analysis.figures.names import Names, Spot
-from analysis.profiles.places import shortened
+from analysis.profiles import shortened
 
 _FONT_PT = 7.5
 _WORDS: dict[str, Any] = {"fontsize": _FONT_PT, "parse_math": False}

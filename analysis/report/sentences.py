@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from analysis.profiles.places import OpPlaces, check_ops
+from analysis.profiles import OpPlace, Places, check_ops, time_share
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.groups import group_runs
 from analysis.runs.place import PlacedProfile
@@ -74,17 +74,17 @@ def _of_profile(profile: PlacedProfile) -> Iterator[str]:
     yield from (found.message for found in profile.findings if found.level == "note")
 
 
-def _of_ops(ops: OpProfile, places: OpPlaces) -> Iterator[str]:
+def _of_ops(ops: OpProfile, places: Places[OpPlace]) -> Iterator[str]:
     yield f"Times of ops by {ops.method}, over {ops.iterations} steps"
     if ops.device_busy_share is None:
         yield f"The device's busy share is not known: {ops.missing['device_busy_share']}"
     if ops.copies is None:
         yield f"Copies are not known: {ops.missing['copies']}"
-    if places.unmatched:
-        named = [f"{op.name} {percent(op.share)}" for op in places.unmatched[:_MAX_NAMED_OPS]]
-        rest = len(places.unmatched) - len(named)
+    if places.unknown:
+        named = [f"{op.name} {percent(op.share)}" for op in places.unknown[:_MAX_NAMED_OPS]]
+        rest = len(places.unknown) - len(named)
         yield (
-            f"Not in the cost model, {percent(places.unmatched_share)} of the ops' time: "
+            f"Not in the cost model, {percent(time_share(places.unknown))} of the ops' time: "
             f"{', '.join(named)}{f' and {rest} more' if rest else ''}"
         )
     if unseen := ops.missing.get("unseen"):
@@ -141,13 +141,13 @@ def _of_trace(trace: PlacedTrace) -> Iterator[str]:
                 yield f"No {unit} counted: {counters.missing[name]}"
 
 
-def _of_known_work(places: OpPlaces) -> str:
+def _of_known_work(places: Places[OpPlace]) -> str:
     sentence = (
-        f"{percent(sum(op.share for op in places.placed))} of the ops' time went to ops whose FLOP "
-        f"and bytes are known, {percent(places.without_flops_share)} to ops without FLOP, and of "
-        f"{percent(places.unmatched_share)} the work is not known"
+        f"{percent(time_share(places.placed))} of the ops' time went to ops whose FLOP "
+        f"and bytes are known, {percent(time_share(places.without_flops))} to ops without FLOP, and of "
+        f"{percent(time_share(places.unknown))} the work is not known"
     )
-    longest = next((op for op in places.unmatched if op.share >= _NAMED_SHARE), None)
+    longest = next((op for op in places.unknown if op.share >= _NAMED_SHARE), None)
     if longest is None:
         return sentence
     return f"{sentence}, most of it in {longest.time.op} ({longest.time.missing['flops']})"

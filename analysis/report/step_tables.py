@@ -120,8 +120,8 @@ def _counters_row(profile: PlacedProfile, one: CpuCounters) -> Row:
 def tables_of_profile(profile: PlacedProfile, name: str) -> list[Table]:
     """Return the profile's ops and its kernels, the longest first; `name` is of their files."""
     of = f"of profile {profile.number}, {profile.label}"
-    ops = [op.row for op in (profile.ops.ops if profile.ops else ())]
-    kernels = [kernel.row for kernel in (profile.kernels.kernels if profile.kernels else ())]
+    ops = [op.row for op in (profile.ops if profile.ops else ())]
+    kernels = [kernel.row for kernel in (profile.kernels if profile.kernels else ())]
     return [
         table(f"ops-{name}", f"Ops {of}", ops, _OPS, shown=_SHOWN),
         table(f"kernels-{name}", f"Kernels {of}", kernels, _KERNELS, shown=_SHOWN),
@@ -177,7 +177,7 @@ def trace_ops_table(trace: PlacedTrace, name: str) -> Table:
             "eager_gb": _scaled(op.time.eager_bytes, 1e-9),
             "fused_gb": _scaled(op.time.fused_bytes, 1e-9),
         }
-        for op in trace.ops.ops
+        for op in trace.ops
     ]
     title = f"Ops of trace {trace.number}, {trace.label}, per step"
     return table(name, title, rows, _TRACE_OPS, shown=_SHOWN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.profiles.profiled_step import NO_COUNTERS, NOT_PROFILED
+from analysis.profiles import NO_COUNTERS, NOT_PROFILED
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import TOKENS_PER_S, Run, recorded

@@ -12,8 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from analysis.profiles.places import KernelPlaces, OpPlaces, check_ops, place_kernels, place_ops
-from analysis.profiles.profiled_step import check_counters, explains
+from analysis.profiles import (
+    KernelPlace,
+    OpPlace,
+    Places,
+    check_counters,
+    check_ops,
+    explains,
+    place_kernels,
+    place_ops,
+)
 from analysis.roofs.ceilings import (
     UsedCeiling,
     ceiling_by_name,
@@ -47,6 +55,7 @@ from bench.records.metrics import (
     summary,
 )
 from bench.records.step_settings import NO_SETTINGS, settings_of
+
 
 def place(
     source: RunRecord | ImportedRecord,
@@ -308,13 +317,13 @@ class PlacedProfile(Configured):
         return self.run_id or self.record.record_id
 
     @cached_property
-    def ops(self) -> OpPlaces | None:
+    def ops(self) -> Places[OpPlace] | None:
         """Its ops under the roof, if PyTorch's profiler looked."""
         roof = self.used.roof if self.used else None
         return None if self.record.ops is None else place_ops(self.record.ops.ops, roof)
 
     @cached_property
-    def kernels(self) -> KernelPlaces | None:
+    def kernels(self) -> Places[KernelPlace] | None:
         """Its kernels under the roofs, if counters were read."""
         return None if self.record.counters is None else place_kernels(self.record.counters)
 
@@ -371,7 +380,10 @@ def place_profiles(
     for record in sorted(profiles, key=lambda one: (one.created, one.record_id)):
         fitting = [run for run in runs if run.record and explains(record, run.record)]
         fitting.sort(key=lambda run: run.record_id != record.timed_record_id)
-        run_id, used = (run_ids or {}).get(record.record_id), choose_ceiling(record, ceilings, peaks)
+        run_id, used = (
+            (run_ids or {}).get(record.record_id),
+            choose_ceiling(record, ceilings, peaks),
+        )
         found.append(PlacedProfile(0, record, run_id, used, tuple(fitting)))
     found.sort(key=lambda one: one.runs[0].number if one.runs else math.inf)
     return [replace(one, number=number) for number, one in enumerate(found, start=1)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.profiles.profiled_step import NOT_SEEN, ProfiledStep, profiled_step
+from analysis.profiles import NOT_SEEN, ProfiledStep, profiled_step
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
 from analysis.roofs.roof import Peaks, Roof
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from analysis.profiles.profiled_step import explains
+from analysis.profiles import explains
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.roof import Peaks
 from analysis.runs.place import place, place_runs

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import gcd
 
-from analysis.profiles.places import OpPlaces, place_ops
+from analysis.profiles import OpPlace, Places, place_ops
 from analysis.roofs.ceilings import UsedCeiling, ceiling_by_name
 from analysis.roofs.roof import Peaks
 from analysis.words import signed, three_digits
@@ -59,12 +59,12 @@ class PlacedTrace:
         return f"{model}{record.device or 'device unknown'}{rank} ({record.source_file})"
 
     @cached_property
-    def ops(self) -> OpPlaces:
+    def ops(self) -> Places[OpPlace]:
         """Its ops under the roof, a place per op and shape, by the own time of their kernels."""
         return place_ops(self.record.ops, self.used.roof if self.used else None)
 
     @cached_property
-    def kinds(self) -> OpPlaces:
+    def kinds(self) -> Places[OpPlace]:
         """The same, a place per kind of op and phase, whatever the shapes, as in a profile."""
         kinds: defaultdict[tuple[object, ...], list[TracedOp]] = defaultdict(list)
         for op in self.record.ops:

@@ -29,7 +29,7 @@ from analysis.figures.chart import OTHER_MODELS, spread
 from analysis.figures.names import Names, Spot
 from analysis.figures.roofline_of_steps import LEVEL_COLOURS, size_pt
 from analysis.figures.static import draw_panel
-from analysis.profiles.places import place_kernels, place_ops
+from analysis.profiles import place_kernels, place_ops
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import Roof
 from analysis.runs.place import place

@@ -11,7 +11,7 @@ import pytest
 import samples
 
 from analysis import place_runs
-from analysis.profiles.profiled_step import explains, profiles_of
+from analysis.profiles import explains, profiles_of
 from analysis.runs.place import place_profiles
 from analysis.runs.points import roofline_point
 from bench.config import RunConfig
@@ -192,7 +192,7 @@ def test_a_profile_as_a_reader_meets_it():
         assert facts[name] == getattr(point(make.profile()), name)
     (result,) = results(make.profile(), ceilings=[])
     assert result.problems[0].startswith("not held against a roof: no ceilings were measured")
-    assert len(result.kernels.kernels) == 2
+    assert len(result.kernels) == 2
 
 
 def test_the_run_that_a_profile_was_made_of_comes_first():

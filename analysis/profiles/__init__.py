@@ -1,1 +1,0 @@
-"""Profiles: ops and kernels under the roofs."""
