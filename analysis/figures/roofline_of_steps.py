@@ -67,7 +67,9 @@ def size_pt(share: float) -> float:
     return float(max(9.0, 500.0 * share) ** 0.5)
 
 
-def op_chart(places: OpPlaces, used: UsedCeiling | None, *, colour: str = OTHER_MODELS) -> Chart:
+def op_chart(
+    places: Places[OpPlace], used: UsedCeiling | None, *, colour: str = OTHER_MODELS
+) -> Chart:
     """Return the roofline of a profile's ops; `colour` is the model's.
 
     Roofs are those of `used`: compute, DRAM, and the cache before it if it was measured.
@@ -100,8 +102,8 @@ def kernel_chart(
     """
     shape, placed = SHAPES[math_mode], places.placed
     words = (
-        f"Placed: {percent(time_share(placed))} of the kernels' time. Kernels "
-        f"without FLOP ({len(places.without_flops)} names): {percent(time_share(places.without_flops))}."
+        f"Placed: {percent(time_share(placed))} of the kernels' time. Kernels without FLOP "
+        f"({len(places.without_flops)} names): {percent(time_share(places.without_flops))}."
     )
     if places.unknown:
         words += f" FLOP or time not counted: {len(places.unknown)} names."

@@ -143,8 +143,8 @@ def _of_trace(trace: PlacedTrace) -> Iterator[str]:
 
 def _of_known_work(places: Places[OpPlace]) -> str:
     sentence = (
-        f"{percent(time_share(places.placed))} of the ops' time went to ops whose FLOP "
-        f"and bytes are known, {percent(time_share(places.without_flops))} to ops without FLOP, and of "
+        f"{percent(time_share(places.placed))} of the ops' time went to ops whose FLOP and bytes "
+        f"are known, {percent(time_share(places.without_flops))} to ops without FLOP, and of "
         f"{percent(time_share(places.unknown))} the work is not known"
     )
     longest = next((op for op in places.unknown if op.share >= _NAMED_SHARE), None)
