@@ -16,13 +16,15 @@ counts is where a thread that launches was, up to the beginning of that call:
 - launches: the host launched one by one.
 
 If several hold, the first one counts. Only threads that launch work of the device count: what a
-communication library's watchdog waits for does not hold launches up. A call costs more than the gap that it ends in: without it
-the host would be ahead by as long as it took. So if the device ran dry inside a call of the
-allocator, a copy or a synchronisation, idle time after it that would be host or launches is put
-down to this call too, until all idle time since the device ran dry is as long as the call was.
-With one queue and one such call, this is exactly what the step gains without the call: the begin of
-work n is S[n] = max(S[n-1] + d[n-1], L[n]), for durations d and launches L, so launches that come
-earlier by w save all idle time since then, but w at most.
+communication library's watchdog waits for does not hold launches up.
+
+A call costs more than the gap that it ends in: without it the host would be ahead by as long as it
+took. So if the device ran dry inside a call of the allocator, a copy or a synchronisation, idle
+time after it that would be host or launches is put down to this call too, until all idle time since
+the device ran dry is as long as the call was. With one queue and one such call, this is exactly
+what the step gains without the call: the begin of work n is S[n] = max(S[n-1] + d[n-1], L[n]), for
+durations d and launches L, so launches that come earlier by w save all idle time since then, but w
+at most.
 
 Four causes are not the host's:
 

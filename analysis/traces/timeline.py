@@ -134,8 +134,9 @@ def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[TracedStep]:
         works = computes | communicates
         of_steps = zip(steps, busy_us, idle_us, idle_causes(work, windows, threads), strict=True)
         for step, parts_us, causes_us, more_us in of_steps:
-            ran = [span for span in step.device if span.device == device]
-            busy, computation, communication, copies = by_kind(ran)
+            busy, computation, communication, copies = by_kind(
+                [span for span in step.device if span.device == device]
+            )
             parts_us["device_busy_s"] += busy.length
             parts_us["computation_s"] += computation.length
             parts_us["exposed_communication_s"] += communication.outside(computes)
