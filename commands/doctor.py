@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import click
 from rich.console import Console
 
-from commands.console.options import WithRecords, mlflow_is_here
-from commands.console.output import Result, Shown
+from bench.errors import UserError
+from commands.console.options import WithRecords, mlflow_is_here, option
+from commands.console.output import Result, Shown, table_of
 
 if TYPE_CHECKING:
     from bench.doctor import Check
@@ -18,10 +20,24 @@ if TYPE_CHECKING:
 class Doctor(WithRecords, Shown):
     """Say what works on this machine, and the remedy for what does not.
 
-    It ends with 0 if at least a CPU can be measured here, else with 1.
+    It ends with 0 if at least a CPU can be measured here, else with 1. With --measure it takes
+    minutes: it checks by measurements what the project claims of a device, keeps their records,
+    and ends with 1 if a check failed.
     """
 
+    measure: bool = option("measure on the device, and check what is claimed of it")
+    backend: Literal["cpu", "cuda"] | None = option(
+        "with --measure: the device; default: CUDA where there is one"
+    )
+    minutes: Annotated[float, click.FloatRange(min=0)] = option(
+        "with --measure: begin no check after so long", 9.0
+    )
+
     def _result(self) -> Result:
+        if self.measure:
+            return self._measured()
+        if self.given & {"backend", "minutes"}:
+            raise UserError("backend, minutes: give --measure with them")
         from bench.doctor import can_measure
         from bench.doctor.suite import machine_groups, run_checks
 
@@ -34,6 +50,19 @@ class Doctor(WithRecords, Shown):
             lines += [f"{'':<{width}}  -> {check.remedy}"] if check.remedy else []
         code = 0 if can_measure(checks) else 1
         return Result(lines, list(map(asdict, checks)), exit_code=code)
+
+    def _measured(self) -> Result:
+        from bench.launcher.device_lock import device_names
+        from campaigns.first_contact import first_contact
+
+        on_card = device_names("auto")[0] not in ("cpu", "mps")
+        backend = self.backend or ("cuda" if on_card else "cpu")
+        answers = []
+        for answer in first_contact(backend, self.records, self.minutes):
+            click.echo(str(answer), err=True)
+            answers.append(answer)
+        failed = any(answer.passed is False for answer in answers)
+        return Result([table_of("checks", list(map(asdict, answers)))], exit_code=int(failed))
 
 
 def _tracking_checks() -> Iterable[Check]:

@@ -200,15 +200,19 @@ class Sweep(Tracked, Formatted):
     @contextmanager
     def _opened(self, campaign: str, env: str) -> Iterator[Executor]:
         if self.executor == "ray":
-            from campaigns.sweep.ray.executor import RayExecutor
+            try:
+                from campaigns.sweep.cluster import RayExecutor
+            except ImportError:
+                raise UserError(
+                    "executor='ray': Ray is not installed; pip install 'mlproject[ray]', or in a "
+                    "clone uv pip install -e '.[ray]'"
+                ) from None
 
             def note(text: str) -> None:
                 click.echo(f"mlproject: {text}", err=True)
 
-            cluster = RayExecutor(
-                self.address or "auto", env, node_wait_s=self.node_wait, note=note
-            )
-            with cluster.connected(campaign, self.records):
+            cluster = RayExecutor(self.address or "auto", node_wait_s=self.node_wait, note=note)
+            with cluster.connected(campaign):
                 yield cluster
             return
         yield LocalExecutor(identify_machine(env))

@@ -118,19 +118,23 @@ class WatchedProcess:
         return peak
 
 
+#: Variable of a process that is to end when the one that started it has ended.
+ENDS_WITH_STARTER = "MLPROJECT_ENDS_WITH_STARTER"
+
+
 @cache
 def starters() -> tuple[psutil.Process, ...]:
     """Return the `mlflow run` that started this process, a `make` that started that, and shells.
 
     Each of them leaves what it started running when SIGTERM ends it. Empty for a process that
-    `mlflow run` did not start: that may outlive the shell it was typed into. Looked up once: after
-    their end this process has another parent.
+    neither `mlflow run` nor Ray started: that may outlive the shell it was typed into. Looked up
+    once: after their end this process has another parent.
     """
     found: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):
         me = psutil.Process()
         # As it was at the start: a sweep takes the variable for itself.
-        if "MLFLOW_RUN_ID" not in me.environ():
+        if me.environ().keys().isdisjoint(("MLFLOW_RUN_ID", ENDS_WITH_STARTER)):
             return ()
         parents = iter(me.parents())
         found += _up_to_a_program(parents)

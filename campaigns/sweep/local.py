@@ -76,7 +76,9 @@ class _SweptDevice:
         self._past = PastRuns(
             order.records, order.campaign, here, order.elsewhere, order.retry_failed
         )
-        self._settler = Settler.of_device(self._device) if order.settle_s else None
+        self._settler = (
+            Settler.of_device(self._device.backend, self._device.uuid) if order.settle_s else None
+        )
         self._here = here
         before = readable_records(order.records) if order.profile else ()
         self._profiled = {
@@ -253,9 +255,9 @@ def turn_before(config: RunConfig, past: PastRuns, order: SweepOrder) -> Turn | 
     return Turn(config, "measured before", known.outcome, known.reason, None)
 
 
-def turn_too_large(config: RunConfig, past: PastRuns, device: str | None = None) -> Turn | None:
-    """Return the turn of a run whose smaller batches ran out of memory (on `device`), or None."""
-    smaller = past.too_large(config, device)
+def turn_too_large(config: RunConfig, past: PastRuns) -> Turn | None:
+    """Return the turn of a run whose smaller batches ran out of memory, or None."""
+    smaller = past.too_large(config)
     if smaller is None:
         return None
     why = f"batch {smaller.config.batch_size} of it ran out of memory ({smaller.record_id})"

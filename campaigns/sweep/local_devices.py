@@ -15,7 +15,7 @@ from bench.config import RunConfig, TimeLimits
 from bench.errors import UserError
 from bench.launcher.telemetry import HostSource, Source, device_source
 from bench.launcher.watch import WorkerWatch
-from bench.records import DeviceInfo, Environment, Machine, RunRecord
+from bench.records import Environment, Machine, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, write_atomically
 from bench.records.journal import Clock, ignore
@@ -79,10 +79,12 @@ class Settler:
         self.at_rest_c = now_c if at_rest_c is None else dict(at_rest_c)
 
     @classmethod
-    def of_device(cls, device: DeviceInfo, at_rest_c: Mapping[str, float] | None = None) -> Settler:
-        """Return a settler of the host and of `device`."""
+    def of_device(
+        cls, backend: str, uuid: str | None, at_rest_c: Mapping[str, float] | None = None
+    ) -> Settler:
+        """Return a settler of the host and of a device."""
         here = os.getpid()
-        sources = [HostSource(here), device_source(device.backend, device.uuid, here)]
+        sources = [HostSource(here), device_source(backend, uuid, here)]
         return cls(sources, at_rest_c=at_rest_c)
 
     def settle(self, limit_s: float) -> str | None:

@@ -138,7 +138,6 @@ class PastRun:
     outcome: Outcome
     reason: str | None
     record_id: str
-    device: str | None = None  # its name; None where it is not known
     code: str | None = None  # the digest of a user's own model; None where it is not known
 
     @classmethod
@@ -151,7 +150,6 @@ class PastRun:
             record.outcome,
             record.reason,
             record.record_id,
-            environment.device.name if environment else None,
             environment.code if environment else None,
         )
 
@@ -211,18 +209,13 @@ class PastRuns:
         """Return the run of this configuration and repeat that counts."""
         return self._last.get((config.config_id, config.repeat))
 
-    def too_large(self, config: RunConfig, device: str | None = None) -> PastRun | None:
+    def too_large(self, config: RunConfig) -> PastRun | None:
         """Return a run that ran out of memory with a smaller batch of the same configuration.
 
         One that is to be measured again does not count, nor does one whose batch, or a larger one,
         has gone well in another run.
-        Where the runs are those of many machines, `device` names whose memory is meant.
         """
-        there = [
-            past
-            for past in self._last.values()
-            if past.environment_id is not None and device in (None, past.device)
-        ]
+        there = [past for past in self._last.values() if past.environment_id is not None]
         smaller = [
             past
             for past in there

@@ -41,7 +41,8 @@ def campaign_records(records: Path, campaign: str, environment: Environment) -> 
 class PastTrials:
     """Records of one campaign on one environment, in the order in which they were measured.
 
-    Those of a user's own model count only while its source is the same.
+    A tuning repeats the decisions of the sessions before it, so it asks for their trials in that
+    order. Those of a user's own model count only while its source is the same.
     """
 
     def __init__(self, records: Iterable[RunRecord] = ()) -> None:
@@ -49,7 +50,6 @@ class PastTrials:
         self._tape = [
             record for record in known if record.outcome != "interrupted" and not _is_of_old(record)
         ]
-        self._used: set[str] = set()
         self._repeats: Counter[str] = Counter()
         for record in known:
             before = self._repeats[record.config_id]
@@ -61,33 +61,22 @@ class PastTrials:
         return config.model_copy(update={"repeat": self._repeats[config.config_id]})
 
     def together(self, configs: Sequence[RunConfig], stop: Stop) -> list[RunRecord] | None:
-        """Return runs of `configs` that were measured one after the other, or None.
+        """Return the next runs of `configs` that were measured one after the other, or None.
 
         A run of the first of them alone suffices where `stop` says so.
         """
         wanted = [config.config_id for config in configs]
-        for first in range(len(self._tape) - len(wanted) + 1):
+        for first, record in enumerate(self._tape):
             window = self._tape[first : first + len(wanted)]
-            if self._fits(window, wanted):
-                return self._take(sorted(window, key=lambda one: wanted.index(one.config_id)))
-        for record in self._tape:
-            if record.config_id == wanted[0] and self._is_free(record) and stop(record):
-                return self._take([record])
+            if [each.config_id for each in window] != wanted or not all(
+                map(_neighbours, window, window[1:])
+            ):
+                window = [record]
+                if record.config_id != wanted[0] or not stop(record):
+                    continue
+            del self._tape[: first + len(window)]
+            return window
         return None
-
-    def _fits(self, window: Sequence[RunRecord], wanted: Sequence[str]) -> bool:
-        return (
-            all(map(self._is_free, window))
-            and Counter(record.config_id for record in window) == Counter(wanted)
-            and all(map(_neighbours, window, window[1:]))
-        )
-
-    def _is_free(self, record: RunRecord) -> bool:
-        return record.record_id not in self._used
-
-    def _take(self, records: list[RunRecord]) -> list[RunRecord]:
-        self._used.update(record.record_id for record in records)
-        return records
 
 
 def _is_of_old(record: RunRecord) -> bool:

@@ -30,7 +30,7 @@ def test_workers_have_one_l4_each_none_runs_unasked_and_nothing_is_measured_on_t
     for node in types.values():
         assert node["min_workers"] == 0
         assert node["max_workers"] >= 2
-        assert node["resources"]["GPU"] == 1
+        assert node["resources"] == {"CPU": 8, "GPU": 1, "benchmark": 1}
         assert node["node_config"]["machineType"].startswith("g2-standard-")  # Google's L4 family
 
 

@@ -158,7 +158,6 @@ def _past_run(run: TrackedRun) -> PastRun | None:
         cast(Outcome, outcome),
         run.tags.get(schema.REASON),
         run.tags[schema.RECORD_ID],
-        run.tags.get(schema.DEVICE),
         run.tags.get(schema.CODE),
     )
 

@@ -36,9 +36,10 @@ def found(archive, *configs, stop=never):
     return None if records is None else [int(r.record_id[9:15]) for r in records]
 
 
-def test_neighbours_come_back_together_in_the_order_asked_for_and_once():
+def test_neighbours_come_back_together_in_the_order_of_their_session_and_once():
     archive = PastTrials([record(A, 0), record(B, 12), record(B, 24), record(A, 36)])
-    assert found(archive, B, A) == [12, 0]
+    assert found(archive, A, B) == [0, 12]
+    assert found(archive, A, B) is None
     assert found(archive, B, A) == [24, 36]
     assert found(archive, B, A) is None
 

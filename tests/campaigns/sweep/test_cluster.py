@@ -59,6 +59,7 @@ class Nodes:
             self._alive[name] = self._cluster.add_node(
                 num_cpus=1,
                 object_store_memory=MEMORY,
+                resources={"benchmark": 1},
                 env_vars={
                     "XDG_CACHE_HOME": str(self._folder / name),
                     "PYTHONPATH": str(MODELS),
@@ -157,7 +158,7 @@ def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, 
 
     code, out, err = ended(process)
     assert code == 3, err
-    assert "the node died" in err
+    assert "is gone; what it was measuring starts again elsewhere" in err
     assert "raylet" not in out + err
     assert out.count(" ok ") == 4
     assert measured_well(place / "records") == ALL
@@ -183,7 +184,7 @@ def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, 
 def test_ctrl_c_ends_what_runs_on_a_node_that_joined_late_and_brings_it_home(nodes, place, sweep):
     nodes.alive()
     process = sweep("--no-track", "--set", "max_seconds=600")
-    assert "no node has cpu: waiting" in process.stderr.readline()
+    assert "no node has cpu and the resource benchmark: waiting" in process.stderr.readline()
     nodes.alive("b")
     until(lambda: nodes.measuring("b"), process)
     process.send_signal(signal.SIGINT)

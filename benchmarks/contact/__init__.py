@@ -1,1 +1,0 @@
-"""What this project claims of a device, and the device that it is checked on."""

@@ -1,0 +1,42 @@
+"""The checks of a device that is met for the first time, on a processor as far as that can be."""
+
+import json
+
+import pytest
+
+from campaigns.first_contact import CHECKS, first_contact
+
+ANSWERED = ("loss scaling", "precisions", "warm-up", "switches of a model's file")
+NEEDS_A_GPU = ("captured accumulation", "counters", "warm-up of a tuning", "clocks")
+
+
+@pytest.mark.long
+def test_a_processor_answers_what_it_can_and_the_records_are_read(tmp_path, mlproject_command):
+    answers = list(first_contact("cpu", tmp_path, 9.0, (*ANSWERED, *NEEDS_A_GPU)))
+    assert {one.check: one.passed for one in answers} == {
+        **dict.fromkeys(ANSWERED, True),
+        **dict.fromkeys(NEEDS_A_GPU),
+    }
+    assert all("NVIDIA" in one.seen for one in answers if one.check in NEEDS_A_GPU)
+    code, printed, _ = mlproject_command("report", "--records", tmp_path, "--no-log")
+    assert code == 0
+    assert "resnet18" in printed
+
+
+def test_what_raises_has_failed_and_what_there_is_no_time_for_is_not_answered(
+    tmp_path, monkeypatch, capsys, mlproject_command
+):
+    def broken(contact):
+        raise ValueError("no")
+
+    monkeypatch.setitem(CHECKS, "roofs", ("a clean verdict", False, broken))
+    [answer] = first_contact("cpu", tmp_path, 9.0, ["roofs"])
+    assert str(answer) == "FAIL  roofs: expected a clean verdict; ValueError: no"
+    code, printed, _ = mlproject_command(
+        "doctor", "--measure", "--minutes", "0", "--backend", "cpu", "--format", "json"
+    )
+    assert code == 0
+    rows = json.loads(printed)
+    assert [row["check"] for row in rows] == list(CHECKS)
+    assert {row["passed"] for row in rows} == {None}
+    assert mlproject_command("doctor", "--minutes", "1")[0] == 2
