@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,8 @@ _STEP = "--arch {arch} --batch-size 16 --warmup-iters 3 --iters 8"
 _TINY = "--arch resnet18 --batch-size 2 --warmup-iters 1 --iters 5"
 _RUN = "{python} mlproject.py run --format json"
 _BARE = "{python} benchmarks/bare_loop.py"
+_MANY = "{python} benchmarks/many_runs.py"
+_MAKE = f"{_MANY} make {{runs}}"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Case:
     b: str
     figure: str = "seconds"
     promised: str = ""
+    before: str = ""  # done once, before the rounds
 
 
 CASES = {
@@ -64,6 +67,14 @@ CASES = {
         f"{_RUN} --data {{data}} --data-only true --batch-size 32 --workers 1",
         "{python} benchmarks/stock_loader.py {data} --batch-size 32 --workers 1",
         "samples_per_s", "at least 1"),
+    "first pull": Case(
+        f"{_MANY} pull --cold", f"{_MANY} search", "step_s", "at most 0.9", _MAKE),
+    "pull": Case(f"{_MANY} pull", f"{_MANY} search", "step_s", "A: at most 5 s", _MAKE),
+    "report": Case(f"{_MANY} report", f"{_MANY} search", "step_s",
+                   "A: at most 60 s of 10,000 runs", _MAKE),
+    "compare": Case(f"{_MANY} compare", f"{_MANY} search", "step_s", "A: at most 20 s", _MAKE),
+    "memory of a report": Case(
+        f"{_MANY} report", f"{_MANY} search", "peak_mb", "A: at most 2000 MB", _MAKE),
 }  # fmt: skip
 #: What `mlproject run` calls a rate.
 _RATES = ("throughput_images_per_s", "throughput_samples_per_s", "loader_images_per_s")
@@ -73,6 +84,7 @@ _RATES = ("throughput_images_per_s", "throughput_samples_per_s", "loader_images_
 @click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--arch", default="resnet18", show_default=True, help="of the steps")
+@click.option("--runs", default=1000, show_default=True, help="of the pulls and reports")
 @click.option("--data", default="data/generated", show_default=True, help="an image folder")
 @click.option("--a", "first", help="a command of your own, and")
 @click.option("--b", "second", help="what it is compared with")
@@ -81,6 +93,7 @@ def main(
     names: Sequence[str],
     rounds: int,
     arch: str,
+    runs: int,
     data: str,
     first: str | None,
     second: str | None,
@@ -92,34 +105,41 @@ def main(
     given = {"your commands": Case(first, second, figure)} if first and second else {}
     cases = given or {name: CASES[name] for name in names or CASES}
     words = {"python": shlex.quote(sys.executable), "arch": arch, "data": shlex.quote(data)}
+    words["runs"] = str(runs)
     click.echo(f"{cpu_model()}, {usable_cores()} cores; {rounds} rounds\n")
     click.echo("| case | figure | A | B | A / B (95 %) | promised |\n|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for name, case in cases.items():
-            commands = [text.format(**words) if not given else text for text in (case.a, case.b)]
-            took = take_turns(commands, case.figure, rounds, Path(folder))
-            medians = " | ".join(f"{statistics.median(side):.4g}" for side in took)
-            ratio = ratio_with_interval(*took)
-            click.echo(f"| {name} | {case.figure} | {medians} | {ratio} | {case.promised} |")
+    for name, case in cases.items():
+        with tempfile.TemporaryDirectory() as folder:
+            store = {
+                "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+                "MLPROJECT_RECORDS": f"{folder}/records",
+                **({"XDG_CACHE_HOME": f"{folder}/cache"} if case.before else {}),
+            }
+            before, *commands = [
+                shlex.split(text if given else text.format(**words))
+                for text in (case.before, case.a, case.b)
+            ]
+            if before:
+                figure_of(before, "seconds", store)
+            took = take_turns(commands, case.figure, rounds, store)
+        medians = " | ".join(f"{statistics.median(side):.4g}" for side in took)
+        ratio = ratio_with_interval(*took)
+        click.echo(f"| {name} | {case.figure} | {medians} | {ratio} | {case.promised} |")
 
 
 def take_turns(
-    commands: Sequence[str], figure: str, rounds: int, folder: Path
+    commands: Sequence[Sequence[str]], figure: str, rounds: int, store: Mapping[str, str]
 ) -> tuple[list[float], list[float]]:
-    """Return the figure of both commands, round by round; records and a store go to `folder`."""
+    """Return the figure of both commands, round by round; `store` is added to the environment."""
     measured: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         for side in (0, 1) if number % 2 == 0 else (1, 0):
-            measured[side].append(figure_of(shlex.split(commands[side]), figure, folder))
+            measured[side].append(figure_of(commands[side], figure, store))
     return measured
 
 
-def figure_of(command: Sequence[str], figure: str, folder: Path) -> float:
+def figure_of(command: Sequence[str], figure: str, store: Mapping[str, str]) -> float:
     """Run a command and return its figure. Raises `ClickException` where it fails."""
-    store = {
-        "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
-        "MLPROJECT_RECORDS": str(folder / "records"),
-    }
     begin_s = time.perf_counter()
     done = subprocess.run(
         command, cwd=PROJECT, env={**os.environ, **store}, capture_output=True, text=True

@@ -129,7 +129,7 @@ def measure(options: list[str], code: str, settle_s: float) -> Parcel:
         out, err = _ended(launcher)
     except KeyboardInterrupt:
         cancelled = True
-        launcher.send_signal(signal.SIGINT)
+        launcher.terminate()  # SIGINT may be ignored by what Ray was started from
         out, err = _ended(launcher)
     if not out:
         code_text = f"mlproject run ended with {launcher.returncode}"
