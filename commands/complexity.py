@@ -17,7 +17,7 @@ from commands.console.progress import watched
 
 if TYPE_CHECKING:
     from analysis.table import Table
-    from bench.cost.by_module import ModuleTable
+    from bench.cost.estimate import ModuleTable
     from bench.records import Complexity as Counted
 
 #: Units of the tables' numbers, by the last word of a heading.
@@ -100,7 +100,7 @@ class Complexity(Shown):
 
     def _counted(self, config: RunConfig) -> tuple[Counted, ModuleTable | None]:
         from bench.cost import config_complexity
-        from bench.cost.by_module import complexity_by_module
+        from bench.cost.estimate import complexity_by_module
 
         if self.by is None:
             return config_complexity(config), None

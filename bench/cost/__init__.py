@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from bench.config import RunConfig, package_of
 from bench.machine.repository import code_id
 from bench.records import Complexity, StepSpec
-from bench.records.complexity import DEFAULT_CACHE_BYTES
 from bench.records.folders import cache_folder, write_atomically
 
 __all__ = ["cached_complexity", "config_complexity"]
@@ -37,28 +36,27 @@ def config_complexity(config: RunConfig, *, batch_size: int | None = None) -> Co
     return cached_complexity(StepSpec.of(config, batch_size=batch_size))
 
 
-def cached_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Complexity:
-    """Return `step_complexity` of the same arguments, from this user's cache if it is there.
+def cached_complexity(spec: StepSpec) -> Complexity:
+    """Return `step_complexity` of `spec`, from this user's cache if it is there.
 
-    It depends on nothing but its arguments, torch, the package of the model, timm's setting and
+    It depends on nothing but `spec`, torch, the package of the model, timm's setting and
     this project's code, and takes seconds, most of them to import torch. What is in a file of the
     user's, a model or a configuration, is computed each time. The cache has the newest 200 files.
     """
     package = package_of(spec.arch)
     if package is None:
-        return _counted(spec, cache_bytes)
+        return _counted(spec)
     facts = (
         [code_id(_BENCH / folder) for folder in _CODE],
         [metadata.version(name) for name in ("torch", "torchvision", package)],
         os.environ.get("TIMM_FUSED_ATTN"),  # timm reads from it which attention its models have
         asdict(spec),
-        cache_bytes,
     )
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     path = cache_folder() / "complexity" / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
         return Complexity.model_validate_json(path.read_bytes())
-    counted = _counted(spec, cache_bytes)
+    counted = _counted(spec)
     with contextlib.suppress(OSError):  # a home that cannot be written to costs time, no result
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, counted.model_dump_json())
@@ -68,7 +66,7 @@ def cached_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES)
     return counted
 
 
-def _counted(spec: StepSpec, cache_bytes: int) -> Complexity:
+def _counted(spec: StepSpec) -> Complexity:
     from bench.cost.estimate import step_complexity
 
-    return step_complexity(spec, cache_bytes=cache_bytes)
+    return step_complexity(spec)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
+from typing_extensions import Self
 
 from bench.cost.estimate import counts_of
-from bench.cost.step_tracer import LiveStepTracer, RecordedCalls
-from bench.errors import UserError
+from bench.cost.op_calls import OpCall, bind
+from bench.cost.step_tracer import RecordedCalls, StepTracer, TensorPass, split
+from bench.cost.traffic import Role
+from bench.errors import UserError, one_line
 from bench.records import OpCost, Phase
 from bench.records.complexity import DEFAULT_CACHE_BYTES, NO_WORK, Work, by_phase
+
+#: What processes send each other is no work of the device's memory or arithmetic.
+_COMMUNICATION = frozenset({"c10d", "c10d_functional", "_c10d_functional"})
 
 
 @contextmanager
@@ -102,3 +113,105 @@ class CountedStep:
             numbers = (*giga, work.fused_bytes / 1e6, work.eager_bytes / 1e6)
             lines.append(f"{name:9}" + "".join(f"{number:14,.3f}" for number in numbers))
         return "\n".join([*lines, *filter(None, [self.why_incomplete])])
+
+
+class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
+    """While active, records every op that torch dispatches; each runs once, as without it.
+
+    Backward is what autograd's engine runs. Optimizer is what runs in the step of an optimizer,
+    and what reads gradients outside of autograd: clipping, unscaling. Forward is all else.
+    `uncounted` has the ops without a formula, each with the reason.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uncounted: dict[str, str] = {}
+        self._updates: list[bool] = []  # optimizers whose step runs: whether it has a closure
+        self._gradients: set[int] = set()  # values made in the backward pass, or of such values
+
+    def __enter__(self) -> Self:
+        self._hooks = (
+            register_optimizer_step_pre_hook(self._begin_update),
+            register_optimizer_step_post_hook(self._end_update),
+        )
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # it dispatches the ops of the tensors that it is made of
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the op and record it."""
+        result = func(*args, **kwargs)
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            self.uncounted[func._name] = "what it calls is not seen"
+        elif func.namespace not in _COMMUNICATION:
+            try:
+                self._note(bind(func, args, kwargs, result))
+            except Exception as error:  # of any kind: the user's step goes on, its count says so
+                self.uncounted[str(func)] = f"its tensors cannot be read: {one_line(error)}"
+        return result
+
+    def lasting(self) -> frozenset[int]:
+        """Return the values that outlive the step, as far as it has run.
+
+        Those are in storages that are in use now, and were there before the step (weights,
+        statistics of batch norms, momentum) or were made by the optimizer (its state, if this is
+        its first step).
+        """
+        update = (call for call in self.calls if call.phase == "optimizer")
+        updated = {
+            access.value for call in update for item in call.passes for access in item.writes
+        }
+        return frozenset(self.values.living(made=False) | self.values.living(made=True) & updated)
+
+    def _split(self, call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
+        """Bytes alone where the FLOP of `call` cannot be counted."""
+        try:
+            return split(call, writes)
+        except UserError:
+            self.uncounted[call.name] = "there is no formula for its FLOP"
+        except Exception as error:  # a formula met arguments that it was not written for
+            self.uncounted[call.name] = f"its formula failed: {one_line(error)}"
+        return [TensorPass(Role.OPAQUE, call.reads(), writes)]
+
+    def _note(self, call: OpCall) -> None:
+        phase = self._phase_of(call)
+        count = len(self.calls)
+        # The ones that are the loss's gradient are made just before autograd's engine starts.
+        last = self.calls[-1] if count else None
+        if phase == "backward" and last and (last.op, last.phase) == ("ones_like", "forward"):
+            self.calls[-1] = last.in_phase("backward")
+        self.record(call, phase)
+        if phase == "backward" or (phase == "optimizer" and not self._updates):
+            made = (item for each in self.calls[count:] for item in each.passes)
+            self._gradients.update(access.value for item in made for access in item.writes)
+
+    def _phase_of(self, call: OpCall) -> Phase:
+        if torch._C._current_graph_task_id() != -1:
+            return "backward"
+        in_closure = any(self._updates) and torch.is_grad_enabled()
+        if self._updates and not in_closure:
+            return "optimizer"
+        if not torch.is_grad_enabled() and any(map(self._is_gradient, call.tensors())):
+            return "optimizer"
+        return "forward"
+
+    def _is_gradient(self, tensor: torch.Tensor) -> bool:
+        access = self.values.read(tensor)
+        return access is not None and access.value in self._gradients
+
+    def _begin_update(
+        self, optimizer: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._updates.append(any(map(callable, (*args[1:], *kwargs.values()))))
+
+    def _end_update(self, *_: object) -> None:
+        self._updates.pop()

@@ -1,20 +1,23 @@
-"""From a model to what one training step of it must compute, move and hold."""
+"""From a model to what one training step must compute, move and hold, in all and by module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from bench.config import RunConfig
 from bench.cost.fake_step import RecordedStep, record_step
 from bench.cost.step_tracer import RecordedCalls
 from bench.cost.traffic import compulsory_bytes, fused_bytes
 from bench.records import Complexity, OpCost, Phase, StepSpec
-from bench.records.complexity import DEFAULT_CACHE_BYTES, NO_WORK, CallWork, Work
+from bench.records.base import ratio
+from bench.records.complexity import NO_WORK, CallWork, Work
 
 
-def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Complexity:
+def step_complexity(spec: StepSpec) -> Complexity:
     """Return what one training step must compute, move and hold; nothing is allocated.
 
     Raises `UserError` where the model cannot be built or run at this size.
@@ -23,12 +26,10 @@ def step_complexity(spec: StepSpec, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -
     three ways (see `traffic`): eager (every pass over memory reads its inputs and writes its
     outputs), fused and compulsory; compulsory <= fused <= eager.
     """
-    return complexity_of(spec, record_step(spec), cache_bytes=cache_bytes)
+    return complexity_of(spec, record_step(spec))
 
 
-def complexity_of(
-    spec: StepSpec, step: RecordedStep, *, cache_bytes: int = DEFAULT_CACHE_BYTES
-) -> Complexity:
+def complexity_of(spec: StepSpec, step: RecordedStep) -> Complexity:
     """Return the complexity of `step`, which was recorded of `spec`."""
     workload = step.workload
     followed = "CUDA" if spec.backend == "cuda" else "a CPU"
@@ -42,8 +43,8 @@ def complexity_of(
         math_mode=spec.resolved_math_mode,
         parameters=step.parameters,
         activations=step.activations // spec.batch_size,
-        **counts_of(step, cache_bytes),
-        cache_bytes=cache_bytes,
+        **counts_of(step, spec.cache_bytes),
+        cache_bytes=spec.cache_bytes,
         memory=step.memory,
         method=f"fake-tensor step, aten dispatch as on {followed}, torch {torch.__version__}",
     )
@@ -100,3 +101,92 @@ def ops_of(calls: Iterable[CallWork]) -> tuple[OpCost, ...]:
         OpCost(op=op, phase=phase, calls=len(group), **dict(sum(group, NO_WORK)))
         for (op, phase), group in groups.items()
     )
+
+
+#: Rows of what no part of the model does; the first is the model itself.
+MODEL, LOSS, OPTIMIZER = "(model)", "(loss)", "(optimizer)"
+
+
+@dataclass(frozen=True)
+class ModuleTable:
+    """A row per module for JSON and CSV, and the first name of each parameter of several names.
+
+    A row has the work of a module and of all within it, per sample under the names of
+    `Complexity.row`, and its shares of the step. `module` is the path in the model:
+    `layer1.0.conv1` has depth 3. The model, what runs outside of it and the optimizer have depth 0;
+    the three sum up to the step. `type` is the class. A backward op counts for the module whose
+    forward op it belongs to. Of tied parameters the first module counts them as `parameters`; a
+    module outside of it, as `shared_parameters`.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    tied: dict[str, str]
+
+
+def complexity_by_module(config: RunConfig, *, depth: int) -> tuple[Complexity, ModuleTable]:
+    """Return the complexity of a configuration's step, and the costs of its modules to `depth`.
+
+    Raises as `step_complexity`.
+    """
+    spec = StepSpec.of(config)
+    step = record_step(spec)
+    complexity, calls = complexity_of(spec, step), calls_of(step)
+    first: dict[int, str] = {}
+    parameters = [
+        (name, first.setdefault(id(parameter), name), parameter.numel())
+        for name, parameter in step.model.named_parameters(remove_duplicate=False)
+    ]
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for path, module in step.model.named_modules():
+            level = path.count(".") + 1 if path else 0
+            if level > depth:
+                continue
+            prefix = f"{path}." if path else ""
+            inside = [each for each in parameters if each[0].startswith(prefix)]
+            yield {
+                "module": path or MODEL,
+                "type": type(module).__name__,
+                "depth": level,
+                "parameters": sum(size for name, first, size in inside if name == first),
+                "shared_parameters": sum(
+                    size for _, first, size in inside if not first.startswith(prefix)
+                ),
+                **_work(complexity, [call for call in calls if call.module is not None
+                                     and f"{call.module}.".startswith(prefix)]),
+            }  # fmt: skip
+        none = {"type": None, "depth": 0, "parameters": 0, "shared_parameters": 0}
+        for name in (LOSS, OPTIMIZER):
+            yield {"module": name} | none | _work(
+                complexity,
+                [call for call in calls if call.module is None
+                 and (call.phase == "optimizer") is (name == OPTIMIZER)],
+            )  # fmt: skip
+
+    tied = {name: first_name for name, first_name, _ in parameters if name != first_name}
+    return complexity, ModuleTable(tuple(rows()), tied)
+
+
+def _work(complexity: Complexity, calls: Sequence[CallWork]) -> dict[str, Any]:
+    """The work of `calls` per sample, and its shares of the step's."""
+    forward, backward = (
+        sum(call.flops for call in calls if call.phase == phase)
+        for phase in ("forward", "backward")
+    )
+    work: Work = sum(calls, NO_WORK)
+    each = f"per_{complexity.sample}"
+    counts = {
+        f"forward_macs_{each}": forward // 2,
+        f"forward_flops_{each}": forward,
+        f"backward_flops_{each}": backward,
+        f"step_flops_{each}": forward + backward,
+        f"elementwise_flops_{each}": work.elementwise_flops,
+        f"bytes_{each}_min": work.fused_bytes,
+        f"bytes_{each}_max": work.eager_bytes,
+    }
+    return {
+        **{name: complexity.per_sample(total) for name, total in counts.items()},
+        "step_flops_share": ratio(forward + backward, complexity.step_flops),
+        "bytes_min_share": ratio(work.fused_bytes, complexity.fused_bytes),
+        "bytes_max_share": ratio(work.eager_bytes, complexity.eager_bytes),
+    }

@@ -23,7 +23,7 @@ import torch
 
 from bench.cost.op_calls import OpCall, tensors_in
 from bench.cost.op_table import OPS, known_op
-from bench.cost.passes import Role
+from bench.cost.traffic import Role
 from bench.records.complexity import is_attention
 
 _REAL_PER_COMPLEX_MAC = 4

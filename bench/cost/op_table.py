@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from bench.cost.passes import Role
+from bench.cost.traffic import Role
 from bench.errors import UserError
 from bench.records.complexity import is_attention
 

@@ -1,41 +1,38 @@
-"""Records a training step as torch dispatches it, on fake tensors or as a user runs it.
+"""Records a training step as torch dispatches it: its calls in order, each with its passes.
 
-Both recorders write the same: calls in order, each with its passes over memory. They differ in who
-says which phase runs, and in what they do with an op that cannot be counted.
+Most ops are one pass over memory. A training batch norm needs its statistics before it can
+normalise, so it reads its input twice; its backward likewise; and the backward of a convolution is
+up to three products or sums, each of which reads the output's gradient.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
-from typing_extensions import Self
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from bench.cost.flops import (
+    NORM_FLOPS,
+    causal_skipped_macs,
+    contraction_macs,
+    convolution_macs,
+    elementwise_flops,
+)
 from bench.cost.op_calls import OpCall, OpMode, bind
 from bench.cost.op_table import refuse_uncounted
-from bench.cost.passes import Access, Pass, Role, Values
-from bench.cost.splitting import TensorPass, split
-from bench.cost.traffic import eager_bytes
-from bench.errors import UserError, one_line
+from bench.cost.traffic import Access, Pass, Role, eager_bytes
 from bench.records import Phase
 
 ASK_VALUE = torch.ops.aten._local_scalar_dense.default
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
-
 #: Where torch's checkpoints compute again: `use_reentrant=True`, and False.
 _CHECKPOINTS = {("torch.utils.checkpoint", name) for name in ("backward", "unpack_hook")}
-#: What processes send each other is no work of the device's memory or arithmetic.
-_COMMUNICATION = frozenset({"c10d", "c10d_functional", "_c10d_functional"})
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,78 @@ class RecordedCalls:
     def passes(self) -> list[Pass]:
         """The passes of all calls."""
         return [item for call in self.calls for item in call.passes]
+
+
+class Values:
+    """Numbers the contents of storages: each write to a storage makes a new value.
+
+    Storages are held by weak references: these keep an address from becoming another storage's,
+    and free its memory all the same. Contents of `torch.empty` were written by no op: reading them
+    moves nothing.
+    """
+
+    def __init__(self) -> None:
+        self.sizes_bytes: list[int] = []
+        self._current: dict[int, int | None] = {}
+        self._seen: dict[int, StorageWeakRef] = {}
+        self._made: set[int] = set()
+
+    def key(self, tensor: torch.Tensor) -> int:
+        """Return the identity of the storage of `tensor`, which views share."""
+        storage = tensor.untyped_storage()
+        address: int = storage._cdata
+        if address not in self._current:
+            self._seen[address] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            self._current[address] = self._number(storage)
+        return address
+
+    def declare_empty(self, tensor: torch.Tensor) -> None:
+        """Note that `tensor` is new, and that nothing was written to it yet."""
+        key = self.key(tensor)
+        self._made.add(key)
+        self._current[key] = None
+
+    def read(self, tensor: torch.Tensor) -> Access | None:
+        """Return the access of a pass that reads `tensor`; None if nothing was written there."""
+        value = self._current[self.key(tensor)]
+        return None if value is None else self._access(value, tensor)
+
+    def write(self, tensor: torch.Tensor) -> Access:
+        """Return the access of a pass that writes `tensor`, which is a new value from now on."""
+        key = self.key(tensor)
+        value = self._current[key] = self._number(tensor.untyped_storage())
+        return self._access(value, tensor)
+
+    def living(self, *, made: bool) -> set[int]:
+        """Return what the storages in use hold, of those that an op has made, or of the others."""
+        return {
+            value
+            for key, value in self._current.items()
+            if value is not None and (key in self._made) is made and self._is_in_use(key)
+        }
+
+    def covers(self, tensor: torch.Tensor) -> bool:
+        """Return whether `tensor` is all of its storage."""
+        return _distinct_bytes(tensor) >= tensor.untyped_storage().nbytes()
+
+    def _is_in_use(self, key: int) -> bool:
+        return not self._seen[key].expired()  # type: ignore[no-untyped-call]
+
+    def _number(self, storage: torch.UntypedStorage) -> int:
+        self.sizes_bytes.append(storage.nbytes())
+        return len(self.sizes_bytes) - 1
+
+    def _access(self, value: int, tensor: torch.Tensor) -> Access:
+        view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+        return Access(value, view, min(_distinct_bytes(tensor), self.sizes_bytes[value]))
+
+
+def _distinct_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of the elements of `tensor`; an expanded dimension repeats the same ones."""
+    size_bytes = tensor.element_size()
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        size_bytes *= length if stride != 0 else min(length, 1)
+    return size_bytes
 
 
 class StepTracer(OpMode):
@@ -173,108 +242,6 @@ class StepTracer(OpMode):
         )
 
 
-class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
-    """While active, records every op that torch dispatches; each runs once, as without it.
-
-    Backward is what autograd's engine runs. Optimizer is what runs in the step of an optimizer,
-    and what reads gradients outside of autograd: clipping, unscaling. Forward is all else.
-    `uncounted` has the ops without a formula, each with the reason.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.uncounted: dict[str, str] = {}
-        self._updates: list[bool] = []  # optimizers whose step runs: whether it has a closure
-        self._gradients: set[int] = set()  # values made in the backward pass, or of such values
-
-    def __enter__(self) -> Self:
-        self._hooks = (
-            register_optimizer_step_pre_hook(self._begin_update),
-            register_optimizer_step_post_hook(self._end_update),
-        )
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for hook in self._hooks:
-            hook.remove()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # it dispatches the ops of the tensors that it is made of
-        return self.dispatch(func, args, kwargs or {})
-
-    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the op and record it."""
-        result = func(*args, **kwargs)
-        if isinstance(func, torch._ops.HigherOrderOperator):
-            self.uncounted[func._name] = "what it calls is not seen"
-        elif func.namespace not in _COMMUNICATION:
-            try:
-                self._note(bind(func, args, kwargs, result))
-            except Exception as error:  # of any kind: the user's step goes on, its count says so
-                self.uncounted[str(func)] = f"its tensors cannot be read: {one_line(error)}"
-        return result
-
-    def lasting(self) -> frozenset[int]:
-        """Return the values that outlive the step, as far as it has run.
-
-        Those are in storages that are in use now, and were there before the step (weights,
-        statistics of batch norms, momentum) or were made by the optimizer (its state, if this is
-        its first step).
-        """
-        update = (call for call in self.calls if call.phase == "optimizer")
-        updated = {
-            access.value for call in update for item in call.passes for access in item.writes
-        }
-        return frozenset(self.values.living(made=False) | self.values.living(made=True) & updated)
-
-    def _split(self, call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
-        """Bytes alone where the FLOP of `call` cannot be counted."""
-        try:
-            return split(call, writes)
-        except UserError:
-            self.uncounted[call.name] = "there is no formula for its FLOP"
-        except Exception as error:  # a formula met arguments that it was not written for
-            self.uncounted[call.name] = f"its formula failed: {one_line(error)}"
-        return [TensorPass(Role.OPAQUE, call.reads(), writes)]
-
-    def _note(self, call: OpCall) -> None:
-        phase = self._phase_of(call)
-        count = len(self.calls)
-        # The ones that are the loss's gradient are made just before autograd's engine starts.
-        last = self.calls[-1] if count else None
-        if phase == "backward" and last and (last.op, last.phase) == ("ones_like", "forward"):
-            self.calls[-1] = last.in_phase("backward")
-        self.record(call, phase)
-        if phase == "backward" or (phase == "optimizer" and not self._updates):
-            made = (item for each in self.calls[count:] for item in each.passes)
-            self._gradients.update(access.value for item in made for access in item.writes)
-
-    def _phase_of(self, call: OpCall) -> Phase:
-        if torch._C._current_graph_task_id() != -1:
-            return "backward"
-        in_closure = any(self._updates) and torch.is_grad_enabled()
-        if self._updates and not in_closure:
-            return "optimizer"
-        if not torch.is_grad_enabled() and any(map(self._is_gradient, call.tensors())):
-            return "optimizer"
-        return "forward"
-
-    def _is_gradient(self, tensor: torch.Tensor) -> bool:
-        access = self.values.read(tensor)
-        return access is not None and access.value in self._gradients
-
-    def _begin_update(
-        self, optimizer: object, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
-        self._updates.append(any(map(callable, (*args[1:], *kwargs.values()))))
-
-    def _end_update(self, *_: object) -> None:
-        self._updates.pop()
-
-
 def in_recomputation() -> bool:
     """Return whether what is recorded for autograd now is computed again in the backward pass.
 
@@ -295,3 +262,120 @@ def in_recomputation() -> bool:
 
 def _in_32_bits(statistic: torch.Tensor) -> torch.Tensor:
     return statistic.to(torch.promote_types(statistic.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class TensorPass:
+    """One pass of a call, in tensors."""
+
+    role: Role
+    reads: Iterable[torch.Tensor]
+    writes: Iterable[torch.Tensor]
+    macs: int = 0
+    elementwise_flops: int = 0
+    causal_skipped_macs: int = 0
+
+
+def split(call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
+    """Return the passes of `call`, which writes `writes`.
+
+    Raises `UserError` where its FLOP cannot be counted.
+    """
+    known = call.known
+    if known.formula in _SPLITTERS:
+        return _SPLITTERS[known.formula](call)
+    role = known.role or (Role.POINTWISE if call.pointwise else Role.OPAQUE)
+    if role is Role.OPAQUE:
+        refuse_uncounted(call.op)
+    macs = contraction_macs(call.op, call.arguments, writes) if role is Role.CONTRACTION else 0
+    skipped = causal_skipped_macs(call.op, call.arguments)
+    flops = elementwise_flops(call, role, writes)
+    return [TensorPass(role, call.reads(), writes, macs, flops, skipped)]
+
+
+def _convolution_backward(call: OpCall) -> list[TensorPass]:
+    grad, inputs, weight = call.tensors("grad_output", "input", "weight")
+    macs = convolution_macs(inputs, weight, grad, transposed=call.arguments["transposed"])
+    return _gradients(call, grad, inputs, weight, macs)
+
+
+def _linear_backward(call: OpCall) -> list[TensorPass]:
+    """Of a linear layer on Apple's devices; elsewhere its gradients are products by themselves."""
+    grad, inputs, weight = call.tensors("grad_output", "self", "weight")
+    return _gradients(call, grad, inputs, weight, grad.numel() * int(inputs.shape[-1]))
+
+
+def _gradients(
+    call: OpCall, grad: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, macs: int
+) -> list[TensorPass]:
+    """Those of input, weight and bias that are asked for; `macs` are of each product."""
+    to_input, to_weight, to_bias = call.arguments["output_mask"]
+    outputs = iter(call.outputs)
+    passes = []
+    if to_input:
+        passes.append(TensorPass(Role.CONTRACTION, [grad, weight], [next(outputs)], macs))
+    if to_weight:
+        passes.append(TensorPass(Role.CONTRACTION, [grad, inputs], [next(outputs)], macs))
+    if to_bias:
+        passes.append(TensorPass(Role.REDUCTION, [grad], [next(outputs)], 0, grad.numel()))
+    return passes
+
+
+def _channel_norm(call: OpCall) -> list[TensorPass]:
+    """Batch norm and group norm: statistics over the whole input, then normalisation."""
+    inputs = call.arguments["input"]
+    affine = call.tensors("weight", "bias")
+    running = call.tensors("running_mean", "running_var")
+    normalised, *statistics = call.outputs
+    apply_flops = NORM_FLOPS["apply"] * inputs.numel()
+    if call.arguments.get("training") is False:
+        reads = [inputs, *affine, *running]
+        return [TensorPass(Role.POINTWISE, reads, call.outputs, 0, apply_flops)]
+    flops = NORM_FLOPS["statistics"] * inputs.numel()
+    return [
+        TensorPass(Role.REDUCTION, [inputs, *running], [*statistics, *running], 0, flops),
+        TensorPass(Role.POINTWISE, [inputs, *affine, *statistics], [normalised], 0, apply_flops),
+    ]
+
+
+def _channel_norm_backward(call: OpCall) -> list[TensorPass]:
+    grad, inputs = call.tensors("grad_out", "grad_output")[0], call.arguments["input"]
+    saved = call.tensors("save_mean", "save_invstd", "save_var", "mean", "rstd", "weight")
+    to_input = call.arguments.get("output_mask", [True])[0]
+    # Per channel, sum(grad) and sum(grad x normalised input) enter every element's gradient.
+    channels = inputs.shape[1] if inputs.dim() > 1 else 1
+    sums = inputs.new_empty(2, channels, dtype=torch.float32)
+    to_affine = call.outputs[1:] if to_input else call.outputs
+    flops = NORM_FLOPS["reduce_backward"] * inputs.numel()
+    passes = [TensorPass(Role.REDUCTION, [grad, inputs, *saved], [sums, *to_affine], 0, flops)]
+    if to_input:
+        trains = call.arguments.get("train", True)
+        reads = [grad, inputs, *saved, sums] if trains else [grad, *saved]
+        flops = NORM_FLOPS["apply_backward"] * inputs.numel()
+        passes.append(TensorPass(Role.POINTWISE, reads, [call.outputs[0]], 0, flops))
+    return passes
+
+
+def _row_norm_backward(call: OpCall) -> list[TensorPass]:
+    """Layer norm: a row's gradient needs its own row; those of weight and bias need all rows."""
+    reads = call.tensors("grad_out", "input", "mean", "rstd", "weight")
+    size = call.arguments["input"].numel()
+    to_input = call.arguments["output_mask"][0]
+    to_affine = call.outputs[1:] if to_input else call.outputs
+    passes = []
+    if to_input:
+        flops = NORM_FLOPS["row_backward"] * size
+        passes.append(TensorPass(Role.POINTWISE, reads, [call.outputs[0]], 0, flops))
+    if to_affine:
+        flops = NORM_FLOPS["reduce_backward"] * size
+        passes.append(TensorPass(Role.REDUCTION, reads, to_affine, 0, flops))
+    return passes
+
+
+_SPLITTERS: dict[str, Callable[[OpCall], list[TensorPass]]] = {
+    "convolution_backward": _convolution_backward,
+    "linear_backward": _linear_backward,
+    "channel_norm": _channel_norm,
+    "channel_norm_backward": _channel_norm_backward,
+    "row_norm_backward": _row_norm_backward,
+}

@@ -1,4 +1,4 @@
-"""Traffic of a step's passes: eager, fused and compulsory bytes.
+"""A step's passes over memory, and what they move: eager, fused and compulsory bytes.
 
 Fused: what a perfect fusing compiler would move, kernel by kernel, without a cache.
 
@@ -21,9 +21,47 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import groupby
 
-from bench.cost.passes import Access, Pass, Role
+from bench.records import Phase
+
+
+class Role(Enum):
+    """What decides whether neighbouring passes can become one kernel."""
+
+    CONTRACTION = "convolution, matrix product or attention"
+    OPAQUE = "anything else that runs as it is, such as pooling or an unknown op"
+    POINTWISE = "output elements, or rows, need their own inputs only; moving data counts too"
+    REDUCTION = "as pointwise, but the result is there only when the whole pass has ended"
+
+
+@dataclass(frozen=True)
+class Access:
+    """The part of a value that a pass reads or writes. `value` numbers a storage's contents."""
+
+    value: int
+    view: Hashable
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over memory: most ops are one, a batch norm or a convolution's backward several.
+
+    `recomputed_macs` are those of what the backward pass computes again, which has no `macs`.
+    `causal_skipped_macs` are the part of `macs` that a causal mask leaves out.
+    """
+
+    op: str
+    phase: Phase
+    role: Role
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    macs: int = 0
+    elementwise_flops: int = 0
+    recomputed_macs: int = 0
+    causal_skipped_macs: int = 0
 
 
 class Traffic:

@@ -33,7 +33,7 @@ class StepSpec:
     `arch` is as `--arch` has it; `image_size` is in pixels a side and `seq_len` in tokens, by
     default the model's own; `math_mode` is what `precision` became on a device, by default bf16 for
     `amp`, which is fp32 on a device with neither bf16 nor fp16. `backend` decides what autocast
-    does.
+    does. `cache_bytes` is the last-level cache that compulsory bytes allow for.
     """
 
     arch: str
@@ -46,6 +46,7 @@ class StepSpec:
     backend: Backend = "cpu"
     seq_len: int | None = None
     optimizer: str = "sgd"
+    cache_bytes: int = DEFAULT_CACHE_BYTES
 
     @classmethod
     def of(
@@ -54,6 +55,7 @@ class StepSpec:
         resolved: ResolvedConfig | None = None,
         *,
         batch_size: int | None = None,
+        cache_bytes: int | None = None,
     ) -> Self:
         """Return what decides the step of a configuration, as a device has `resolved` it.
 
@@ -71,6 +73,7 @@ class StepSpec:
                 "seq_len": None if config.seq_len == "auto" else config.seq_len,
                 "backend": "cpu" if config.backend == "auto" else config.backend,
             }
+        facts["cache_bytes"] = cache_bytes or DEFAULT_CACHE_BYTES
         return cls(config.arch, precision=config.precision, optimizer=config.optimizer, **facts)
 
     @property

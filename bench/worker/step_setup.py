@@ -20,7 +20,6 @@ from bench.machine import others_cpu_s, read_environment
 from bench.machine.probes import value_or_none
 from bench.machine.repository import model_code
 from bench.records import Complexity, Environment, ResolvedConfig, StepSpec
-from bench.records.complexity import DEFAULT_CACHE_BYTES
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
@@ -322,10 +321,8 @@ class StepSetup:
         return self._cost(self._device, self.resolved)
 
     def _cost(self, device: Device, resolved: ResolvedConfig) -> Complexity:
-        return cached_complexity(
-            StepSpec.of(self.config, resolved),
-            cache_bytes=device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES,
-        )
+        cache_bytes = device.info().last_level_cache_bytes
+        return cached_complexity(StepSpec.of(self.config, resolved, cache_bytes=cache_bytes))
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from bench.cost.passes import Access, Pass, Role
 from bench.cost.step_tracer import StepTracer
+from bench.cost.traffic import Access, Pass, Role
 from bench.records import StepSpec
 
 PHASES = ("forward", "backward", "optimizer")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from torch.utils.checkpoint import checkpoint
 
 from bench.config import RunConfig
-from bench.cost.by_module import complexity_by_module
+from bench.cost.estimate import complexity_by_module
 from commands.complexity import Complexity
 
 #: A row's counts per image, and what they sum up to in a step's complexity.

@@ -14,7 +14,7 @@ from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
 from bench.records.folders import cache_folder
 
-SPEC = StepSpec("alexnet", batch_size=2, precision="fp32", image_size=64)
+SPEC = StepSpec("alexnet", batch_size=2, precision="fp32", image_size=64, cache_bytes=2**20)
 
 
 @pytest.fixture
@@ -22,16 +22,16 @@ def computed(monkeypatch):
     """What was computed, not read: the specs."""
     specs = []
 
-    def compute(spec, *, cache_bytes):
+    def compute(spec):
         specs.append(spec)
-        return step_complexity(spec, cache_bytes=cache_bytes)
+        return step_complexity(spec)
 
     monkeypatch.setattr(estimate, "step_complexity", compute)
     return specs
 
 
-def ask(spec=SPEC, cache_bytes=2**20):
-    return cached_complexity(spec, cache_bytes=cache_bytes)
+def ask(spec=SPEC):
+    return cached_complexity(spec)
 
 
 def kept():
@@ -41,11 +41,11 @@ def kept():
 @pytest.mark.slow
 def test_the_same_question_is_answered_once_and_another_is_computed(computed):
     first = ask()
-    assert ask() == first == step_complexity(SPEC, cache_bytes=2**20)
+    assert ask() == first == step_complexity(SPEC)
     assert computed == [SPEC]
-    for other in (replace(SPEC, batch_size=4), replace(SPEC, precision="amp")):
-        assert ask(other) == step_complexity(other, cache_bytes=2**20)
-    assert ask(cache_bytes=1) == step_complexity(SPEC, cache_bytes=1)
+    changes = ({"batch_size": 4}, {"precision": "amp"}, {"cache_bytes": 1})
+    for other in (replace(SPEC, **change) for change in changes):
+        assert ask(other) == step_complexity(other)
     assert len(computed) == 4
 
 

@@ -71,7 +71,7 @@ class _CalledProducts(TorchFunctionMode):
 
 @cache
 def _complexity(arch):
-    return step_complexity(StepSpec(arch, BATCH, "fp32"), cache_bytes=0)
+    return step_complexity(StepSpec(arch, BATCH, "fp32", cache_bytes=0))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_flops_are_those_of_two_other_counts_and_bytes_are_in_order(arch):
 @pytest.mark.slow
 def test_what_holds_for_every_batch_size(arch):
     one = _complexity(arch)
-    other = step_complexity(StepSpec(arch, BATCH + 1, "fp32"), cache_bytes=2**20)
+    other = step_complexity(StepSpec(arch, BATCH + 1, "fp32", cache_bytes=2**20))
     assert other.compulsory_bytes < other.fused_bytes < other.eager_bytes
     assert 0 < other.compulsory_bytes < one.compulsory_bytes * 1.5
     assert one.activations == other.activations > 0
@@ -114,7 +114,7 @@ def test_what_holds_for_every_batch_size(arch):
 
 @pytest.mark.slow
 def test_amp_keeps_the_order_of_the_bytes():
-    amp = step_complexity(StepSpec("vit_b_32", BATCH, "amp"), cache_bytes=0)
+    amp = step_complexity(StepSpec("vit_b_32", BATCH, "amp", cache_bytes=0))
     assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes
 
 
@@ -141,7 +141,7 @@ TIMM = sorted(
 @pytest.mark.long
 @pytest.mark.parametrize("name", TIMM)
 def test_every_op_of_a_step_of_timm_is_counted(name):
-    cost = step_complexity(StepSpec(f"timm:{name}", 2, "fp32"), cache_bytes=0)
+    cost = step_complexity(StepSpec(f"timm:{name}", 2, "fp32", cache_bytes=0))
     assert 0 < cost.forward_macs * 2 < cost.step_flops <= cost.forward_macs * 6
     assert cost.compulsory_bytes < cost.fused_bytes < cost.eager_bytes
     assert cost.activations > 0

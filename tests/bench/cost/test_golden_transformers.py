@@ -43,7 +43,8 @@ def _spec(name, size, **changes):
 
 @cache
 def _complexity(name, size):
-    return step_complexity(_spec(name, size, optimizer="adamw", backend="cuda"), cache_bytes=0)
+    options = {"optimizer": "adamw", "backend": "cuda", "cache_bytes": 0}
+    return step_complexity(_spec(name, size, **options))
 
 
 @pytest.mark.parametrize(("name", "size"), GOLDEN)

@@ -5,8 +5,7 @@ import torch
 from generated_steps import traced
 from torch.nn import functional
 
-from bench.cost.passes import Role
-from bench.cost.traffic import eager_bytes
+from bench.cost.traffic import Role, eager_bytes
 
 FEW, MANY, TABLE = torch.zeros(8).long(), torch.zeros(2, 100).long(), torch.zeros(64, 4)
 

@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from bench.cost.estimate import step_complexity
 from bench.cost.fake_step import record_step
-from bench.cost.passes import Role
-from bench.cost.traffic import compulsory_bytes, eager_bytes, fused_bytes, schedule
+from bench.cost.traffic import Role, compulsory_bytes, eager_bytes, fused_bytes, schedule
 from bench.records import StepSpec
 
 X, HIDDEN, OUT, LOGITS, FIRST, SECOND = 96, 256, 128, 8, 24, 32
@@ -31,7 +30,7 @@ NORM_VECTORS, NORM_BACKWARD_VECTORS = 8 * 10, 8 * 12
 
 @cache
 def _complexity(arch, **changes):
-    return step_complexity(tiny(arch, **changes), cache_bytes=0)
+    return step_complexity(tiny(arch, cache_bytes=0, **changes))
 
 
 def _elements(field, arch, **changes):
@@ -194,7 +193,7 @@ def test_compulsory_are_inputs_outputs_and_weights_but_for_what_the_cache_holds(
     found, left = 4 * (X + labels + 2 * weights), 4 * 2 * weights
     assert _complexity("conv_relu_conv").compulsory_bytes == found + left
     by_cache = {
-        size: step_complexity(tiny("conv_relu_conv"), cache_bytes=size).compulsory_bytes
+        size: step_complexity(tiny("conv_relu_conv", cache_bytes=size)).compulsory_bytes
         for size in (100, left, found)
     }
     assert by_cache == {100: found + left - 200, left: found - left, found: 0}

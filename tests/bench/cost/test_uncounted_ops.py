@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from bench.cost.flops import contraction_macs
 from bench.cost.op_calls import OpCall
 from bench.cost.op_table import known_op, refuse_uncounted
-from bench.cost.passes import Role
-from bench.cost.splitting import split
+from bench.cost.step_tracer import split
+from bench.cost.traffic import Role
 from bench.errors import UserError
 
 #: Words that torch's names for products, solvers and transforms are made of.
