@@ -27,7 +27,6 @@ from bench.records import (
 )
 from bench.records.environment import (
     alike_memory,
-    is_power_limit,
     same_device,
     same_power_limit,
 )
@@ -68,10 +67,7 @@ def datasheet_ceiling(
         row
         for row in rows
         if row.multiprocessors in (None, device.cores)
-        and (
-            row.power_limit_w is None
-            or (watts is not None and is_power_limit(watts, row.power_limit_w))
-        )
+        and (row.power_limit_w is None or same_power_limit(watts, row.power_limit_w))
     )
     row = next(of_part, None)
     if row is None:

@@ -258,7 +258,7 @@ def _model_errors(spec: StepSpec) -> Iterator[None]:
             "cost depends on the data; make it depend on shapes alone"
         ) from error
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         for word, sentence in _NOT_COUNTED.items():
             if word in reason:
                 raise UserError(f"arch={spec.arch!r}: {sentence}") from error
@@ -268,6 +268,11 @@ def _model_errors(spec: StepSpec) -> Iterator[None]:
             f"arch={spec.arch!r} {' '.join(asked)}: its training step cannot run ({reason}); "
             "try another size, or check the model"
         ) from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of torch's, or its kind."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 @contextmanager
@@ -282,7 +287,7 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def fake_workload(spec: StepSpec, fake: FakeTensorMode) -> tuple[Workload, torch.nn.Module]:

@@ -14,8 +14,9 @@ from warnings import catch_warnings, simplefilter
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.cost.fake_step import quiet_torch
+from bench.cost.fake_step import first_line, quiet_torch
 from bench.cost.op_calls import OpCall, bind
+from bench.cost.op_table import op_names
 from bench.cost.step_tracer import StepTracer
 from bench.cost.traffic import UNFUSABLE, eager_bytes, schedule
 from bench.errors import UserError
@@ -71,39 +72,26 @@ _ATTENTION = {
     "_efficient_attention_backward": (1, 14),
     "flash_attn._flash_attn_backward": (1, 11),
 }
-_OWN_ORDER = "stride padding dilation transposed output_padding groups"
-_BACKENDS_ORDER = "padding stride dilation groups"
-#: Convolutions and their gradients, with their arguments in order (native_functions.yaml); the
-#: last argument of gradients is the output mask.
-_CONVOLUTIONS = {
-    "convolution": f"input weight bias {_OWN_ORDER}",
-    "_convolution": f"input weight bias {_OWN_ORDER}",
-    "convolution_overrideable": f"input weight bias {_OWN_ORDER}",
-    "convolution_backward": f"grad_output input weight bias_sizes {_OWN_ORDER}",
-    "convolution_backward_overrideable": f"grad_output input weight {_OWN_ORDER}",
-    **dict.fromkeys(
-        ("_slow_conv2d_forward", "_conv_depthwise2d", "conv_depthwise3d"),
-        "input weight kernel_size bias stride padding dilation",
-    ),
-    "cudnn_convolution": f"input weight {_BACKENDS_ORDER}",
-    "cudnn_convolution_relu": "input weight bias stride padding dilation groups",
-    "cudnn_convolution_transpose": "input weight padding output_padding stride dilation groups",
-    "cudnn_convolution_transpose_backward": "input grad_output weight padding output_padding stride"
-    " dilation groups",
-    "miopen_convolution_transpose": "input weight bias padding output_padding stride dilation",
-    **dict.fromkeys(
-        ("miopen_convolution", "miopen_depthwise_convolution", "mkldnn_convolution"),
-        f"input weight bias {_BACKENDS_ORDER}",
-    ),
+#: Convolutions and their gradients; the last argument of gradients is the output mask.
+_CONVOLUTIONS = op_names(
+    """
+    convolution _convolution convolution_overrideable convolution_backward
+    convolution_backward_overrideable _slow_conv2d_forward _conv_depthwise2d conv_depthwise3d
+    cudnn_convolution cudnn_convolution_relu cudnn_convolution_transpose mkldnn_convolution
+    miopen_convolution miopen_depthwise_convolution miopen_convolution_transpose
+    """
+)
+#: Those that torch had until 1.10, with their arguments in order (its native_functions.yaml).
+_PAST_CONVOLUTIONS = {
     **dict.fromkeys(
         (
-            "cudnn_convolution_backward",
-            "miopen_convolution_backward",
-            "miopen_depthwise_convolution_backward",
-            "mkldnn_convolution_backward",
+            f"{name}_convolution_backward"
+            for name in ("cudnn", "miopen", "miopen_depthwise", "mkldnn")
         ),
-        f"input grad_output weight {_BACKENDS_ORDER}",
+        "input grad_output weight padding stride dilation groups",
     ),
+    "cudnn_convolution_transpose_backward": "input grad_output weight padding output_padding stride"
+    " dilation groups",
 }
 
 
@@ -125,8 +113,7 @@ class _Arguments:
         """A fake tensor of the shape, type and layout printed there, None if there is none."""
         if index is None or not self.is_tensor(index):
             return None
-        strides = None if self._strides is None else self._strides[index]
-        return self.made(self.dims[index], index, strides)
+        return self.made(self.dims[index], index, self._strides and self._strides[index])
 
     def made(
         self, shape: Sequence[int], like: int, strides: Sequence[int] | None = None
@@ -168,7 +155,7 @@ def _work_of(op: CalledOp, fake: FakeTensorMode) -> OpWork | str:
     tracer.phase = op.phase or "forward"
     try:
         given = _Arguments(op, fake)
-        if op.name in _CONVOLUTIONS:
+        if op.name in _CONVOLUTIONS or op.name in _PAST_CONVOLUTIONS:
             with fake:
                 tracer.record(_convolution_call(op, given), tracer.phase)
         elif op.name in _ATTENTION:
@@ -178,8 +165,7 @@ def _work_of(op: CalledOp, fake: FakeTensorMode) -> OpWork | str:
     except UserError as error:  # what the trace does not say, or has no formula
         return str(error).partition(";")[0].removeprefix("the model runs ")
     except Exception as error:  # torch's own, of any kind: shapes that do not fit, no fake op
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        return f"cannot be run on its shapes: {reason[:120]}"
+        return f"cannot be run on its shapes: {first_line(error)[:120]}"
     [call], sizes_bytes = tracer.calls, tracer.values.sizes_bytes
     placed = schedule(call.passes)
     first = placed[0][1]
@@ -198,7 +184,11 @@ def _convolution_call(op: CalledOp, given: _Arguments) -> OpCall:
 
     Without values it has the strides of 1, and the size of the result that other ops tell.
     """
-    names = _CONVOLUTIONS[op.name].split()
+    if op.name in _CONVOLUTIONS:
+        arguments = getattr(aten, op.name).default._schema.arguments
+        names = [argument.name.replace("self", "input") for argument in arguments]
+    else:
+        names = _PAST_CONVOLUTIONS[op.name].split()
     place = {name: index for index, name in enumerate(names) if index < len(given.dims)}
     inputs, weight = (given.tensor(place.get(name)) for name in ("input", "weight"))
     if inputs is None or weight is None:

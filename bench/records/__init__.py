@@ -17,7 +17,6 @@ from bench.records.base import (
     findings_text,
     worst,
 )
-from bench.records.ceilings import CacheRoof, Ceiling, CeilingSample, CeilingsRecord
 from bench.records.complexity import Complexity, MemoryFootprint, OpCost, StepSpec
 from bench.records.environment import (
     CLOCK_SETTING,
@@ -32,6 +31,10 @@ from bench.records.environment import (
 )
 from bench.records.measurement import (
     LAUNCHER_FACTS,
+    CacheRoof,
+    Ceiling,
+    CeilingSample,
+    CeilingsRecord,
     DistributedFigures,
     ImportedRecord,
     Measurement,

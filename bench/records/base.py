@@ -61,9 +61,8 @@ class Facts(Record):
         """
         needed = (name for name, field in cls.model_fields.items() if field.is_required())
         absent = [name for name in needed if facts.get(name) is None]
-        missing = {name: (reasons or {}).get(name, why) for name in absent}
-        if blank := [name for name, reason in missing.items() if not reason]:
-            raise ValueError(f"None without a reason: {', '.join(blank)}")
+        known = {name: (reasons or {}).get(name, why) for name in absent}
+        missing = {name: reason for name, reason in known.items() if reason}
         return cls(**{**dict.fromkeys(absent), **facts, "missing": missing})
 
     def replaced(self, missing: Mapping[str, str] | None = None, **facts: Any) -> Self:

@@ -21,14 +21,12 @@ _INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CP
 
 
 def instruction_limits(variables: Mapping[str, str]) -> str:
-    """Return those of `variables` that keep a processor from using all of its instructions.
+    """Return those that keep a processor from its widest instructions, as a shell has them.
 
-    As a shell has them; "none" where there are none.
+    "none" where there are none.
     """
-    limits = (
-        f"{name}={variables[name].lower()}" for name in _INSTRUCTION_LIMITS if name in variables
-    )
-    return " ".join(limits) or "none"
+    known = [name for name in _INSTRUCTION_LIMITS if name in variables]
+    return " ".join(f"{name}={variables[name].lower()}" for name in known) or "none"
 
 
 #: The throttle reason (NVML's name) that is no fault: the device is at the power that it may take.
@@ -163,12 +161,7 @@ def same_power_limit(theirs_w: float | None, ours_w: float | None) -> bool:
     """Whether both are one limit, or neither is known."""
     if theirs_w is None or ours_w is None:
         return theirs_w is ours_w
-    return is_power_limit(theirs_w, ours_w)
-
-
-def is_power_limit(read_w: float, set_w: float) -> bool:
-    """Whether a limit that was set to `set_w` may read as `read_w`."""
-    return abs(read_w - set_w) <= _POWER_TOLERANCE_W
+    return abs(theirs_w - ours_w) <= _POWER_TOLERANCE_W
 
 
 class Machine(Record):

@@ -97,6 +97,7 @@ class RecordFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.record_id = path.name
         self.config = path / "config.json"
         self.journal = path / "journal.jsonl"
         self.console = path / "console.log"
@@ -105,11 +106,6 @@ class RecordFolder:
         self.project_run = path / "mlflow_run"
         self._owners = path / "owners.json"
         self._reserve = path / ".reserve"
-
-    @property
-    def record_id(self) -> str:
-        """The record's identifier is its folder's name."""
-        return self.path.name
 
     @classmethod
     def create(cls, records: Path, record_id: str | None = None) -> RecordFolder:
@@ -150,7 +146,6 @@ class RecordFolder:
         return not launcher and any(others)
 
     def _owners_running(self) -> list[bool]:
-        """Whether each process that claimed the folder still runs, in the order of the claim."""
         try:
             owners = json.loads(_plain_file(self._owners))
         except (OSError, ValueError):
@@ -205,10 +200,9 @@ def readable_records(
     A record of a version that this one cannot read is left out, as is everything where `records`
     is no folder.
     """
-    folders = list(record_folders(records, missing_ok=True))
+    folders = [*record_folders(records, missing_ok=True)]
     for folder in reversed(folders) if newest_first else folders:
-        record = folder.readable_record()
-        if record is not None:
+        if (record := folder.readable_record()) is not None:
             yield folder, record
 
 
@@ -268,15 +262,11 @@ def read_records(records: Path) -> list[WholeRecord]:
     return [one for one in found if one is not None and not isinstance(one, ImportedRecord)]
 
 
-def parse_record(text: bytes) -> WholeRecord | ImportedRecord:
-    """Return the record of a JSON text; its texts hold no control characters.
+def parse_record(text: bytes, kinds: TypeAdapter[T]) -> T:
+    """Return the record of one of `kinds` in a JSON text; its texts hold no control characters.
 
     Raises `ValidationError`.
     """
-    return _parse(text, ANY_RECORD)
-
-
-def _parse(text: bytes, kinds: TypeAdapter[T]) -> T:
     return kinds.validate_json(_ESCAPES.sub(_visible, text))
 
 
@@ -289,7 +279,7 @@ def _visible(escape: re.Match[bytes]) -> bytes:
 
 def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
     try:
-        return _parse(_plain_file(path), kinds)
+        return parse_record(_plain_file(path), kinds)
     except OSError as error:
         # the last: no folder has such a name
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):

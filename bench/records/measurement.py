@@ -1,4 +1,4 @@
-"""One configuration, measured once: the raw times of its window, and the record of the run."""
+"""What was measured: the raw times of a run's window, a device's roofs, and their records."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from bench.config import ResolvedConfig, RunConfig
+from bench.config.resolved import Backend, MathMode
 from bench.records.base import (
     Count,
     Facts,
@@ -183,6 +184,50 @@ class RunRecord(KeptRecord):
         if self.outcome == "ok" and (self.measurement is None or self.resolved is None):
             raise ValueError("outcome ok without a measurement")
         return self
+
+
+class Ceiling(Facts):
+    """The most a device can do in one math mode, measured there or from its maker's document."""
+
+    device: str
+    backend: Backend
+    math_mode: MathMode
+    peak_flops_per_s: PositiveRate | None
+    peak_bytes_per_s: PositiveRate | None
+    burst_flops_per_s: PositiveRate | None  # of short repetitions, before power limits the clock
+    one_way_bytes_per_s: PositiveRate | None  # of reading alone or of writing alone
+    kind: Literal["measured", "datasheet"]
+    source: str
+    date: str
+
+
+class CeilingSample(Record):
+    """One probe of a ceiling: `rates` in FLOP/s or B/s, one per repetition."""
+
+    probe: str  # "matmul bf16 4096x4096x4096", "copy 512 MiB"
+    math_mode: MathMode | None
+    quantity: Literal["flops_per_s", "bytes_per_s"]
+    rates: Annotated[tuple[PositiveRate, ...], Field(min_length=1)]
+
+
+class CacheRoof(Facts):
+    """The bandwidth of one cache level of a device, measured by reading what fits into it."""
+
+    level: Literal["L1", "L2", "L3"]
+    size_bytes: Count | None  # of the level, all of its instances together
+    peak_bytes_per_s: PositiveRate | None
+    source: str
+
+
+class CeilingsRecord(KeptRecord):
+    """One machine's measured roofs: the file `record.json` of a record folder."""
+
+    kind: Literal["ceilings"] = "ceilings"
+    environment: Environment | None
+    ceilings: tuple[Ceiling, ...]
+    samples: tuple[CeilingSample, ...]
+    cache_roofs: tuple[CacheRoof, ...] = ()
+    telemetry: Telemetry | None
 
 
 #: A reader's word for the files that it knows: table, iterations, timm, mlperf, ...

@@ -48,9 +48,14 @@ def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Found]
     if record.outcome != "ok":
         yield record.outcome, "invalid", record.reason or record.outcome
     if record.counters is not None:
-        yield from _of_counters(record.counters)
+        for name in _NEEDED:
+            if getattr(record.counters, name) is None:
+                why = record.counters.missing[name]
+                yield "metric-missing", "invalid", f"{name} is needed and was not counted: {why}"
         yield from _of_traffic(record, record.counters)
-        yield from _of_kernels(record.counters, record.work)
+        if record.work is not None and record.work.unit == "kernels":
+            counted = kernel_set(record.counters)
+            yield from _different(counted, record.work, "the counted step", "the profile's own")
     yield from _of_executed(record)
     if record.cpu_counters is not None:
         yield from _of_cpu(record.cpu_counters)
@@ -117,18 +122,15 @@ def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[F
         yield "other-work", "invalid", message
 
 
-def _split(work: WorkSet) -> tuple[WorkSet, WorkSet]:
+def _split(work: WorkSet) -> list[WorkSet]:
     """The kernels that libraries choose, and all others."""
-    chosen = {name: n for name, n in work.counts.items() if is_chosen_by_library(name)}
-    fixed = {name: n for name, n in work.counts.items() if name not in chosen}
-    return WorkSet(unit=work.unit, counts=chosen), WorkSet(unit=work.unit, counts=fixed)
-
-
-def _of_counters(counters: Counters) -> Iterator[Found]:
-    for name in _NEEDED:
-        if getattr(counters, name) is None:
-            message = f"{name} is needed and was not counted: {counters.missing[name]}"
-            yield "metric-missing", "invalid", message
+    return [
+        WorkSet(
+            unit=work.unit,
+            counts={n: c for n, c in work.counts.items() if is_chosen_by_library(n) is chosen},
+        )
+        for chosen in (True, False)
+    ]
 
 
 def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Found]:
@@ -156,13 +158,6 @@ def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Found]:
             "kernels move more than the cost model knows of (layout changes, workspaces)"
         )
         yield "above-eager-bytes", "suspect", message
-
-
-def _of_kernels(counters: Counters, work: WorkSet | None) -> Iterator[Found]:
-    """What the counters' own passes launched against the step seen without them."""
-    if work is None or work.unit != "kernels":
-        return
-    yield from _different(kernel_set(counters), work, "the counted step", "the profile's own")
 
 
 def kernel_set(counters: Counters) -> WorkSet:

@@ -75,8 +75,8 @@ def _of_environment(environment: Environment) -> Iterator[Found]:
         yield "battery", "suspect", "measured on battery power"
     blocking = (environment.variables or {}).get("CUDA_LAUNCH_BLOCKING", "0")
     if environment.device.backend == "cuda" and blocking != "0":
-        message = f"CUDA_LAUNCH_BLOCKING={blocking}: the host waited for every kernel"
-        yield "launch-blocking", "suspect", message
+        told = f"CUDA_LAUNCH_BLOCKING={blocking}"
+        yield "launch-blocking", "suspect", f"{told}: the host waited for every kernel"
 
 
 def _of_warm_up(measurement: Measurement) -> Iterator[Found]:
@@ -113,11 +113,8 @@ def _of_window(measurement: Measurement) -> Iterator[Found]:
         yield "outliers", "note", f"{slow} of {len(times)} iterations took over twice the median"
     gap = 1 - sum(times) / measurement.window_s
     if abs(gap) > _EVENT_GAP:
-        yield (
-            "window-gap",
-            "suspect",
-            f"iteration times leave {100 * gap:.1f} % of the window unexplained",
-        )
+        message = f"iteration times leave {100 * gap:.1f} % of the window unexplained"
+        yield "window-gap", "suspect", message
 
 
 def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
@@ -173,7 +170,6 @@ def _of_host(environment: Environment, others: float, stolen: float = 0.0) -> It
 
 
 def _at_power_limit(share: float, telemetry: Telemetry, environment: Environment | None) -> str:
-    """What a device at its power limit did: it is the device's own pace, and no fault."""
     device = environment.device if environment is not None else None
     limit_w = device.power_limit_w if device is not None else None
     limit = "its power limit" if limit_w is None else f"its power limit of {limit_w:.0f} W"

@@ -27,7 +27,13 @@ from pydantic import ValidationError
 
 from bench.errors import UserError, printable
 from bench.records import ImportedRecord
-from bench.records.folders import WholeRecord, cache_folder, parse_record, write_atomically
+from bench.records.folders import (
+    ANY_RECORD,
+    WholeRecord,
+    cache_folder,
+    parse_record,
+    write_atomically,
+)
 from tracking import schema
 from tracking.connection import Server, TrackingError, paused_collector
 from tracking.content import content_of, figures_digest, last_values
@@ -273,7 +279,7 @@ def _record(
         raise UserError(f"run {run_id[:80]!r}: no run's id")
     cached = _cached(run_id)
     with contextlib.suppress(OSError, ValidationError):  # damaged: fetched again
-        return parse_record(cached.read_bytes())
+        return parse_record(cached.read_bytes(), ANY_RECORD)
     where = artifact_uri or server.ask(server.client.get_run, run_id).info.artifact_uri
     repository = server.files(where)
     if isinstance(repository, LocalArtifactRepository):
@@ -285,7 +291,7 @@ def _record(
             path = server.ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
             text = Path(path).read_bytes()
     try:
-        record = parse_record(text)
+        record = parse_record(text, ANY_RECORD)
     except ValidationError as error:
         raise UserError(
             f"run {run_id}: its record.json is not of this version ({error.errors()[0]['msg']}); "
