@@ -72,7 +72,7 @@ def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, model, in_use)
     config = RunConfig(
         arch=f"small_models:{model}",
         backend="cpu",
-        precision="amp",
+        precision="amp-bf16",
         batch_size=1,
         cudnn_benchmark=False,  # of this process: other tests' stays
     )
@@ -85,9 +85,9 @@ def test_what_was_in_use_says_whether_the_model_has_any(tmp_path, model, in_use)
 @pytest.mark.parametrize(
     ("precision", "asked", "on_a_cpu", "elsewhere"),
     [
-        ("amp", "auto", True, False),
-        ("amp", "true", True, True),
-        ("amp", "false", False, False),
+        ("amp-bf16", "auto", True, False),
+        ("amp-bf16", "true", True, True),
+        ("amp-bf16", "false", False, False),
         ("fp32", "auto", False, False),
     ],
 )
